@@ -1,0 +1,118 @@
+"""What an entry of the table is, and the registry. Owns no primitive.
+
+An entry says everything about a primitive but what it computes: name, parameters, typing rule, effects on memory and barriers
+as data, architectures, documentation. `cuir/interp/ops` and `cuir/lowering/ops` register the meaning of an entry by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..types import Type
+
+ALL_ARCHS = ("sm_80", "sm_90a")
+SM90 = ("sm_90a",)
+
+Group = Literal["wgmma", "cp_async", "bulk_store"]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One access to memory by a call. `late`: done by an engine at any time from issue until retired, not by the worker now."""
+
+    arg: str
+    mode: Literal["read", "write", "add"]
+    proxy: Literal["generic", "async"]
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a call does to memory and synchronisation; arguments are named, never positions.
+
+    completes: the barrier argument, or the group, through which late accesses are retired.
+    """
+
+    accesses: tuple[Access, ...] = ()
+    completes: str | None = None  # a barrier argument: the landing subtracts its bytes there
+    group: Group | None = None  # late accesses belong to this group of the issuing worker
+    drains: Group | None = None  # waits for groups
+    commits: Group | None = None
+    arrives: str | None = None  # a barrier argument
+    waits: str | None = None  # a barrier argument
+    fences: bool = False  # makes the worker's ordinary writes visible to the async proxy
+    joins: bool = False  # every worker of the CTA
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of a primitive. `default` is what leaving it out means, as text for the reference ("" : it must be given)."""
+
+    name: str
+    what: str  # for the reference and for errors: "tile", "Shared view", "const i32", ...
+    default: str = ""
+    keyword: bool = False  # only by name
+    variadic: bool = False  # takes all remaining positional arguments, bound as name0, name1, ...
+
+
+class CallContext(Protocol):
+    """What a typing rule sees of a call (implemented by the checker)."""
+
+    def has(self, arg: str) -> bool: ...
+    def type(self, arg: str) -> Type: ...
+    def const(self, arg: str) -> Any: ...  # the known value, or None after reporting that it must be known
+    def error(self, code: str, message: str, arg: str | None = None, hint: str | None = None) -> Type: ...
+    def variadic(self, arg: str) -> list[str]: ...
+
+
+Rule = Callable[[Any], Type]
+
+
+@dataclass(frozen=True)
+class Op:
+    """An entry of the table."""
+
+    name: str  # unique: "mma_async", "mbarrier.wait", "copy_async.bulk"
+    family: str
+    params: tuple[Param, ...]
+    rule: Rule = field(repr=False, compare=False)
+    doc: str = field(repr=False)
+    effects: Effects = Effects()
+    archs: tuple[str, ...] = ALL_ARCHS
+    where: Literal["role", "declaration", "any"] = "role"
+    spelling: str = ""  # how it is written, if not by its name ("copy_async")
+    workers: tuple[int, ...] = (32, 128)  # threads of the workers that may call it
+
+    @property
+    def written(self) -> str:
+        return self.spelling or self.name
+
+    def signature(self) -> str:
+        parts, star = [], False
+        for p in self.params:
+            if p.keyword and not star:
+                star = True
+            parts.append(("..." if p.variadic else "") + p.name + (f"={p.default}" if p.default else ""))
+        return f"{self.written}({', '.join(parts)})"
+
+
+TABLE: dict[str, Op] = {}
+OPERATORS: dict[str, Op] = {}
+
+
+def op(
+    name: str, family: str, *params: Param, doc: str, effects: Effects = Effects(), archs: tuple[str, ...] = ALL_ARCHS,
+    where: Literal["role", "declaration", "any"] = "role", spelling: str = "", workers: tuple[int, ...] = (32, 128), operator: bool = False,
+) -> Callable[[Rule], Rule]:  # fmt: skip
+    """Enter a primitive whose typing rule is the decorated function. A name entered twice is an error of ours."""
+
+    def enter(rule: Rule) -> Rule:
+        table = OPERATORS if operator else TABLE
+        if name in table:
+            raise ValueError(f"primitive {name} is defined twice")
+        table[name] = Op(name, family, params, rule, doc, effects, archs, where, spelling, workers)
+        return rule
+
+    return enter

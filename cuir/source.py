@@ -1,0 +1,57 @@
+"""Source text and positions in it. Everything that points at text does so with a `Span`."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Source:
+    """A piece of CuIR text and the name that reports call it by (a path, or `<function name>`)."""
+
+    name: str
+    text: str = field(repr=False)
+    first_line: int = 1  # line number of the first line, for a function inside a Python file
+
+    @functools.cached_property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.text.split("\n"))
+
+    def line(self, number: int) -> str:
+        """The text of a line, by the number that spans use (1-based, shifted by `first_line`)."""
+        index = number - self.first_line
+        return self.lines[index] if 0 <= index < len(self.lines) else ""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A half-open range of text: 1-based lines, 1-based columns; `via` is the call that an inlined `@func` came through."""
+
+    source: Source = field(repr=False)
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    via: Span | None = None
+
+    def __str__(self) -> str:
+        return f"{self.source.name}:{self.line}:{self.column}"
+
+    def text(self) -> str:
+        """The first line of the spanned text."""
+        stop = self.end_column - 1 if self.end_line == self.line else None
+        return self.source.line(self.line)[self.column - 1 : stop]
+
+    def through(self, call: Span) -> Span:
+        """This span, reached by inlining at `call` (appended at the outermost end of the chain)."""
+        via = call if self.via is None else self.via.through(call)
+        return Span(self.source, self.line, self.column, self.end_line, self.end_column, via)
+
+
+def caret(span: Span) -> str:
+    """The source line with carets below the spanned part, as shown in a terminal."""
+    line = span.source.line(span.line)
+    stop = span.end_column if span.end_line == span.line else len(line) + 1
+    width = max(1, stop - span.column)
+    return f"{span.line:5d} | {line}\n      | {' ' * (span.column - 1)}{'^' * width}"

@@ -1,0 +1,97 @@
+"""Types of CuIR values and the facts about dtypes. Owns no rule of a primitive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PANEL_BYTES = 128  # width of a swizzled panel of shared memory
+
+
+@dataclass(frozen=True)
+class DType:
+    name: str
+    itemsize: int  # bytes
+    is_float: bool
+
+    def __str__(self) -> str:
+        return self.name
+
+
+F16, BF16, F32 = DType("f16", 2, True), DType("bf16", 2, True), DType("f32", 4, True)
+I32, BOOL = DType("i32", 4, False), DType("bool", 1, False)
+DTYPES = {d.name: d for d in (F16, BF16, F32, I32, BOOL)}
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A worker-uniform scalar: i32, f32 or bool."""
+
+    dtype: DType
+
+    def __str__(self) -> str:
+        return self.dtype.name
+
+
+@dataclass(frozen=True)
+class TileType:
+    """Registers, rank 2; `[R, 1]` holds a value per row, `[1, C]` one per column."""
+
+    dtype: DType
+    rows: int
+    cols: int
+
+    def __str__(self) -> str:
+        return f"Tile[{self.dtype}, [{self.rows}, {self.cols}]]"
+
+
+@dataclass(frozen=True)
+class GlobalView:
+    """A whole tensor or a box of one: `dims` are the kept dims, ints where known (slices), names for whole dims."""
+
+    dtype: DType
+    dims: tuple[str | int, ...]
+
+    def __str__(self) -> str:
+        return f"Global[{', '.join([self.dtype.name, *map(str, self.dims)])}]"
+
+
+@dataclass(frozen=True)
+class SharedView:
+    """A whole shared array or a view of one; all dims are known. `.T` flips `transposed` (a descriptor bit)."""
+
+    dtype: DType
+    dims: tuple[int, ...]
+    transposed: bool = False
+
+    def __str__(self) -> str:
+        return f"Shared[{', '.join([self.dtype.name, *map(str, self.dims)])}]{'.T' if self.transposed else ''}"
+
+
+@dataclass(frozen=True)
+class BarrierType:
+    """`stages` is None for a single barrier, or one picked out of a ring."""
+
+    kind: str  # "mbarrier" | "named_barrier"
+    stages: int | None
+
+    def __str__(self) -> str:
+        return self.kind if self.stages is None else f"{self.kind}[{self.stages}]"
+
+
+@dataclass(frozen=True)
+class Void:
+    """Of a call that gives no value."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+@dataclass(frozen=True)
+class Poison:
+    """Of an expression that was already reported: silences what follows from it."""
+
+    def __str__(self) -> str:
+        return "<error>"
+
+
+Type = Scalar | TileType | GlobalView | SharedView | BarrierType | Void | Poison
