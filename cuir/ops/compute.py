@@ -1,0 +1,160 @@
+"""Arithmetic on register tiles and products on the tensor core."""
+
+from __future__ import annotations
+
+from ..types import BF16, BOOL, F16, F32, I32, DType, Poison, Scalar, SharedView, TileType, Type, Void
+from .base import SM90, Access, CallContext, Effects, Param, op
+from .rules import an_i32, elementwise, known, made, poisoned
+
+
+def _product(cx: CallContext, b_shared: bool) -> Type:
+    a, b = cx.type("a"), cx.type("b")
+    if poisoned(a, b):
+        return Poison()
+    for arg, t in (("a", a), ("b", b)):
+        if not isinstance(t, (TileType, SharedView)) or (arg == "b" and b_shared and isinstance(t, TileType)):
+            wanted = "lies in shared memory" if arg == "b" and b_shared else "is a Shared view or a tile"
+            return cx.error("T131", f"operand `{arg}` {wanted}, found {t}", arg)
+        if isinstance(t, SharedView) and len(t.dims) != 2:
+            return cx.error("T107", f"`{arg}` must have two dims (rows, columns), found {t}", arg, "pick a stage: x[s]")
+        if t.dtype not in (F16, BF16):
+            return cx.error("T132", f"operands are f16 or bf16, found {t}", arg, "cast(x, f16)")
+    assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))
+    if a.dtype != b.dtype:
+        return cx.error("T133", f"operands have one dtype, found {a.dtype} and {b.dtype}", "b")
+    (r, k), (kb, c) = _shape(a), _shape(b)
+    if k != kb:
+        return cx.error("T134", f"inner dims must agree: a is [{r}, {k}], b is [{kb}, {c}]", "b", ".T transposes a shared view")
+    if k % 16:
+        return cx.error("T135", f"the inner dim is a multiple of 16, found {k}", "a")
+    result = TileType(F32, r, c)
+    if cx.has("c") and cx.type("c") != result:
+        return Poison() if poisoned(cx.type("c")) else cx.error("T136", f"the accumulator must be {result}, found {cx.type('c')}", "c")
+    return result
+
+
+def _shape(t: TileType | SharedView) -> tuple[int, int]:
+    return (t.rows, t.cols) if isinstance(t, TileType) else (t.dims[0], t.dims[1])
+
+
+_A = Param("a", "Shared view or tile [R, K]")
+_C = Param("c", "f32 tile [R, C]", "zeros")
+
+
+@op("mma", "compute", _A, Param("b", "Shared view or tile [K, C]"), _C,
+    effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
+    doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16; C of 8. Products exact, accumulation f32.")  # fmt: skip
+def _mma(cx: CallContext) -> Type:
+    t = _product(cx, b_shared=False)
+    if isinstance(t, TileType) and (t.rows % (cx.threads // 2) or t.cols % 8):  # type: ignore[attr-defined]
+        return cx.error("T137", f"a product is [R, C] with R a multiple of {cx.threads // 2} and C of 8, found [{t.rows}, {t.cols}]", "a")  # type: ignore[attr-defined]
+    return t
+
+
+@op("mma_async", "compute", _A, Param("b", "Shared view [K, C]"), _C, archs=SM90, workers=(128,),
+    effects=Effects(accesses=(Access("a", "read", "async", late=True), Access("b", "read", "async", late=True)), group="wgmma"),
+    doc="a @ b + c by the tensor core (wgmma), in flight until mma_wait. The accumulator is taken over: its old value may only be waited for; a chained product needs no wait. "
+        "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.")  # fmt: skip
+def _mma_async(cx: CallContext) -> Type:
+    t = _product(cx, b_shared=True)
+    if isinstance(t, TileType):
+        if t.rows % 64 or t.cols % 8:
+            return cx.error("T137", f"a product is [R, C] with R a multiple of 64 and C of 8, found [{t.rows}, {t.cols}]", "a")
+        if t.cols > 256:
+            return cx.error("T137", f"a product has at most 256 columns, found {t.cols}", "b", "split b by columns")
+    for arg in ("a", "b"):
+        view = cx.type(arg)
+        if isinstance(view, SharedView) and view.dims[0 if view.transposed else 1] * view.dtype.itemsize % 128:
+            return cx.error("T138", f"an operand's row in shared memory is whole panels of 128 bytes (64 {view.dtype}), found {view}", arg)
+    return t
+
+
+@op("mma_wait", "compute", Param("x", "products or other tiles", variadic=True), archs=SM90, workers=(128,), effects=Effects(drains="wgmma"),
+    doc="Retires x and every product that the worker issued before it; nothing for a value that is not a product.")  # fmt: skip
+def _mma_wait(cx: CallContext) -> Type:
+    for arg in cx.variadic("x"):
+        if not isinstance(cx.type(arg), (TileType, Poison)):
+            return cx.error("T139", f"mma_wait takes tiles, found {cx.type(arg)}", arg)
+    return Void()
+
+
+def _extremum(cx: CallContext) -> Type:
+    args = cx.variadic("x")
+    if len(args) < 2:
+        return cx.error("T140", "expected two or more arguments, elementwise", args[0] if args else None, "the maximum of a row is row_max(x)")
+    found = elementwise(cx, *args)
+    if found is None:
+        return Poison()
+    return made(*found) if found[0] != BOOL else cx.error("T112", "expected numbers, found bool", args[0])
+
+
+_XS = Param("x", "scalars or tiles", variadic=True)
+op("min", "compute", _XS, where="any", doc="Elementwise minimum of two or more; a NaN loses against a number, as fminf.")(_extremum)
+op("max", "compute", _XS, where="any", doc="Elementwise maximum of two or more; a NaN loses against a number, as fmaxf.")(_extremum)
+
+
+@op("where", "compute", Param("cond", "bool tile"), Param("x", "tile or scalar"), Param("y", "tile or scalar"),
+    doc="x where cond, else y; elementwise with broadcasting; both are evaluated.")  # fmt: skip
+def _where(cx: CallContext) -> Type:
+    cond, found = cx.type("cond"), elementwise(cx, "x", "y")
+    if poisoned(cond) or found is None:
+        return Poison()
+    if not isinstance(cond, TileType) or cond.dtype != BOOL:
+        hint = "on scalars: x if cond else y" if cond == Scalar(BOOL) else None
+        return cx.error("T141", f"`cond` is a bool tile, found {cond}", "cond", hint)
+    shape = cx.broadcast("cond", found[1])  # type: ignore[attr-defined]
+    return Poison() if shape is None else TileType(found[0], *shape)
+
+
+def _unary_float(cx: CallContext) -> Type:
+    found = elementwise(cx, "x")
+    if found is None:
+        return Poison()
+    return made(*found) if found[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
+
+
+_X = Param("x", "f32 scalar or tile")
+op("exp2", "compute", _X, where="any", doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634).")(_unary_float)
+op("log2", "compute", _X, where="any", doc="Logarithm to base 2; of 0 it is -inf.")(_unary_float)
+op("tanh", "compute", _X, where="any", doc="Hyperbolic tangent.")(_unary_float)
+
+
+@op("abs", "compute", Param("x", "scalar or tile"), where="any", doc="Absolute value.")
+def _abs(cx: CallContext) -> Type:
+    found = elementwise(cx, "x")
+    if found is None:
+        return Poison()
+    return made(*found) if found[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
+
+
+@op("cast", "compute", Param("x", "scalar or tile"), Param("dtype", "dtype"), where="any",
+    doc="Converts: floats round to nearest even, f32 to i32 truncates, bool gives 0 or 1, a number to bool is x != 0.")  # fmt: skip
+def _cast(cx: CallContext) -> Type:
+    found, dtype = elementwise(cx, "x"), known(cx, "dtype", DType)
+    if found is None or dtype is None:
+        return Poison()
+    if found[1] is None and dtype not in (I32, F32, BOOL):
+        return cx.error("T143", f"scalars are i32, f32 or bool, found {dtype}", "dtype")
+    return made(dtype, found[1])
+
+
+def _reduction(cx: CallContext) -> Type:
+    t = cx.type("x")
+    if poisoned(t):
+        return Poison()
+    if not isinstance(t, TileType):
+        return cx.error("T144", f"expected a tile, found {t}", "x")
+    if t.dtype != F32:
+        return cx.error("T142", f"expected f32, found {t}", "x", "cast(x, f32)")
+    return TileType(t.dtype, t.rows, 1)
+
+
+_TILE = Param("x", "f32 tile [R, C]")
+op("row_max", "compute", _TILE, doc="The maximum of each row, [R, 1].")(_reduction)
+op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed order.")(_reduction)
+
+
+@op("cdiv", "compute", Param("a", "i32"), Param("b", "i32"), where="any", doc="a / b rounded up, for b > 0: -(-a // b).")
+def _cdiv(cx: CallContext) -> Type:
+    ok = [an_i32(cx, "a"), an_i32(cx, "b")]
+    return Scalar(I32) if all(ok) else Poison()

@@ -1,0 +1,112 @@
+"""Ordinary memory: arrays in shared memory, register tiles made from nothing, loads and stores."""
+
+from __future__ import annotations
+
+from ..types import BOOL, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
+from .base import Access, CallContext, Effects, Param, op
+from .rules import box, broadcast, dims, known, poisoned, tile_shape
+
+
+@op("shared", "memory", Param("dtype", "dtype"), Param("dims", "[dims]"), Param("over", "shared array", "nothing", keyword=True), where="declaration",
+    doc="An array in the CTA's shared memory, undefined until written. If a row is a whole number of 128-byte panels it is laid out as swizzled panels, which bulk "
+        "copies and products need; else row-major with rows padded to 16 bytes. `over=x`: the same bytes as x; a write through one makes the other undefined.")  # fmt: skip
+def _shared(cx: CallContext) -> Type:
+    dtype, shape = known(cx, "dtype", DType), dims(cx, "dims")
+    if cx.has("over") and not isinstance(cx.type("over"), (SharedView, Poison)):
+        return cx.error("T106", f"`over` must be a shared array, found {cx.type('over')}", "over")
+    return Poison() if dtype is None or shape is None else SharedView(dtype, shape)
+
+
+@op("nbytes", "memory", Param("x", "Shared view"), where="any", doc="Bytes of a shared array or view, padding included (i32): what a bulk copy that fills it counts on its barrier.")
+def _nbytes(cx: CallContext) -> Type:
+    t = cx.type("x")
+    if poisoned(t):
+        return Poison()
+    return Scalar(I32) if isinstance(t, SharedView) else cx.error("T106", f"`x` must lie in shared memory, found {t}", "x")
+
+
+@op("zeros", "memory", Param("dtype", "dtype"), Param("dims", "[R, C]"), doc="A register tile of zeros.")
+def _zeros(cx: CallContext) -> Type:
+    dtype, shape = known(cx, "dtype", DType), tile_shape(cx, "dims")
+    return Poison() if dtype is None or shape is None else TileType(dtype, *shape)
+
+
+@op("full", "memory", Param("dtype", "dtype"), Param("dims", "[R, C]"), Param("value", "scalar"), doc="A register tile of one value.")
+def _full(cx: CallContext) -> Type:
+    dtype, shape, value = known(cx, "dtype", DType), tile_shape(cx, "dims"), cx.type("value")
+    if dtype is None or shape is None or poisoned(value):
+        return Poison()
+    if value != Scalar(dtype):
+        return cx.error("T111", f"`value` must be a scalar of {dtype}, found {value}", "value")
+    return TileType(dtype, *shape)
+
+
+@op("rows", "memory", Param("n", "const i32"), doc="The row numbers 0 .. n-1 as an i32 tile [n, 1].")
+def _rows(cx: CallContext) -> Type:
+    n = known(cx, "n")
+    return Poison() if n is None else TileType(I32, n, 1)
+
+
+@op("cols", "memory", Param("n", "const i32"), doc="The column numbers 0 .. n-1 as an i32 tile [1, n].")
+def _cols(cx: CallContext) -> Type:
+    n = known(cx, "n")
+    return Poison() if n is None else TileType(I32, 1, n)
+
+
+@op("load", "memory", Param("view", "Shared view or box of a tensor"), effects=Effects(accesses=(Access("view", "read", "generic"),)),
+    doc="Reads a view into registers. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.")  # fmt: skip
+def _load(cx: CallContext) -> Type:
+    t = cx.type("view")
+    if poisoned(t):
+        return Poison()
+    if isinstance(t, SharedView):
+        if t.transposed:
+            return cx.error("T120", "a transposed view is only an operand of a product", "view", "load the view without .T")
+        if len(t.dims) != 2:
+            return cx.error("T107", f"`view` must have two dims (rows, columns), found {t}", "view", "pick a stage: x[s]")
+        return TileType(t.dtype, *t.dims)
+    found = box(cx, "view")
+    return Poison() if found is None else TileType(found[0].dtype, found[1], found[2])
+
+
+@op("store", "memory", Param("place", "view or subscript"), Param("tile", "tile or scalar"), Param("mask", "bool tile", "True", keyword=True),
+    Param("add", "const bool", "False", keyword=True), effects=Effects(accesses=(Access("place", "write", "generic"),)),
+    doc="Writes a tile to a view, or scatters it to a subscript with index tiles; what lies outside of a tensor, or where mask is False, is not written. "
+        "A scalar goes to a place with scalar indices. add=True: atomic addition, to tensors only.")  # fmt: skip
+def _store(cx: CallContext) -> Type:
+    place, tile = cx.type("place"), cx.type("tile")
+    adds = cx.has("add") and known(cx, "add", bool)
+    if poisoned(place, tile):
+        return Poison()
+    if cx.has("mask"):
+        mask = cx.type("mask")
+        if not isinstance(mask, Poison) and (not isinstance(mask, TileType) or mask.dtype != BOOL):
+            return cx.error("T121", f"`mask` must be a bool tile, found {mask}", "mask")
+    if isinstance(place, SharedView):
+        if adds:
+            return cx.error("T122", "add=True is for tensors, found a shared array", "place")
+        if place.transposed:
+            return cx.error("T120", "a transposed view is only an operand of a product", "place", "store through the view without .T")
+        want: Type = TileType(place.dtype, *place.dims) if len(place.dims) == 2 else Poison()
+        if isinstance(want, Poison):
+            return cx.error("T107", f"`place` must have two dims (rows, columns), found {place}", "place", "pick a stage: x[s]")
+    elif isinstance(place, GlobalView):
+        found = box(cx, "place")
+        if found is None:
+            return Poison()
+        want = TileType(place.dtype, found[1], found[2])
+    else:
+        want = place  # a subscript: a tile (scatter) or a scalar
+    if tile != want:
+        hint = f"cast(x, {want.dtype})" if isinstance(want, (TileType, Scalar)) and getattr(tile, "dtype", None) != want.dtype else None
+        return cx.error("T123", f"the place takes {want}, found {tile}", "tile", hint)
+    if cx.has("mask") and isinstance(tile, TileType) and elementwise_shape(cx, tile) != (tile.rows, tile.cols):
+        return cx.error("T113", f"the mask does not broadcast to {tile}", "mask")
+    return Void()
+
+
+def elementwise_shape(cx: CallContext, tile: TileType) -> tuple[int, int] | None:
+    mask = cx.type("mask")
+    return broadcast((mask.rows, mask.cols), (tile.rows, tile.cols)) if isinstance(mask, TileType) else (tile.rows, tile.cols)
+
+

@@ -1,0 +1,138 @@
+"""Building blocks of typing rules: what an argument must be. Owns no primitive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..types import BOOL, DTYPES, F32, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type
+from .base import CallContext
+
+
+def poisoned(*types: Type) -> bool:
+    return any(isinstance(t, Poison) for t in types)
+
+
+def an_i32(cx: CallContext, arg: str) -> bool:
+    t = cx.type(arg)
+    if poisoned(t):
+        return False
+    if t != Scalar(I32):
+        cx.error("T101", f"`{arg}` must be an i32 scalar, found {t}", arg)
+        return False
+    return True
+
+
+def known(cx: CallContext, arg: str, kind: type = int) -> Any:
+    """The value of an argument that must be known when the kernel is specialised; None after an error."""
+    value = cx.const(arg)
+    if value is None:
+        cx.error("T102", f"`{arg}` must be known when the kernel is specialised, found an expression of run-time values", arg,
+                 "use literals and const parameters")  # fmt: skip
+        return None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        found = value.name if isinstance(value, DType) else repr(value)
+        cx.error("T103", f"`{arg}` must be {_KINDS[kind]}, found {found}", arg)
+        return None
+    return value
+
+
+_KINDS = {int: "an integer", bool: "True or False", DType: f"a dtype ({', '.join(DTYPES)})", str: "a word in quotes", tuple: "dims such as [64, D]"}
+
+
+def dims(cx: CallContext, arg: str) -> tuple[int, ...] | None:
+    value = known(cx, arg, tuple)
+    if value is None:
+        return None
+    for d in value:
+        if not isinstance(d, int) or isinstance(d, bool) or d <= 0:
+            cx.error("T104", f"`{arg}` must be positive integers, found {d!r}", arg)
+            return None
+    return value
+
+
+def tile_shape(cx: CallContext, arg: str) -> tuple[int, int] | None:
+    shape = dims(cx, arg)
+    if shape is None:
+        return None
+    if len(shape) != 2:
+        cx.error("T105", f"a tile has rank 2, found {len(shape)} dims", arg, "a value per row is [R, 1], per column [1, C]")
+        return None
+    return shape[0], shape[1]
+
+
+def shared(cx: CallContext, arg: str, rank2: bool = True) -> SharedView | None:
+    t = cx.type(arg)
+    if poisoned(t):
+        return None
+    if not isinstance(t, SharedView):
+        cx.error("T106", f"`{arg}` must lie in shared memory, found {t}", arg)
+        return None
+    if rank2 and len(t.dims) != 2:
+        cx.error("T107", f"`{arg}` must have two dims (rows, columns), found {t}", arg, "pick a stage: x[s]")
+        return None
+    return t
+
+
+def box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:
+    """A box of a tensor with its rows (all dims but the last, flattened) and columns."""
+    t = cx.type(arg)
+    if poisoned(t):
+        return None
+    if not isinstance(t, GlobalView):
+        cx.error("T108", f"`{arg}` must be a box of a tensor, found {t}", arg, "slice it: Q[b, h, m : m + 64, :]")
+        return None
+    rows = 1
+    for d in t.dims:
+        if not isinstance(d, int):
+            cx.error("T109", f"the box is as long as the run-time dim `{d}`", arg, f"slice that dim: x : x + c with a known c (`{d}` is known if it is a const)")
+            return None
+    sizes = [d for d in t.dims if isinstance(d, int)]
+    for d in sizes[:-1]:
+        rows *= d
+    return t, rows, sizes[-1]
+
+
+def elementwise(cx: CallContext, *args: str, floats: bool = False, ints: bool = False) -> tuple[DType, tuple[int, int] | None] | None:
+    """The common dtype and the broadcast shape (None: all scalars) of arguments; None after an error."""
+    types = [cx.type(a) for a in args]
+    if poisoned(*types):
+        return None
+    for a, t in zip(args, types, strict=True):
+        if not isinstance(t, (Scalar, TileType)):
+            cx.error("T110", f"expected a scalar or a tile, found {t}", a, "load(view) reads a view into registers" if isinstance(t, (GlobalView, SharedView)) else None)
+            return None
+    dtype = types[0].dtype  # type: ignore[union-attr]
+    for a, t in zip(args[1:], types[1:], strict=True):
+        if t.dtype != dtype:  # type: ignore[union-attr]
+            cx.error("T111", f"operands must have one dtype, found {types[0]} and {t}", a, "cast(x, dtype) converts; nothing is converted silently")
+            return None
+    if floats and not dtype.is_float:
+        cx.error("T112", f"expected floats, found {types[0]}", args[0])
+        return None
+    if ints and dtype not in (I32, BOOL):
+        cx.error("T112", f"expected i32 or bool, found {types[0]}", args[0])
+        return None
+    shape: tuple[int, int] | None = None
+    for a, t in zip(args, types, strict=True):
+        if isinstance(t, TileType):
+            merged = broadcast(shape, (t.rows, t.cols))
+            if merged is None:
+                cx.error("T113", f"shapes do not broadcast: [{shape[0]}, {shape[1]}] and [{t.rows}, {t.cols}]", a)  # type: ignore[index]
+                return None
+            shape = merged
+    return dtype, shape
+
+
+def broadcast(a: tuple[int, int] | None, b: tuple[int, int]) -> tuple[int, int] | None:
+    if a is None:
+        return b
+    if all(x == y or x == 1 or y == 1 for x, y in zip(a, b, strict=True)):
+        return max(a[0], b[0]), max(a[1], b[1])
+    return None
+
+
+def made(dtype: DType, shape: tuple[int, int] | None) -> Type:
+    return Scalar(dtype) if shape is None else TileType(dtype, *shape)
+
+
+__all__ = ["BOOL", "F32", "I32", "an_i32", "box", "broadcast", "dims", "elementwise", "known", "made", "poisoned", "shared", "tile_shape"]

@@ -1,0 +1,93 @@
+"""Barriers and fences. State and rules of phases: docs/semantics.md."""
+
+from __future__ import annotations
+
+from ..types import BarrierType, Poison, Type, Void
+from .base import SM90, CallContext, Effects, Param, op
+from .rules import an_i32, known
+
+_N, _STAGES = Param("n", "const i32"), Param("stages", "const i32", "one barrier, no ring", keyword=True)
+
+
+def _declare(cx: CallContext, kind: str) -> Type:
+    n = known(cx, "n")
+    stages = known(cx, "stages") if cx.has("stages") else None
+    for arg, value in (("n", n), ("stages", stages)):
+        if value is not None and value <= 0:
+            return cx.error("T104", f"`{arg}` must be positive, found {value}", arg)
+    return Poison() if n is None or (cx.has("stages") and stages is None) else BarrierType(kind, stages)
+
+
+@op("mbarrier", "sync", _N, _STAGES, archs=SM90, where="declaration",
+    doc="A barrier of shared memory. n workers, all of one role (with arrive(cluster=True): of all CTAs that arrive), end a phase once all bytes that the phase expects have landed too. "
+        "stages=k: a ring of k barriers.")  # fmt: skip
+def _mbarrier(cx: CallContext) -> Type:
+    return _declare(cx, "mbarrier")
+
+
+@op("named_barrier", "sync", _N, _STAGES, where="declaration", doc="A hardware barrier of n workers of one role, completed by n arrivals (sync also waits). Arrivals left over at the end are legal.")
+def _named_barrier(cx: CallContext) -> Type:
+    return _declare(cx, "named_barrier")
+
+
+_BAR = Param("bar", "mbarrier")
+
+
+def _one(cx: CallContext) -> None:
+    bar = cx.type("bar")
+    if isinstance(bar, BarrierType) and bar.stages is not None:
+        cx.error("T145", f"this is a ring of {bar.stages} barriers", "bar", "pick a stage: bar[s]")
+
+
+@op("mbarrier.expect", "sync", _BAR, Param("bytes", "i32"), archs=SM90, effects=Effects(arrives="bar"), spelling="bar.expect",
+    doc="Arrives once and adds bytes to what the phase waits for.")  # fmt: skip
+def _expect(cx: CallContext) -> Type:
+    _one(cx)
+    an_i32(cx, "bytes")
+    return Void()
+
+
+@op("mbarrier.arrive", "sync", _BAR, Param("cluster", "const bool", "False", keyword=True), archs=SM90, effects=Effects(arrives="bar"), spelling="bar.arrive",
+    doc="Arrives once: all that the worker did before is ordered before what waiters of this phase do after. cluster=True: arrives at the barrier of every CTA of the cluster.")  # fmt: skip
+def _arrive(cx: CallContext) -> Type:
+    _one(cx)
+    if cx.has("cluster"):
+        known(cx, "cluster", bool)
+    return Void()
+
+
+@op("mbarrier.wait", "sync", _BAR, Param("parity", "i32"), archs=SM90, effects=Effects(waits="bar"), spelling="bar.wait",
+    doc="Waits for the first phase of this parity that is not before the last phase the worker knows complete; a fresh wait(1) returns at once. An error if the barrier can be a lap ahead.")  # fmt: skip
+def _wait(cx: CallContext) -> Type:
+    _one(cx)
+    an_i32(cx, "parity")
+    value = cx.value("parity")  # type: ignore[attr-defined]
+    if value is not None and value not in (0, 1):
+        cx.error("T146", f"a parity is 0 or 1, found {value}", "parity", "phase % 2")
+    return Void()
+
+
+_NAMED = Param("bar", "named_barrier")
+
+
+@op("named_barrier.sync", "sync", _NAMED, effects=Effects(arrives="bar", waits="bar"), spelling="bar.sync", doc="Arrives and waits for the phase.")
+def _named_sync(cx: CallContext) -> Type:
+    _one(cx)
+    return Void()
+
+
+@op("named_barrier.arrive", "sync", _NAMED, effects=Effects(arrives="bar"), spelling="bar.arrive", doc="Arrives without waiting.")
+def _named_arrive(cx: CallContext) -> Type:
+    _one(cx)
+    return Void()
+
+
+@op("sync", "sync", effects=Effects(joins=True), doc="Waits for every worker of the CTA.")
+def _sync(cx: CallContext) -> Type:
+    return Void()
+
+
+@op("fence_async", "sync", archs=SM90, effects=Effects(fences=True),
+    doc="Makes the worker's earlier ordinary stores and cp.async copies visible to the tensor core and the copy engine. Another worker's engines need a barrier after it as well, the writer's do not.")  # fmt: skip
+def _fence(cx: CallContext) -> Type:
+    return Void()
