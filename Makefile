@@ -1,0 +1,54 @@
+# Every target sets up what it needs: a virtual environment in .venv, pinned by constraints.txt. `make demo` and `make test` are all you need.
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The first interpreter that is new enough; name another with `make PYTHON=...`.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VARIANT ?= prefix_lm
+OUT ?= out
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup demo test lint format docs picture bench clean
+
+help:            ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+setup: $(STAMP)  ## create .venv and install the project in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version), once; this takes about a minute"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)   ## the main job: the causal expert kernel becomes a PrefixLM kernel (VARIANT=..., OUT=...)
+	@$(BIN)/cuir bridge $(VARIANT) --out $(OUT)/$(VARIANT)
+
+test: $(STAMP)   ## the whole test suite
+	@$(BIN)/python -m pytest -n 2 -q
+
+lint: $(STAMP)   ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMP) ## lay out the code and apply safe fixes
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: $(STAMP)   ## write the generated pages again: docs/reference.md and docs/errors.md
+	@$(BIN)/cuir ops --markdown > docs/reference.md
+	@$(BIN)/cuir explain --markdown > docs/errors.md
+
+picture: $(STAMP) ## draw the picture of the README from an interpreter trace
+	@$(BIN)/python -m benchmarks.picture docs/img/timeline.png
+
+bench: $(STAMP)  ## speed of the interpreter on this machine
+	@$(BIN)/python -m benchmarks.interp
+
+clean:           ## remove what make has built
+	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

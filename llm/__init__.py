@@ -1,0 +1,1 @@
+"""Passes that ask a language model: lift, transfer, tune. None exists yet."""

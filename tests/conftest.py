@@ -1,0 +1,28 @@
+"""Settings of the whole suite: one thread a worker, Hypothesis without deadlines, `gpu` tests skipped without a Hopper GPU."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)
+settings.register_profile("cuir", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+settings.load_profile("cuir")
+
+
+@functools.cache
+def _no_gpu() -> str:
+    if not torch.cuda.is_available():
+        return "no CUDA device: torch.cuda.is_available() is False"
+    major, minor = torch.cuda.get_device_capability()
+    return "" if major == 9 else f"needs compute capability 9.0 (Hopper), found {major}.{minor}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _no_gpu()
+    for item in items:
+        if reason and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason=reason))
