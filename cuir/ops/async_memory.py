@@ -22,8 +22,12 @@ def _same_shape(cx: CallContext) -> tuple[SharedView, int, int] | None:
         cx.error("T124", f"a copy converts nothing: the box is of {tensor[0].dtype}, the shared view of {view.dtype}", "shared")
         return None
     if (tensor[1], tensor[2]) != view.dims:
-        cx.error("T125", f"the box has {tensor[1]} rows of {tensor[2]} and the shared view {view.dims[0]} rows of {view.dims[1]}", "box",
-                 "in a copy all dims but the last flatten into rows")  # fmt: skip
+        cx.error(
+            "T125",
+            f"the box has {tensor[1]} rows of {tensor[2]} and the shared view {view.dims[0]} rows of {view.dims[1]}",
+            "box",
+            "in a copy all dims but the last flatten into rows",
+        )
         return None
     if tensor[2] * view.dtype.itemsize % 16:
         cx.error("T126", f"a row of a copy is a multiple of 16 bytes, found {tensor[2] * view.dtype.itemsize}", "box")
@@ -38,7 +42,11 @@ def _bulk(cx: CallContext) -> bool:
     view, _, cols = found
     if cols * view.dtype.itemsize % PANEL_BYTES:
         width = PANEL_BYTES // view.dtype.itemsize
-        cx.error("T127", f"a bulk copy moves whole panels of {PANEL_BYTES} bytes: columns in multiples of {width} {view.dtype}, found {cols}", "box")
+        cx.error(
+            "T127",
+            f"a bulk copy moves whole panels of {PANEL_BYTES} bytes: columns in multiples of {width} {view.dtype}, found {cols}",
+            "box",
+        )
         return False
     tensor = cx.type("box")
     longest = TARGETS["sm_90a"].box_elements
@@ -52,12 +60,21 @@ def _bulk(cx: CallContext) -> bool:
 BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
 
 
-@op("copy_async.bulk", "asynchronous memory", BOX, SHARED, Param("bar", "mbarrier"), Param("cluster", "const bool", "False", keyword=True),
-    Param("hint", "word", "none", keyword=True), archs=SM90, spelling="copy_async",
+@op(
+    "copy_async.bulk",
+    "asynchronous memory",
+    BOX,
+    SHARED,
+    Param("bar", "mbarrier"),
+    Param("cluster", "const bool", "False", keyword=True),
+    Param("hint", "word", "none", keyword=True),
+    archs=SM90,
+    spelling="copy_async",
     effects=Effects(accesses=(Access("box", "read", "async", late=True), Access("shared", "write", "async", late=True)), completes="bar"),
     doc="Bulk copy of a box into shared memory by the copy engine, at any time from now; it lands by subtracting the bytes of the full box from the barrier's phase, "
-        "also where the box sticks out of the tensor (that part reads 0). cluster=True: lands at the same place of every CTA of the cluster, on each one's barrier. "
-        "hint: \"evict_first\", \"evict_last\" or \"evict_normal\", advice for the L2 cache without meaning.")  # fmt: skip
+    "also where the box sticks out of the tensor (that part reads 0). cluster=True: lands at the same place of every CTA of the cluster, on each one's barrier. "
+    'hint: "evict_first", "evict_last" or "evict_normal", advice for the L2 cache without meaning.',
+)
 def _copy_bulk(cx: CallContext) -> Type:
     bar = cx.type("bar")
     if not isinstance(bar, (BarrierType, Poison)) or (isinstance(bar, BarrierType) and (bar.kind != "mbarrier" or bar.stages is not None)):
@@ -72,9 +89,17 @@ def _copy_bulk(cx: CallContext) -> Type:
     return Void()
 
 
-@op("copy_async.cp", "asynchronous memory", BOX, SHARED, spelling="copy_async",
-    effects=Effects(accesses=(Access("box", "read", "generic", late=True), Access("shared", "write", "generic", late=True)), group="cp_async"),
-    doc="cp.async of a box into shared memory, in the worker's open group (see copy_commit). An ordinary write once waited for: the tensor core of sm_90a needs a fence_async after it.")  # fmt: skip
+@op(
+    "copy_async.cp",
+    "asynchronous memory",
+    BOX,
+    SHARED,
+    spelling="copy_async",
+    effects=Effects(
+        accesses=(Access("box", "read", "generic", late=True), Access("shared", "write", "generic", late=True)), group="cp_async"
+    ),
+    doc="cp.async of a box into shared memory, in the worker's open group (see copy_commit). An ordinary write once waited for: the tensor core of sm_90a needs a fence_async after it.",
+)
 def _copy_cp(cx: CallContext) -> Type:
     _same_shape(cx)
     return Void()
@@ -85,7 +110,13 @@ def _commit(cx: CallContext) -> Type:
     return Void()
 
 
-@op("copy_wait", "asynchronous memory", Param("n", "const i32"), effects=Effects(drains="cp_async"), doc="Waits until at most the n last closed groups of the worker are in flight.")
+@op(
+    "copy_wait",
+    "asynchronous memory",
+    Param("n", "const i32"),
+    effects=Effects(drains="cp_async"),
+    doc="Waits until at most the n last closed groups of the worker are in flight.",
+)
 def _copy_wait(cx: CallContext) -> Type:
     n = known(cx, "n")
     if n is not None and n < 0:
@@ -93,10 +124,19 @@ def _copy_wait(cx: CallContext) -> Type:
     return Void()
 
 
-@op("store_async", "asynchronous memory", SHARED, BOX, Param("add", "const bool", "False", keyword=True), archs=SM90,
-    effects=Effects(accesses=(Access("shared", "read", "async", late=True), Access("box", "write", "async", late=True)), group="bulk_store"),
+@op(
+    "store_async",
+    "asynchronous memory",
+    SHARED,
+    BOX,
+    Param("add", "const bool", "False", keyword=True),
+    archs=SM90,
+    effects=Effects(
+        accesses=(Access("shared", "read", "async", late=True), Access("box", "write", "async", late=True)), group="bulk_store"
+    ),
     doc="Bulk store of a shared view to a box by the copy engine; nothing is written outside of the tensor. add=True adds atomically (f32, f16, bf16, i32). "
-        "Ordinary stores to the view need the writer's fence_async before it.")  # fmt: skip
+    "Ordinary stores to the view need the writer's fence_async before it.",
+)
 def _store_async(cx: CallContext) -> Type:
     if cx.has("add"):
         known(cx, "add", bool)
@@ -104,9 +144,12 @@ def _store_async(cx: CallContext) -> Type:
     return Void()
 
 
-@op("store_wait", "asynchronous memory", archs=SM90, effects=Effects(drains="bulk_store"),
-    doc="Waits until the worker's bulk stores have read their shared memory (the end of the kernel waits for the rest).")  # fmt: skip
+@op(
+    "store_wait",
+    "asynchronous memory",
+    archs=SM90,
+    effects=Effects(drains="bulk_store"),
+    doc="Waits until the worker's bulk stores have read their shared memory (the end of the kernel waits for the rest).",
+)
 def _store_wait(cx: CallContext) -> Type:
     return Void()
-
-

@@ -103,9 +103,17 @@ OPERATORS: dict[str, Op] = {}
 
 
 def op(
-    name: str, family: str, *params: Param, doc: str, effects: Effects = Effects(), archs: tuple[str, ...] = ALL_ARCHS,
-    where: Literal["role", "declaration", "any"] = "role", spelling: str = "", workers: tuple[int, ...] = (32, 128), operator: bool = False,
-) -> Callable[[Rule], Rule]:  # fmt: skip
+    name: str,
+    family: str,
+    *params: Param,
+    doc: str,
+    effects: Effects = Effects(),
+    archs: tuple[str, ...] = ALL_ARCHS,
+    where: Literal["role", "declaration", "any"] = "role",
+    spelling: str = "",
+    workers: tuple[int, ...] = (32, 128),
+    operator: bool = False,
+) -> Callable[[Rule], Rule]:
     """Enter a primitive whose typing rule is the decorated function. A name entered twice is an error of ours."""
 
     def enter(rule: Rule) -> Rule:

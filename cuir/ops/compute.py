@@ -41,9 +41,15 @@ _A = Param("a", "Shared view or tile [R, K]")
 _C = Param("c", "f32 tile [R, C]", "zeros")
 
 
-@op("mma", "compute", _A, Param("b", "Shared view or tile [K, C]"), _C,
+@op(
+    "mma",
+    "compute",
+    _A,
+    Param("b", "Shared view or tile [K, C]"),
+    _C,
     effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
-    doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16; C of 8. Products exact, accumulation f32.")  # fmt: skip
+    doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16; C of 8. Products exact, accumulation f32.",
+)
 def _mma(cx: CallContext) -> Type:
     t = _product(cx, b_shared=False)
     if isinstance(t, TileType) and (t.rows % (cx.threads // 2) or t.cols % 8):  # type: ignore[attr-defined]
@@ -51,10 +57,18 @@ def _mma(cx: CallContext) -> Type:
     return t
 
 
-@op("mma_async", "compute", _A, Param("b", "Shared view [K, C]"), _C, archs=SM90, workers=(128,),
+@op(
+    "mma_async",
+    "compute",
+    _A,
+    Param("b", "Shared view [K, C]"),
+    _C,
+    archs=SM90,
+    workers=(128,),
     effects=Effects(accesses=(Access("a", "read", "async", late=True), Access("b", "read", "async", late=True)), group="wgmma"),
     doc="a @ b + c by the tensor core (wgmma), in flight until mma_wait. The accumulator is taken over: its old value may only be waited for; a chained product needs no wait. "
-        "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.")  # fmt: skip
+    "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.",
+)
 def _mma_async(cx: CallContext) -> Type:
     t = _product(cx, b_shared=True)
     if isinstance(t, TileType):
@@ -69,8 +83,15 @@ def _mma_async(cx: CallContext) -> Type:
     return t
 
 
-@op("mma_wait", "compute", Param("x", "products or other tiles", variadic=True), archs=SM90, workers=(128,), effects=Effects(drains="wgmma"),
-    doc="Retires x and every product that the worker issued before it; nothing for a value that is not a product.")  # fmt: skip
+@op(
+    "mma_wait",
+    "compute",
+    Param("x", "products or other tiles", variadic=True),
+    archs=SM90,
+    workers=(128,),
+    effects=Effects(drains="wgmma"),
+    doc="Retires x and every product that the worker issued before it; nothing for a value that is not a product.",
+)
 def _mma_wait(cx: CallContext) -> Type:
     for arg in cx.variadic("x"):
         if not isinstance(cx.type(arg), (TileType, Poison)):
@@ -81,7 +102,9 @@ def _mma_wait(cx: CallContext) -> Type:
 def _extremum(cx: CallContext) -> Type:
     args = cx.variadic("x")
     if len(args) < 2:
-        return cx.error("T140", "expected two or more arguments, elementwise", args[0] if args else None, "the maximum of a row is row_max(x)")
+        return cx.error(
+            "T140", "expected two or more arguments, elementwise", args[0] if args else None, "the maximum of a row is row_max(x)"
+        )
     found = elementwise(cx, *args)
     if found is None:
         return Poison()
@@ -93,8 +116,14 @@ op("min", "compute", _XS, where="any", doc="Elementwise minimum of two or more; 
 op("max", "compute", _XS, where="any", doc="Elementwise maximum of two or more; a NaN loses against a number, as fmaxf.")(_extremum)
 
 
-@op("where", "compute", Param("cond", "bool tile"), Param("x", "tile or scalar"), Param("y", "tile or scalar"),
-    doc="x where cond, else y; elementwise with broadcasting; both are evaluated.")  # fmt: skip
+@op(
+    "where",
+    "compute",
+    Param("cond", "bool tile"),
+    Param("x", "tile or scalar"),
+    Param("y", "tile or scalar"),
+    doc="x where cond, else y; elementwise with broadcasting; both are evaluated.",
+)
 def _where(cx: CallContext) -> Type:
     cond, found = cx.type("cond"), elementwise(cx, "x", "y")
     if poisoned(cond) or found is None:
@@ -127,8 +156,14 @@ def _abs(cx: CallContext) -> Type:
     return made(*found) if found[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
 
 
-@op("cast", "compute", Param("x", "scalar or tile"), Param("dtype", "dtype"), where="any",
-    doc="Converts: floats round to nearest even, f32 to i32 truncates, bool gives 0 or 1, a number to bool is x != 0.")  # fmt: skip
+@op(
+    "cast",
+    "compute",
+    Param("x", "scalar or tile"),
+    Param("dtype", "dtype"),
+    where="any",
+    doc="Converts: floats round to nearest even, f32 to i32 truncates, bool gives 0 or 1, a number to bool is x != 0.",
+)
 def _cast(cx: CallContext) -> Type:
     found, dtype = elementwise(cx, "x"), known(cx, "dtype", DType)
     if found is None or dtype is None:

@@ -7,9 +7,16 @@ from .base import Access, CallContext, Effects, Param, op
 from .rules import box, broadcast, dims, known, poisoned, tile_shape
 
 
-@op("shared", "memory", Param("dtype", "dtype"), Param("dims", "[dims]"), Param("over", "shared array", "nothing", keyword=True), where="declaration",
+@op(
+    "shared",
+    "memory",
+    Param("dtype", "dtype"),
+    Param("dims", "[dims]"),
+    Param("over", "shared array", "nothing", keyword=True),
+    where="declaration",
     doc="An array in the CTA's shared memory, undefined until written. If a row is a whole number of 128-byte panels it is laid out as swizzled panels, which bulk "
-        "copies and products need; else row-major with rows padded to 16 bytes. `over=x`: the same bytes as x; a write through one makes the other undefined.")  # fmt: skip
+    "copies and products need; else row-major with rows padded to 16 bytes. `over=x`: the same bytes as x; a write through one makes the other undefined.",
+)
 def _shared(cx: CallContext) -> Type:
     dtype, shape = known(cx, "dtype", DType), dims(cx, "dims")
     if cx.has("over") and not isinstance(cx.type("over"), (SharedView, Poison)):
@@ -17,7 +24,13 @@ def _shared(cx: CallContext) -> Type:
     return Poison() if dtype is None or shape is None else SharedView(dtype, shape)
 
 
-@op("nbytes", "memory", Param("x", "Shared view"), where="any", doc="Bytes of a shared array or view, padding included (i32): what a bulk copy that fills it counts on its barrier.")
+@op(
+    "nbytes",
+    "memory",
+    Param("x", "Shared view"),
+    where="any",
+    doc="Bytes of a shared array or view, padding included (i32): what a bulk copy that fills it counts on its barrier.",
+)
 def _nbytes(cx: CallContext) -> Type:
     t = cx.type("x")
     if poisoned(t):
@@ -53,8 +66,13 @@ def _cols(cx: CallContext) -> Type:
     return Poison() if n is None else TileType(I32, 1, n)
 
 
-@op("load", "memory", Param("view", "Shared view or box of a tensor"), effects=Effects(accesses=(Access("view", "read", "generic"),)),
-    doc="Reads a view into registers. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.")  # fmt: skip
+@op(
+    "load",
+    "memory",
+    Param("view", "Shared view or box of a tensor"),
+    effects=Effects(accesses=(Access("view", "read", "generic"),)),
+    doc="Reads a view into registers. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.",
+)
 def _load(cx: CallContext) -> Type:
     t = cx.type("view")
     if poisoned(t):
@@ -69,10 +87,17 @@ def _load(cx: CallContext) -> Type:
     return Poison() if found is None else TileType(found[0].dtype, found[1], found[2])
 
 
-@op("store", "memory", Param("place", "view or subscript"), Param("tile", "tile or scalar"), Param("mask", "bool tile", "True", keyword=True),
-    Param("add", "const bool", "False", keyword=True), effects=Effects(accesses=(Access("place", "write", "generic"),)),
+@op(
+    "store",
+    "memory",
+    Param("place", "view or subscript"),
+    Param("tile", "tile or scalar"),
+    Param("mask", "bool tile", "True", keyword=True),
+    Param("add", "const bool", "False", keyword=True),
+    effects=Effects(accesses=(Access("place", "write", "generic"),)),
     doc="Writes a tile to a view, or scatters it to a subscript with index tiles; what lies outside of a tensor, or where mask is False, is not written. "
-        "A scalar goes to a place with scalar indices. add=True: atomic addition, to tensors only.")  # fmt: skip
+    "A scalar goes to a place with scalar indices. add=True: atomic addition, to tensors only.",
+)
 def _store(cx: CallContext) -> Type:
     place, tile = cx.type("place"), cx.type("tile")
     adds = cx.has("add") and known(cx, "add", bool)
@@ -108,5 +133,3 @@ def _store(cx: CallContext) -> Type:
 def elementwise_shape(cx: CallContext, tile: TileType) -> tuple[int, int] | None:
     mask = cx.type("mask")
     return broadcast((mask.rows, mask.cols), (tile.rows, tile.cols)) if isinstance(mask, TileType) else (tile.rows, tile.cols)
-
-

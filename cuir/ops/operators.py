@@ -19,7 +19,15 @@ def _arithmetic(cx: CallContext) -> Type:
 
 
 for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
-    op(_sign, "operators", X, Y, doc=f"{_doc} i32 wraps; floats round to the dtype. NumPy's broadcasting over [R, C], [R, 1], [1, C].", operator=True, where="any")(_arithmetic)
+    op(
+        _sign,
+        "operators",
+        X,
+        Y,
+        doc=f"{_doc} i32 wraps; floats round to the dtype. NumPy's broadcasting over [R, C], [R, 1], [1, C].",
+        operator=True,
+        where="any",
+    )(_arithmetic)
 
 
 @op("/", "operators", X, Y, doc="Quotient of floats.", operator=True, where="any")
@@ -39,8 +47,24 @@ def _integer(cx: CallContext) -> Type:
     return made(*found) if found[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
 
 
-op("//", "operators", X, Y, doc="Integer quotient, rounded to minus infinity as Python's. A divisor of 0 is an error.", operator=True, where="any")(_integer)
-op("%", "operators", X, Y, doc="Integer remainder with the divisor's sign, as Python's. A divisor of 0 is an error.", operator=True, where="any")(_integer)
+op(
+    "//",
+    "operators",
+    X,
+    Y,
+    doc="Integer quotient, rounded to minus infinity as Python's. A divisor of 0 is an error.",
+    operator=True,
+    where="any",
+)(_integer)
+op(
+    "%",
+    "operators",
+    X,
+    Y,
+    doc="Integer remainder with the divisor's sign, as Python's. A divisor of 0 is an error.",
+    operator=True,
+    where="any",
+)(_integer)
 
 
 def _bits(cx: CallContext) -> Type:
@@ -49,7 +73,15 @@ def _bits(cx: CallContext) -> Type:
 
 
 for _sign, _doc in (("&", "And"), ("|", "Or"), ("^", "Exclusive or")):
-    op(_sign, "operators", X, Y, doc=f"{_doc}, bitwise on i32 and logical on bool. Binds tighter than comparisons, as in Python.", operator=True, where="any")(_bits)
+    op(
+        _sign,
+        "operators",
+        X,
+        Y,
+        doc=f"{_doc}, bitwise on i32 and logical on bool. Binds tighter than comparisons, as in Python.",
+        operator=True,
+        where="any",
+    )(_bits)
 
 
 @op("~", "operators", X, doc="Complement: bitwise on i32, logical on bool.", operator=True, where="any")
@@ -82,17 +114,35 @@ def _logic(cx: CallContext) -> Type:
             if poisoned(t):
                 return Poison()
             if t != Scalar(BOOL):
-                return cx.error("T115", f"`and`, `or` and `not` take bool scalars, found {t}", arg, "on tiles: & | ~" if isinstance(t, TileType) else "compare: x != 0")
+                return cx.error(
+                    "T115",
+                    f"`and`, `or` and `not` take bool scalars, found {t}",
+                    arg,
+                    "on tiles: & | ~" if isinstance(t, TileType) else "compare: x != 0",
+                )
     return Scalar(BOOL)
 
 
-op("and", "operators", X, Y, doc="Both; the right side is evaluated only if the left is true. Scalars only.", operator=True, where="any")(_logic)
-op("or", "operators", X, Y, doc="Either; the right side is evaluated only if the left is false. Scalars only.", operator=True, where="any")(_logic)
+op("and", "operators", X, Y, doc="Both; the right side is evaluated only if the left is true. Scalars only.", operator=True, where="any")(
+    _logic
+)
+op("or", "operators", X, Y, doc="Either; the right side is evaluated only if the left is false. Scalars only.", operator=True, where="any")(
+    _logic
+)
 op("not", "operators", X, doc="Negation of a bool scalar.", operator=True, where="any")(_logic)
 
 
-@op("ifexp", "operators", Param("cond", "bool scalar"), Param("x", "scalar"), Param("y", "scalar"), operator=True, where="any", spelling="x if cond else y",
-    doc="x or y; only the chosen one is evaluated. Scalars only: on tiles use where.")  # fmt: skip
+@op(
+    "ifexp",
+    "operators",
+    Param("cond", "bool scalar"),
+    Param("x", "scalar"),
+    Param("y", "scalar"),
+    operator=True,
+    where="any",
+    spelling="x if cond else y",
+    doc="x or y; only the chosen one is evaluated. Scalars only: on tiles use where.",
+)
 def _ifexp(cx: CallContext) -> Type:
     if poisoned(cx.type("cond")):
         return Poison()
@@ -101,35 +151,73 @@ def _ifexp(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")
     if found is None:
         return Poison()
-    return made(*found) if found[1] is None else cx.error("T117", "`x if cond else y` chooses between scalars, found tiles", "x", "write an if statement, or where(cond, x, y)")
+    return (
+        made(*found)
+        if found[1] is None
+        else cx.error("T117", "`x if cond else y` chooses between scalars, found tiles", "x", "write an if statement, or where(cond, x, y)")
+    )
 
 
 _READ = Effects(accesses=(Access("place", "read", "generic"),))
 
 
-@op("element", "operators", Param("place", "tensor or shared array with an index per dim"), operator=True, effects=_READ, where="any", spelling="x[i, j]",
-    doc="All indices scalars: the element, a scalar. Outside of the array: an error. Scalars are i32, f32 or bool.")  # fmt: skip
+@op(
+    "element",
+    "operators",
+    Param("place", "tensor or shared array with an index per dim"),
+    operator=True,
+    effects=_READ,
+    where="any",
+    spelling="x[i, j]",
+    doc="All indices scalars: the element, a scalar. Outside of the array: an error. Scalars are i32, f32 or bool.",
+)
 def _element(cx: CallContext) -> Type:
     dtype = cx.type("place").dtype  # type: ignore[union-attr]
     if dtype not in (I32, F32, BOOL):
-        return cx.error("T118", f"an element of {dtype} is no scalar (scalars are i32, f32 and bool)", "place", "gather a tile with an index tile: x[rows(16), 0]")
+        return cx.error(
+            "T118",
+            f"an element of {dtype} is no scalar (scalars are i32, f32 and bool)",
+            "place",
+            "gather a tile with an index tile: x[rows(16), 0]",
+        )
     return Scalar(dtype)
 
 
-@op("gather", "operators", Param("place", "tensor with an index per dim, at least one a tile"), operator=True, effects=_READ, spelling="x[i, rows(64)]",
-    doc="Any index an i32 tile: a gather; its shape is the broadcast of the index tiles. Outside of the tensor: 0 (as a place of store: dropped).")  # fmt: skip
+@op(
+    "gather",
+    "operators",
+    Param("place", "tensor with an index per dim, at least one a tile"),
+    operator=True,
+    effects=_READ,
+    spelling="x[i, rows(64)]",
+    doc="Any index an i32 tile: a gather; its shape is the broadcast of the index tiles. Outside of the tensor: 0 (as a place of store: dropped).",
+)
 def _gather(cx: CallContext) -> Type:
     return cx.type("place")
 
 
-@op("view", "operators", Param("place", "tensor or shared array"), operator=True, spelling="x[s, e : e + c, :]", where="any",
+@op(
+    "view",
+    "operators",
+    Param("place", "tensor or shared array"),
+    operator=True,
+    spelling="x[s, e : e + c, :]",
+    where="any",
     doc="Any slice: a view, not a read. Slices are `:` or `e : e + c` with the same text e and a known c; integers drop dims, trailing dims may be left out. "
-        "Boxes of tensors may stick out or lie outside (reads 0, writes nothing). Rows of shared arrays are sliced at multiples of 8, columns at panels of 128 bytes.")  # fmt: skip
+    "Boxes of tensors may stick out or lie outside (reads 0, writes nothing). Rows of shared arrays are sliced at multiples of 8, columns at panels of 128 bytes.",
+)
 def _view(cx: CallContext) -> Type:
     return cx.type("place")
 
 
-@op("T", "operators", Param("x", "Shared view of two dims"), operator=True, spelling="x.T", doc="The transpose of a shared view: a bit of the descriptor, nothing moves. Register tiles have none.")
+@op(
+    "T",
+    "operators",
+    Param("x", "Shared view of two dims"),
+    operator=True,
+    spelling="x.T",
+    doc="The transpose of a shared view: a bit of the descriptor, nothing moves. Register tiles have none.",
+)
 def _transpose(cx: CallContext) -> Type:
     t = cx.type("x")
     if poisoned(t):
@@ -138,5 +226,3 @@ def _transpose(cx: CallContext) -> Type:
         hint = "register tiles have no .T: store to shared memory and take its view" if isinstance(t, TileType) else None
         return cx.error("T119", f".T is of a Shared view of two dims, found {t}", "x", hint)
     return SharedView(t.dtype, (t.dims[1], t.dims[0]), not t.transposed)
-
-

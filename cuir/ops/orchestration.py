@@ -7,17 +7,31 @@ from .base import SM90, CallContext, Param, op
 from .rules import an_i32, known
 
 
-@op("role", "orchestration", Param("name", "word"), Param("warps", "const i32", "", keyword=True), Param("warpgroups", "const i32", "", keyword=True),
-    Param("registers", "const i32", "the launch's", keyword=True), where="declaration", spelling="with role",
+@op(
+    "role",
+    "orchestration",
+    Param("name", "word"),
+    Param("warps", "const i32", "", keyword=True),
+    Param("warpgroups", "const i32", "", keyword=True),
+    Param("registers", "const i32", "the launch's", keyword=True),
+    where="declaration",
+    spelling="with role",
     doc="The workers that run the block: warps=n workers of 32 threads, or warpgroups=n of 128; `as w` numbers them 0 .. n-1. registers: 32-bit registers of a thread (sm_90a). "
-        "Roles of warps share a warpgroup, four warps each, while they agree on registers.")  # fmt: skip
+    "Roles of warps share a warpgroup, four warps each, while they agree on registers.",
+)
 def _role(cx: CallContext) -> Type:
     return Void()
 
 
-@op("tiles", "orchestration", Param("n", "i32"), Param("dynamic", "const bool", "False", keyword=True), where="declaration",
+@op(
+    "tiles",
+    "orchestration",
+    Param("n", "i32"),
+    Param("dynamic", "const bool", "False", keyword=True),
+    where="declaration",
     doc="The units of work of the launch, once per kernel; `for t in work` gives every worker of a cluster the same increasing sequence, and the sequences of all clusters partition range(n). "
-        "Static: c, c + G, ...; dynamic: whoever is free takes the next. It fixes the grid.")  # fmt: skip
+    "Static: c, c + G, ...; dynamic: whoever is free takes the next. It fixes the grid.",
+)
 def _tiles(cx: CallContext) -> Type:
     ok = an_i32(cx, "n")
     if cx.has("dynamic"):

@@ -26,8 +26,12 @@ def known(cx: CallContext, arg: str, kind: type = int) -> Any:
     """The value of an argument that must be known when the kernel is specialised; None after an error."""
     value = cx.const(arg)
     if value is None:
-        cx.error("T102", f"`{arg}` must be known when the kernel is specialised, found an expression of run-time values", arg,
-                 "use literals and const parameters")  # fmt: skip
+        cx.error(
+            "T102",
+            f"`{arg}` must be known when the kernel is specialised, found an expression of run-time values",
+            arg,
+            "use literals and const parameters",
+        )
         return None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         found = value.name if isinstance(value, DType) else repr(value)
@@ -36,7 +40,13 @@ def known(cx: CallContext, arg: str, kind: type = int) -> Any:
     return value
 
 
-_KINDS = {int: "an integer", bool: "True or False", DType: f"a dtype ({', '.join(DTYPES)})", str: "a word in quotes", tuple: "dims such as [64, D]"}
+_KINDS = {
+    int: "an integer",
+    bool: "True or False",
+    DType: f"a dtype ({', '.join(DTYPES)})",
+    str: "a word in quotes",
+    tuple: "dims such as [64, D]",
+}
 
 
 def dims(cx: CallContext, arg: str) -> tuple[int, ...] | None:
@@ -84,7 +94,12 @@ def box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:
     rows = 1
     for d in t.dims:
         if not isinstance(d, int):
-            cx.error("T109", f"the box is as long as the run-time dim `{d}`", arg, f"slice that dim: x : x + c with a known c (`{d}` is known if it is a const)")
+            cx.error(
+                "T109",
+                f"the box is as long as the run-time dim `{d}`",
+                arg,
+                f"slice that dim: x : x + c with a known c (`{d}` is known if it is a const)",
+            )
             return None
     sizes = [d for d in t.dims if isinstance(d, int)]
     for d in sizes[:-1]:
@@ -99,12 +114,22 @@ def elementwise(cx: CallContext, *args: str, floats: bool = False, ints: bool = 
         return None
     for a, t in zip(args, types, strict=True):
         if not isinstance(t, (Scalar, TileType)):
-            cx.error("T110", f"expected a scalar or a tile, found {t}", a, "load(view) reads a view into registers" if isinstance(t, (GlobalView, SharedView)) else None)
+            cx.error(
+                "T110",
+                f"expected a scalar or a tile, found {t}",
+                a,
+                "load(view) reads a view into registers" if isinstance(t, (GlobalView, SharedView)) else None,
+            )
             return None
     dtype = types[0].dtype  # type: ignore[union-attr]
     for a, t in zip(args[1:], types[1:], strict=True):
         if t.dtype != dtype:  # type: ignore[union-attr]
-            cx.error("T111", f"operands must have one dtype, found {types[0]} and {t}", a, "cast(x, dtype) converts; nothing is converted silently")
+            cx.error(
+                "T111",
+                f"operands must have one dtype, found {types[0]} and {t}",
+                a,
+                "cast(x, dtype) converts; nothing is converted silently",
+            )
             return None
     if floats and not dtype.is_float:
         cx.error("T112", f"expected floats, found {types[0]}", args[0])

@@ -18,14 +18,28 @@ def _declare(cx: CallContext, kind: str) -> Type:
     return Poison() if n is None or (cx.has("stages") and stages is None) else BarrierType(kind, stages)
 
 
-@op("mbarrier", "sync", _N, _STAGES, archs=SM90, where="declaration",
+@op(
+    "mbarrier",
+    "sync",
+    _N,
+    _STAGES,
+    archs=SM90,
+    where="declaration",
     doc="A barrier of shared memory. n workers, all of one role (with arrive(cluster=True): of all CTAs that arrive), end a phase once all bytes that the phase expects have landed too. "
-        "stages=k: a ring of k barriers.")  # fmt: skip
+    "stages=k: a ring of k barriers.",
+)
 def _mbarrier(cx: CallContext) -> Type:
     return _declare(cx, "mbarrier")
 
 
-@op("named_barrier", "sync", _N, _STAGES, where="declaration", doc="A hardware barrier of n workers of one role, completed by n arrivals (sync also waits). Arrivals left over at the end are legal.")
+@op(
+    "named_barrier",
+    "sync",
+    _N,
+    _STAGES,
+    where="declaration",
+    doc="A hardware barrier of n workers of one role, completed by n arrivals (sync also waits). Arrivals left over at the end are legal.",
+)
 def _named_barrier(cx: CallContext) -> Type:
     return _declare(cx, "named_barrier")
 
@@ -39,16 +53,32 @@ def _one(cx: CallContext) -> None:
         cx.error("T145", f"this is a ring of {bar.stages} barriers", "bar", "pick a stage: bar[s]")
 
 
-@op("mbarrier.expect", "sync", _BAR, Param("bytes", "i32"), archs=SM90, effects=Effects(arrives="bar"), spelling="bar.expect",
-    doc="Arrives once and adds bytes to what the phase waits for.")  # fmt: skip
+@op(
+    "mbarrier.expect",
+    "sync",
+    _BAR,
+    Param("bytes", "i32"),
+    archs=SM90,
+    effects=Effects(arrives="bar"),
+    spelling="bar.expect",
+    doc="Arrives once and adds bytes to what the phase waits for.",
+)
 def _expect(cx: CallContext) -> Type:
     _one(cx)
     an_i32(cx, "bytes")
     return Void()
 
 
-@op("mbarrier.arrive", "sync", _BAR, Param("cluster", "const bool", "False", keyword=True), archs=SM90, effects=Effects(arrives="bar"), spelling="bar.arrive",
-    doc="Arrives once: all that the worker did before is ordered before what waiters of this phase do after. cluster=True: arrives at the barrier of every CTA of the cluster.")  # fmt: skip
+@op(
+    "mbarrier.arrive",
+    "sync",
+    _BAR,
+    Param("cluster", "const bool", "False", keyword=True),
+    archs=SM90,
+    effects=Effects(arrives="bar"),
+    spelling="bar.arrive",
+    doc="Arrives once: all that the worker did before is ordered before what waiters of this phase do after. cluster=True: arrives at the barrier of every CTA of the cluster.",
+)
 def _arrive(cx: CallContext) -> Type:
     _one(cx)
     if cx.has("cluster"):
@@ -56,8 +86,16 @@ def _arrive(cx: CallContext) -> Type:
     return Void()
 
 
-@op("mbarrier.wait", "sync", _BAR, Param("parity", "i32"), archs=SM90, effects=Effects(waits="bar"), spelling="bar.wait",
-    doc="Waits for the first phase of this parity that is not before the last phase the worker knows complete; a fresh wait(1) returns at once. An error if the barrier can be a lap ahead.")  # fmt: skip
+@op(
+    "mbarrier.wait",
+    "sync",
+    _BAR,
+    Param("parity", "i32"),
+    archs=SM90,
+    effects=Effects(waits="bar"),
+    spelling="bar.wait",
+    doc="Waits for the first phase of this parity that is not before the last phase the worker knows complete; a fresh wait(1) returns at once. An error if the barrier can be a lap ahead.",
+)
 def _wait(cx: CallContext) -> Type:
     _one(cx)
     an_i32(cx, "parity")
@@ -70,7 +108,14 @@ def _wait(cx: CallContext) -> Type:
 _NAMED = Param("bar", "named_barrier")
 
 
-@op("named_barrier.sync", "sync", _NAMED, effects=Effects(arrives="bar", waits="bar"), spelling="bar.sync", doc="Arrives and waits for the phase.")
+@op(
+    "named_barrier.sync",
+    "sync",
+    _NAMED,
+    effects=Effects(arrives="bar", waits="bar"),
+    spelling="bar.sync",
+    doc="Arrives and waits for the phase.",
+)
 def _named_sync(cx: CallContext) -> Type:
     _one(cx)
     return Void()
@@ -87,7 +132,12 @@ def _sync(cx: CallContext) -> Type:
     return Void()
 
 
-@op("fence_async", "sync", archs=SM90, effects=Effects(fences=True),
-    doc="Makes the worker's earlier ordinary stores and cp.async copies visible to the tensor core and the copy engine. Another worker's engines need a barrier after it as well, the writer's do not.")  # fmt: skip
+@op(
+    "fence_async",
+    "sync",
+    archs=SM90,
+    effects=Effects(fences=True),
+    doc="Makes the worker's earlier ordinary stores and cp.async copies visible to the tensor core and the copy engine. Another worker's engines need a barrier after it as well, the writer's do not.",
+)
 def _fence(cx: CallContext) -> Type:
     return Void()

@@ -1,0 +1,57 @@
+"""The only generic traversal of the AST."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+
+from .nodes import Assign, AugAssign, For, If, Name, Node, Stmt, With
+
+
+@cache
+def _child_fields(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.name not in ("span", "comments", "kind"))
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes directly below, in the order of the text."""
+    for name in _child_fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, Node):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (v for v in value if isinstance(v, Node))
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and all below it, parents first."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def names_read(node: Node) -> set[str]:
+    return {n.id for n in walk(node) if isinstance(n, Name)}
+
+
+def assigned(body: tuple[Stmt, ...]) -> Counter[str]:
+    """How many statements bind each name, in nested blocks too."""
+    found: Counter[str] = Counter()
+    for stmt in body:
+        if isinstance(stmt, Assign):
+            found.update(stmt.targets)
+        elif isinstance(stmt, AugAssign):
+            found[stmt.target] += 1
+        elif isinstance(stmt, For):
+            found[stmt.target] += 1
+            found.update(assigned(stmt.body))
+        elif isinstance(stmt, If):
+            found.update(assigned(stmt.body))
+            found.update(assigned(stmt.orelse))
+        elif isinstance(stmt, With):
+            if stmt.name:
+                found[stmt.name] += 1
+            found.update(assigned(stmt.body))
+    return found
