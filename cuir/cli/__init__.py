@@ -1,1 +1,65 @@
-def main() -> None: ...
+"""The command `cuir`. Owns how commands end: exit codes, errors on the terminal or as JSON; what a command does is in its own file.
+
+Exit codes: 0 good, 1 the program is wrong, 2 the call is wrong, 70 a fault of cuir itself, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+REPORT_TO = "this is a fault of cuir, not of your input; please report it with the command line, and the trace that CUIR_DEBUG=1 shows"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point: runs the command line and exits with its code."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line; returns the exit code, never raises for bad input."""
+    import os
+
+    import click
+
+    from ..diagnostics import CuirError
+    from .app import app
+    from .output import exit_code, print_errors
+
+    as_json = "--json" in argv
+    try:
+        from typer.main import get_command
+
+        result = get_command(app).main(args=list(argv), prog_name="cuir", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except CuirError as error:
+        print_errors(error.diagnostics, as_json)
+        return exit_code(error.diagnostics)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        return 0
+    except click.ClickException as error:
+        usage = CuirError.of("U100", error.format_message(), hint=_help_hint(error))
+        print_errors(usage.diagnostics, as_json)
+        return 2
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output left, as `| head` does
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
+        return 0
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        if os.environ.get("CUIR_DEBUG") == "1":
+            raise
+        internal = CuirError.of("U999", f"internal error: {type(error).__name__}: {error}".split("\n")[0], hint=REPORT_TO)
+        print_errors(internal.diagnostics, as_json)
+        return 70
+
+
+def _help_hint(error: object) -> str:
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path} --help` lists what it takes" if context is not None else "`cuir --help` lists the commands"

@@ -1,0 +1,48 @@
+"""What CuBridge ships to adapt: expert kernels and programs in CuIR, variants as PyTorch specifications. Owns the listing, not the content."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Callable
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+
+def _named(folder: str, suffix: str) -> dict[str, Traversable]:
+    place = files(__name__) / folder
+    found = {f.name.removesuffix(suffix): f for f in place.iterdir() if f.name.endswith(suffix) and not f.name.startswith("_")} if place.is_dir() else {}
+    return dict(sorted(found.items()))
+
+
+def kernels() -> dict[str, Traversable]:
+    """Expert kernels to adapt, by name: `.cuir` files with splice points."""
+    return _named("kernels", ".cuir")
+
+
+def programs() -> dict[str, Traversable]:
+    """Other programs of the language, from GEMM to a backward pass, by name."""
+    return _named("programs", ".cuir")
+
+
+def variants() -> dict[str, Traversable]:
+    """Attention variants by name: each `<name>.py` holds a factory of that name which gives a Specification."""
+    return _named("variants", ".py")
+
+
+def variant(name: str) -> Callable[..., Any]:
+    """The factory of a variant. KeyError for an unknown name."""
+    if name not in variants():
+        raise KeyError(name)
+    factory: Callable[..., Any] = getattr(importlib.import_module(f"{__name__}.variants.{name}"), name)
+    return factory
+
+
+def about(place: Traversable) -> str:
+    """The first line that a file says about itself: of its docstring, or of its leading comment."""
+    text = place.read_text(encoding="utf-8")
+    if place.name.endswith(".py"):
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    first = text.lstrip().partition("\n")[0]
+    return first.lstrip("# ").strip() if first.startswith("#") else ""

@@ -1,0 +1,170 @@
+"""The commands about programs and the language: check, show, ops, explain, corpus. The jobs that run things are in jobs.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .output import print_json, stdout
+
+app = typer.Typer(
+    name="cuir", no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
+    help="CuIR: expert GPU kernels, changed to new attention variants, proven on a CPU, compiled for Hopper.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+File = Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)]
+KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kernel, if the file holds several", show_default=False)]
+Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c D=128 -c T=f16", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
+
+
+@app.command()
+def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: Json = False) -> None:
+    """Check a program: names, types, shapes, roles, what the architecture allows."""
+    from ..check import check as run_check
+    from .inputs import pick_kernel, read_consts, read_program
+    from .tables import facts
+
+    program = read_program(file)
+    chosen = pick_kernel(program, kernel, file)
+    checked = run_check(program, chosen.name, read_consts(const or (), chosen))
+    found = facts(checked)
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], "kernel": found})
+        return
+    console = stdout()
+    console.print(f"[bold green]ok[/]  {file}: kernel [bold]{checked.name}[/] ({checked.arch})")
+    for line in found["lines"]:
+        console.print(f"    {line}", style="dim", soft_wrap=True)
+
+
+@app.command()
+def show(
+    file: File,
+    diff: Annotated[str | None, typer.Option("--diff", help="another program: show what differs", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a program in canonical form, or its difference to another."""
+    from ..printer import show as print_program
+    from .inputs import read_program
+    from .tables import print_code, print_diff, unified
+
+    text = print_program(read_program(file))
+    if diff is None:
+        if as_json:
+            print_json({"ok": True, "diagnostics": [], "text": text})
+        else:
+            print_code(text)
+        return
+    lines = unified(text, print_program(read_program(diff)), file, diff)
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], "diff": "\n".join(lines), "equal": not lines})
+    elif lines:
+        print_diff(lines)
+    else:
+        stdout().print("the programs are equal")
+
+
+@app.command()
+def ops(
+    name: Annotated[str | None, typer.Argument(help="one entry: its name or how it is written", show_default=False)] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="the whole reference as markdown (docs/reference.md)")] = False,
+    as_json: Json = False,
+) -> None:
+    """The primitives and operators of the language, from their table."""
+    from .. import reference
+    from ..diagnostics import CuirError
+    from .inputs import suggestion
+    from .tables import print_entry, print_table
+
+    known = reference.entries()
+    if name is not None:
+        chosen = [op for op in known.values() if name in (op.name, op.written)]
+        if not chosen:
+            raise CuirError.of("U106", f"no primitive or operator is called `{name}`", hint=suggestion(name, known, "the table holds"))
+        if as_json:
+            print_json({"ok": True, "diagnostics": [], "entries": [reference.as_json(op) | {"meaning": reference.places(op.name)} for op in chosen]})
+        else:
+            for op in chosen:
+                print_entry(op)
+    elif as_json:
+        print_json({"ok": True, "diagnostics": [], "entries": [reference.as_json(op) for op in known.values()]})
+    elif markdown:
+        print(reference.markdown(), end="")
+    else:
+        print_table("", ("written", "family", "meaning"), reference.table(known))
+
+
+@app.command()
+def explain(
+    code: Annotated[str | None, typer.Argument(help="a code of an error, as in error[T111]", show_default=False)] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="every code as markdown (docs/errors.md)")] = False,
+    as_json: Json = False,
+) -> None:
+    """Explain the code of an error; without one, list all codes."""
+    from .. import codes
+    from ..diagnostics import CuirError
+    from .inputs import suggestion
+    from .tables import print_table
+
+    if code is not None:
+        entry = codes.CODES.get(code.upper())
+        if entry is None:
+            raise CuirError.of("U107", f"no error has the code `{code}`", hint=suggestion(code.upper(), codes.CODES, "`cuir explain` lists them; codes"))
+        if as_json:
+            print_json({"ok": True, "diagnostics": [], "code": entry.code, "title": entry.title, "family": codes.family(entry.code), "help": entry.help})
+        else:
+            stdout().print(f"[bold]{entry.code}[/]  {entry.title}\n\n{entry.help}")
+    elif as_json:
+        print_json({"ok": True, "diagnostics": [], "codes": [{"code": c.code, "title": c.title, "help": c.help} for c in codes.CODES.values()]})
+    elif markdown:
+        print(codes.markdown(), end="")
+    else:
+        print_table("", ("code", "family", "title"), [(c.code, codes.family(c.code), c.title) for c in codes.CODES.values()])
+
+
+@app.command()
+def corpus(as_json: Json = False) -> None:
+    """What is there to adapt: kernels, programs, variants."""
+    import corpus as shipped
+
+    from .tables import print_table
+
+    shelves: dict[str, Any] = {"kernels": shipped.kernels(), "programs": shipped.programs(), "variants": shipped.variants()}
+    listing = {shelf: {name: shipped.about(place) for name, place in places.items()} for shelf, places in shelves.items()}
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], **listing})
+        return
+    uses = {
+        "kernels": "expert kernels that `cuir bridge` adapts (--origin)",
+        "programs": "programs of the language: cuir show NAME",
+        "variants": "attention variants: cuir bridge NAME",
+    }
+    for shelf, items in listing.items():
+        print_table(f"{shelf}: {uses[shelf]}", ("name", "what it is"), list(items.items()))
+
+
+def _register_jobs() -> None:
+    from . import jobs
+
+    app.command()(jobs.verify)
+    app.command()(jobs.lower)
+    app.command()(jobs.run)
+    app.command()(jobs.bridge)
+
+
+def existing_folder(path: Path) -> Path:
+    """The folder, made if it is not there. Raises CuirError."""
+    from ..diagnostics import CuirError
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot make the folder {path}: {error.strerror}", hint="name another with --out") from None
+    return path
+
+
+_register_jobs()

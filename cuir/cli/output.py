@@ -1,0 +1,76 @@
+"""What commands print: text for people through rich, one JSON object with --json. Owns no rule."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..codes import CODES
+from ..diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def stdout() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=False)
+
+
+def stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
+    """2 if the call is to blame (a file, an option, an argument, what is installed), 1 if the program is."""
+    return 2 if all(d.code in CODES and CODES[d.code].call for d in diagnostics) else 1
+
+
+def print_errors(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
+    """Errors to stderr for people, or as the one JSON object on stdout."""
+    found = list(diagnostics)
+    if as_json:
+        print_json({"ok": False, "diagnostics": [d.as_json() for d in found]})
+        return
+    from rich.text import Text
+
+    console = stderr()
+    for d in found:
+        console.print(colour(d), soft_wrap=True)
+        console.print(Text(f"     = more: cuir explain {d.code}\n", style="dim") if d.code in CODES else Text(""), soft_wrap=True)
+
+
+def colour(d: Diagnostic) -> Any:
+    """The text of a diagnostic with its head, carets and hints coloured."""
+    from rich.text import Text
+
+    text = Text()
+    for line in d.render().split("\n"):
+        style = ""
+        if f"error[{d.code}]" in line:
+            style = "bold red"
+        elif line.startswith("      | "):
+            style = "red"
+        elif line.startswith("     = "):
+            style = "cyan"
+        elif ": note: " in line:
+            style = "bold"
+        text.append(line + "\n", style=style)
+    text.rstrip()
+    return text
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    json.dump(value, sys.stdout, indent=2, default=str, allow_nan=True)
+    sys.stdout.write("\n")
+
+
+def plain() -> bool:
+    """No live display: not a terminal, or the user asks for none."""
+    return not sys.stderr.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"

@@ -1,0 +1,100 @@
+"""How facts, tables, programs and differences look on a terminal. Owns no fact."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .output import stdout
+
+if TYPE_CHECKING:
+    from ..checked import Checked
+    from ..ops import Op
+
+
+def facts(checked: Checked) -> dict[str, Any]:
+    """What checking found out about a kernel, as data and as lines to read."""
+    from ..targets import TARGETS
+
+    limit = TARGETS[checked.arch].shared_bytes
+    roles = [{"name": r.name, "workers": r.workers, "threads": r.threads, "registers": r.registers} for r in checked.roles]
+    lines = [
+        "consts    " + (", ".join(f"{name} = {value}" for name, value in checked.consts.items()) or "none"),
+        "roles     " + "; ".join(f"{r.name}: {r.workers} x {r.threads} threads" + (f", {r.registers} registers" if r.registers else "") for r in checked.roles),
+        f"shared    {checked.shared_bytes:,} of {limit:,} bytes in {len(checked.shared)} arrays",
+        "barriers  " + (", ".join(f"{b.name}{f'[{b.stages}]' if b.stages else ''}" for b in checked.barriers.values()) or "none"),
+    ]
+    return {
+        "name": checked.name,
+        "arch": checked.arch,
+        "cluster": checked.cluster,
+        "threads": checked.threads,
+        "consts": {name: str(value) if not isinstance(value, (int, float)) else value for name, value in checked.consts.items()},
+        "dims": list(checked.dims),
+        "roles": roles,
+        "shared_bytes": checked.shared_bytes,
+        "barriers": {b.name: {"kind": b.kind, "count": b.count, "stages": b.stages} for b in checked.barriers.values()},
+        "lines": lines,
+    }
+
+
+def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A plain table; the last column takes what width is left."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column, name in enumerate(head):
+        table.add_column(name, style="bold" if column == 0 else "", no_wrap=column == 0, overflow="fold", header_style="dim")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    stdout().print(table)
+    stdout().print()
+
+
+def print_code(text: str) -> None:
+    """A CuIR program, coloured on a terminal and byte for byte as it is elsewhere."""
+    console = stdout()
+    if not console.is_terminal:
+        print(text, end="" if text.endswith("\n") else "\n")
+        return
+    from rich.syntax import Syntax
+
+    console.print(Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=False))
+
+
+def unified(before: str, after: str, a: str, b: str) -> list[str]:
+    """The unified difference of two texts, without line ends."""
+    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), a, b, lineterm="", n=2))
+
+
+def print_diff(lines: Iterable[str]) -> None:
+    from rich.text import Text
+
+    console = stdout()
+    for line in lines:
+        style = "bold" if line.startswith(("+++", "---")) else {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def print_entry(op: Op) -> None:
+    """An entry of the table in full, with the places that give it a meaning."""
+    from .. import reference
+
+    console = stdout()
+    console.print(f"[bold]{_plain(reference.spelling(op))}[/]   [dim]{op.name}: {op.family}; {', '.join(op.archs)}; threads {' or '.join(map(str, op.workers))}[/]")
+    console.print(_plain(f"  {op.doc}"))
+    for p in op.params:
+        console.print(f"    [bold]{p.name}[/]  {_plain(p.what)}" + (f" [dim](left out: {_plain(p.default)})[/]" if p.default else ""))
+    for line in reference.effects(op):
+        console.print(f"    - {_plain(line)}")
+    for consumer, place in reference.places(op.name).items():
+        console.print(f"    [dim]{consumer}: {place}[/]")
+    console.print()
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

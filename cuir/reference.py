@@ -1,0 +1,145 @@
+"""The reference of the language, made from the table of primitives: text for people, markdown for docs/, data for tools. Owns no fact."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .ops import OPERATORS, TABLE, Op
+
+_HEAD = """\
+# Primitives and operators
+
+Made from the table in `cuir/ops` by `cuir ops --markdown`; do not edit. `cuir ops NAME` prints one entry and the places that give it a meaning.
+How the pieces fit together: [language.md](language.md); what they mean exactly: [semantics.md](semantics.md).
+
+*Threads* is the size of the workers that may call an entry: 32 (a warp) or 128 (a warpgroup). *Late* accesses are done by an engine at any time from issue until retired.
+"""
+
+
+def entries() -> dict[str, Op]:
+    """Every entry, primitives first, by name."""
+    return {**TABLE, **OPERATORS}
+
+
+def spelling(op: Op) -> str:
+    """How an entry is written, with its parameters."""
+    if op.family == "operators":
+        if op.spelling:
+            return op.spelling
+        names = [p.name for p in op.params]
+        if len(names) == 1:
+            return f"{op.name} {names[0]}" if op.name.isalpha() else f"{op.name}{names[0]}"
+        return f" {op.name} ".join(names)
+    parts, star = [], False
+    for p in op.params:
+        if p.name == "bar" and "." in op.name and op.name.partition(".")[0].endswith("barrier"):
+            continue  # the receiver of a method
+        if p.keyword and not star:
+            parts, star = [*parts, "*"], True
+        parts.append(
+            f"{p.name}, ..."
+            if p.variadic
+            else f"{p.name}={p.default if p.default in ('True', 'False') else '...'}"
+            if p.default
+            else p.name
+        )
+    return f"{op.written}({', '.join(parts)})"
+
+
+def effects(op: Op) -> list[str]:
+    """The effects of an entry in words, a line each."""
+    e, lines = op.effects, []
+    for a in e.accesses:
+        verb = {"read": "reads", "write": "writes", "add": "adds to"}[a.mode]
+        lines.append(f"{'late: ' if a.late else ''}{verb} `{a.arg}` ({a.proxy} proxy)")
+    if e.completes:
+        lines.append(f"retired through the barrier `{e.completes}`")
+    if e.group:
+        lines.append(f"retired through the worker's group `{e.group}`")
+    if e.commits:
+        lines.append(f"closes the worker's open group `{e.commits}`")
+    if e.drains:
+        lines.append(f"waits for the worker's group `{e.drains}`")
+    if e.arrives:
+        lines.append(f"arrives at `{e.arrives}`")
+    if e.waits:
+        lines.append(f"waits for `{e.waits}`")
+    if e.fences:
+        lines.append("orders the worker's ordinary writes before the async proxy")
+    if e.joins:
+        lines.append("joins every worker of the CTA")
+    return lines
+
+
+def places(name: str) -> dict[str, str]:
+    """Where the interpreter and the lowering give an entry its meaning: `file:line` by consumer, relative to the package."""
+    from .interp import ops as runs
+    from .lowering import ops as emits
+
+    found = {}
+    for consumer, registry in (("interpreter", runs.RUNS), ("lowering", emits.EMITTERS)):
+        place = _where(registry.get(name))
+        if place:
+            found[consumer] = place
+    return found
+
+
+def _where(function: Any) -> str:
+    if function is None:
+        return ""
+    function = inspect.unwrap(function)
+    file = Path(inspect.getsourcefile(function) or "")
+    package = Path(__file__).parent.parent
+    return f"{file.relative_to(package) if file.is_relative_to(package) else file.name}:{inspect.getsourcelines(function)[1]}"
+
+
+def as_json(op: Op) -> dict[str, Any]:
+    """An entry as data."""
+    return {
+        "name": op.name,
+        "written": spelling(op),
+        "family": op.family,
+        "parameters": [
+            {"name": p.name, "what": p.what, "default": p.default or None, "keyword": p.keyword, "variadic": p.variadic} for p in op.params
+        ],
+        "doc": op.doc,
+        "effects": effects(op),
+        "archs": list(op.archs),
+        "where": op.where,
+        "threads": list(op.workers),
+    }
+
+
+def markdown() -> str:
+    """The whole reference as one page."""
+    families: dict[str, list[Op]] = {}
+    for op in entries().values():
+        families.setdefault(op.family, []).append(op)
+    parts = [_HEAD]
+    for family, ops in sorted(families.items(), key=lambda item: _ORDER.index(item[0]) if item[0] in _ORDER else len(_ORDER)):
+        parts.append(f"## {family.capitalize()}\n")
+        parts.extend(_entry(op) for op in ops)
+    return "\n".join(parts)
+
+
+_ORDER = ["orchestration", "memory", "asynchronous memory", "compute", "sync", "operators"]
+_WHERE = {"role": "inside a role", "declaration": "before the roles", "any": "anywhere"}
+
+
+def _entry(op: Op) -> str:
+    lines = [f"### `{spelling(op)}`\n", op.doc, ""]
+    for p in op.params:
+        default = f"; left out: {p.default}" if p.default else ""
+        lines.append(f"* `{p.name}`: {p.what}{', by name' if p.keyword else ''}{default}")
+    facts = [_WHERE[op.where], "threads " + " or ".join(map(str, op.workers)), ", ".join(op.archs)]
+    lines.append(f"* {'; '.join(facts)}")
+    lines.extend(f"* {line}" for line in effects(op))
+    return "\n".join(lines) + "\n"
+
+
+def table(ops: Mapping[str, Op]) -> list[tuple[str, str, str]]:
+    """(written, family, first sentence) of each entry."""
+    return [(spelling(op), op.family, op.doc.partition(". ")[0].rstrip(".") + ".") for op in ops.values()]
