@@ -14,7 +14,7 @@ from .infer import Scope, Typer
 from .nodes import Assign, Call, ConstType, Expr, GlobalType, Kernel, Literal, Name, Param, Program, ScalarType, Stmt, Str, With
 from .resources import check_roles, lay_out_shared
 from .targets import TARGETS
-from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView
+from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
 
 DECLARATIONS = ("shared", "mbarrier", "named_barrier", "tiles")
 
@@ -37,7 +37,7 @@ def pick_kernel(program: Program, name: str | None) -> Kernel:
     if name is None and len(kernels) == 1:
         return next(iter(kernels.values()))
     if name in kernels:
-        return kernels[name]  # type: ignore[index]
+        return kernels[name]
     listed = ", ".join(kernels) or "none"
     if name is None:
         what = "the program has no kernel" if not kernels else f"the program has {len(kernels)} kernels: {listed}"
@@ -186,7 +186,9 @@ class _Checker:
         for name in dims:
             if any(p.name == name for p in self.kernel.params if not isinstance(p.type, ConstType)):
                 self.sink.error("N113", f"`{name}` is both a dim and a parameter", self.kernel.span)
-        return Scope(tensors, tuple(scalars), tuple(dims), {s.name: Scalar(s.dtype) for s in scalars} | {d: Scalar(I32) for d in dims})
+        declared: dict[str, Type] = {s.name: Scalar(s.dtype) for s in scalars}
+        declared.update({d: Scalar(I32) for d in dims})
+        return Scope(tensors, tuple(scalars), tuple(dims), declared)
 
     # ---- declarations
     def declare(self, flat: FlatKernel, typer: Typer, scope: Scope) -> list[Stmt]:

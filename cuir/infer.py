@@ -12,7 +12,6 @@ from typing import Any
 
 from .checked import BoundCall, ScalarParam, TensorParam
 from .diagnostics import Sink
-from .flatten import UNKNOWN
 from .nodes import (
     Assign,
     Attribute,
@@ -36,6 +35,7 @@ from .nodes import (
 )
 from .ops import OPERATORS, TABLE, Op
 from .ops.rules import broadcast
+from .scope import UNKNOWN
 from .source import Span
 from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
 from .views import Drop, Range, View, panel_cols, root_name, view_of

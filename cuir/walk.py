@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import fields
 from functools import cache
 
@@ -11,7 +11,7 @@ from .nodes import Assign, AugAssign, For, If, Name, Node, Stmt, With
 
 
 @cache
-def _child_fields(kind: type) -> tuple[str, ...]:
+def _child_fields(kind: Hashable) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind) if f.name not in ("span", "comments", "kind"))
 
 

@@ -1,0 +1,75 @@
+"""What flattening knows of names: frames, tuple values, and small helpers on trees. Owns no rule of the language."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+
+from .nodes import Assign, Expr, ExprStmt, For, Func, If, Literal, Name, Node, Stmt
+from .ops import TABLE
+from .source import Span
+from .walk import names_read, walk
+
+PRIMITIVES = {op.written for op in TABLE.values() if not op.written.startswith(("bar.", "with "))} | {"range"}
+UNKNOWN = "?"  # the id of a name already reported; the checker gives it the type Poison
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tuple value: never a value of the flat kernel, only of this pass."""
+
+    items: tuple[Value, ...]
+    span: Span
+
+
+Value = Expr | Group
+
+
+@dataclass
+class Frame:
+    """Names of one instance of a function, of a role, or of the kernel's declarations."""
+
+    counts: Counter[str]  # statements that bind each name
+    parent: Frame | None  # a role sees the kernel's declarations
+    via: Span | None = None  # the call, for an instance of a @func
+    func: Func | None = None
+    values: dict[str, Value] = field(default_factory=dict)  # what a name stands for now
+    flat: dict[str, Name] = field(default_factory=dict)  # the flat name of each local
+    stack: tuple[str, ...] = ()  # @funcs being inlined
+
+
+def without_dead_literals(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Known names were replaced by their values everywhere in their block; what is left of them is noise."""
+    read = {n for s in body for n in names_read(s)}
+
+    def clean(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        kept: list[Stmt] = []
+        for s in stmts:
+            if isinstance(s, Assign) and isinstance(s.value, Literal) and s.targets[0] not in read:
+                continue
+            if isinstance(s, For):
+                s = For(s.target, s.iter, clean(s.body), span=s.span)
+            elif isinstance(s, If):
+                s = If(s.cond, clean(s.body), clean(s.orelse), span=s.span)
+            kept.append(s)
+        return tuple(kept)
+
+    return clean(body)
+
+
+def recopy(node: Node) -> Node:
+    parts: dict[str, object] = {}
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if not f.init or f.name == "kind":
+            continue
+        if isinstance(value, Node):
+            value = recopy(value)
+        elif isinstance(value, tuple):
+            value = tuple(recopy(v) if isinstance(v, Node) else v for v in value)
+        parts[f.name] = value
+    return type(node)(**parts)  # type: ignore[arg-type]
+
+
+def has_effect(stmt: Stmt) -> bool:
+    return any(isinstance(n, (ExprStmt, For)) for n in walk(stmt))
