@@ -1,0 +1,285 @@
+"""AST -> canonical CuIR text: `parse(show(p)) == p`, and showing again changes nothing, comments included. Owns the layout of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .nodes import (
+    Assign,
+    Attribute,
+    AugAssign,
+    Binary,
+    Call,
+    Comments,
+    Constant,
+    ConstType,
+    Expr,
+    ExprStmt,
+    For,
+    Func,
+    GlobalType,
+    If,
+    IfExp,
+    Kernel,
+    Keyword,
+    List,
+    Literal,
+    Name,
+    Node,
+    Param,
+    Program,
+    Return,
+    ScalarType,
+    Slice,
+    Stmt,
+    Str,
+    Subscript,
+    Tuple,
+    Unary,
+    With,
+)
+
+WIDTH = 120  # signatures and calls that are longer are wrapped inside their brackets
+COMMENT_COLUMN, COMMENT_STEP = 41, 20  # trailing comments start at columns 41, 61, ... (0-based), at least two blanks behind the code
+INDENT = "    "
+
+# Python's precedences; a higher number binds tighter.
+_IFEXP, _OR, _NOT, _COMPARE, _UNARY, _POSTFIX = 0, 1, 3, 4, 10, 11
+_BINARY = {
+    "or": _OR, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4,
+    "|": 5, "^": 6, "&": 7, "+": 8, "-": 8, "*": 9, "/": 9, "//": 9, "%": 9,
+}  # fmt: skip
+
+
+def show(node: Node) -> str:
+    """The canonical text of a program, definition, statement, type or expression; ends in a newline unless it is a type or expression."""
+    if isinstance(node, Program):
+        return _program(node)
+    if isinstance(node, Constant | Func | Kernel):
+        return "\n".join(_definition(node)) + "\n"
+    if isinstance(node, Assign | AugAssign | ExprStmt | For | If | With | Return):
+        return "\n".join(_statement(node, "")) + "\n"
+    if isinstance(node, Param):
+        return _param(node)
+    if isinstance(node, GlobalType | ScalarType | ConstType):
+        return _type(node)
+    if isinstance(node, Keyword):
+        return f"{node.name}={_expr(node.value)}"
+    if isinstance(node, Slice):
+        return _index(node)
+    return _expr(node)  # type: ignore[arg-type]
+
+
+# ---- expressions
+def _expr(e: Expr, least: int = _IFEXP) -> str:
+    """The text of an expression, in parentheses if it binds weaker than `least`."""
+    text, level = _levelled(e)
+    return f"({text})" if level < least else text
+
+
+def _levelled(e: Expr) -> tuple[str, int]:
+    match e:
+        case Name(id=name):
+            return name, _POSTFIX
+        case Literal():
+            return _literal(e)
+        case Str(value=value):
+            return (f"'{value}'" if '"' in value else f'"{value}"'), _POSTFIX
+        case Unary(op="not"):
+            return f"not {_expr(e.operand, _NOT)}", _NOT
+        case Unary():
+            return f"{e.op}{_expr(e.operand, _UNARY)}", _UNARY
+        case Binary():
+            level = _BINARY[e.op]
+            left = level + 1 if level == _COMPARE else level
+            return f"{_expr(e.left, left)} {e.op} {_expr(e.right, level + 1)}", level
+        case IfExp():
+            return f"{_expr(e.then, _OR)} if {_expr(e.cond, _OR)} else {_expr(e.other)}", _IFEXP
+        case Call():
+            return f"{_expr(e.func, _POSTFIX)}({', '.join(_arguments(e))})", _POSTFIX
+        case Attribute():
+            # `1.T` would read as a float
+            base = f"({_expr(e.value)})" if isinstance(e.value, Literal) else _expr(e.value, _POSTFIX)
+            return f"{base}.{e.attr}", _POSTFIX
+        case Subscript():
+            return f"{_expr(e.value, _POSTFIX)}[{', '.join(map(_index, e.indices))}]", _POSTFIX
+        case Tuple():
+            return f"({_items(e)})", _POSTFIX
+        case List():
+            return f"[{', '.join(map(_expr, e.items))}]", _POSTFIX
+    raise TypeError(f"not an expression: {type(e).__name__}")
+
+
+def _literal(e: Literal) -> tuple[str, int]:
+    if isinstance(e.value, float) and not math.isfinite(e.value):
+        text = "inf - inf" if math.isnan(e.value) else "inf" if e.value > 0 else "-inf"
+        return text, _BINARY["-"] if math.isnan(e.value) else _POSTFIX if e.value > 0 else _UNARY
+    text = repr(e.value)
+    return text, _UNARY if text.startswith("-") else _POSTFIX
+
+
+def _items(e: Tuple) -> str:
+    """The items of a tuple without its parentheses."""
+    return ", ".join(map(_expr, e.items)) + ("," if len(e.items) == 1 else "")
+
+
+def _bare(e: Expr) -> str:
+    """An expression as the value of a statement: tuples stand without parentheses."""
+    return _items(e) if isinstance(e, Tuple) and e.items else _expr(e)
+
+
+def _arguments(e: Call) -> list[str]:
+    return [*map(_expr, e.args), *(f"{k.name}={_expr(k.value)}" for k in e.keywords)]
+
+
+def _index(e: Expr | Slice) -> str:
+    if not isinstance(e, Slice):
+        return _expr(e)
+    return f"{_expr(e.start) if e.start else ''} : {_expr(e.stop) if e.stop else ''}".strip()
+
+
+# ---- statements
+def _statement(s: Stmt, indent: str, keyword: str = "if") -> list[str]:
+    lines = _lead(s.comments, indent)
+    match s:
+        case Assign():
+            head = _wrapped(indent, f"{', '.join(s.targets)} = ", s.value)
+        case AugAssign():
+            head = _wrapped(indent, f"{s.target} {s.op}= ", s.value)
+        case ExprStmt():
+            head = _wrapped(indent, "", s.value)
+        case Return():
+            head = _wrapped(indent, "return ", s.value)
+        case For():
+            head = [f"{indent}for {s.target} in {_expr(s.iter)}:"]
+        case If():
+            head = [f"{indent}{keyword} {_expr(s.cond)}:"]
+        case With():
+            head = _wrapped(indent, "with ", s.call, f" as {s.name}:" if s.name else ":")
+    lines += _trail(head, s.comments)
+    if isinstance(s, For | If | With):
+        lines += _block(s.body, indent + INDENT)
+    if isinstance(s, If) and s.orelse:
+        if len(s.orelse) == 1 and isinstance(s.orelse[0], If):
+            lines += _statement(s.orelse[0], indent, "elif")
+        else:
+            lines += [f"{indent}else:", *_block(s.orelse, indent + INDENT)]
+    return lines
+
+
+def _block(body: Sequence[Stmt], indent: str) -> list[str]:
+    lines: list[str] = []
+    for s in body:
+        if isinstance(s, With) and lines:
+            lines.append("")
+        lines += _statement(s, indent)
+    return lines
+
+
+def _wrapped(indent: str, prefix: str, value: Expr, suffix: str = "") -> list[str]:
+    """A simple statement; if it is too long and a call, its arguments fill lines aligned below the first one."""
+    whole = f"{indent}{prefix}{_bare(value)}{suffix}"
+    if len(whole) <= WIDTH or not isinstance(value, Call) or not (value.args or value.keywords):
+        return [whole]
+    return _fill(f"{indent}{prefix}{_expr(value.func, _POSTFIX)}(", _arguments(value), f"){suffix}")
+
+
+def _fill(opening: str, parts: Sequence[str], closing: str) -> list[str]:
+    lines, pad = [opening + parts[0]], " " * len(opening)
+    for i, part in enumerate(parts[1:], 1):
+        room = len(closing) if i == len(parts) - 1 else 1
+        if len(lines[-1]) + 2 + len(part) + room > WIDTH:
+            lines[-1] += ","
+            lines.append(pad + part)
+        else:
+            lines[-1] += f", {part}"
+    lines[-1] += closing
+    return lines
+
+
+# ---- comments
+def _lead(comments: Comments, indent: str) -> list[str]:
+    return [f"{indent}{line}" if line else "" for line in _lines(comments.lead)]
+
+
+def _lines(texts: Sequence[str]) -> list[str]:
+    """Comment lines, each with its `#`; an empty one is a blank line and stands only behind a comment."""
+    lines: list[str] = []
+    for text in texts:
+        for raw in text.split("\n"):
+            line = raw.strip()
+            if line:
+                lines.append(line if line.startswith("#") else f"# {line}")
+            elif lines and lines[-1]:
+                lines.append("")
+    return lines
+
+
+def _trail(head: list[str], comments: Comments) -> list[str]:
+    """Puts the trailing comment behind the first line of a statement."""
+    text = " ".join(_lines([comments.trail])) if comments.trail else ""
+    if not text:
+        return head
+    first = head[0]
+    short = len(first) + 2 - COMMENT_COLUMN
+    column = COMMENT_COLUMN + max(0, -(-short // COMMENT_STEP)) * COMMENT_STEP
+    return [f"{first.ljust(column)}{text}", *head[1:]]
+
+
+# ---- definitions
+def _program(p: Program) -> str:
+    lines: list[str] = []
+    before: Node | None = None
+    for item in p.items:
+        grouped = isinstance(item, Constant) and isinstance(before, Constant) and not item.comments.lead
+        if before is not None and not grouped:
+            lines.append("")
+        lines += _definition(item)
+        before = item
+    tail = _lines(p.tail)
+    if tail:
+        lines += ([""] if lines else []) + (tail if tail[-1] else tail[:-1])
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _definition(d: Constant | Func | Kernel) -> list[str]:
+    lines = _lead(d.comments, "")
+    if isinstance(d, Constant):
+        return lines + _trail([f"{d.name} = {_expr(d.value)}"], d.comments)
+    if isinstance(d, Func):
+        lines.append("@func")
+        head = _fill(f"def {d.name}(", d.params, "):") if d.params else [f"def {d.name}():"]
+    else:
+        cluster = f", cluster={d.cluster}" if d.cluster != 1 else ""
+        lines.append(f"@kernel(arch={_expr(Str(d.arch))}{cluster})")
+        head = _signature(d)
+    return lines + _trail(head, d.comments) + _block(d.body, INDENT)
+
+
+def _signature(k: Kernel) -> list[str]:
+    plain = [_param(p) for p in k.params if not isinstance(p.type, ConstType)]
+    const = [_param(p) for p in k.params if isinstance(p.type, ConstType)]
+    parts = plain + (["*", *const] if const else [])
+    opening = f"def {k.name}("
+    if not parts:
+        return [f"{opening}):"]
+    if len(opening) + len(", ".join(parts)) + 2 <= WIDTH or not (plain and const):
+        return _fill(opening, parts, "):")
+    # const parameters start their own line
+    first = _fill(opening, [*plain, "*"], ",")
+    rest = _fill(" " * len(opening), const, "):")
+    return first + rest
+
+
+def _param(p: Param) -> str:
+    return f"{p.name}: {_type(p.type)}" + (f" = {_expr(p.default)}" if p.default else "")
+
+
+def _type(t: GlobalType | ScalarType | ConstType) -> str:
+    match t:
+        case GlobalType():
+            return f"Global[{', '.join([t.dtype, *map(str, t.dims)])}]"
+        case ScalarType():
+            return t.dtype
+    return "const"
