@@ -77,6 +77,7 @@ class _Flattener:
         for name, value in consts.items():
             self.globals[name] = Name(value.name) if isinstance(value, DType) else Literal(value)
         self.used: set[str] = set()
+        self.known: set[str] = set()  # flat names of locals that a literal stands for
         self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(program.constants())
 
     # ---- kernel
@@ -114,7 +115,7 @@ class _Flattener:
         self.block(stmt.body, frame, body)
         index = frame.flat[stmt.name].id if stmt.name else None
         self.used = names
-        return With(call, index, without_dead_literals(tuple(out + body)), span=stmt.span)
+        return With(call, index, without_dead_literals(tuple(out + body), self.known), span=stmt.span)
 
     # ---- statements
     def block(self, body: tuple[Stmt, ...], frame: Frame, out: list[Stmt]) -> None:
@@ -232,6 +233,7 @@ class _Flattener:
         moves.append((flat, value))
         if frame.counts[name] == 1 and isinstance(value, Literal):
             kept.append((name, value))
+            self.known.add(flat.id)
 
     def leaves(self, name: str, value: Value) -> Value:
         if isinstance(value, Group):

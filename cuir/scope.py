@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
-from .nodes import Assign, Expr, ExprStmt, For, Func, If, Literal, Name, Node, Stmt
+from .nodes import Assign, Expr, ExprStmt, For, Func, If, Name, Node, Stmt
 from .ops import TABLE
 from .source import Span
 from .walk import names_read, walk
@@ -38,14 +38,14 @@ class Frame:
     stack: tuple[str, ...] = ()  # @funcs being inlined
 
 
-def without_dead_literals(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def without_dead_literals(body: tuple[Stmt, ...], known: set[str]) -> tuple[Stmt, ...]:
     """Known names were replaced by their values everywhere in their block; what is left of them is noise."""
     read = {n for s in body for n in names_read(s)}
 
     def clean(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         kept: list[Stmt] = []
         for s in stmts:
-            if isinstance(s, Assign) and isinstance(s.value, Literal) and s.targets[0] not in read:
+            if isinstance(s, Assign) and s.targets[0] in known and s.targets[0] not in read:
                 continue
             if isinstance(s, For):
                 s = For(s.target, s.iter, clean(s.body), span=s.span)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 
@@ -11,13 +11,13 @@ from .nodes import Assign, AugAssign, For, If, Name, Node, Stmt, With
 
 
 @cache
-def _child_fields(kind: Hashable) -> tuple[str, ...]:
+def _child_fields(kind: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind) if f.name not in ("span", "comments", "kind"))
 
 
 def children(node: Node) -> Iterator[Node]:
     """The nodes directly below, in the order of the text."""
-    for name in _child_fields(type(node)):
+    for name in _child_fields(type(node)):  # type: ignore[arg-type]
         value = getattr(node, name)
         if isinstance(value, Node):
             yield value

@@ -1,0 +1,161 @@
+"""Inlining: scoping, tuples, laziness, constants, order of effects; and that it keeps the meaning of scalar programs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuir.check import check
+from cuir.diagnostics import CuirError
+from cuir.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Unary
+from cuir.parser import parse
+
+HEAD = """
+@kernel(arch="sm_80")
+def k(X: Global[i32, N], a: i32, b: i32, *, C: const = 3):
+    with role("all", warps=1) as w:
+"""
+
+
+def flat(body: str, funcs: str = "") -> tuple[Stmt, ...]:
+    text = funcs + HEAD + "\n".join("        " + line for line in body.strip().split("\n")) + "\n"
+    return check(parse(text)).roles[0].body
+
+
+def stored(body: str, funcs: str = "", **env: int) -> list[int]:
+    """Runs flat scalar code by a few lines of Python; the values stored."""
+    out: list[int] = []
+    execute(flat(body, funcs), dict(env), out)
+    return out
+
+
+def execute(body: tuple[Stmt, ...], env: dict[str, int], out: list[int]) -> None:
+    for s in body:
+        if isinstance(s, Assign):
+            env[s.targets[0]] = value(s.value, env)
+        elif isinstance(s, If):
+            execute(s.body if value(s.cond, env) else s.orelse, env, out)
+        elif isinstance(s, For):
+            assert isinstance(s.iter, Call)
+            for i in range(*(value(x, env) for x in s.iter.args)):
+                env[s.target] = i
+                execute(s.body, env, out)
+        elif isinstance(s, ExprStmt):
+            assert isinstance(s.value, Call)
+            out.append(value(s.value.args[1], env))
+
+
+OPS = {
+    "+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y, "<": lambda x, y: x < y, "==": lambda x, y: x == y, ">": lambda x, y: x > y,
+    "//": lambda x, y: x // y, "%": lambda x, y: x % y,
+}  # fmt: skip
+
+
+def value(e: Expr, env: dict[str, int]) -> int:
+    if isinstance(e, Name):
+        return env[e.id]
+    if isinstance(e, Literal):
+        return e.value  # type: ignore[return-value]
+    if isinstance(e, Unary):
+        return -value(e.operand, env) if e.op == "-" else not value(e.operand, env)
+    if isinstance(e, Binary) and e.op in ("and", "or"):
+        left = value(e.left, env)
+        return value(e.right, env) if bool(left) == (e.op == "and") else left
+    if isinstance(e, Binary):
+        return OPS[e.op](value(e.left, env), value(e.right, env))
+    assert isinstance(e, IfExp), e
+    return value(e.then if value(e.cond, env) else e.other, env)
+
+
+def test_swap_is_parallel() -> None:
+    assert stored("x, y = a, b\nx, y = y, x\nstore(X[0], x)\nstore(X[0], y)", a=1, b=2) == [2, 1]
+
+
+def test_tuples_are_taken_apart() -> None:
+    funcs = "@func\ndef f(x):\n    return (x, x + 1), x * 2\n"
+    assert stored("p, q = f(a)\nu, v = p\np = v, u\nstore(X[0], p[0] * 10 + p[1] + q)", funcs, a=5) == [6 * 10 + 5 + 10]
+
+
+def test_arguments_are_values_and_rebinding_is_local() -> None:
+    funcs = "@func\ndef f(x):\n    x += 1\n    x = x * 2\n    return x\n"
+    assert stored("x = a\ny = f(x)\nstore(X[0], x)\nstore(X[0], y)", funcs, a=4) == [4, 10]
+
+
+def test_returned_text_is_read_before_the_target_is_written() -> None:
+    funcs = "@func\ndef f(x, y):\n    return y, x\n"
+    assert stored("x, y = a, b\nx, y = f(x, y)\nstore(X[0], x)\nstore(X[0], y)", funcs, a=1, b=2) == [2, 1]
+
+
+def test_lazy_sides_stay_lazy() -> None:
+    funcs = "@func\ndef f(x):\n    y = 100 // x\n    return y + 1\n"
+    body = "r = f(a) if a > 0 else 0\nif a > 0 and f(a) > 5:\n    r = r + 1000\nstore(X[0], r)"
+    assert stored(body, funcs, a=0) == [0]
+    assert stored(body, funcs, a=10) == [1011]
+
+
+def test_const_branches_vanish() -> None:
+    assert all(not isinstance(s, If) for s in flat("if C == 3 and (True or w >= 0):\n    store(X[0], a)\nelse:\n    store(X[0], b)"))
+
+
+def test_a_const_ends_with_its_block() -> None:
+    assert stored("x = 0\nif a > 0:\n    y = 7\n    x = y + 1\nstore(X[0], x)", a=1) == [8]
+
+
+def test_effects_keep_their_order() -> None:
+    funcs = "@func\ndef f(x):\n    store(X[0], x)\n    return x\n"
+    assert stored("y = f(a) + f(b)\nstore(X[0], y)", funcs, a=1, b=2) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("funcs", "body", "code"),
+    [
+        ("@func\ndef f(x):\n    return f(x)\n", "store(X[0], f(a))", "N106"),
+        ("@func\ndef f(x):\n    return x\n", "store(X[0], f(a, b))", "N108"),
+        ("@func\ndef f(x):\n    return x + w\n", "store(X[0], f(a))", "N101"),
+        ("@func\ndef f(x):\n    return x\n", "store(X[0], f(y=a))", "N107"),
+        ("@func\ndef f(x):\n    return x, x\n", "store(X[0], f(a) + 1)", "T153"),
+        ("", "store(X[0], _)", "N102"),
+    ],
+)
+def test_errors(funcs: str, body: str, code: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        flat(body, funcs)
+    assert code in [d.code for d in caught.value.diagnostics]
+
+
+@st.composite
+def scalar_code(draw: st.DrawFn) -> tuple[str, str]:
+    """A @func and statements of scalar code, as text that Python reads too."""
+    names = ["x", "y", "z"]
+    leaf = st.sampled_from(names) | st.integers(0, 5).map(str)
+    expr = st.recursive(leaf, lambda e: st.tuples(e, st.sampled_from(["+", "-", "*"]), e).map(lambda t: f"({t[0]} {t[1]} {t[2]})") | st.tuples(e, e).map(
+        lambda t: f"(f({t[0]}, {t[1]}))[0]") | st.tuples(e, e, e, e).map(lambda t: f"({t[0]} if {t[1]} < {t[2]} else {t[3]})"), max_leaves=5)  # fmt: skip
+    lines = []
+    for _ in range(draw(st.integers(1, 5))):
+        kind = draw(st.integers(0, 3))
+        if kind == 0:
+            lines.append(f"{draw(st.sampled_from(names))} = {draw(expr)}")
+        elif kind == 1:
+            lines.append(f"x, y = {draw(expr)}, {draw(expr)}")
+        elif kind == 2:
+            lines += [
+                f"if {draw(expr)} > {draw(expr)}:",
+                f"    {draw(st.sampled_from(names))} += {draw(expr)}",
+                "else:",
+                f"    y, z = f({draw(expr)}, y)",
+            ]
+        else:
+            lines += ["for i in range(3):", f"    x = x + i * {draw(leaf)}", f"    z, y = f(z, {draw(leaf)})"]
+    func = f"def f(p, q):\n    r = p - q\n    if r < 0:\n        p = {draw(st.sampled_from(['q', 'r', '2']))}\n    r += p\n    return r, (q + p)\n"
+    return func, "\n".join(lines)
+
+
+@given(scalar_code(), st.integers(-9, 9), st.integers(-9, 9))
+def test_flat_code_means_what_the_text_says(code: tuple[str, str], a: int, b: int) -> None:
+    func, body = code
+    body = f"x, y, z = a, b, a - b\n{body}\nstore(X[0], x)\nstore(X[0], y)\nstore(X[0], z)"
+    expected: list[int] = []
+    env = {"a": a, "b": b, "store": lambda _, v: expected.append(v), "X": {0: 0}}
+    exec(func + body, env)  # our own text, made above; the project itself executes none
+    assert stored(body, "@func\n" + func, a=a, b=b) == expected
