@@ -1,0 +1,135 @@
+"""From a name such as `file.py:function` to a Specification. The one place where a user's Python is imported, and only when asked to.
+
+Owns what counts as a specification. Does not own the corpus: its caller looks names up there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .diagnostics import CuirError
+from .source import Source, Span
+from .spec import Specification, function_span
+
+Parameter = int | float | bool | str
+
+
+def load_specification(reference: str, parameters: Mapping[str, Parameter] | None = None) -> Specification:
+    """`path/to/file.py:name` -> Specification. `name` is a mod, a factory, or a Specification (see `as_specification`).
+
+    Imports the file. Errors: X110 a malformed reference, X111 no such file, X112 no such name, X113 the file fails, X114-X116 as below.
+    """
+    path_text, colon, name = reference.rpartition(":")
+    if not colon or not path_text.endswith(".py") or not name.isidentifier():
+        raise CuirError.of("X110", f"a specification is named `file.py:function`, found `{reference}`")
+    path = Path(path_text)
+    if not path.is_file():
+        raise CuirError.of("X111", f"no file `{path}`", hint="the path is relative to the current folder")
+    module = _import(path)
+    if not hasattr(module, name):
+        offered = [n for n, v in vars(module).items() if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, Specification))]
+        raise CuirError.of("X112", f"`{path}` has no `{name}`", hint=f"it has: {', '.join(offered)}" if offered else None)
+    return as_specification(getattr(module, name), name, parameters)
+
+
+def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None) -> Specification:
+    """A Specification from what a file may hold under a name.
+
+    * a `Specification`;
+    * a function of four positional arguments: a mask_mod; of five: a score_mod; `parameters` fill its keyword parameters;
+    * a function that can be called without arguments: a factory, called with `parameters`; it gives a Specification, a mod, or a pair
+      (mask_mod, score_mod).
+    """
+    given = dict(parameters or {})
+    if isinstance(value, Specification):
+        if given:
+            raise CuirError.of("X114", f"`{name}` is a Specification and takes no parameters, found {', '.join(given)}", hint="make it a function with parameters")
+        return value
+    if not callable(value):
+        raise CuirError.of("X115", f"`{name}` must be a function or a Specification, found {type(value).__name__}")
+    signature = inspect.signature(value)
+    required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(required) in (4, 5):
+        captured = {n: _converted(n, v, signature, name) for n, v in given.items()}
+        mods = {"mask_mod": value} if len(required) == 4 else {"score_mod": value}
+        return Specification(name, **mods, captured=captured, doc=inspect.getdoc(value) or "")
+    missing = [p.name for p in required if p.name not in given]
+    if missing:
+        raise CuirError.of("X116", f"`{name}` is no mod (4 or 5 arguments) and needs {', '.join(missing)}", function_span(value),
+                           f"give it: -p {missing[0]}=...")  # fmt: skip
+    made = _called(value, name, {n: _converted(n, v, signature, name) for n, v in given.items()})
+    if isinstance(made, tuple) and len(made) == 2:
+        return Specification(name, *made, doc=inspect.getdoc(value) or "")
+    if not isinstance(made, Specification) and not (callable(made) and not isinstance(made, type)):
+        raise CuirError.of("X115", f"`{name}` must give a Specification or a mod, found {type(made).__name__}", function_span(value))
+    return as_specification(made, name)
+
+
+def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: str) -> Parameter:
+    """A value for a parameter; text (of a command line) becomes what the default or the annotation says."""
+    if key not in signature.parameters:
+        offered = [p.name for p in signature.parameters.values() if p.default is not p.empty]
+        raise CuirError.of("X114", f"`{owner}` has no parameter `{key}`", hint=f"it has: {', '.join(offered)}" if offered else "it has none")
+    if not isinstance(value, str):
+        return value
+    parameter = signature.parameters[key]
+    kind = type(parameter.default) if isinstance(parameter.default, (bool, int, float)) else {"int": int, "float": float, "bool": bool}.get(str(parameter.annotation))
+    if isinstance(parameter.annotation, type) and parameter.annotation in (int, float, bool):
+        kind = parameter.annotation
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
+        if kind in (int, float):
+            return kind(value)
+        return int(value) if value.lstrip("-").isdigit() else float(value)
+    except (KeyError, ValueError):
+        raise CuirError.of("X114", f"parameter `{key}` of `{owner}` must be {kind.__name__ if kind else 'a number'}, found `{value}`") from None
+
+
+def _import(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"cuir_user_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses and pickling look a module up by its name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a user's file may raise anything
+        raise CuirError.of("X113", f"`{path}` cannot be imported: {type(error).__name__}: {error}", user_span(error, str(path))) from error
+    return module
+
+
+def _called(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return factory(**arguments)
+    except CuirError:
+        raise
+    except Exception as error:  # as above
+        raise CuirError.of("X113", f"`{name}` fails: {type(error).__name__}: {error}", user_span(error)) from error
+
+
+def user_span(error: BaseException, path: str | None = None) -> Span | None:
+    """The innermost line of user code that an exception passed through (of the file `path`, if one is named)."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        source = _source(error.filename)
+        column = error.offset or 1
+        return Span(source, error.lineno, column, error.lineno, max(column + 1, error.end_offset or 0))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        own = frame.filename == path if path else not frame.filename.startswith((str(Path(__file__).parent), "<"))
+        if own and "/torch/" not in frame.filename and frame.lineno:
+            column = (frame.colno or 0) + 1
+            one_line = frame.end_lineno == frame.lineno and frame.end_colno
+            return Span(_source(frame.filename), frame.lineno, column, frame.lineno, (frame.end_colno or 0) + 1 if one_line else column + 1)
+    return None
+
+
+def _source(filename: str) -> Source:
+    import linecache
+
+    return Source(filename, "".join(linecache.getlines(filename)))
