@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
+import types
 from collections.abc import Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -46,3 +48,14 @@ def about(place: Traversable) -> str:
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
     first = text.lstrip().partition("\n")[0]
     return first.lstrip("# ").strip() if first.startswith("#") else ""
+
+
+class _Package(types.ModuleType):
+    """`corpus.variants` stays the function when something imports the folder of that name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (isinstance(value, types.ModuleType) and callable(self.__dict__.get(name))):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
