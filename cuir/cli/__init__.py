@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 REPORT_TO = "this is a fault of cuir, not of your input; please report it with the command line, and the trace that CUIR_DEBUG=1 shows"
 
@@ -20,7 +21,7 @@ def run(argv: Sequence[str]) -> int:
     """Runs one command line; returns the exit code, never raises for bad input."""
     import os
 
-    import click
+    import typer
 
     from ..diagnostics import CuirError
     from .app import app
@@ -35,16 +36,16 @@ def run(argv: Sequence[str]) -> int:
     except CuirError as error:
         print_errors(error.diagnostics, as_json)
         return exit_code(error.diagnostics)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return 0
-    except click.ClickException as error:
+    except _usage_errors() as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            return 0
         usage = CuirError.of("U100", error.format_message(), hint=_help_hint(error))
         print_errors(usage.diagnostics, as_json)
         return 2
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("\ninterrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output left, as `| head` does
@@ -58,6 +59,13 @@ def run(argv: Sequence[str]) -> int:
         internal = CuirError.of("U999", f"internal error: {type(error).__name__}: {error}".split("\n")[0], hint=REPORT_TO)
         print_errors(internal.diagnostics, as_json)
         return 70
+
+
+def _usage_errors() -> Any:
+    """The class of errors of a command line: click's, which newer versions of typer carry within."""
+    import typer
+
+    return next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def _help_hint(error: object) -> str:

@@ -25,12 +25,10 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object and no
 def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: Json = False) -> None:
     """Check a program: names, types, shapes, roles, what the architecture allows."""
     from ..check import check as run_check
-    from .inputs import pick_kernel, read_consts, read_program
+    from .inputs import read_consts, read_program
     from .tables import facts
 
-    program = read_program(file)
-    chosen = pick_kernel(program, kernel, file)
-    checked = run_check(program, chosen.name, read_consts(const or (), chosen))
+    checked = run_check(read_program(file), kernel, read_consts(const or ()))
     found = facts(checked)
     if as_json:
         print_json({"ok": True, "diagnostics": [], "kernel": found})
@@ -86,7 +84,13 @@ def ops(
         if not chosen:
             raise CuirError.of("U106", f"no primitive or operator is called `{name}`", hint=suggestion(name, known, "the table holds"))
         if as_json:
-            print_json({"ok": True, "diagnostics": [], "entries": [reference.as_json(op) | {"meaning": reference.places(op.name)} for op in chosen]})
+            print_json(
+                {
+                    "ok": True,
+                    "diagnostics": [],
+                    "entries": [reference.as_json(op) | {"meaning": reference.places(op.name)} for op in chosen],
+                }
+            )
         else:
             for op in chosen:
                 print_entry(op)
@@ -113,13 +117,26 @@ def explain(
     if code is not None:
         entry = codes.CODES.get(code.upper())
         if entry is None:
-            raise CuirError.of("U107", f"no error has the code `{code}`", hint=suggestion(code.upper(), codes.CODES, "`cuir explain` lists them; codes"))
+            raise CuirError.of(
+                "U107", f"no error has the code `{code}`", hint=suggestion(code.upper(), codes.CODES, "`cuir explain` lists them; codes")
+            )
         if as_json:
-            print_json({"ok": True, "diagnostics": [], "code": entry.code, "title": entry.title, "family": codes.family(entry.code), "help": entry.help})
+            print_json(
+                {
+                    "ok": True,
+                    "diagnostics": [],
+                    "code": entry.code,
+                    "title": entry.title,
+                    "family": codes.family(entry.code),
+                    "help": entry.help,
+                }
+            )
         else:
             stdout().print(f"[bold]{entry.code}[/]  {entry.title}\n\n{entry.help}")
     elif as_json:
-        print_json({"ok": True, "diagnostics": [], "codes": [{"code": c.code, "title": c.title, "help": c.help} for c in codes.CODES.values()]})
+        print_json(
+            {"ok": True, "diagnostics": [], "codes": [{"code": c.code, "title": c.title, "help": c.help} for c in codes.CODES.values()]}
+        )
     elif markdown:
         print(codes.markdown(), end="")
     else:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..checked import Const
 from ..diagnostics import CuirError
-from ..nodes import ConstType, Kernel, Program
+from ..nodes import Program
 from ..types import DTYPES
+
+if TYPE_CHECKING:
+    from ..spec import Specification
 
 
 def suggestion(word: str, known: Iterable[str], what: str) -> str:
@@ -34,20 +36,6 @@ def read_program(name: str) -> Program:
     if name in known:
         return parse(known[name].read_text(encoding="utf-8"), f"{name}.cuir")
     raise CuirError.of("U101", f"no file and nothing in the corpus is called `{name}`", hint=suggestion(name, known, "the corpus holds"))
-
-
-def pick_kernel(program: Program, name: str | None, source: str) -> Kernel:
-    """The kernel of that name, or the only one. Raises CuirError."""
-    kernels = program.kernels()
-    if name is None:
-        if len(kernels) == 1:
-            return next(iter(kernels.values()))
-        if not kernels:
-            raise CuirError.of("U102", f"{source} holds no kernel", hint='a kernel is a function below `@kernel(arch="sm_90a")`')
-        raise CuirError.of("U102", f"{source} holds {len(kernels)} kernels", hint=f"choose one with -k: {', '.join(kernels)}")
-    if name not in kernels:
-        raise CuirError.of("U102", f"{source} holds no kernel called `{name}`", hint=suggestion(name, kernels, "it holds"))
-    return kernels[name]
 
 
 def pairs(items: Iterable[str], option: str) -> dict[str, str]:
@@ -74,16 +62,15 @@ def number(text: str) -> int | float | bool | None:
     return None
 
 
-def read_consts(items: Iterable[str], kernel: Kernel | None = None) -> dict[str, Const]:
-    """Values of const parameters: dtypes, integers, True or False. With a kernel, names are checked against it. Raises CuirError."""
+def read_consts(items: Iterable[str]) -> dict[str, Const]:
+    """Values of const parameters: dtypes, integers, True or False. Raises CuirError."""
     found: dict[str, Const] = {}
-    known = [p.name for p in kernel.params if isinstance(p.type, ConstType)] if kernel else None
     for name, text in pairs(items, "-c").items():
-        if known is not None and kernel is not None and name not in known:
-            raise CuirError.of("U104", f"`{name}` is no const parameter of `{kernel.name}`", kernel.span, suggestion(name, known, "its const parameters"))
         value = DTYPES[text] if text in DTYPES else number(text)
-        if value is None or (isinstance(value, float)):
-            raise CuirError.of("U103", f"the const `{name}` is a dtype, an integer, True or False, found `{text}`", hint=f"dtypes: {', '.join(DTYPES)}")
+        if value is None or isinstance(value, float):
+            raise CuirError.of(
+                "U103", f"the const `{name}` is a dtype, an integer, True or False, found `{text}`", hint=f"dtypes: {', '.join(DTYPES)}"
+            )
         found[name] = value
     return found
 
@@ -99,14 +86,18 @@ def read_numbers(items: Iterable[str], option: str) -> dict[str, int | float | b
     return found
 
 
-def check_parameters(factory: Any, given: Mapping[str, Any], what: str) -> None:
-    """That a factory takes these keyword arguments. Raises CuirError."""
-    try:
-        takes = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values()):
-        return
-    for name in given:
-        if name not in takes:
-            raise CuirError.of("U105", f"{what} has no parameter `{name}`", hint=suggestion(name, takes, "its parameters"))
+def read_variant(name: str, parameters: Iterable[str]) -> Specification:
+    """A variant of the corpus by its name, or `file.py:function`, with its parameters `-p NAME=VALUE`. Raises CuirError."""
+    from ..spec_loading import as_specification, load_specification
+
+    given = pairs(parameters, "-p")
+    if ".py" in name or ":" in name or "/" in name:
+        return load_specification(name, given)
+    import corpus
+
+    known = corpus.variants()
+    if name not in known:
+        raise CuirError.of(
+            "U102", f"there is no variant `{name}`", hint=f"{suggestion(name, known, 'there are')}; your own: file.py:function"
+        )
+    return as_specification(corpus.variant(name), name, given)

@@ -21,7 +21,10 @@ def facts(checked: Checked) -> dict[str, Any]:
     roles = [{"name": r.name, "workers": r.workers, "threads": r.threads, "registers": r.registers} for r in checked.roles]
     lines = [
         "consts    " + (", ".join(f"{name} = {value}" for name, value in checked.consts.items()) or "none"),
-        "roles     " + "; ".join(f"{r.name}: {r.workers} x {r.threads} threads" + (f", {r.registers} registers" if r.registers else "") for r in checked.roles),
+        "roles     "
+        + "; ".join(
+            f"{r.name}: {r.workers} x {r.threads} threads" + (f", {r.registers} registers" if r.registers else "") for r in checked.roles
+        ),
         f"shared    {checked.shared_bytes:,} of {limit:,} bytes in {len(checked.shared)} arrays",
         "barriers  " + (", ".join(f"{b.name}{f'[{b.stages}]' if b.stages else ''}" for b in checked.barriers.values()) or "none"),
     ]
@@ -44,7 +47,9 @@ def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    if title:
+        stdout().print(title, style="bold", markup=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column, name in enumerate(head):
         table.add_column(name, style="bold" if column == 0 else "", no_wrap=column == 0, overflow="fold", header_style="dim")
     for row in rows:
@@ -83,7 +88,9 @@ def print_entry(op: Op) -> None:
     from .. import reference
 
     console = stdout()
-    console.print(f"[bold]{_plain(reference.spelling(op))}[/]   [dim]{op.name}: {op.family}; {', '.join(op.archs)}; threads {' or '.join(map(str, op.workers))}[/]")
+    console.print(
+        f"[bold]{_plain(reference.spelling(op))}[/]   [dim]{op.name}: {op.family}; {', '.join(op.archs)}; threads {' or '.join(map(str, op.workers))}[/]"
+    )
     console.print(_plain(f"  {op.doc}"))
     for p in op.params:
         console.print(f"    [bold]{p.name}[/]  {_plain(p.what)}" + (f" [dim](left out: {_plain(p.default)})[/]" if p.default else ""))

@@ -1,0 +1,304 @@
+"""The main job: an expert kernel and a specification -> a verified, lowered, compiled and (on a GPU) timed kernel of the variant.
+
+Owns the order of the steps and the output folder; every step is a library function of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .checked import Checked, Const
+from .diagnostics import CuirError, Diagnostic
+from .nodes import Program
+from .types import DTYPES
+
+if TYPE_CHECKING:
+    from .spec import Specification
+
+Status = Literal["running", "done", "failed", "skipped"]
+Demand = Literal["auto", "yes", "no"]
+STEPS = ("transfer", "check", "verify", "lower", "compile", "run")
+
+
+@dataclass
+class Step:
+    """One step of the job: where it stands and what came of it, in a line."""
+
+    name: str
+    status: Status = "running"
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class BridgeReport:
+    """What the job did. `ok`: nothing failed; a step left out for want of a compiler or a GPU is no failure, `missing` says what it would add."""
+
+    variant: str
+    kernel: str = ""
+    consts: Mapping[str, Const] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    diagnostics: tuple[Diagnostic, ...] = ()
+    missing: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    verification: Any = None
+    resources: dict[str, Any] | None = None
+    timing: dict[str, Any] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.diagnostics and all(s.status in ("done", "skipped") for s in self.steps)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "variant": self.variant,
+            "kernel": self.kernel,
+            "consts": {name: value if isinstance(value, (int, float)) else str(value) for name, value in self.consts.items()},
+            "steps": [{"name": s.name, "status": s.status, "detail": s.detail, "seconds": round(s.seconds, 3)} for s in self.steps],
+            "diagnostics": [d.as_json() for d in self.diagnostics],
+            "missing": self.missing,
+            "notes": self.notes,
+            "files": self.files,
+            "verification": self.verification.as_json() if self.verification is not None else None,
+            "resources": self.resources,
+            "timing": self.timing,
+        }
+
+
+Progress = Callable[[Step], None]
+
+
+def bridge(
+    specification: Specification,
+    origin: Program,
+    *,
+    kernel: str | None = None,
+    consts: Mapping[str, Const] | None = None,
+    level: Literal["quick", "full"] = "quick",
+    out: Path | None = None,
+    compile: Demand = "auto",
+    run: Demand = "auto",
+    progress: Progress | None = None,
+) -> BridgeReport:
+    """Takes `origin` to the variant that `specification` describes; see STEPS.
+
+    consts: values of const parameters, at least those without a default (T: a dtype, D: the head dim). out: a folder for the programs, their difference,
+    the verification report, the CUDA source, the cubin, the resource report. compile, run: "auto" leaves the step out where nvcc or a Hopper GPU is
+    missing, "yes" makes that an error, "no" leaves it out. A program that is wrong ends the job with its diagnostics in the report; a call that is wrong
+    raises CuirError.
+    """
+    job = _Job(specification, origin, kernel, dict(consts or {}), level, out, progress or (lambda step: None))
+    return job.run(compile, run)
+
+
+class _Failed(Exception):
+    """A step found the program wrong; the report says why."""
+
+
+class _Job:
+    def __init__(
+        self,
+        spec: Specification,
+        origin: Program,
+        kernel: str | None,
+        consts: dict[str, Const],
+        level: str,
+        out: Path | None,
+        progress: Progress,
+    ) -> None:
+        self.spec, self.origin, self.kernel, self.consts, self.level, self.out, self.progress = (
+            spec,
+            origin,
+            kernel,
+            consts,
+            level,
+            out,
+            progress,
+        )
+        self.report = BridgeReport(spec.name, consts=consts)
+
+    def run(self, compile: Demand, run: Demand) -> BridgeReport:
+        self.demands(compile, run)
+        try:
+            program, values = self.transfer()
+            checked = self.check(program)
+            self.verify(program)
+            cuda = self.lower(checked)
+            self.compile(cuda, compile)
+            self.time(checked, values, run)
+        except _Failed:
+            pass
+        self.summary()
+        return self.report
+
+    def demands(self, compile: Demand, run: Demand) -> None:
+        """What was demanded must be possible, known before any work is done."""
+        if compile == "yes":
+            from .lowering import find_nvcc
+
+            find_nvcc()
+        if run == "yes":
+            from .timing import need_gpu
+
+            need_gpu()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        step = Step(name)
+        self.report.steps.append(step)
+        self.progress(step)
+        start = time.perf_counter()
+        try:
+            yield step
+            step.status = "done" if step.status == "running" else step.status
+        except CuirError as error:
+            step.status, step.detail = "failed", error.diagnostics[0].message
+            self.report.diagnostics = error.diagnostics
+            raise _Failed from error
+        except BaseException:
+            step.status = "failed"
+            raise
+        finally:
+            step.seconds = time.perf_counter() - start
+            self.progress(step)
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """A file of the output folder, if there is one."""
+        if self.out is None:
+            return
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if content.endswith("\n") or not content else content + "\n", encoding="utf-8")
+        self.report.files[name] = str(path)
+
+    # ---- the steps
+    def transfer(self) -> tuple[Program, Mapping[str, Any]]:
+        from .printer import show
+        from .transfer import transfer
+
+        with self.step("transfer") as step:
+            self.write("origin.cuir", show(self.origin))
+            result = transfer(self.origin, self.spec)
+            self.write(f"{self.spec.name}.cuir", result.text)
+            self.write(f"{self.spec.name}.diff", result.diff)
+            self.report.notes += list(result.notes)
+            added = sum(line.startswith("+") and not line.startswith("+++") for line in result.diff.splitlines())
+            removed = sum(line.startswith("-") and not line.startswith("---") for line in result.diff.splitlines())
+            step.detail = f"{removed} lines of the origin became {added}" if added or removed else "the origin is this variant already"
+        return result.program, result.parameters
+
+    def check(self, program: Program) -> Checked:
+        from .check import check
+
+        with self.step("check") as step:
+            checked = check(program, self.kernel, self.consts)
+            self.report.kernel, self.report.consts = checked.name, checked.consts
+            step.detail = f"{len(checked.roles)} roles, {checked.threads} threads, {checked.shared_bytes:,} bytes of shared memory"
+        return checked
+
+    def verify(self, program: Program) -> None:
+        from .verify import verify
+
+        with self.step("verify") as step:
+
+            def tell(what: str) -> None:
+                step.detail = what
+                self.progress(step)
+
+            report = verify(program, self.spec, kernel=self.kernel, consts=self.consts, level=self.level, progress=tell)
+            self.report.verification = report
+            self.write("verification.json", json.dumps(report.as_json(), indent=2, default=str))
+            self.write("verification.md", report.as_markdown())
+            step.detail = report.summary()
+            if not report.ok:
+                step.status = "failed"
+                self.report.diagnostics = tuple(report.diagnostics)
+        if not report.ok:
+            raise _Failed
+
+    def lower(self, checked: Checked) -> Any:
+        from .lowering import lower
+
+        with self.step("lower") as step:
+            cuda = lower(checked)
+            self.write(f"{self.spec.name}.cu", cuda.source)
+            step.detail = f"{len(cuda.source.splitlines())} lines of CUDA C++"
+        return cuda
+
+    def compile(self, cuda: Any, demand: Demand) -> None:
+        from .lowering import compile_cuda
+
+        if demand == "no":
+            self.skip("compile", "left out on request")
+            return
+        with self.step("compile") as step:
+            try:
+                compiled = compile_cuda(cuda)
+            except CuirError as error:
+                if demand == "yes" or not _absent(error):
+                    raise
+                step.status, step.detail = "skipped", "no nvcc on this machine"
+                self.report.missing.append(
+                    "nvcc (a CUDA toolkit, 12.3 or newer) would add the cubin and the resource report: registers, spills, shared memory"
+                )
+                return
+            self.report.resources = compiled.resources.as_json()
+            self.write(f"{self.spec.name}.cubin", compiled.cubin)
+            self.write("resources.json", json.dumps(self.report.resources, indent=2, default=str))
+            self.write("resources.txt", compiled.resources.as_text())
+            step.detail = compiled.resources.summary()
+
+    def time(self, checked: Checked, values: Mapping[str, Any], demand: Demand) -> None:
+        from .timing import compare, no_gpu
+
+        reason = no_gpu()
+        if demand == "no" or (demand == "auto" and reason):
+            self.skip("run", reason if demand == "auto" else "left out on request")
+            if demand == "auto":
+                self.report.missing.append(
+                    "a Hopper GPU (H100, H200) would add a run on the device, checked against PyTorch, and its time beside "
+                    "scaled_dot_product_attention and FlexAttention"
+                )
+            return
+        with self.step("run") as step:
+            self.report.timing = compare(checked, self.spec, values)
+            step.detail = self.report.timing["summary"]
+
+    def skip(self, name: str, why: str) -> None:
+        step = Step(name, "skipped", why)
+        self.report.steps.append(step)
+        self.progress(step)
+
+    def summary(self) -> None:
+        if self.out is not None:
+            self.report.files["summary.json"] = str(self.out / "summary.json")
+            self.write("summary.json", json.dumps(self.report.as_json(), indent=2, default=str))
+
+
+def attention_consts(dtype: str, head_dim: int) -> dict[str, Const]:
+    """T and D of an attention kernel. Raises CuirError."""
+    if dtype not in ("f16", "bf16"):
+        raise CuirError.of("U109", f"attention kernels are for f16 and bf16, found `{dtype}`", hint="--dtype f16 or --dtype bf16")
+    if head_dim not in (64, 128):
+        raise CuirError.of(
+            "U110", f"the expert kernels are for head dims 64 and 128, found {head_dim}", hint="--head-dim 64 or --head-dim 128"
+        )
+    return {"T": DTYPES[dtype], "D": head_dim}
+
+
+def _absent(error: CuirError) -> bool:
+    """The compiler is not there (and not: it found a fault)."""
+    from .codes import CODES
+
+    return all(d.code in CODES and CODES[d.code].call for d in error.diagnostics)

@@ -1,0 +1,167 @@
+"""The commands that run things: verify, lower, run, bridge. What they do is in the library; here is what they take and show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..diagnostics import CuirError
+from .output import print_errors, print_json, stderr, stdout
+
+Variant = Annotated[str, typer.Argument(help="a variant of `cuir corpus`, or your own as file.py:function", show_default=False)]
+Parameters = Annotated[
+    list[str] | None, typer.Option("-p", "--param", help="a parameter of the variant: -p prefix=256", show_default=False)
+]
+KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kernel, if the file holds several", show_default=False)]
+Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c BM=128", show_default=False)]
+Dtype = Annotated[str, typer.Option("--dtype", help="f16 or bf16")]
+HeadDim = Annotated[int, typer.Option("--head-dim", help="64 or 128")]
+Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full")]
+Origin = Annotated[str, typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
+EXPERT = "flash_fwd_sm90"
+
+
+def _level(level: str) -> Any:
+    if level not in ("quick", "full"):
+        raise CuirError.of("U100", f"--level is quick or full, found `{level}`")
+    return level
+
+
+def bridge(
+    variant: Variant, param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: Dtype = "f16", head_dim: HeadDim = 128,
+    const: Consts = None, level: Level = "quick",
+    out: Annotated[Path | None, typer.Option("--out", help="folder for programs, reports, CUDA and cubin (left out: out/VARIANT)", show_default=False)] = None,
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="demand the cubin, or leave it out (left out: if nvcc is there)", show_default=False)] = None,
+    run: Annotated[bool | None, typer.Option("--run/--no-run", help="demand a run on a GPU, or leave it out (left out: if one is there)", show_default=False)] = None,
+    as_json: Json = False,
+) -> int:  # fmt: skip
+    """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
+    from ..bridge import attention_consts
+    from ..bridge import bridge as run_bridge
+    from .app import existing_folder
+    from .inputs import read_consts, read_program, read_variant
+    from .progress import Steps
+    from .report import print_bridge
+
+    consts = attention_consts(dtype, head_dim) | read_consts(const or ())
+    specification = read_variant(variant, param or ())
+    program = read_program(origin)
+    folder = existing_folder(out if out is not None else Path("out") / specification.name)
+    demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
+    with Steps(f"{origin} -> {specification.name}  ({dtype}, head dim {head_dim})", quiet=as_json) as steps:
+        report = run_bridge(specification, program, kernel=kernel, consts=consts, level=_level(level), out=folder,
+                            compile=demand[compile], run=demand[run], progress=steps)  # fmt: skip
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print_bridge(report, folder)
+        print_errors(report.diagnostics, False)
+    return 0 if report.ok else 1
+
+
+def verify(
+    target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", show_default=False)],
+    against: Annotated[str | None, typer.Option("--against", help="the variant that a program should compute", show_default=False)] = None,
+    param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: Dtype = "f16", head_dim: HeadDim = 64, const: Consts = None,
+    level: Level = "quick", as_json: Json = False,
+) -> int:  # fmt: skip
+    """Is a program well-formed, right under every schedule, and the variant it should be?"""
+    from ..bridge import Step, attention_consts
+    from ..transfer import transfer
+    from ..verify import verify as run_verify
+    from .inputs import read_consts, read_program, read_variant
+    from .progress import Steps
+    from .report import print_verification
+
+    consts = attention_consts(dtype, head_dim) | read_consts(const or ())
+    if against is None:
+        specification = read_variant(target, param or ())
+        program = transfer(read_program(origin), specification).program
+    else:
+        specification, program = read_variant(against, param or ()), read_program(target)
+    step = Step("verify")
+    with Steps(f"{target} against {specification.name}  ({dtype}, head dim {consts['D']})", quiet=as_json) as steps:
+
+        def tell(what: str) -> None:
+            step.detail = what
+            steps(step)
+
+        tell("")
+        report = run_verify(program, specification, kernel=kernel, consts=consts, level=_level(level), progress=tell)
+        step.status, step.detail = "done" if report.ok else "failed", report.summary()
+        step.seconds = sum(stage.seconds for stage in report.stages)
+        steps(step)
+    if as_json:
+        print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in report.diagnostics], "verification": report.as_json()})
+    else:
+        print_verification(report)
+        print_errors(report.diagnostics, False)
+    return 0 if report.ok else 1
+
+
+def lower(
+    file: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
+    kernel: KernelName = None, const: Consts = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the CUDA source there instead of printing it", show_default=False)] = None,
+    cubin: Annotated[Path | None, typer.Option("--cubin", help="compile, and write the cubin there (needs nvcc)", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Print the CUDA C++ of a program; with --cubin compile it as well."""
+    from ..check import check
+    from ..lowering import compile_cuda
+    from ..lowering import lower as run_lower
+    from .inputs import read_consts, read_program
+
+    cuda = run_lower(check(read_program(file), kernel, read_consts(const or ())))
+    compiled = compile_cuda(cuda) if cubin is not None else None
+    if out is not None:
+        _write(out, cuda.source.encode())
+    if compiled is not None and cubin is not None:
+        _write(cubin, compiled.cubin)
+    if as_json:
+        resources = compiled.resources.as_json() if compiled else None
+        print_json({"ok": True, "diagnostics": [], "source": cuda.source, "choices": list(cuda.choices), "resources": resources})
+        return
+    if out is None and compiled is None:
+        print(cuda.source, end="")
+    for path in filter(None, (out, cubin)):
+        stderr().print(f"written: {path}", soft_wrap=True)
+    if compiled is not None:
+        stdout().print(compiled.resources.as_text(), markup=False)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
+    kernel: KernelName = None, const: Consts = None,
+    dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)] = None,
+    scalar: Annotated[list[str] | None, typer.Option("-s", "--scalar", help="a scalar of the kernel: -s scale=0.125", show_default=False)] = None,
+    schedule: Annotated[str, typer.Option("--schedule", help="in_order, random, or an adversarial policy")] = "in_order",
+    seed: Annotated[int, typer.Option("--seed", help="of the schedule")] = 0,
+    data_seed: Annotated[int, typer.Option("--data-seed", help="of the random tensors")] = 0,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there (Chrome or Perfetto JSON)", show_default=False)] = None,
+    on: Annotated[str, typer.Option("--on", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
+    from .inputs import read_consts, read_numbers, read_program
+    from .running import run_kernel
+
+    result = run_kernel(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
+                        schedule=schedule, seed=seed, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], **result})
+        return
+    from .report import print_run
+
+    print_run(result)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file") from None

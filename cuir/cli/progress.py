@@ -1,0 +1,77 @@
+"""Live progress of a job's steps on stderr: a table that fills on a terminal, one line a step elsewhere. Owns no step."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .output import plain, stderr
+
+if TYPE_CHECKING:
+    from ..bridge import Step
+
+
+class Steps:
+    """Shows steps as they come; used as a context around the job and as its progress function."""
+
+    def __init__(self, title: str, quiet: bool = False):
+        self.title, self.quiet = title, quiet
+        self.steps: list[Step] = []
+        self.started: dict[int, float] = {}
+        self.live: Any = None
+        self.told: set[int] = set()
+
+    def __enter__(self) -> Steps:
+        if not self.quiet and not plain():
+            from rich.live import Live
+
+            self.live = Live(get_renderable=self.table, console=stderr(), refresh_per_second=8)
+            self.live.__enter__()
+        elif not self.quiet:
+            stderr().print(self.title)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.live is not None:
+            self.live.__exit__(kind, error, trace)
+
+    def __call__(self, step: Step) -> None:
+        if not any(s is step for s in self.steps):
+            self.steps.append(step)
+            self.started[id(step)] = time.perf_counter()
+        if self.live is not None:
+            self.live.refresh()
+        elif not self.quiet and step.status != "running" and id(step) not in self.told:
+            self.told.add(id(step))
+            seconds = f"{step.seconds:7.2f} s" if step.status != "skipped" else " " * 9
+            stderr().print(f"  {step.name:10s} {_word(step.status):9s} {seconds}  {step.detail}", markup=False, soft_wrap=True)
+
+    def table(self) -> Any:
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=self.title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0)
+        )
+        table.add_column("step", no_wrap=True)
+        table.add_column("status", no_wrap=True, width=10)
+        table.add_column("seconds", no_wrap=True, justify="right", width=9)
+        table.add_column("detail", overflow="fold", ratio=1)
+        for s in self.steps:
+            running = s.status == "running"
+            elapsed = time.perf_counter() - self.started[id(s)] if running else s.seconds
+            style = {"done": "green", "failed": "bold red", "skipped": "yellow"}.get(s.status, "")
+            mark: Any = Spinner("dots", style="cyan") if running else Text(_word(s.status), style=style)
+            table.add_row(
+                Text(f"  {s.name}", style="bold"),
+                mark,
+                Text("" if s.status == "skipped" else f"{elapsed:.2f} s", style="dim"),
+                Text(s.detail),
+            )
+        return table
+
+
+def _word(status: str) -> str:
+    return "left out" if status == "skipped" else status

@@ -1,0 +1,52 @@
+"""How the reports of jobs look on a terminal. Owns no number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .output import stdout
+from .tables import print_table
+
+if TYPE_CHECKING:
+    from ..bridge import BridgeReport
+
+
+def print_bridge(report: BridgeReport, folder: Path) -> None:
+    """The summary of the main job."""
+    console = stdout()
+    console.print()
+    if report.verification is not None:
+        print_verification(report.verification)
+    if report.timing is not None:
+        rows = [(r["what"], f"{r['milliseconds']:.3f} ms", f"{r['tflops']:.0f} TFLOP/s") for r in report.timing["rows"]]
+        print_table(f"time on {report.timing['device']}, {report.timing['problem']}", ("kernel", "time", "rate"), rows)
+    for note in report.notes:
+        console.print(f"note: {note}", markup=False)
+    if report.ok:
+        console.print(
+            f"[bold green]{report.variant}: verified{' and compiled' if report.resources else ''}{' and run' if report.timing else ''}[/]"
+        )
+    else:
+        console.print(f"[bold red]{report.variant}: failed[/]")
+    for text in report.missing:
+        console.print(f"  left out: {text}", markup=False, style="yellow")
+    console.print(f"  in {folder}: {', '.join(report.files)}", markup=False)
+
+
+def print_verification(report: Any) -> None:
+    """The stages of a verification, each with its verdict and reason."""
+    rows = [(stage.name, stage.verdict, f"{stage.seconds:.1f} s", stage.reason) for stage in report.stages]
+    print_table("verification", ("question", "verdict", "time", "why"), rows)
+
+
+def print_run(result: Mapping[str, Any]) -> None:
+    """What a run of one kernel came to."""
+    console = stdout()
+    console.print(
+        f"[bold green]ok[/]  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}", highlight=False
+    )
+    rows = [(o["name"], o["shape"], o["dtype"], f"{o['mean']:.4g}", f"{o['largest']:.4g}", str(o["not_finite"])) for o in result["outputs"]]
+    print_table("tensors written", ("name", "shape", "dtype", "mean", "largest", "not finite"), rows)
+    console.print(f"again: {result['replay']}", markup=False, soft_wrap=True, style="dim")

@@ -1,0 +1,110 @@
+"""Runs one kernel on tensors made from a seed, for `cuir run`. Owns how tensors are made up, not how kernels run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..bind import TORCH, bind
+from ..check import check, pick_kernel
+from ..checked import Checked, Const
+from ..diagnostics import CuirError
+from ..nodes import Program
+from ..types import I32
+
+Number = int | float | bool
+
+
+def run_kernel(
+    program: Program, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Number], scalars: Mapping[str, Number], *,
+    schedule: str, seed: int, data_seed: int, trace: Path | None, on: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Makes tensors for the kernel (normal floats, zero integers), runs it, and says what it wrote. Raises CuirError."""
+    if on not in ("interpreter", "gpu"):
+        raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
+    checked = check(program, pick_kernel(program, kernel).name, consts)
+    arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
+    bind(checked.origin, arguments, checked.consts)
+    start = time.perf_counter()
+    events = _on_gpu(checked, arguments) if on == "gpu" else _interpreted(checked, arguments, schedule, seed, trace)
+    seconds = time.perf_counter() - start
+    written = [t.name for t in checked.tensors if t.written]
+    return {
+        "kernel": checked.name,
+        "on": on,
+        "seconds": seconds,
+        "events": events,
+        "outputs": [_describe(name, arguments[name]) for name in written],
+        "replay": f"--schedule {schedule} --seed {seed} --data-seed {data_seed}",
+        "trace": str(trace) if trace else None,
+    }
+
+
+def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mapping[str, Number], seed: int, device: str) -> dict[str, Any]:
+    """Arguments by name. Raises CuirError for dims and scalars that are missing, unknown or unusable."""
+    missing = [d for d in checked.dims if d not in dims]
+    if missing:
+        raise CuirError.of(
+            "U111", f"the length of {', '.join(missing)} is not known", checked.origin.span, f"-d {','.join(f'{d}=...' for d in missing)}"
+        )
+    unknown = [d for d in dims if d not in checked.dims]
+    if unknown:
+        raise CuirError.of(
+            "U111",
+            f"`{checked.name}` has no run-time dim {', '.join(unknown)}",
+            checked.origin.span,
+            f"it has: {', '.join(checked.dims) or 'none'}",
+        )
+    wrong = [d for d, n in dims.items() if type(n) is not int or n < 0]
+    if wrong:
+        raise CuirError.of("U111", f"the length of `{wrong[0]}` is an integer >= 0, found {dims[wrong[0]]}")
+    needed = [s.name for s in checked.scalars]
+    absent = [s for s in needed if s not in scalars]
+    if absent:
+        raise CuirError.of(
+            "U112", f"the scalar {', '.join(absent)} has no value", checked.origin.span, f"-s {','.join(f'{s}=...' for s in absent)}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    made: dict[str, Any] = dict(scalars)
+    for t in checked.tensors:
+        shape = [int(dims[d]) if isinstance(d, str) else d for d in t.dims]
+        if t.dtype == I32 or t.written:
+            made[t.name] = torch.zeros(shape, dtype=TORCH[t.dtype], device=device)
+        else:
+            made[t.name] = torch.randn(shape, generator=generator).to(TORCH[t.dtype]).to(device)
+    return made
+
+
+def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, seed: int, trace: Path | None) -> str:
+    from ..interp import Schedule, run
+
+    report = run(checked, arguments, schedule=Schedule(schedule, seed), trace=trace)
+    return report.summary()
+
+
+def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:
+    from ..api import compile
+    from ..timing import need_gpu
+
+    need_gpu()
+    compile(checked)(**arguments)
+    torch.cuda.synchronize()
+    return "compiled and launched"
+
+
+def _describe(name: str, tensor: torch.Tensor) -> dict[str, Any]:
+    values = tensor.float()
+    finite = values[torch.isfinite(values)]
+    some = finite.numel() > 0
+    return {
+        "name": name,
+        "shape": str(list(tensor.shape)),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "mean": float(finite.mean()) if some else float("nan"),
+        "largest": float(finite.abs().max()) if some else float("nan"),
+        "not_finite": int(tensor.numel() - finite.numel()),
+    }
