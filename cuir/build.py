@@ -52,6 +52,7 @@ from .source import Source, Span
 
 Child = Any  # a Token or a node; helpers of the grammar hand over lists of them
 SCALARS = ("f32", "i32", "bool")
+MAX_DEPTH, MAX_BLOCKS = 60, 30  # nesting of operators and brackets in an expression, of blocks: passes walk trees by recursion
 
 
 class Builder:
@@ -66,11 +67,11 @@ class Builder:
     # ---- spans
     def _span(self, first: Child, last: Child) -> Span:
         if isinstance(first, Token):
-            line, column = first.line + self.shift, first.column + self.indent
+            line, column = _known(first.line) + self.shift, _known(first.column) + self.indent
         else:
             line, column = first.span.line, first.span.column
         if isinstance(last, Token):
-            return Span(self.source, line, column, last.end_line + self.shift, last.end_column + self.indent)
+            return Span(self.source, line, column, _known(last.end_line) + self.shift, _known(last.end_column) + self.indent)
         return Span(self.source, line, column, last.span.end_line, last.span.end_column)
 
     def _error(self, code: str, message: str, at: Child | Span, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()) -> None:
@@ -140,7 +141,7 @@ class Builder:
         return _Param("*", children[0], span=self._span(children[0], children[0]))
 
     def definition(self, children: list[Child]) -> Func | Kernel | _Broken:
-        decorators = [c for c in children if isinstance(c, Node)]
+        decorators: list[Expr] = [c for c in children if isinstance(c, Node)]  # type: ignore[misc]
         keyword = children[len(decorators)]
         name, body = children[len(decorators) + 1], children[-1]
         params: list[_Param] = next((c for c in children if isinstance(c, list) and c is not body), [])
@@ -149,6 +150,8 @@ class Builder:
         body, doc = self._docstring(body)
         comments = Comments(comments.lead + doc, comments.trail)
         heading = self._span(keyword, name)
+        if _depth(body, (For, If, With)) > MAX_BLOCKS:
+            self._error("P018", f"blocks in `{name}` are nested more than {MAX_BLOCKS} deep", heading, "move inner blocks into a @func")
         if not decorators:
             self._error("P013", f"`def {name}` has no decorator", heading, f'write `@func` or `@kernel(arch="...")` above `def {name}`')
             return _Broken(span=span)
@@ -302,10 +305,18 @@ class Builder:
 
     def line(self, children: list[Child]) -> Stmt:
         stmt = children[0]
+        self._limit(stmt)
         return replace(stmt, comments=self._take(stmt.span, stmt.span.end_line))
+
+    def _limit(self, node: Node) -> None:
+        span = node.span
+        short = span.line == span.end_line and span.end_column - span.column <= 2 * MAX_DEPTH
+        if not short and _depth([node]) > MAX_DEPTH + 1:
+            self._error("P018", f"an expression is nested more than {MAX_DEPTH} deep", _first_line(node), "split it into several statements")
 
     def for_(self, children: list[Child]) -> For:
         _, target, _, over, _, body = children
+        self._limit(over)
         if not isinstance(target, Name):
             self._error("P009", "a loop has one variable", target, "unpack inside the loop: `a, b = ...`" if isinstance(target, Tuple) else None)
             target = Name("_", span=target.span)
@@ -314,6 +325,7 @@ class Builder:
 
     def if_(self, children: list[Child]) -> If:
         keyword, cond, _, body, *rest = children
+        self._limit(cond)
         orelse: tuple[Stmt, ...] = ()
         if rest:
             orelse = (rest[0],) if isinstance(rest[0], If) else rest[0].body
@@ -331,6 +343,7 @@ class Builder:
 
     def with_(self, children: list[Child]) -> With:
         call, body = children[1], children[-1]
+        self._limit(call)
         name = str(children[3]) if isinstance(children[2], Token) and children[2].type == "AS" else None
         if not isinstance(call, Call):
             self._error("P005", f"`with` opens a role, found `{call.span.text()}`", call, 'write `with role("name", warps=1):`')
@@ -426,6 +439,9 @@ class Builder:
     def subscripts(self, children: list[Child]) -> tuple[Expr | Slice, ...]:
         return tuple(children[::2])
 
+    def elements(self, children: list[Child]) -> tuple[Expr, ...]:
+        return tuple(children[::2])
+
     def range_slice(self, children: list[Child]) -> Slice:
         span = self._span(children[0], children[-1])
         colons = [i for i, c in enumerate(children) if isinstance(c, Token)]
@@ -472,8 +488,7 @@ class Builder:
         return replace(children[1], span=span) if len(children) == 3 else Tuple((), span=span)
 
     def listing(self, children: list[Child]) -> List:
-        items = () if len(children) == 2 else children[1].items if isinstance(children[1], Tuple) else (children[1],)
-        return List(items, span=self._span(children[0], children[-1]))
+        return List(children[1] if len(children) == 3 else (), span=self._span(children[0], children[-1]))
 
 
 @dataclass(frozen=True)
@@ -494,6 +509,27 @@ class _Broken(Node):
 @dataclass(frozen=True)
 class _Else:
     body: tuple[Stmt, ...]
+
+
+def _depth(nodes: Iterable[Node], kinds: tuple[type, ...] = (Node,)) -> int:
+    """The length of the longest chain of nodes of these kinds, without recursion."""
+    deepest, level = 0, [n for n in nodes if isinstance(n, kinds)]
+    while level:
+        deepest += 1
+        level = [c for n in level for c in _children(n) if isinstance(c, kinds)]
+    return deepest
+
+
+def _children(node: Node) -> Iterable[Node]:
+    for value in vars(node).values():
+        if isinstance(value, Node):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (v for v in value if isinstance(v, Node))
+
+
+def _known(position: int | None) -> int:
+    return position or 1
 
 
 def _first_line(node: Child) -> Span | Child:

@@ -70,12 +70,18 @@ def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Pr
     sink = Sink()
     lines = text.split("\n")
     program: Program | None = None
+    first = next((i for i, content in enumerate(lines) if content.strip() and not content.lstrip().startswith("#")), 0)
+    if lines[first][:1] == " ":
+        width = len(lines[first]) - len(lines[first].lstrip(" "))
+        sink.error("P003", "the first line of a program is not indented", _span(source, indent, first + 1, 1, first + 1, width + 1), "remove the blanks")
+        sink.stop_if_any()
     with _LOCK:
-        start = 0
+        start: int | None = 0
         while start is not None:
             # Lines before `start` are blanked, so that positions stay.
             part = "\n".join([""] * start + lines[start:])
             program, start = _attempt(source, part, indent, sink, start)
+    sink.found.sort(key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
     sink.stop_if_any()
     assert program is not None
     return program
@@ -90,10 +96,8 @@ def _attempt(source: Source, text: str, indent: int, sink: Sink, start: int) -> 
     except UnexpectedInput as error:
         diagnostic, line = explain(error, text, functools.partial(_span, source, indent))
     except _BadDedent as error:
-        at = error.token.end_line or 1
-        column = error.token.end_column or 1
-        line = at
-        span = _span(source, indent, at, column, at, column + 1)
+        line, column = error.token.end_line or 1, error.token.end_column or 1
+        span = _span(source, indent, line, column, line, column + 1)
         diagnostic = CuirError.of(
             "P003", "this line is indented less than its block, but not as far as any block around it", span, "line it up with an earlier line"
         ).diagnostics[0]

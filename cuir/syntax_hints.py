@@ -49,7 +49,7 @@ HINTS = (
     Hint("P006", "there is no `@` operator", "write `mma(a, b)` or `mma_async(a, b)`", r"@", r"[\w)\]]\s*", "x = a @ b"),
     Hint("P006", "there are no shifts", "multiply or divide (`//`) by a power of two", r"[<>]", r"([<>])(?=$)", "x = a << b"),
     Hint("P006", "there is no `:=`", "assign in a statement of its own", r":=|=", r"(?::|\w\s*)", "x = (a := b)"),
-    Hint("P006", "there are no formatted strings", "a string is only the name of a role, an arch or a hint", r"\w*[\"']", example='x = f"a"'),
+    Hint("P006", "there are no formatted, raw or byte strings", "a string is only the name of a role, an arch or a hint", r"\w+[\"']", example='x = f"a"'),
     Hint("P006", "a string has no backslashes and ends on its line", "a string is only the name of a role, an arch or a hint", r"[\"']", example='x = "a'),
     Hint("P006", "there are no dicts or sets", "use a tuple `(a, b)`", r"[{}]", example="x = {a}"),
     Hint("P006", "there are no `*args` or `**kwargs`", "write the arguments out", r"\*", r"[(,]\s*", "x = a(*b)"),
@@ -62,7 +62,7 @@ HINTS = (
     Hint("P009", "there is no such augmented assignment", "write it out: `x = x & y`; there are += -= *= /= //= %=", r"=", r"[&|^@]", "x &= b"),
     Hint("P009", "names are not annotated in a body", "leave out the annotation", r":", _STATEMENT + r"\w+\s*", "x: f32 = a"),
     Hint("P017", "numbers are decimal: no hexadecimal, no suffix", "write the number out", r"[A-Za-z_]\w*", r"(?<![\w.])[0-9][0-9_.]*", "x = 0x10"),
-    Hint("P016", "a string stands alone", "a string is only the name of a role, an arch or a hint", r"[\"']", r"[\"'\w]", 'x = b"a"'),
+    Hint("P003", "`else` and `elif` belong to an `if` of the same indentation", "line it up with its `if`", r"(?:else|elif)\b", r"^\s*", "else:"),
 )  # fmt: skip
 
 _WORDS = {
@@ -135,12 +135,12 @@ def _special(error: UnexpectedInput, text: str, at: int, newline: bool, here: Sp
     if opened and (not before.strip() or not rest.strip()):
         first = text.rfind("\n", 0, opened[-1]) + 1
         base = len(text[first:]) - len(text[first:].lstrip(" "))
-        if indent <= base or not rest.strip():
+        if indent <= base or not rest.strip() or re.match(r"(?:return|def|with|for|elif|@)", rest):
             bracket = text[opened[-1]]
             return Diagnostic("P004", f"`{bracket}` is never closed", _place(text, opened[-1], span), hint=f"add `{')' if bracket == '(' else ']'}`")
     if token == "_INDENT":
         return Diagnostic("P003", "this line is indented more than its block", here, hint="line it up with the statement above")
-    if token == "_DEDENT" or "_INDENT" in getattr(error, "expected", ()):
+    if token == "_DEDENT" or "_INDENT" in _accepted(error):
         return Diagnostic("P003", f"expected an indented block, found {_found(text, at)}", here, hint="indent the body by four spaces")
     if _HEADER.match(current) and "COLON" in _accepted(error) and (newline or not rest.strip() or rest[0] in "\n#"):
         return Diagnostic("P008", "expected `:` at the end of this line", here, hint="add `:`")
@@ -178,9 +178,9 @@ def _expected(error: UnexpectedInput) -> str:
     words: list[str] = []
     if {"INT", "NAME"} <= names:
         words.append("a statement" if {"FOR", "IF"} <= names else "an expression")
-        names -= _EXPRESSION
+        names -= _EXPRESSION | {"AT", "DEF"}
     elif {"PLUS", "STAR"} <= names:
         words.append("an operator")
-        names -= _OPERATORS
-    words += [_WORDS[n] for n in sorted(names, key=list(_WORDS).index if names <= _WORDS.keys() else None) if n in _WORDS]
+        names -= _OPERATORS | ({"ASSIGN"} if "COMMA" in names else set())
+    words += [word for name, word in _WORDS.items() if name in names]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else ""
