@@ -1,0 +1,143 @@
+"""Rules of the house that no other test sees: sizes, directions of imports, completeness of the table, nothing evaluated, no machine's paths."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("cuir", "corpus", "llm")
+LINES = 550
+# Imports by a computed name: the packages' own registries and lazy names. A user's file is imported in one place, by explicit request.
+COMPUTED_IMPORTS = {"cuir/__init__.py", "cuir/ops/__init__.py", "cuir/interp/registry.py", "cuir/lowering/registry.py", "corpus/__init__.py"}
+USER_IMPORTS = {"cuir/spec_loading.py"}
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute names of all modules that a file imports, anywhere in it; of `from m import n` both m and m.n."""
+    package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {module} | {f"{module}.{a.name}" for a in node.names}
+    return found
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def importers(package: str, *folders: str) -> set[str]:
+    return {name_of(p) for p in sources(*folders) if any(within(m, package) for m in imports(p))}
+
+
+def test_files_stay_short() -> None:
+    files = [*sources(*PACKAGES, "tests", "benchmarks"), *(ROOT / "cuir").rglob("*.lark")]
+    long = {name_of(p): n for p in files if (n := len(p.read_text(encoding="utf-8").splitlines())) > LINES}
+    assert not long, f"files over {LINES} lines hold more than one thing"
+
+
+def test_cuir_imports_neither_llm_nor_corpus() -> None:
+    assert not importers("llm", "cuir", "corpus")
+    assert all(name.startswith("cuir/cli/") for name in importers("corpus", "cuir"))
+
+
+@pytest.mark.parametrize(("one", "other"), [("interp", "lowering"), ("lowering", "interp")])
+def test_interpreter_and_lowering_never_meet(one: str, other: str) -> None:
+    assert not importers(f"cuir.{other}", f"cuir/{one}")
+
+
+def test_language_knows_none_of_its_users() -> None:
+    core = ["source", "diagnostics", "nodes", "types", "checked", "parser", "printer", "check", "flatten", "infer", "resources", "bind", "targets"]
+    users = ("cuir.interp", "cuir.lowering", "cuir.transfer", "cuir.verify", "cuir.bridge", "cuir.cli")
+    files = [*(ROOT / "cuir" / f"{m}.py" for m in core), *sources("cuir/ops")]
+    wrong = {name_of(p): m for p in files for m in imports(p) if any(within(m, u) for u in users)}
+    assert not wrong
+
+
+def test_one_importer_of_lark_and_litellm() -> None:
+    assert {name.rpartition("/")[0] for name in importers("lark", *PACKAGES)} == {"cuir"}
+    assert importers("lark", *PACKAGES) <= {"cuir/parser.py", "cuir/build.py", "cuir/syntax_hints.py", "cuir/comments.py"}
+    assert len(importers("litellm", *PACKAGES)) <= 1
+
+
+def test_only_the_command_line_uses_its_libraries() -> None:
+    for library in ("typer", "rich"):
+        assert all(name.startswith("cuir/cli/") for name in importers(library, *PACKAGES))
+
+
+def test_every_primitive_runs_and_lowers() -> None:
+    from cuir.interp.registry import gaps as interpreter_gaps
+    from cuir.lowering.registry import gaps as lowering_gaps
+
+    for gaps in (interpreter_gaps, lowering_gaps):
+        missing, unknown = gaps()
+        assert not missing, "entries of the table without a meaning"
+        assert not unknown, "meanings of something that the table does not have"
+
+
+def test_nothing_that_a_program_says_is_evaluated() -> None:
+    found = []
+    for path in sources(*PACKAGES):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        own = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+        own |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if isinstance(node.func, ast.Name) and called in {"eval", "exec", "compile", "__import__"} - own:
+                found.append(f"{name_of(path)}:{node.lineno} {called}")
+            if called == "import_module" and name_of(path) not in COMPUTED_IMPORTS:
+                found.append(f"{name_of(path)}:{node.lineno} {called}")
+            if called in {"exec_module", "spec_from_file_location", "run_path"} and name_of(path) not in USER_IMPORTS:
+                found.append(f"{name_of(path)}:{node.lineno} {called}")
+    assert not found
+
+
+def tracked() -> list[Path]:
+    """The files of the project, without those that git ignores."""
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode == 0:
+        return [p for name in listed.stdout.splitlines() if (p := ROOT / name).is_file()]
+    return [p for p in ROOT.rglob("*") if p.is_file() and ".venv" not in p.parts]
+
+
+def test_no_path_of_a_machine_and_no_package_index() -> None:
+    forbidden = re.compile(r"(?<![\w.])/(work|farm|root|home|Users)/|/tmp/bash_jobs|(index-url|find-links)[ =]|https?://[\w.]*(pypi|pytorch\.org/whl)")
+    wrong = []
+    for path in tracked():
+        if path.suffix in {".png", ".svg", ".cubin"} or path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if forbidden.search(line):
+                wrong.append(f"{name_of(path)}:{number}: {line.strip()[:80]}")
+    assert not wrong
+
+
+def test_nothing_is_left_for_later() -> None:
+    mark = re.compile(r"\b(TODO|FIXME|XXX)\b|NotImplementedError")
+    wrong = [f"{name_of(p)}:{n}" for p in sources(*PACKAGES, "tests", "benchmarks") if p != Path(__file__)
+             for n, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1) if mark.search(line)]  # fmt: skip
+    assert not wrong
+
+
+def test_module_docstrings_say_what_a_file_owns() -> None:
+    missing = [name_of(p) for p in sources(*PACKAGES) if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))]
+    assert not missing

@@ -1,0 +1,41 @@
+"""The list of codes and the codes in the sources are the same; the page made from the list is up to date."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cuir import codes
+
+ROOT = Path(__file__).parent.parent
+CODE = re.compile(r'"([A-Z]\d{3})"')
+
+
+def used() -> dict[str, str]:
+    """Every code that a source names, with one place."""
+    found = {}
+    for path in sorted((ROOT / "cuir").rglob("*.py")):
+        if path.name != "codes.py":
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                for code in CODE.findall(line):
+                    found[code] = f"{path.relative_to(ROOT)}:{number}"
+    return found
+
+
+def test_every_code_in_use_is_explained() -> None:
+    unlisted = {code: place for code, place in used().items() if code not in codes.CODES}
+    assert not unlisted, "add these to cuir/codes.py"
+
+
+def test_every_explained_code_is_in_use() -> None:
+    assert not codes.CODES.keys() - used().keys()
+
+
+def test_families_are_known_and_texts_are_there() -> None:
+    for entry in codes.CODES.values():
+        assert codes.family(entry.code)
+        assert entry.title and entry.help.endswith(".")
+
+
+def test_errors_page_is_up_to_date() -> None:
+    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == codes.markdown(), "run `make docs`"

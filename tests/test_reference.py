@@ -1,0 +1,35 @@
+"""The reference says everything that the table does, and the page made from it is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cuir import reference
+from cuir.ops import OPERATORS, TABLE
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_reference_page_is_up_to_date() -> None:
+    assert (ROOT / "docs/reference.md").read_text(encoding="utf-8") == reference.markdown(), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", [*TABLE, *OPERATORS])
+def test_every_entry_is_documented(name: str) -> None:
+    op = reference.entries()[name]
+    assert op.doc.endswith(".")
+    data = reference.as_json(op)
+    assert data["archs"] and data["threads"]
+    assert [p["name"] for p in data["parameters"]] == [p.name for p in op.params]
+    assert reference.spelling(op) in reference.markdown()
+
+
+@pytest.mark.parametrize("name", [*TABLE, *OPERATORS])
+def test_every_entry_names_the_places_of_its_meaning(name: str) -> None:
+    places = reference.places(name)
+    assert places.keys() == {"interpreter", "lowering"}
+    for place in places.values():
+        file, _, line = place.rpartition(":")
+        assert (ROOT / file).is_file() and int(line) > 0
