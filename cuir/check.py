@@ -11,10 +11,13 @@ from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, Ti
 from .diagnostics import CuirError, Sink
 from .flatten import FlatKernel, flatten
 from .infer import Scope, Typer
-from .nodes import Assign, Call, ConstType, Expr, GlobalType, Kernel, Literal, Name, Param, Program, ScalarType, Stmt, Str, With
+from .nodes import Assign, Call, ConstType, Expr, GlobalType, Kernel, Literal, Name, Param, Program, ScalarType, Stmt, Str, Subscript, With
+from .ops.base import Effects
 from .resources import check_roles, lay_out_shared
+from .scope import without_dead
 from .targets import TARGETS
 from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
+from .walk import walk
 
 DECLARATIONS = ("shared", "mbarrier", "named_barrier", "tiles")
 
@@ -238,7 +241,8 @@ class _Checker:
             if any(r.name == name for r in roles):
                 self.sink.error("S211", f"there are two roles `{name}`", w.span)
             local = typer.role(name, threads, w.name, w.body)
-            roles.append(Role(name, workers, threads, registers, w.name, w.body, local, 0, 0, w.span))
+            body = without_dead(w.body, lambda e: reads_memory_or_acts(e, typer))
+            roles.append(Role(name, workers, threads, registers, w.name, body, local, 0, 0, w.span))
         return roles
 
     def role_call(self, w: With, typer: Typer) -> tuple[str, int, int, int | None]:
@@ -283,6 +287,12 @@ class _Checker:
                 )
             table[name] = Barrier(name, t.kind, n, t.stages, next(iter(users), None), stmt.span)
         return table
+
+
+def reads_memory_or_acts(e: Expr, typer: Typer) -> bool:
+    """Whether evaluating an expression is more than its value."""
+    calls = [typer.calls.get(id(n)) for n in walk(e) if isinstance(n, Call)]  # None: it was reported as wrong
+    return any(c is None or c.op.effects != Effects() for c in calls) or any(isinstance(n, Subscript) for n in walk(e))
 
 
 __all__ = ["check", "const_values", "pick_kernel"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from .nodes import Assign, Expr, ExprStmt, For, Func, If, Name, Node, Stmt
@@ -42,19 +43,7 @@ def without_dead_literals(body: tuple[Stmt, ...], known: set[str]) -> tuple[Stmt
     """Known names were replaced by their values everywhere in their block; what is left of them is noise."""
     read = {n for s in body for n in names_read(s)}
 
-    def clean(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        kept: list[Stmt] = []
-        for s in stmts:
-            if isinstance(s, Assign) and s.targets[0] in known and s.targets[0] not in read:
-                continue
-            if isinstance(s, For):
-                s = For(s.target, s.iter, clean(s.body), span=s.span)
-            elif isinstance(s, If):
-                s = If(s.cond, clean(s.body), clean(s.orelse), span=s.span)
-            kept.append(s)
-        return tuple(kept)
-
-    return clean(body)
+    return _filtered(body, lambda s: not (isinstance(s, Assign) and s.targets[0] in known and s.targets[0] not in read))
 
 
 def recopy(node: Node) -> Node:
@@ -73,3 +62,29 @@ def recopy(node: Node) -> Node:
 
 def has_effect(stmt: Stmt) -> bool:
     return any(isinstance(n, (ExprStmt, For)) for n in walk(stmt))
+
+
+def without_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) -> tuple[Stmt, ...]:
+    """Drops assignments that nobody reads: inlining leaves parts of tuples behind. Reads of memory stay, they may be wrong."""
+    while True:
+        read = {n for s in body for n in names_read(s)}
+
+        def keep(s: Stmt, read: set[str] = read) -> bool:
+            return not isinstance(s, Assign) or s.targets[0] in read or has_effects(s.value)
+
+        shorter = _filtered(body, keep)
+        if shorter == body:
+            return body
+        body = shorter
+
+
+def _filtered(body: tuple[Stmt, ...], keep: Callable[[Stmt], bool]) -> tuple[Stmt, ...]:
+    kept: list[Stmt] = []
+    for s in body:
+        if isinstance(s, For):
+            s = For(s.target, s.iter, _filtered(s.body, keep), span=s.span)
+        elif isinstance(s, If):
+            s = If(s.cond, _filtered(s.body, keep), _filtered(s.orelse, keep), span=s.span)
+        if keep(s):
+            kept.append(s)
+    return tuple(kept)
