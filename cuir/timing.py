@@ -1,0 +1,150 @@
+"""A compiled attention kernel on a GPU: first its numbers against float64, then its time beside PyTorch's kernels in the same run.
+
+Owns the protocol: medians of CUDA events with a cold L2 cache; FLOPs count unmasked pairs only (4 D a pair: two products of 2 D).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .bind import TORCH
+from .checked import Checked, Const
+from .diagnostics import CuirError
+
+if TYPE_CHECKING:
+    from .spec import Specification
+
+BATCH, HEADS, LENGTH = 2, 32, 8192  # Llama2-7B with 16k tokens: 32 heads, 8k keys
+REPEATS, WARM_UP = 20, 5
+
+
+def no_gpu() -> str:
+    """Why kernels cannot run here; empty if they can."""
+    if not torch.cuda.is_available():
+        return "no CUDA device (torch.cuda.is_available() is False)"
+    major, minor = torch.cuda.get_device_capability()
+    return "" if major == 9 else f"kernels are for Hopper (compute capability 9.0), this device has {major}.{minor}"
+
+
+def need_gpu() -> None:
+    """Raises CuirError U501 if there is no GPU that runs sm_90a code."""
+    reason = no_gpu()
+    if reason:
+        raise CuirError.of(
+            "U501",
+            f"a GPU was demanded: {reason}",
+            hint="leave out --run (--on gpu) to do everything else; on a GPU machine: pip install cubridge[gpu]",
+        )
+
+
+def compare(checked: Checked, specification: Specification, launch: Callable[..., Any]) -> dict[str, Any]:
+    """Checks `launch` (arguments by the kernel's parameter names) against float64 and times it beside scaled_dot_product_attention and FlexAttention.
+
+    Returns rows of kernel, milliseconds (median) and TFLOP/s of unmasked pairs. Raises CuirError V401 if the numbers are wrong.
+    """
+    error, yardstick = _check(checked, specification, launch)
+    dim, dtype = checked.consts["D"], TORCH[checked.consts["T"]]  # type: ignore[index]
+    problem = _problem(BATCH, HEADS, LENGTH, int(dim), dtype)  # type: ignore[arg-type]
+    lengths = _lengths(problem)
+    flops = 4.0 * int(dim) * int(specification.mask(lengths, "cuda").sum(dtype=torch.int64))  # type: ignore[arg-type]
+    arguments = _arguments(problem, specification, checked.consts)
+    rows = [_row("this kernel", _median(lambda: launch(**arguments)), flops)]
+    for name, call in _peers(problem, specification).items():
+        rows.append(_row(name, _median(call), flops))
+    best = min(r["milliseconds"] for r in rows[1:])
+    return {
+        "device": torch.cuda.get_device_name(),
+        "problem": f"{BATCH} x {HEADS} heads x {LENGTH} x {dim}, {str(dtype).removeprefix('torch.')}",
+        "rows": rows,
+        "error": error,
+        "yardstick": yardstick,
+        "summary": f"right (error {error:.2e}, PyTorch's own {yardstick:.2e}); {rows[0]['tflops']:.0f} TFLOP/s, {best / rows[0]['milliseconds']:.2f} x the best of PyTorch's",
+    }
+
+
+def _problem(batch: int, heads: int, length: int, dim: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    return {name: torch.randn(batch, heads, length, dim, generator=generator, device="cuda").to(dtype) for name in "QKV"}
+
+
+def _lengths(problem: Mapping[str, torch.Tensor]) -> Any:
+    from .spec import lengths_of
+
+    return lengths_of(problem["Q"], problem["K"])
+
+
+def _arguments(problem: Mapping[str, torch.Tensor], specification: Specification, consts: Mapping[str, Const]) -> dict[str, Any]:
+    q = problem["Q"]
+    values = {
+        n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in specification.values(_lengths(problem)).items() if n not in consts
+    }
+    lse = torch.full(q.shape[:-1], math.nan, device="cuda")
+    return {**problem, "O": torch.full_like(q, math.nan), "LSE": lse, "scale": q.shape[-1] ** -0.5, **values}
+
+
+def _check(checked: Checked, specification: Specification, launch: Callable[..., Any]) -> tuple[float, float]:
+    """Relative errors of the kernel and of PyTorch in half precision, both against float64, on a ragged problem."""
+    problem = _problem(1, 4, 1000, int(checked.consts["D"]), TORCH[checked.consts["T"]])  # type: ignore[arg-type, index]
+    arguments = _arguments(problem, specification, checked.consts)
+    launch(**arguments)
+    q, k, v = (problem[n] for n in "QKV")
+    wanted, _ = specification.reference(q, k, v, arguments["scale"])
+    half, _ = specification.half(q, k, v, arguments["scale"])
+    size = wanted.norm().item()
+    error, yardstick = (arguments["O"].double() - wanted).norm().item() / size, (half.double() - wanted).norm().item() / size
+    if not error <= 1.5 * yardstick + 1e-6:
+        raise CuirError.of("V401", f"on the GPU the error against float64 is at most 1.5 x that of PyTorch in half precision ({yardstick:.2e}), found {error:.2e}",
+                           checked.origin.span, "the interpreter agrees with float64, so this is a fault of the lowering: please report it with the .cu file")  # fmt: skip
+    return error, yardstick
+
+
+def _peers(problem: Mapping[str, torch.Tensor], specification: Specification) -> dict[str, Callable[[], Any]]:
+    """PyTorch's kernels for the same problem: with a dense mask where they have no flag for it."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    q, k, v = (problem[n] for n in "QKV")
+    lengths = _lengths(problem)
+    mask_mod, score_mod = specification.mods(lengths, "cuda")
+    peers: dict[str, Callable[[], Any]] = {}
+    if score_mod is None:
+        if mask_mod is None:
+            peers["scaled_dot_product_attention"] = lambda: sdpa(q, k, v)
+        else:
+            mask = specification.mask(lengths, "cuda")
+            mask = mask[: 1 if mask.stride(0) == 0 else None, : 1 if mask.stride(1) == 0 else None]  # what is the same for all is one
+            if mask.shape[-2:] == (LENGTH, LENGTH) and bool((mask == torch.ones_like(mask).tril()).all()):
+                peers["scaled_dot_product_attention (is_causal)"] = lambda: sdpa(q, k, v, is_causal=True)
+            else:
+                dense = mask.contiguous()
+                peers["scaled_dot_product_attention (dense mask)"] = lambda: sdpa(q, k, v, attn_mask=dense)
+    block_mask = create_block_mask(mask_mod, None, None, LENGTH, LENGTH, device="cuda") if mask_mod is not None else None
+    compiled = torch.compile(flex_attention)
+    peers["FlexAttention (compiled)"] = lambda: compiled(q, k, v, score_mod=score_mod, block_mask=block_mask)
+    return peers
+
+
+def _median(call: Callable[[], Any]) -> float:
+    """Milliseconds of one call: the median of REPEATS, each after the L2 cache was overwritten."""
+    flush = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
+    for _ in range(WARM_UP):
+        call()
+    times = []
+    for _ in range(REPEATS):
+        flush.zero_()
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop))
+    return statistics.median(times)
+
+
+def _row(what: str, milliseconds: float, flops: float) -> dict[str, Any]:
+    return {"what": what, "milliseconds": milliseconds, "tflops": flops / milliseconds / 1e9}

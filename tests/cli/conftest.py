@@ -1,0 +1,40 @@
+"""What the tests of the command line share: run it in this process, look at exit code, stdout and stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from cuir.cli import run as run_command
+
+
+@dataclass
+class Shown:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+@pytest.fixture
+def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shown]:
+    """`cuir("check", "x.cuir")`: one command line. Nothing it prints may be a stack trace."""
+    monkeypatch.delenv("CUIR_DEBUG", raising=False)
+
+    def call(*argv: str) -> Shown:
+        capsys.readouterr()
+        code = run_command([str(a) for a in argv])
+        shown = Shown(code, *capsys.readouterr())
+        assert "Traceback" not in shown.out + shown.err
+        assert code != 70, shown.err
+        return shown
+
+    return call

@@ -1,0 +1,155 @@
+"""The commands about programs and the language, and what holds for all commands: exit codes, --json, help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cuir import parse, show
+from cuir.cli import run as run_command
+
+ROOT = Path(__file__).parent.parent.parent
+GOOD = """\
+@kernel(arch="sm_90a")
+def copy(X: Global[T, M, 64], Y: Global[T, M, 64], *, T: const):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            store(Y[t * 64 : t * 64 + 64, :], load(X[t * 64 : t * 64 + 64, :]))
+"""
+COMMANDS = ("check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge")
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "copy.cuir"
+    path.write_text(GOOD, encoding="utf-8")
+    return path
+
+
+def test_check_says_what_it_found(cuir: Callable, good: Path) -> None:
+    shown = cuir("check", good, "-c", "T=f16")
+    assert shown.code == 0 and shown.out.startswith("ok") and "all: 1 x 128 threads" in shown.out
+    data = cuir("check", good, "-c", "T=f16", "--json").json
+    assert data["ok"] and data["kernel"]["consts"] == {"T": "f16"} and data["kernel"]["roles"][0]["threads"] == 128
+
+
+def test_check_takes_names_of_the_corpus(cuir: Callable) -> None:
+    assert cuir("check", "flash_fwd_sm90", "-c", "T=f16,D=64").code == 0
+
+
+def test_check_shows_errors_with_place_and_caret(cuir: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.cuir"
+    path.write_text(GOOD.replace("load(", "laod("), encoding="utf-8")
+    shown = cuir("check", path, "-c", "T=f16")
+    assert shown.code == 1 and not shown.out
+    assert f"{path}:6:47: error[N105]" in shown.err and "^^^^" in shown.err and "did you mean `load`?" in shown.err
+    found = cuir("check", path, "-c", "T=f16", "--json")
+    assert found.code == 1 and not found.err
+    assert [(d["code"], d["span"]["line"], d["span"]["column"]) for d in found.json["diagnostics"]] == [("N105", 6, 47)]
+
+
+def test_show_prints_the_canonical_text(cuir: Callable, good: Path) -> None:
+    assert cuir("show", good).out == show(parse(GOOD))
+    assert cuir("show", good, "--json").json["text"] == show(parse(GOOD))
+
+
+def test_show_diff(cuir: Callable, good: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.cuir"
+    other.write_text(GOOD.replace("warpgroups=1", "warpgroups=2"), encoding="utf-8")
+    lines = cuir("show", good, "--diff", other).out.splitlines()
+    assert [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")] == [
+        '-    with role("all", warpgroups=1):',
+        '+    with role("all", warpgroups=2):',
+    ]
+    assert "equal" in cuir("show", good, "--diff", good).out
+    assert cuir("show", good, "--diff", good, "--json").json["equal"] is True
+
+
+def test_ops_lists_and_prints_entries(cuir: Callable) -> None:
+    assert "mma_async" in cuir("ops").out
+    one = cuir("ops", "mbarrier.wait").out
+    assert "bar.wait(parity)" in one and "interpreter: cuir/interp/" in one and "lowering: cuir/lowering/" in one
+    assert {e["name"] for e in cuir("ops", "copy_async", "--json").json["entries"]} == {"copy_async.bulk", "copy_async.cp"}
+    assert cuir("ops", "--markdown").out == (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+
+
+def test_explain(cuir: Callable) -> None:
+    assert "different dtypes" in cuir("explain", "t111").out
+    assert cuir("explain", "--json").json["codes"]
+    assert cuir("explain", "--markdown").out == (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+
+
+def test_corpus_lists_what_is_there(cuir: Callable) -> None:
+    data = cuir("corpus", "--json").json
+    assert "flash_fwd_sm90" in data["kernels"] and "gemm" in data["programs"] and "prefix_lm" in data["variants"]
+    assert all(about for shelf in ("kernels", "programs", "variants") for about in data[shelf].values())
+    assert "prefix_lm" in cuir("corpus").out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_json(cuir: Callable, command: str) -> None:
+    shown = cuir(command, "--help")
+    assert shown.code == 0 and "--json" in shown.out
+
+
+@pytest.mark.parametrize("command", ["check", "show", "verify", "lower", "run", "bridge"])
+def test_errors_are_one_json_object(cuir: Callable, command: str) -> None:
+    shown = cuir(command, "nothing_of_this_name", "--json")
+    assert shown.code == 2 and not shown.err
+    assert shown.json["ok"] is False and shown.json["diagnostics"][0]["code"].startswith("U")
+
+
+@pytest.mark.parametrize(("argv", "part"), [
+    (["chek"], "did you mean 'check'"),
+    (["check"], "missing argument"),
+    (["check", "a", "b"], "unexpected extra argument"),
+    (["ops", "--nothing"], "no such option"),
+])  # fmt: skip
+def test_wrong_calls_end_with_2(cuir: Callable, argv: list[str], part: str) -> None:
+    shown = cuir(*argv)
+    assert shown.code == 2 and part in shown.err.lower() and "error[U100]" in shown.err
+
+
+def test_without_arguments_there_is_help(cuir: Callable) -> None:
+    shown = cuir()
+    assert shown.code == 0 and "bridge" in shown.out
+
+
+def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("boom\nmore")
+
+    monkeypatch.setattr("cuir.reference.entries", broken)
+    monkeypatch.delenv("CUIR_DEBUG", raising=False)
+    assert run_command(["ops"]) == 70
+    err = capsys.readouterr().err
+    assert "error[U999]: internal error: RuntimeError: boom" in err and "Traceback" not in err and "report" in err
+    monkeypatch.setenv("CUIR_DEBUG", "1")
+    with pytest.raises(RuntimeError, match="boom"):
+        run_command(["ops"])
+
+
+def test_module_and_closed_pipe() -> None:
+    shown = subprocess.run(f"{sys.executable} -m cuir ops | head -1", shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert shown.returncode == 0 and "Traceback" not in shown.stderr
+
+
+def test_interrupt_ends_with_130(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.cuir"
+    os.mkfifo(path)  # reading blocks until somebody writes, so the command is surely under way
+    process = subprocess.Popen([sys.executable, "-m", "cuir", "show", str(path)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.5)
+        if "cuir" in Path(f"/proc/{process.pid}/cmdline").read_text():
+            process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in err
