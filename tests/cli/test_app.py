@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import cuir.reference
 from cuir import parse, show
 from cuir.cli import run as run_command
 
@@ -127,7 +128,7 @@ def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     def broken(*_: object) -> None:
         raise RuntimeError("boom\nmore")
 
-    monkeypatch.setattr("cuir.reference.entries", broken)
+    monkeypatch.setattr(sys.modules["cuir.reference"], "entries", broken)
     monkeypatch.delenv("CUIR_DEBUG", raising=False)
     assert run_command(["ops"]) == 70
     err = capsys.readouterr().err
