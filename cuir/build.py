@@ -1,7 +1,6 @@
-"""Builds the AST at each reduction of the grammar, with spans and comments, and refuses what has the wrong form.
+"""Builds statements, definitions and the program, with their comments, and refuses what has the wrong form.
 
-One method per rule or alias of `grammar.lark`, called with every child, tokens included. The span of an expression in parentheses
-includes them.
+One method per rule or alias of `grammar.lark`, as in `build_expressions.py`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from typing import Any
 
 from lark import Token
 
-from .comments import CommentMap
-from .diagnostics import Sink
+from .build_expressions import MAX_BLOCKS, Child, ExpressionBuilder, depth, first_line
 from .nodes import (
     Assign,
     Attribute,
     AugAssign,
-    Binary,
     Call,
     Comments,
     Constant,
@@ -29,10 +26,7 @@ from .nodes import (
     Func,
     GlobalType,
     If,
-    IfExp,
     Kernel,
-    Keyword,
-    List,
     Literal,
     Name,
     Node,
@@ -40,7 +34,6 @@ from .nodes import (
     Program,
     Return,
     ScalarType,
-    Slice,
     Stmt,
     Str,
     Subscript,
@@ -48,34 +41,13 @@ from .nodes import (
     Unary,
     With,
 )  # fmt: skip
-from .source import Source, Span
+from .source import Span
 
-Child = Any  # a Token or a node; helpers of the grammar hand over lists of them
 SCALARS = ("f32", "i32", "bool")
-MAX_DEPTH, MAX_BLOCKS = 60, 30  # nesting of operators and brackets in an expression, of blocks: passes walk trees by recursion
 
 
-class Builder:
-    """State of one parse (see `begin`) and a method per rule."""
-
-    def begin(self, source: Source, text: str, indent: int, sink: Sink) -> None:
-        self.source, self.sink, self.indent = source, sink, indent
-        self.shift = source.first_line - 1
-        self.comments = CommentMap(text)
-        self.lines = text.split("\n")
-
-    # ---- spans
-    def _span(self, first: Child, last: Child) -> Span:
-        if isinstance(first, Token):
-            line, column = _known(first.line) + self.shift, _known(first.column) + self.indent
-        else:
-            line, column = first.span.line, first.span.column
-        if isinstance(last, Token):
-            return Span(self.source, line, column, _known(last.end_line) + self.shift, _known(last.end_column) + self.indent)
-        return Span(self.source, line, column, last.span.end_line, last.span.end_column)
-
-    def _error(self, code: str, message: str, at: Child | Span, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()) -> None:
-        self.sink.error(code, message, at if isinstance(at, Span) else self._span(at, at), hint, notes)
+class Builder(ExpressionBuilder):
+    """A method per rule; see `begin` for the state of a parse."""
 
     # ---- comments
     def _take(self, span: Span, last_line: int, header: int | None = None) -> Comments:
@@ -97,14 +69,21 @@ class Builder:
                 items += self._constants(child)
             elif isinstance(child, Func | Kernel):
                 items.append(child)
-            elif not isinstance(child, _Broken):
-                self._error("P013", "a file holds only constants (`NAME = literal`), @func and @kernel definitions", _first_line(child),
+            elif not isinstance(child, _Broken) and not (isinstance(child, ExprStmt) and isinstance(child.value, Str)):
+                self._error("P013", "a file holds only constants (`NAME = literal`), @func and @kernel definitions", first_line(child),
                             "move the statement into a @kernel or @func")  # fmt: skip
+        for text in self.documents:
+            self._error(
+                "P016",
+                "a string in triple quotes or as a statement stands only first in a definition, as its documentation",
+                first_line(text),
+                "write a comment",
+            )
         seen: dict[str, Node] = {}
         for item in items:
             if item.name in seen:
-                self._error("N001", f"`{item.name}` is defined twice", _first_line(item), "rename or remove one of them",
-                            [("the first one is here", _first_line(seen[item.name]))])  # fmt: skip
+                self._error("N001", f"`{item.name}` is defined twice", first_line(item), "rename or remove one of them",
+                            [("the first one is here", first_line(seen[item.name]))])  # fmt: skip
             seen.setdefault(item.name, item)
         whole = Span(self.source, 1 + self.shift, 1 + self.indent, len(self.lines) + self.shift, len(self.lines[-1]) + 1 + self.indent)
         span = self._span(items[0], items[-1]) if items else whole
@@ -150,7 +129,7 @@ class Builder:
         body, doc = self._docstring(body)
         comments = Comments(comments.lead + doc, comments.trail)
         heading = self._span(keyword, name)
-        if _depth(body, (For, If, With)) > MAX_BLOCKS:
+        if depth(body, (For, If, With)) > MAX_BLOCKS:
             self._error("P018", f"blocks in `{name}` are nested more than {MAX_BLOCKS} deep", heading, "move inner blocks into a @func")
         if not decorators:
             self._error("P013", f"`def {name}` has no decorator", heading, f'write `@func` or `@kernel(arch="...")` above `def {name}`')
@@ -176,6 +155,7 @@ class Builder:
         head = body[0]
         if not (isinstance(head, ExprStmt) and isinstance(head.value, Str)):
             return body, ()
+        self.documents = [d for d in self.documents if d is not head.value]
         lines = [f"# {line.strip()}".rstrip() for line in head.value.value.strip().split("\n")]
         trail = [head.comments.trail] if head.comments.trail else []
         return body[1:], (*head.comments.lead, *lines, *trail)
@@ -212,7 +192,9 @@ class Builder:
                 continue
             const = isinstance(kind, ConstType)
             if const and not starred:
-                self._error("P011", f"const parameters stand after `*`, found `{p.name}` before it", p, "put `*, ` before the first const parameter")
+                self._error(
+                    "P011", f"const parameters stand after `*`, found `{p.name}` before it", p, "put `*, ` before the first const parameter"
+                )
             if not const and starred:
                 self._error("P011", f"after `*` come only const parameters, found `{p.span.text()}`", p, "put it before the `*`")
             if p.default and not const:
@@ -279,7 +261,7 @@ class Builder:
     def _check_func_body(self, name: Token, body: Sequence[Stmt]) -> None:
         if not body or not isinstance(body[-1], Return):
             at = body[-1] if body else name
-            self._error("P010", f"@func `{name}` ends in a `return`, found {_kind(body[-1]) if body else 'nothing'} at its end", _first_line(at),
+            self._error("P010", f"@func `{name}` ends in a `return`, found {_kind(body[-1]) if body else 'nothing'} at its end", first_line(at),
                         "add `return ...` as the last statement")  # fmt: skip
         for stmt in _returns(body[:-1] if body and isinstance(body[-1], Return) else body):
             self._error("P010", "the only `return` of a @func is its last statement", stmt,
@@ -299,7 +281,7 @@ class Builder:
     def _body(self, statements: list[Child]) -> tuple[Stmt, ...]:
         for s in statements:
             if isinstance(s, Func | Kernel | _Broken):
-                self._error("P005", "a definition stands at the top level of the file, found one inside another statement", _first_line(s),
+                self._error("P005", "a definition stands at the top level of the file, found one inside another statement", first_line(s),
                             "move it out; a @func sees the kernel's parameters by name")  # fmt: skip
         return tuple(statements)
 
@@ -308,17 +290,13 @@ class Builder:
         self._limit(stmt)
         return replace(stmt, comments=self._take(stmt.span, stmt.span.end_line))
 
-    def _limit(self, node: Node) -> None:
-        span = node.span
-        short = span.line == span.end_line and span.end_column - span.column <= 2 * MAX_DEPTH
-        if not short and _depth([node]) > MAX_DEPTH + 1:
-            self._error("P018", f"an expression is nested more than {MAX_DEPTH} deep", _first_line(node), "split it into several statements")
-
     def for_(self, children: list[Child]) -> For:
         _, target, _, over, _, body = children
         self._limit(over)
         if not isinstance(target, Name):
-            self._error("P009", "a loop has one variable", target, "unpack inside the loop: `a, b = ...`" if isinstance(target, Tuple) else None)
+            self._error(
+                "P009", "a loop has one variable", target, "unpack inside the loop: `a, b = ...`" if isinstance(target, Tuple) else None
+            )
             target = Name("_", span=target.span)
         span = self._span(children[0], body[-1])
         return For(target.id, over, body, span=span, comments=self._header(span, body))
@@ -352,6 +330,8 @@ class Builder:
         return With(call, name, body, span=span, comments=self._header(span, body))
 
     def expr_stmt(self, children: list[Child]) -> ExprStmt:
+        if isinstance(children[0], Str):
+            self.documents.append(children[0])
         return ExprStmt(children[0], span=self._span(children[0], children[0]))
 
     def assign(self, children: list[Child]) -> Assign:
@@ -382,114 +362,6 @@ class Builder:
         value = children[1] if len(children) > 1 else Tuple((), span=self._span(children[0], children[0]))
         return Return(value, span=self._span(children[0], children[-1]))
 
-    # ---- expressions
-    def exprs(self, children: list[Child]) -> Expr:
-        if len(children) == 1:
-            return children[0]
-        return Tuple(tuple(children[::2]), span=self._span(children[0], children[-1]))
-
-    def ifexp(self, children: list[Child]) -> IfExp:
-        then, _, cond, _, other = children
-        return IfExp(cond, then, other, span=self._span(then, other))
-
-    def binary(self, children: list[Child]) -> Binary:
-        left, op, right = children
-        return Binary(str(op), left, right, span=self._span(left, right))
-
-    def compare(self, children: list[Child]) -> Binary:
-        if len(children) > 3:
-            a, b, c = children[0].span.text(), children[2].span.text(), children[4].span.text()
-            pair = f"{a} {children[1]} {b}", f"{b} {children[3]} {c}"
-            self._error("P007", f"comparisons do not chain, found a second one, `{children[3]}`", children[3],
-                        f"write `{pair[0]} and {pair[1]}` on scalars, `({pair[0]}) & ({pair[1]})` on tiles")  # fmt: skip
-        return self.binary(children[:3])
-
-    def unary(self, children: list[Child]) -> Unary:
-        op, operand = children
-        if op == "+":
-            self._error("P006", "there is no unary `+`", op, "leave it out")
-        return Unary(str(op), operand, span=self._span(op, operand))
-
-    def attribute(self, children: list[Child]) -> Attribute:
-        return Attribute(children[0], str(children[2]), span=self._span(children[0], children[2]))
-
-    def call(self, children: list[Child]) -> Call:
-        args: list[Expr] = []
-        keywords: list[Keyword] = []
-        for item in children[2] if isinstance(children[2], list) else ():
-            if isinstance(item, Keyword):
-                if any(k.name == item.name for k in keywords):
-                    self._error("P014", f"`{item.name}=` is given twice", item)
-                keywords.append(item)
-                continue
-            if keywords:
-                self._error("P014", "an argument by position stands before those by name", item, f"move it before `{keywords[0].name}=`")
-            args.append(item)
-        return Call(children[0], tuple(args), tuple(keywords), span=self._span(children[0], children[-1]))
-
-    def arguments(self, children: list[Child]) -> list[Expr | Keyword]:
-        return children[::2]
-
-    def keyword(self, children: list[Child]) -> Keyword:
-        return Keyword(str(children[0]), children[2], span=self._span(children[0], children[2]))
-
-    def subscript(self, children: list[Child]) -> Subscript:
-        return Subscript(children[0], children[2], span=self._span(children[0], children[3]))
-
-    def subscripts(self, children: list[Child]) -> tuple[Expr | Slice, ...]:
-        return tuple(children[::2])
-
-    def elements(self, children: list[Child]) -> tuple[Expr, ...]:
-        return tuple(children[::2])
-
-    def range_slice(self, children: list[Child]) -> Slice:
-        span = self._span(children[0], children[-1])
-        colons = [i for i, c in enumerate(children) if isinstance(c, Token)]
-        start = children[0] if colons[0] == 1 else None
-        stop = children[colons[0] + 1] if len(children) > colons[0] + 1 and len(colons) == 1 else None
-        if len(colons) > 1:
-            self._error("P015", "a slice has no step", children[colons[1]], "write `start : stop`")
-        elif (start is None) != (stop is None):
-            self._error("P015", f"a slice is `:` or `start : stop`, found `{span.text()}`", span,
-                        "write both ends, `0 : n` or `k : k + n`")  # fmt: skip
-        return Slice(start, stop, span=span)
-
-    def name(self, children: list[Child]) -> Name:
-        return Name(str(children[0]), span=self._span(children[0], children[0]))
-
-    def integer(self, children: list[Child]) -> Literal:
-        text = str(children[0])
-        if len(text) > 1 and text[0] == "0" and text.strip("0_"):
-            self._error("P017", f"an integer has no leading zero, found `{text}`", children[0])
-        if text.endswith("_") or "__" in text or len(text) > 40:
-            self._error("P017", f"`{text[:40]}` is not an integer that CuIR can hold", children[0])
-            text = "0"
-        return Literal(int(text), span=self._span(children[0], children[0]))
-
-    def floating(self, children: list[Child]) -> Literal:
-        try:
-            value = float(str(children[0]))
-        except ValueError:
-            value = float("inf")
-        if value == float("inf"):
-            self._error("P017", f"`{children[0]}` is not a floating-point number", children[0], "write `inf` for infinity")
-            value = 0.0
-        return Literal(value, span=self._span(children[0], children[0]))
-
-    def boolean(self, children: list[Child]) -> Literal:
-        return Literal(children[0] == "True", span=self._span(children[0], children[0]))
-
-    def string(self, children: list[Child]) -> Str:
-        quotes = 3 if children[0].type == "LONG_STRING" else 1
-        return Str(str(children[0])[quotes:-quotes], span=self._span(children[0], children[0]))
-
-    def paren(self, children: list[Child]) -> Expr:
-        span = self._span(children[0], children[-1])
-        return replace(children[1], span=span) if len(children) == 3 else Tuple((), span=span)
-
-    def listing(self, children: list[Child]) -> List:
-        return List(children[1] if len(children) == 3 else (), span=self._span(children[0], children[-1]))
-
 
 @dataclass(frozen=True)
 class _Param(Node):
@@ -509,35 +381,6 @@ class _Broken(Node):
 @dataclass(frozen=True)
 class _Else:
     body: tuple[Stmt, ...]
-
-
-def _depth(nodes: Iterable[Node], kinds: tuple[type, ...] = (Node,)) -> int:
-    """The length of the longest chain of nodes of these kinds, without recursion."""
-    deepest, level = 0, [n for n in nodes if isinstance(n, kinds)]
-    while level:
-        deepest += 1
-        level = [c for n in level for c in _children(n) if isinstance(c, kinds)]
-    return deepest
-
-
-def _children(node: Node) -> Iterable[Node]:
-    for value in vars(node).values():
-        if isinstance(value, Node):
-            yield value
-        elif isinstance(value, tuple):
-            yield from (v for v in value if isinstance(v, Node))
-
-
-def _known(position: int | None) -> int:
-    return position or 1
-
-
-def _first_line(node: Child) -> Span | Child:
-    """The span's first line only, for errors about something long."""
-    if isinstance(node, Token):
-        return node
-    s = node.span
-    return s if s.line == s.end_line else Span(s.source, s.line, s.column, s.line, len(s.source.line(s.line).split("#")[0].rstrip()) + 1)
 
 
 def _decorator_name(decorator: Expr) -> tuple[str, Call | None]:

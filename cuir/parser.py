@@ -73,7 +73,12 @@ def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Pr
     first = next((i for i, content in enumerate(lines) if content.strip() and not content.lstrip().startswith("#")), 0)
     if lines[first][:1] == " ":
         width = len(lines[first]) - len(lines[first].lstrip(" "))
-        sink.error("P003", "the first line of a program is not indented", _span(source, indent, first + 1, 1, first + 1, width + 1), "remove the blanks")
+        sink.error(
+            "P003",
+            "the first line of a program is not indented",
+            _span(source, indent, first + 1, 1, first + 1, width + 1),
+            "remove the blanks",
+        )
         sink.stop_if_any()
     with _LOCK:
         start: int | None = 0
@@ -99,7 +104,10 @@ def _attempt(source: Source, text: str, indent: int, sink: Sink, start: int) -> 
         line, column = error.token.end_line or 1, error.token.end_column or 1
         span = _span(source, indent, line, column, line, column + 1)
         diagnostic = CuirError.of(
-            "P003", "this line is indented less than its block, but not as far as any block around it", span, "line it up with an earlier line"
+            "P003",
+            "this line is indented less than its block, but not as far as any block around it",
+            span,
+            "line it up with an earlier line",
         ).diagnostics[0]
     sink.found.append(diagnostic)
     following = (i for i, content in enumerate(text.split("\n")) if i >= max(line - 1, start + 1) and content.startswith("@"))

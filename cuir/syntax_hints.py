@@ -137,7 +137,9 @@ def _special(error: UnexpectedInput, text: str, at: int, newline: bool, here: Sp
         base = len(text[first:]) - len(text[first:].lstrip(" "))
         if indent <= base or not rest.strip() or re.match(r"(?:return|def|with|for|elif|@)", rest):
             bracket = text[opened[-1]]
-            return Diagnostic("P004", f"`{bracket}` is never closed", _place(text, opened[-1], span), hint=f"add `{')' if bracket == '(' else ']'}`")
+            return Diagnostic(
+                "P004", f"`{bracket}` is never closed", _place(text, opened[-1], span), hint=f"add `{')' if bracket == '(' else ']'}`"
+            )
     if token == "_INDENT":
         return Diagnostic("P003", "this line is indented more than its block", here, hint="line it up with the statement above")
     if token == "_DEDENT" or "_INDENT" in _accepted(error):
@@ -146,7 +148,9 @@ def _special(error: UnexpectedInput, text: str, at: int, newline: bool, here: Sp
         return Diagnostic("P008", "expected `:` at the end of this line", here, hint="add `:`")
     if isinstance(error, UnexpectedCharacters) and rest:
         name = "a non-ASCII character" if ord(rest[0]) > 127 else "a character"
-        return Diagnostic("P002", f"{name} that CuIR does not know: {rest[0]!r}", here, hint="names are made of ASCII letters, digits and `_`")
+        return Diagnostic(
+            "P002", f"{name} that CuIR does not know: {rest[0]!r}", here, hint="names are made of ASCII letters, digits and `_`"
+        )
     return None
 
 

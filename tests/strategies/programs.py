@@ -68,7 +68,7 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> Expr:
         case "literal":
             return Literal(draw(numbers))
         case "unary":
-            return Unary(draw(st.sampled_from("- ~ not".split())), inner())
+            return Unary(draw(st.sampled_from(["-", "~", "not"])), inner())
         case "binary":
             return Binary(draw(st.sampled_from(BINARY)), inner(), inner())
         case "ifexp":
@@ -151,7 +151,9 @@ def kernels(draw: st.DrawFn) -> Kernel:
     cut = draw(st.integers(0, len(params)))
     signature = (*(Param(n, plain()) for n in params[:cut]), *(Param(n, ConstType(), default()) for n in params[cut:]))
     body = _many(draw, lambda: draw(statements()), 1, 3)
-    return Kernel(draw(names), signature, body, draw(st.sampled_from(["sm_80", "sm_90a"])), draw(st.integers(1, 8)), comments=draw(comments()))
+    return Kernel(
+        draw(names), signature, body, draw(st.sampled_from(["sm_80", "sm_90a"])), draw(st.integers(1, 8)), comments=draw(comments())
+    )
 
 
 @st.composite
