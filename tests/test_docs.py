@@ -1,0 +1,60 @@
+"""What the pages say holds: programs check, Python runs, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cuir
+from cuir.cli import run as run_command
+from cuir.cli.inputs import read_consts
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CHECKED = re.compile(r"<!-- check: (.*?) -->\n```python\n(.*?)```", re.S)
+LINK = re.compile(r"\]\(([^)#]+)")
+
+
+def programs() -> list[tuple[str, str, str]]:
+    return [(page.name, consts, text) for page in PAGES for consts, text in CHECKED.findall(page.read_text(encoding="utf-8"))]
+
+
+def test_there_are_programs_in_the_pages() -> None:
+    assert {name for name, _, _ in programs()} >= {"README.md", "language.md"}
+
+
+@pytest.mark.parametrize(("page", "consts", "text"), programs(), ids=[name for name, _, _ in programs()])
+def test_programs_check(page: str, consts: str, text: str) -> None:
+    assert cuir.check(cuir.parse(text, page), consts=read_consts(consts.split())).roles
+
+
+def test_the_python_of_the_language_page_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs/language.md").read_text(encoding="utf-8").partition("## In Python")[2]
+    code = re.search(r"```python\n(.*?)```", text, re.S)
+    assert code
+    path = tmp_path / "example.py"
+    path.write_text(code.group(1), encoding="utf-8")
+    shown = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""}
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout == cuir.show(cuir.load(path))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
+def test_links_lead_to_files(page: Path) -> None:
+    missing = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
+def test_commands_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    text = page.read_text(encoding="utf-8")
+    for command in set(re.findall(r"(?:^|`)cuir ([a-z]+)", text, re.M)):
+        assert run_command([command, "--help"]) == 0, command
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.M)) <= set(targets)
