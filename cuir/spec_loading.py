@@ -16,7 +16,7 @@ from typing import Any
 
 from .diagnostics import CuirError
 from .source import Source, Span
-from .spec import Specification, function_span
+from .spec import Captured, Specification, function_span
 
 Parameter = int | float | bool | str
 
@@ -50,14 +50,18 @@ def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] 
     given = dict(parameters or {})
     if isinstance(value, Specification):
         if given:
-            raise CuirError.of("X114", f"`{name}` is a Specification and takes no parameters, found {', '.join(given)}", hint="make it a function with parameters")
+            raise CuirError.of(
+                "X114",
+                f"`{name}` is a Specification and takes no parameters, found {', '.join(given)}",
+                hint="make it a function with parameters",
+            )
         return value
     if not callable(value):
         raise CuirError.of("X115", f"`{name}` must be a function or a Specification, found {type(value).__name__}")
     signature = inspect.signature(value)
     required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(required) in (4, 5):
-        captured = {n: _converted(n, v, signature, name) for n, v in given.items()}
+        captured: dict[str, Captured] = {n: _converted(n, v, signature, name) for n, v in given.items()}
         mods = {"mask_mod": value} if len(required) == 4 else {"score_mod": value}
         return Specification(name, **mods, captured=captured, doc=inspect.getdoc(value) or "")
     missing = [p.name for p in required if p.name not in given]
@@ -72,15 +76,21 @@ def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] 
     return as_specification(made, name)
 
 
-def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: str) -> Parameter:
+def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: str) -> int | float:
     """A value for a parameter; text (of a command line) becomes what the default or the annotation says."""
     if key not in signature.parameters:
         offered = [p.name for p in signature.parameters.values() if p.default is not p.empty]
-        raise CuirError.of("X114", f"`{owner}` has no parameter `{key}`", hint=f"it has: {', '.join(offered)}" if offered else "it has none")
+        raise CuirError.of(
+            "X114", f"`{owner}` has no parameter `{key}`", hint=f"it has: {', '.join(offered)}" if offered else "it has none"
+        )
     if not isinstance(value, str):
         return value
     parameter = signature.parameters[key]
-    kind = type(parameter.default) if isinstance(parameter.default, (bool, int, float)) else {"int": int, "float": float, "bool": bool}.get(str(parameter.annotation))
+    kind = (
+        type(parameter.default)
+        if isinstance(parameter.default, (bool, int, float))
+        else {"int": int, "float": float, "bool": bool}.get(str(parameter.annotation))
+    )
     if isinstance(parameter.annotation, type) and parameter.annotation in (int, float, bool):
         kind = parameter.annotation
     try:
@@ -90,7 +100,9 @@ def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: 
             return kind(value)
         return int(value) if value.lstrip("-").isdigit() else float(value)
     except (KeyError, ValueError):
-        raise CuirError.of("X114", f"parameter `{key}` of `{owner}` must be {kind.__name__ if kind else 'a number'}, found `{value}`") from None
+        raise CuirError.of(
+            "X114", f"parameter `{key}` of `{owner}` must be {kind.__name__ if kind else 'a number'}, found `{value}`"
+        ) from None
 
 
 def _import(path: Path) -> ModuleType:

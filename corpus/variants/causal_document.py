@@ -19,4 +19,6 @@ def causal_document(doc: torch.Tensor | None = None, length: int = 192) -> Speci
     def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, doc: Any) -> Any:
         return (doc[b, q_idx] == doc[b, kv_idx]) & (kv_idx <= q_idx)
 
-    return Specification("causal_document", mask_mod, captured={"doc": packed(length) if doc is None else doc}, doc=causal_document.__doc__ or "")
+    return Specification(
+        "causal_document", mask_mod, captured={"doc": packed(length) if doc is None else doc}, doc=causal_document.__doc__ or ""
+    )

@@ -1,0 +1,319 @@
+"""kv_count and kv_block of a mask, in closed form: which key blocks a tile of queries visits, partly masked ones first.
+
+The kept and the dropped pairs are unions of key intervals (predicate.py); over the rows of a tile each gives a prefix, a middle and a suffix of
+the keys. A block is needed if it meets the kept ones; it is full if it meets no dropped one. Owns the text of the functions, not the tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..nodes import Binary, Call, Expr, Literal, Name, Subscript
+from ..printer import show
+from .predicate import Bound, Linear, Term, Uniform, normal
+
+_Q0 = Binary("*", Name("m"), Name("BM"))  # the first query of the tile; its last is m * BM + BM - 1
+_BM = Name("BM")
+_NEVER_NEGATIVE = {_Q0, _BM, Name("M"), Name("N"), Name("B"), Name("H"), Name("HK"), Name("b"), Name("h")}
+
+
+# ---- bounds of a tile: numbers made of linear expressions, min, max and conditions
+@dataclass(frozen=True)
+class Extremum:
+    """The minimum or maximum of parts."""
+
+    name: str
+    parts: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """`value` if the condition (text) holds for some row of the tile, else `other`."""
+
+    cond: str
+    value: Value
+    other: Value
+
+
+Value = Linear | Extremum | Guarded
+
+
+def _first(at: Linear) -> Linear:
+    return _rows(at, at.q > 0)
+
+
+def _last(at: Linear) -> Linear:
+    return _rows(at, at.q < 0)
+
+
+def _rows(at: Linear, first_row: bool) -> Linear:
+    """A bound at the first or the last row of the tile."""
+    row = Linear(frozenset([(_Q0, 1)])) if first_row else Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1)
+    return Linear(at.terms, 0, 0, at.const).plus(row.times(at.q))
+
+
+def _at_least(a: Linear, b: Linear) -> bool:
+    """a >= b for every tile and problem (BM >= 1)."""
+    d = a.plus(b, -1)
+    return all(c > 0 and t in _NEVER_NEGATIVE for t, c in d.terms) and d.const + dict(d.terms).get(_BM, 0) >= 0
+
+
+def extremum(name: str, values: Iterable[Value]) -> Value:
+    """min or max, simplified: nested ones, dominated parts, max(a, min(a, b))."""
+    parts: list[Value] = []
+    for v in values:
+        parts.extend(v.parts if isinstance(v, Extremum) and v.name == name else [v])
+    parts = list(dict.fromkeys(parts))
+    wins: Callable[[Linear, Linear], bool] = _at_least if name == "max" else lambda a, b: _at_least(b, a)
+    kept: list[Value] = []
+    for i, v in enumerate(parts):
+        others = [o for j, o in enumerate(parts) if j != i]
+        if isinstance(v, Linear) and any(isinstance(o, Linear) and wins(o, v) and not (wins(v, o) and i < parts.index(o)) for o in others):
+            continue
+        if isinstance(v, Extremum) and any(o in v.parts for o in others):
+            continue
+        kept.append(v)
+    return kept[0] if len(kept) == 1 else Extremum(name, tuple(sorted(kept, key=_order)))
+
+
+def _order(v: Value) -> tuple[bool, bool, str]:
+    return (not isinstance(v, Linear), isinstance(v, Linear) and any(t == _Q0 for t, _ in v.terms), text(v))
+
+
+def _nonnegative(v: Value) -> bool:
+    if isinstance(v, Linear):
+        return _at_least(v, Linear())
+    if isinstance(v, Guarded):
+        return _nonnegative(v.value) and _nonnegative(v.other)
+    return (any if v.name == "max" else all)(_nonnegative(p) for p in v.parts)
+
+
+def text(v: Value) -> str:
+    if isinstance(v, Extremum):
+        return f"{v.name}({', '.join(text(p) for p in v.parts)})"
+    if isinstance(v, Guarded):
+        return f"({text(v.value)} if {v.cond} else {text(v.other)})"
+    terms = dict(v.terms)
+    parts: list[tuple[int, str]] = []
+    rows, ends = terms.pop(_Q0, 0), terms.get(_BM, 0)
+    if rows and rows == ends:
+        parts.append((rows, "(m + 1) * BM"))
+        del terms[_BM]
+    elif rows:
+        parts.append((rows, "m * BM"))
+    rest = sorted(((c, _factor(t)) for t, c in terms.items()), key=lambda p: (p[0] < 0, p[1]))
+    parts.extend(rest)
+    if v.const or not parts:
+        parts.append((v.const, ""))
+    out = ""
+    for c, t in parts:
+        amount = str(abs(c)) if not t else t if abs(c) == 1 else f"{abs(c)} * {t}"
+        out += (f" {'-' if c < 0 else '+'} " if out else "-" if c < 0 else "") + amount
+    return out
+
+
+def _factor(e: Expr) -> str:
+    plain = isinstance(e, (Name, Literal, Call, Subscript)) or (isinstance(e, Binary) and e.op in ("*", "//", "%"))
+    return show(e) if plain else f"({show(e)})"
+
+
+# ---- which keys a tile touches
+@dataclass
+class Touched:
+    """Keys [0, prefix), [middle[0], middle[1]) and [suffix, N) hold every pair of a union of terms, for the rows of a tile; None: there are none."""
+
+    prefix: Value | None = None
+    middle: tuple[Value, Value] | None = None
+    suffix: Value | None = None
+    everything: bool = False
+
+
+_ZERO, _N = Linear(), Linear(frozenset([(Name("N"), 1)]))
+
+
+def touched(terms: Iterable[Term]) -> Touched:
+    prefixes: list[Value] = []
+    starts: list[Value] = []
+    ends: list[Value] = []
+    suffixes: list[Value] = []
+    result = Touched()
+    for term in terms:
+        uppers = [_last(a.at).shifted(1) for a in term if isinstance(a, Bound) and a.upper and not a.rows]
+        lowers = [_first(a.at) for a in term if isinstance(a, Bound) and not a.upper and not a.rows]
+        cond = _condition(term)
+        end = extremum("min", uppers) if uppers else _N
+        start = extremum("max", lowers) if lowers else _ZERO
+        if uppers and lowers:
+            starts.append(Guarded(cond, start, _N) if cond else start)
+            ends.append(Guarded(cond, end, _ZERO) if cond else end)
+        elif lowers:
+            suffixes.append(Guarded(cond, start, _N) if cond else start)
+        elif uppers or cond:
+            prefixes.append(Guarded(cond, end, _ZERO) if cond else end)
+        else:
+            result.everything = True
+    result.prefix = extremum("max", prefixes) if prefixes else None
+    result.middle = (extremum("min", starts), extremum("max", ends)) if starts else None
+    result.suffix = extremum("min", suffixes) if suffixes else None
+    return result
+
+
+def _condition(term: Term) -> str:
+    """The text of what must hold for some row of the tile, or ''."""
+    conds = []
+    for a in term:
+        if isinstance(a, Bound) and a.rows:
+            conds.append(f"m * BM <= {text(a.at)}" if a.upper else f"(m + 1) * BM > {text(a.at)}")
+        elif isinstance(a, Uniform):
+            conds.append(show(a.cond) if a.holds else f"not ({show(a.cond)})")
+    return " and ".join(sorted(f"({c})" if len(conds) > 1 else c for c in conds))
+
+
+# ---- the functions
+@dataclass(frozen=True)
+class Blocks:
+    """CuIR text of kv_count, kv_block and their helpers. `shrinking`: later tiles have fewer blocks. `helpers`: names of further functions."""
+
+    text: str
+    helpers: tuple[str, ...]
+    shrinking: bool
+    notes: tuple[str, ...]
+
+
+def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -> Blocks:
+    """The functions for a predicate of b, h, q, k (None: every pair is kept). `fresh` gives free names to helpers."""
+    mask = Literal(True) if keep is None else keep
+    kept, dropped = normal(mask, True), normal(mask, False)
+    need, drop = touched(kept.terms), touched(dropped.terms)
+    notes = []
+    if not kept.exact or not dropped.exact:
+        if need.everything:
+            notes.append("the mask has no bounds that are linear in q and k: every block is visited, all with the mask (correct, slow)")
+        else:
+            notes.append(
+                "part of the mask is not linear in q and k: blocks are left out by its linear bounds only, and masked where the rest may drop a pair"
+            )
+    if not kept.terms:
+        return Blocks(
+            "@func\ndef kv_count(b, h, m):                   # no pair is kept\n    return 0, 0\n\n@func\ndef kv_block(b, h, m, i):\n    return i\n",
+            (),
+            False,
+            (),
+        )
+    if need.everything:
+        need = Touched(everything=True)
+    one_end = need.everything or (need.prefix is not None and need.middle is None and need.suffix is None)
+    if one_end and (drop.everything or (drop.prefix is None and drop.middle is None)):
+        return Blocks(_from_first(need, drop), (), False, tuple(notes))
+    if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
+        helper = fresh("spans")
+        return Blocks(_one_run(need, drop, helper), (helper,), need.suffix is not None, tuple(notes))
+    helpers = fresh("spans"), fresh("rank"), fresh("runs")
+    return Blocks(_general(need, drop, *helpers), helpers, False, tuple(notes))
+
+
+def _over(v: Value, up: bool, clip: bool = True) -> str:
+    """The block of a key position, rounded up or down and, if `clip`, at least 0."""
+    if clip and not _nonnegative(v):
+        v = extremum("max", [Linear(), v])
+    return f"cdiv({text(v)}, BN)" if up else f"({text(v)}) // BN"  # the printer drops parentheses that are not needed
+
+
+def _from_first(need: Touched, drop: Touched) -> str:
+    """Blocks from the first on: the last ones hold the edge of the mask, so they are visited from last to first."""
+    lines = ["@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first"]
+    if need.prefix is None:
+        lines.append("    n = cdiv(N, BN)")
+    else:
+        limited = f"min(cdiv(N, BN), {_over(need.prefix, True, clip=False)})"
+        lines.append(f"    n = {limited if _nonnegative(need.prefix) else f'max(0, {limited})'}")
+    if drop.everything:
+        lines.append("    return n, n")
+    elif drop.suffix is None:
+        lines.append("    return n - N // BN, n" if need.prefix is None else "    return n - min(n, N // BN), n")
+    else:
+        lines.append(f"    full = min(N // BN, {_over(drop.suffix, False)})")
+        lines.append("    return n - full, n" if need.prefix is None else "    return n - min(n, full), n")
+    lines += [
+        "",
+        "@func",
+        "def kv_block(b, h, m, i):                # which key block is the i-th",
+        "    return kv_count(b, h, m)[1] - 1 - i",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _one_run(need: Touched, drop: Touched, spans: str) -> str:
+    """One run of blocks with an edge of the mask at either end: first the right edge, then, cyclically, the left edge and the middle."""
+    start = need.middle[0] if need.middle else need.suffix
+    end = need.middle[1] if need.middle else need.prefix
+    lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [lo, hi) are visited, [flo, fhi) of them need no mask"]
+    lines.append(f"    lo = {_over(start, False) if start is not None else '0'}")
+    lines.append(f"    hi = max(lo, {f'min(cdiv(N, BN), {_over(end, True, clip=False)})' if end is not None else 'cdiv(N, BN)'})")
+    if drop.everything:
+        lines.append("    flo, fhi = hi, hi")
+    else:
+        lines.append(f"    flo = {f'min(hi, max(lo, {_over(drop.prefix, True, clip=False)}))' if drop.prefix is not None else 'lo'}")
+        tail = f", {_over(drop.suffix, False, clip=False)}" if drop.suffix is not None else ""
+        lines.append(f"    fhi = max(flo, min(hi, N // BN{tail}))")
+    lines.append("    return lo, flo, fhi, hi")
+    lines += ["", "@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
+              f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    return hi - lo - (fhi - flo), hi - lo",
+              "", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: [fhi, hi), [lo, flo), then [flo, fhi)",
+              f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    j = fhi + i", "    return j if j < hi else j - (hi - lo)"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _general(need: Touched, drop: Touched, spans: str, rank: str, runs: str) -> str:
+    """Up to three runs of blocks, and up to two runs of full ones among them, counted by their rank among the visited blocks."""
+    count = "cdiv(N, BN)"
+    lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [0, v1), [l2, v2), [l3, v3) are visited"]
+    first = count if need.everything else f"min({count}, {_over(need.prefix, True)})" if need.prefix is not None else "0"
+    lines.append(f"    v1 = {first}")
+    if need.middle is not None:
+        lines.append(f"    l2 = max(v1, {_over(need.middle[0], False)})")
+        lines.append(f"    v2 = max(l2, min({count}, {_over(need.middle[1], True, clip=False)}))")
+    else:
+        lines.append("    l2, v2 = v1, v1")
+    if need.suffix is not None:
+        lines.append(f"    l3 = max(v2, {_over(need.suffix, False)})")
+        lines.append(f"    v3 = max(l3, {count})")
+    else:
+        lines.append("    l3, v3 = v2, v2")
+    lines.append("    return v1, l2, v2, l3, v3")
+    lines += ["", "@func", f"def {rank}(b, h, m, j):                  # how many visited blocks lie before block j",
+              f"    v1, l2, v2, l3, v3 = {spans}(b, h, m)", "    return min(j, v1) + max(0, min(j, v2) - l2) + max(0, min(j, v3) - l3)"]  # fmt: skip
+    lines += [
+        "",
+        "@func",
+        f"def {runs}(b, h, m):                   # ranks [a1, b1) and [a2, b2) need no mask",
+        *_full_runs(drop, rank),
+        "    return a1, b1, a2, b2",
+    ]
+    lines += ["", "@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
+              f"    a1, b1, a2, b2 = {runs}(b, h, m)", f"    n = {rank}(b, h, m, {count})", "    return n - (b1 - a1) - (b2 - a2), n"]  # fmt: skip
+    lines += ["", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: r is its rank among the visited ones",
+              f"    a1, b1, a2, b2 = {runs}(b, h, m)", "    one = b1 - a1", "    partial, n = kv_count(b, h, m)",
+              "    masked = i if i < a1 else i + one if i + one < a2 else i + one + b2 - a2",
+              "    r = masked if i < partial else a1 + i - partial if i - partial < one else a2 + i - partial - one",
+              f"    v1, l2, v2, l3, v3 = {spans}(b, h, m)",
+              "    return r if r < v1 else r - v1 + l2 if r - v1 < v2 - l2 else r - v1 - (v2 - l2) + l3"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _full_runs(drop: Touched, rank: str) -> list[str]:
+    """The gaps between the dropped keys, in ranks."""
+    if drop.everything:
+        return ["    a1, b1, a2, b2 = 0, 0, 0, 0"]
+
+    def at(block: str) -> str:
+        return f"{rank}(b, h, m, {block})"
+
+    lines = [f"    end = min(N // BN, {_over(drop.suffix, False)})" if drop.suffix is not None else "    end = N // BN"]
+    lines.append(f"    a1 = {at(_over(drop.prefix, True)) if drop.prefix is not None else '0'}")
+    if drop.middle is None:
+        return [*lines, f"    b1 = max(a1, {at('end')})", "    a2, b2 = b1, b1"]
+    lines.append(f"    b1 = max(a1, {at(f'min(end, {_over(drop.middle[0], False)})')})")
+    lines.append(f"    a2 = max(b1, {at(_over(drop.middle[1], True))})")
+    return [*lines, f"    b2 = max(a2, {at('end')})"]

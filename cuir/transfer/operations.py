@@ -1,0 +1,323 @@
+"""The operations of PyTorch and Python that a mod may use, and the CuIR they give. Owns this table; not what a proxy is (proxy.py)."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..nodes import Binary, Call, IfExp, Literal, Name, Unary
+from ..types import BOOL, F32, I32, DType
+from .proxy import Handler, Proxy, handles, lift, literal, made, promoted, refuse, to
+
+
+@handles("add")
+def _add(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
+    a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
+    return _made_or("|", a, b) if a.dtype == BOOL else made(Binary("+", a.expr, b.expr), a.dtype, a, b, value=operator.add)
+
+
+@handles("sub", "subtract")
+def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
+    a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
+    if a.dtype == BOOL:
+        refuse("a difference of two bools", "use ^ or & ~")
+    return made(Binary("-", a.expr, b.expr), a.dtype, a, b, value=operator.sub)
+
+
+@handles("mul", "multiply")
+def _mul(x: Any, y: Any) -> Proxy:
+    a, b = promoted(x, y)
+    if a.dtype == BOOL:
+        return _made_or("&", a, b)
+    if a.dtype == F32 and a.varies != b.varies:
+        return _times(a, b) if a.varies else _times(b, a)
+    return made(Binary("*", a.expr, b.expr), a.dtype, a, b, value=operator.mul)
+
+
+@handles("truediv", "div", "divide", "true_divide")
+def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Proxy:
+    if rounding_mode == "floor":
+        return _floordiv(x, y)
+    if rounding_mode is not None:
+        refuse(f"div with rounding_mode={rounding_mode!r} cannot become part of a kernel", "// rounds down")
+    a, b = to(lift(x), F32), to(lift(y), F32)
+    if a.varies and not b.varies:  # one division for the block instead of one for each pair
+        return _times(a, _div(1.0, b)) if a.factor is None else _times(Proxy(a.core, F32, True), _div(a.factor, b))
+    return made(Binary("/", a.expr, b.expr), F32, a, b, value=operator.truediv)
+
+
+def _times(tile: Proxy, factor: Proxy) -> Proxy:
+    """(x * f) * g is x * (f * g) for factors that are the same in the whole block."""
+    core, factor = (tile.expr, factor) if tile.factor is None else (tile.core, _mul(tile.factor, factor))
+    return Proxy(Binary("*", core, factor.expr), F32, True, core=core, factor=factor)
+
+
+@handles("floordiv", "floor_divide")
+def _floordiv(x: Any, y: Any) -> Proxy:
+    return _whole("//", x, y, operator.floordiv)
+
+
+@handles("mod", "remainder")
+def _mod(x: Any, y: Any) -> Proxy:
+    return _whole("%", x, y, operator.mod)
+
+
+def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
+    a, b = promoted(x, y)
+    if a.dtype != I32:
+        refuse(f"`{sign}` is of integers, found {a.dtype}", ".to(torch.int32) truncates")
+    return made(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
+
+
+@handles("pow")
+def _pow(x: Any, y: Any) -> Proxy:
+    a, b = lift(x), lift(y)
+    if a.value is not None and b.value is not None:
+        return made(
+            Call(Name("exp2"), (Binary("*", to(b, F32).expr, Call(Name("log2"), (to(a, F32).expr,))),)),
+            F32,
+            to(a, F32),
+            to(b, F32),
+            value=math.pow,
+        )
+    if literal(b) and b.value in (1, 2, 3, 4):
+        found = a
+        for _ in range(int(b.value) - 1):
+            found = _mul(found, a)
+        return found
+    if literal(b) and b.value in (0.5, -0.5):
+        return _sqrt(a) if b.value > 0 else _div(1.0, _sqrt(a))
+    if literal(a) and a.value == 2:
+        return _exp2(b)
+    if literal(a) and a.value is not None and a.value > 0:
+        return _exp2(_mul(b, math.log2(a.value)))
+    refuse("a power needs a small integer exponent or a known positive base", "torch.exp2 and torch.log2 say the rest")
+
+
+@handles("neg", "negative")
+def _neg(x: Any) -> Proxy:
+    a = lift(x)
+    if a.dtype == BOOL:
+        refuse("the negative of a bool", "~ negates it")
+    return made(Unary("-", a.expr), a.dtype, a, value=operator.neg)
+
+
+@handles("pos", "positive", "contiguous", "clone", "detach")
+def _same(x: Any) -> Proxy:
+    return lift(x)
+
+
+@handles("abs", "absolute")
+def _abs(x: Any) -> Proxy:
+    a = lift(x)
+    return made(Call(Name("abs"), (a.expr,)), a.dtype, a, value=abs)
+
+
+@handles("square")
+def _square(x: Any) -> Proxy:
+    return _mul(x, x)
+
+
+def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
+    if isinstance(a.expr, Literal) or isinstance(b.expr, Literal):  # True & x is x
+        known, other = (a, b) if isinstance(a.expr, Literal) else (b, a)
+        if isinstance(known.expr, Literal) and isinstance(known.expr.value, bool) and sign in "&|":
+            return other if known.expr.value == (sign == "&") else known
+    return made(Binary(sign, a.expr, b.expr), a.dtype, a, b, value={"&": operator.and_, "|": operator.or_, "^": operator.xor}[sign])
+
+
+def _bitwise(sign: str) -> Handler:
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = promoted(x, y)
+        if a.dtype == F32:
+            refuse(f"`{sign}` is of bools and integers, found f32")
+        return _made_or(sign, a, b)
+
+    return handle
+
+
+def _logical(sign: str) -> Handler:
+    return lambda x, y: _made_or(sign, to(lift(x), BOOL), to(lift(y), BOOL))
+
+
+for _sign, _names in (("&", ("and", "bitwise_and")), ("|", ("or", "bitwise_or")), ("^", ("xor", "bitwise_xor"))):
+    handles(*_names)(_bitwise(_sign))
+    handles(_names[1].replace("bitwise", "logical"))(_logical(_sign))
+
+
+@handles("invert", "bitwise_not")
+def _invert(x: Any) -> Proxy:
+    a = lift(x)
+    if a.dtype == F32:
+        refuse("`~` is of bools and integers, found f32")
+    return made(Unary("~", a.expr), a.dtype, a, value=lambda v: not v if isinstance(v, bool) else ~v)
+
+
+@handles("logical_not")
+def _logical_not(x: Any) -> Proxy:
+    return _invert(to(lift(x), BOOL))
+
+
+def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = promoted(x, y)
+        if a.dtype == BOOL:
+            if sign not in ("==", "!="):
+                refuse(f"`{sign}` of bools")
+            unequal = _made_or("^", a, b)
+            return unequal if sign == "!=" else _invert(unequal)
+        return made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
+
+    return handle
+
+
+for _sign, _short, _long in (
+    ("==", "eq", "equal"),
+    ("!=", "ne", "not_equal"),
+    ("<", "lt", "less"),
+    ("<=", "le", "less_equal"),
+    (">", "gt", "greater"),
+    (">=", "ge", "greater_equal"),
+):
+    handles(_short, _long)(_comparison(_sign, getattr(operator, _short)))
+
+
+@handles("where")
+def _where(cond: Any, x: Any, y: Any) -> Proxy:
+    c = to(lift(cond), BOOL)
+    if c.value is not None:
+        return lift(x if bool(c) else y)
+    a, b = promoted(x, y)
+    if a.dtype == BOOL:
+        return _made_or("|", _made_or("&", c, a), _made_or("&", _invert(c), b))
+    if not c.varies and not a.varies and not b.varies:
+        return Proxy(IfExp(c.expr, a.expr, b.expr), a.dtype, False)
+    where = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))  # a condition per block, as a tile
+    return Proxy(Call(Name("where"), (where, a.expr, b.expr)), a.dtype, True)
+
+
+def _extremum(name: str, value: Callable[..., Any]) -> Handler:
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = promoted(x, y)
+        if a.dtype == BOOL:
+            return _made_or("|" if name == "max" else "&", a, b)
+        return made(Call(Name(name), (a.expr, b.expr)), a.dtype, a, b, value=value)
+
+    return handle
+
+
+_minimum, _maximum = _extremum("min", min), _extremum("max", max)
+handles("minimum", "fmin", "min")(_minimum)
+handles("maximum", "fmax", "max")(_maximum)
+
+
+@handles("clamp", "clip")
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Proxy:
+    found = lift(x)
+    if min is not None:
+        found = _maximum(found, min)
+    return found if max is None else _minimum(found, max)
+
+
+@handles("clamp_min")
+def _clamp_min(x: Any, min: Any) -> Proxy:
+    return _maximum(x, min)
+
+
+@handles("clamp_max")
+def _clamp_max(x: Any, max: Any) -> Proxy:
+    return _minimum(x, max)
+
+
+@handles("relu")
+def _relu(x: Any, inplace: bool = False) -> Proxy:
+    return _maximum(x, 0)
+
+
+def _function(name: str, value: Callable[[float], float]) -> Handler:
+    def handle(x: Any) -> Proxy:
+        a = to(lift(x), F32)
+        return made(Call(Name(name), (a.expr,)), F32, a, value=value)
+
+    return handle
+
+
+_exp2, _log2, _tanh = _function("exp2", lambda v: 2.0**v), _function("log2", math.log2), _function("tanh", math.tanh)
+handles("exp2")(_exp2)
+handles("log2")(_log2)
+handles("tanh")(_tanh)
+
+
+def _constant(name: str) -> Proxy:
+    return Proxy(Name(name), F32, False)
+
+
+@handles("exp")
+def _exp(x: Any) -> Proxy:
+    return _exp2(_mul(x, _constant("LOG2E")))
+
+
+@handles("log")
+def _log(x: Any) -> Proxy:
+    return _mul(_log2(x), _constant("LN2"))
+
+
+@handles("sqrt")
+def _sqrt(x: Any) -> Proxy:
+    return _exp2(_mul(_log2(x), 0.5))
+
+
+@handles("rsqrt")
+def _rsqrt(x: Any) -> Proxy:
+    return _exp2(_mul(_log2(x), -0.5))
+
+
+@handles("sigmoid")
+def _sigmoid(x: Any) -> Proxy:
+    return _div(1.0, _add(1.0, _exp2(_neg(_mul(x, _constant("LOG2E"))))))
+
+
+_DTYPES = {
+    torch.float32: F32,
+    torch.float64: F32,
+    torch.float16: F32,
+    torch.bfloat16: F32,
+    torch.int32: I32,
+    torch.int64: I32,
+    torch.bool: BOOL,
+}
+
+
+@handles("to", "type")
+def _to(x: Any, *args: Any, **kwargs: Any) -> Proxy:
+    wanted = [a for a in (*args, *kwargs.values()) if isinstance(a, (torch.dtype, DType))]
+    if not wanted:
+        return lift(x)  # another device, or the dtype of another tensor, which is a proxy here
+    dtype = wanted[0] if isinstance(wanted[0], DType) else _DTYPES.get(wanted[0])
+    if dtype is None:
+        refuse(f"a conversion to {wanted[0]} cannot become part of a kernel", "torch.float32, torch.int32 or torch.bool")
+    return to(lift(x), dtype)
+
+
+@handles("float", "double", "half", "bfloat16")
+def _float(x: Any) -> Proxy:
+    return to(lift(x), F32)
+
+
+@handles("int", "long")
+def _int(x: Any) -> Proxy:
+    return to(lift(x), I32)
+
+
+@handles("bool")
+def _bool(x: Any) -> Proxy:
+    return to(lift(x), BOOL)
+
+
+@handles("type_as")
+def _type_as(x: Any, y: Any) -> Proxy:
+    return to(lift(x), lift(y).dtype)

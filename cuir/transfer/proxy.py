@@ -1,0 +1,296 @@
+"""Proxies that a mod is called with: each operation on one gives CuIR. Follows torch.fx.Proxy, which knows neither dtypes nor columns of the
+source nor what a captured number is worth. Owns PyTorch's promotion rules and the table of operations; not the capturing of values (trace.py).
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from ..diagnostics import CuirError
+from ..nodes import Binary, Call, Expr, Literal, Name, Subscript, Unary
+from ..source import Source, Span
+from ..types import BOOL, F32, I32, DType
+
+INF = Name("inf")
+LOG2E = Name("LOG2E")  # constants that the transfer adds to a program if it lacks them
+LN2 = Name("LN2")
+CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}
+_RANK = {BOOL: 0, I32: 1, F32: 2}
+_HOME = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def user_place() -> Span | None:
+    """The expression of user code that runs now, from Python's own table of columns."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_HOME, _TORCH)):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return None
+    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    line, end_line, column, end_column = positions
+    if line is None:
+        return None
+    source = Source(frame.f_code.co_filename, "".join(linecache.getlines(frame.f_code.co_filename)))
+    start = (column or 0) + 1
+    return Span(source, line, start, end_line or line, max(start + 1, (end_column or 0) + 1) if end_line == line else (end_column or 0) + 1)
+
+
+def refuse(what: str, hint: str | None = None, code: str = "X120") -> NoReturn:
+    raise CuirError.of(code, what, user_place(), hint)
+
+
+@dataclass(eq=False)
+class Proxy:
+    """A scalar of a mod: its CuIR, its dtype, whether it varies within a block (depends on q or k), and its value if only captured numbers made it.
+
+    `pins` tells the tracer that control flow used a captured number, which makes its value part of the program.
+    """
+
+    expr: Expr
+    dtype: DType
+    varies: bool
+    value: int | float | bool | None = None
+    numbers: frozenset[str] = frozenset()
+    pins: set[str] | None = None
+    core: Any = None  # of a product `core * factor` in f32 whose factor is the same in the whole block
+    factor: Proxy | None = None
+
+    # ---- what Python asks of a value
+    def _known(self, what: str) -> int | float | bool:
+        if self.value is None:
+            refuse(
+                f"{what} needs a value, found one that is only known when the kernel runs",
+                "use torch functions and & | ~; a choice is torch.where",
+                "X121",
+            )
+        assert self.pins is not None
+        self.pins |= self.numbers
+        return self.value
+
+    def __bool__(self) -> bool:
+        return bool(self._known("`if`, `and`, `or`, `not`, or a chained comparison"))
+
+    def __int__(self) -> int:
+        return int(self._known("int()"))
+
+    def __index__(self) -> int:
+        value = self._known("an index or a count")
+        return value if isinstance(value, int) else refuse(f"an index must be an integer, found {value}")
+
+    def __float__(self) -> float:
+        return float(self._known("a function of the math module, or float(),"))
+
+    def __iter__(self) -> NoReturn:
+        refuse("a score or an index is one number: it cannot be iterated over")
+
+    def __len__(self) -> NoReturn:
+        refuse("a score or an index is one number: it has no length")
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.dtype})"
+
+    @property
+    def ndim(self) -> int:
+        return 0
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name.endswith("_"):
+            refuse(f"`{name}` changes its argument in place, and a kernel's values do not change", f"use the value of .{name.strip('_')}()")
+        return lambda *args, **kwargs: call(name, (self, *args), kwargs)
+
+    def __getitem__(self, item: object) -> NoReturn:
+        refuse("a score or an index is one number: it has no elements")
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        return call(getattr(func, "__name__", str(func)), args, kwargs or {})
+
+
+def _operator(name: str, swap: bool = False) -> Callable[..., Any]:
+    if swap:
+        return lambda self, other: call(name, (other, self), {})
+    return lambda self, *others: call(name, (self, *others), {})
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+    setattr(Proxy, f"__{_name}__", _operator(_name))
+    setattr(Proxy, f"__r{_name}__", _operator(_name, swap=True))
+for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Proxy, f"__{_name}__", _operator(_name))
+
+
+@dataclass(eq=False)
+class TensorProxy:
+    """A captured tensor; indexing it with one index for each dim is an element read or a gather."""
+
+    name: str
+    shape: torch.Size
+    dtype: DType
+    boolean: bool
+    given: tuple[Any, ...] = ()
+
+    def __getitem__(self, item: Any) -> Any:
+        items = item if isinstance(item, tuple) else (item,)
+        for i in items:
+            if not isinstance(i, (int, Proxy)) or isinstance(i, bool):
+                refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
+        indices = (*self.given, *items)
+        if len(indices) < len(self.shape):
+            return TensorProxy(self.name, self.shape, self.dtype, self.boolean, indices)
+        if len(indices) > len(self.shape):
+            refuse(f"`{self.name}` has {len(self.shape)} dims, found {len(indices)} indices")
+        places = [lift(i) for i in indices]
+        for p in places:
+            if p.dtype != I32:
+                refuse(f"a captured tensor is indexed by integers, found {p.dtype}", ".to(torch.int32) converts")
+        read = Subscript(Name(self.name), tuple(p.expr for p in places))
+        found = Proxy(read, self.dtype, any(p.varies for p in places))
+        return call("ne", (found, 0), {}) if self.boolean else found
+
+    def __len__(self) -> int:
+        return self.shape[len(self.given)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refuse(
+            f"`{name}` of a captured tensor cannot become part of a kernel", "compute it before the mod, and index the result in the mod"
+        )
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        refuse(
+            f"`{getattr(func, '__name__', func)}` of a whole captured tensor cannot become part of a kernel",
+            "compute it before the mod, and index the result in the mod",
+        )
+
+
+# ---- values
+def lift(x: Any) -> Proxy:
+    """A proxy of a number or of a tensor with one element."""
+    if isinstance(x, Proxy):
+        return x
+    if isinstance(x, torch.Tensor) and x.ndim == 0:
+        x = x.item()
+    if hasattr(x, "item") and not isinstance(x, torch.Tensor):
+        x = x.item()
+    if isinstance(x, bool):
+        return Proxy(Literal(x), BOOL, False, x, frozenset(), set())
+    if isinstance(x, int):
+        if not -(2**31) <= x < 2**31:
+            refuse(f"integers of a kernel have 32 bits, found {x}")
+        return Proxy(number(x), I32, False, x, frozenset(), set())
+    if isinstance(x, float):
+        return Proxy(number(x), F32, False, x, frozenset(), set())
+    if isinstance(x, TensorProxy):
+        refuse(f"`{x.name}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
+    refuse(f"expected a number, found {type(x).__name__}")
+
+
+def number(x: int | float) -> Expr:
+    if isinstance(x, float) and math.isnan(x):
+        refuse("a kernel has no use for NaN")
+    if isinstance(x, float) and math.isinf(x):
+        return INF if x > 0 else Unary("-", INF)
+    return Literal(x) if x >= 0 else Unary("-", Literal(-x))
+
+
+def literal(p: Proxy) -> bool:
+    return p.value is not None and not p.numbers
+
+
+def to(p: Proxy, dtype: DType) -> Proxy:
+    """The conversion that PyTorch would do silently and CuIR wants written."""
+    if p.dtype == dtype:
+        return p
+    convert = {F32: float, I32: int, BOOL: bool}[dtype]
+    value = None if p.value is None else convert(p.value)
+    if literal(p):
+        return lift(value)
+    # Float minus float of two index vectors takes fewer conversions than the conversion of a whole block; exact below 2**24.
+    e = p.expr
+    if dtype == F32 and isinstance(e, Binary) and e.op in ("+", "-") and _vectors(e.left, e.right):
+        expr: Expr = Binary(e.op, _cast(e.left, F32), _cast(e.right, F32))
+    else:
+        expr = _cast(e, dtype)
+    return Proxy(expr, dtype, p.varies, value, p.numbers, p.pins)
+
+
+def _cast(e: Expr, dtype: DType) -> Expr:
+    if isinstance(e, Literal) and not isinstance(e.value, bool):
+        return Literal(float(e.value) if dtype == F32 else int(e.value))
+    return Call(Name("cast"), (e, Name(dtype.name)))
+
+
+def _vectors(a: Expr, b: Expr) -> bool:
+    return isinstance(a, Name) and isinstance(b, Name) and {a.id, b.id} == {"q", "k"}
+
+
+def promoted(*xs: Any) -> list[Proxy]:
+    """Operands in their common dtype: bool < i32 < f32, as PyTorch's categories."""
+    ps = [lift(x) for x in xs]
+    top = max(ps, key=lambda p: _RANK[p.dtype]).dtype
+    return [to(p, top) for p in ps]
+
+
+def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | None = None) -> Proxy:
+    known = all(p.value is not None for p in parts)
+    found = None
+    if known and value is not None:
+        try:
+            found = value(*(p.value for p in parts))
+        except (ArithmeticError, ValueError) as error:
+            refuse(f"{error}")
+    pins = next((p.pins for p in parts if p.numbers), set())
+    numbers = frozenset().union(*(p.numbers for p in parts))
+    if found is not None and not numbers:
+        return lift(found)  # an expression of literals
+    return Proxy(expr, dtype, any(p.varies for p in parts), found, numbers if found is not None else frozenset(), pins)
+
+
+# ---- operations
+Handler = Callable[..., Any]
+HANDLERS: dict[str, Handler] = {}
+
+
+def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """An operation of PyTorch or Python by its name, on proxies."""
+    plain = name.strip("_")
+    if plain not in HANDLERS and plain[:1] in "ri" and plain[1:] in HANDLERS:  # __radd__, __iadd__
+        args, plain = (args[::-1] if plain[0] == "r" else args), plain[1:]
+    handler = HANDLERS.get(plain)
+    if handler is None:
+        refuse(f"`{name}` cannot become part of a kernel", f"what can: {', '.join(sorted(n for n in HANDLERS if n not in HIDDEN))}")
+    try:
+        return handler(*args, **kwargs)
+    except TypeError as error:
+        refuse(f"`{name}`: {error}")
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    def enter(f: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(names, f))
+        return f
+
+    return enter
+
+
+HIDDEN = {"truediv", "floordiv", "mod", "and", "or", "xor", "invert", "pos", "true_divide"}

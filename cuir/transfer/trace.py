@@ -1,0 +1,256 @@
+"""Tracing: a mod called once with proxies gives CuIR, and what it captures becomes parameters of the kernel.
+
+Owns the capturing of numbers and tensors (closures, keyword parameters, `captured`) and their names. Does not own the operations (proxy.py)
+nor the blocks that a mask needs (blocks.py).
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..diagnostics import CuirError
+from ..nodes import Binary, Call, Expr, Literal, Name, Unary
+from ..spec import LENGTHS, Lengths, Specification, asked, function_span
+from ..spec_loading import user_span
+from ..types import BOOL, F32, I32, DType
+from ..walk import names_read
+from . import operations as operations  # enters the table of operations
+from .proxy import INF, Proxy, TensorProxy, call, lift, refuse, to
+
+SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
+_OWN = (str(Path(torch.__file__).parent), str(Path(inspect.__file__).parent))
+Value = int | float | torch.Tensor
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A captured value as a parameter of the kernel: an i32 or f32 scalar, or a tensor of i32 or f32 with `rank` dims.
+
+    `value` is None if it follows the lengths: then `key` names it in the specification's `captured`.
+    """
+
+    name: str
+    dtype: DType
+    rank: int  # 0: a scalar
+    value: Value | None
+    key: str | None = None
+
+    def argument(self, spec: Specification, lengths: Lengths, device: torch.device | str = "cpu") -> Value:
+        """What a launch passes for it."""
+        value = self.value if self.value is not None else spec.values(lengths)[self.key or self.name]
+        if isinstance(value, torch.Tensor):
+            return value.to(device=device, dtype=torch.float32 if self.dtype == F32 else torch.int32).contiguous()
+        return value
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A specification as CuIR. `keep`: a bool expression of b, h, q, k (i32), or None for no mask.
+
+    `score`: f32 expression of S (the products), b, h, q, k, and `factor` > 0: score * factor is the base-2 logit.
+    """
+
+    keep: Expr | None
+    score: Expr
+    factor: Expr
+    parameters: tuple[Parameter, ...]
+    notes: tuple[str, ...]
+
+
+def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
+    """Traces the mods of a specification; names in `taken` are not given to parameters.
+
+    Raises CuirError with the place in the user's file: X120 an operation that no kernel has, X121 control flow on a score or an index,
+    X122 a mod that fails, X123 a mod that gives no number.
+    """
+    pinned: set[str] = set()
+    while True:
+        tracer = _Tracer(spec, set(taken), pinned)
+        found = tracer.run()
+        if tracer.pins <= pinned:
+            return found
+        pinned |= tracer.pins
+
+
+class _Tracer:
+    def __init__(self, spec: Specification, taken: set[str], pinned: set[str]):
+        self.spec, self.taken, self.pinned = spec, taken, pinned
+        self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
+        self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
+        self.lifted: dict[int, Any] = {}
+        self.alive: list[Any] = []  # keeps what `lifted` knows by id
+
+    def run(self) -> Traced:
+        b, h, q, k = (Proxy(Name(n), I32, n in "qk") for n in "bhqk")
+        scaled = Proxy(Binary("*", Name("S"), Name("scale")), F32, True, core=Name("S"), factor=Proxy(Name("scale"), F32, False))
+        masks: list[Proxy] = []
+        result: Proxy = scaled
+        if self.spec.score_mod is not None:
+            result = to(self.call(self.spec.score_mod, (scaled, b, h, q, k)), F32)
+            result, masks = _peeled(result)
+        if self.spec.mask_mod is not None:
+            found = self.call(self.spec.mask_mod, (b, h, q, k))
+            if found.dtype != BOOL:
+                raise CuirError.of(
+                    "X123", f"a mask_mod gives a bool, found {found.dtype}", function_span(self.spec.mask_mod), "compare: ... != 0"
+                )
+            masks.append(found)
+        keep = None
+        for m in masks:
+            keep = m if keep is None else call("and", (keep, m), {})
+        everything = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
+        score, factor = _split(result)
+        notes = [f"`{name}` decided control flow while tracing: its value is part of the program" for name in sorted(self.pinned)]
+        used = names_read(score) | names_read(factor) | (names_read(keep.expr) if keep is not None else set())
+        parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
+        return Traced(None if keep is None or everything else keep.expr, score, factor, parameters, tuple(notes))
+
+    def call(self, mod: Callable[..., Any], positional: tuple[Proxy, ...]) -> Proxy:
+        values = self.spec.values(SAMPLE)
+        given: dict[str, Any] = {}
+        for p in asked(mod):
+            if p.name in LENGTHS:
+                given[p.name] = Proxy(Name(p.name), I32, False)
+            elif p.name in values:
+                fixed = self.spec.captured[p.name]
+                given[p.name] = self.capture(
+                    p.name, values[p.name], key=p.name if callable(fixed) and not isinstance(fixed, torch.Tensor) else None
+                )
+            else:
+                given[p.name] = self.capture(p.name, p.default)
+        try:
+            result = self.function(mod)(*positional, **given)
+        except CuirError:
+            raise
+        except Exception as error:  # a mod may raise anything
+            raise CuirError.of(
+                "X122", f"tracing `{self.spec.name}`: {type(error).__name__}: {error}", user_span(error) or function_span(mod)
+            ) from error
+        if not isinstance(result, (Proxy, bool, int, float)) and not (isinstance(result, torch.Tensor) and result.ndim == 0):
+            raise CuirError.of(
+                "X123",
+                f"a mod gives one number, found {type(result).__name__}",
+                function_span(mod),
+                "return the new score, or the bool of a mask",
+            )
+        return lift(result)
+
+    # ---- capturing
+    def capture(self, name: str, value: Any, key: str | None = None) -> Any:
+        """What stands in a traced function for a captured value: proxies for numbers and tensors, rebuilt functions and containers."""
+        if isinstance(value, (bool, Proxy, TensorProxy)):
+            return value
+        if isinstance(value, torch.Tensor) and value.ndim == 0 and key is None:
+            value = value.item()
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return self.number(name, value)
+        if isinstance(value, torch.Tensor):
+            return self.tensor(name, value, key)
+        if isinstance(value, functools.partial):
+            arguments = [self.capture(f"{name}_{i}", a) for i, a in enumerate(value.args)]
+            return functools.partial(
+                self.capture(name, value.func), *arguments, **{n: self.capture(n, a) for n, a in value.keywords.items()}
+            )
+        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+            return type(value)(self.capture(f"{name}_{i}", a) for i, a in enumerate(value))
+        if isinstance(value, dict):
+            return {n: self.capture(f"{name}_{n}", a) for n, a in value.items()}
+        return self.function(value)
+
+    def number(self, name: str, value: int | float) -> Any:
+        if name in self.pinned:
+            return value
+        if isinstance(value, int) and not -(2**31) <= value < 2**31:
+            refuse(f"`{name}` = {value} does not fit the 32 bits that integers of a kernel have")
+        found = self.parameters.get((name, value))
+        if found is None:
+            dtype = F32 if isinstance(value, float) else I32
+            p = Parameter(self.fresh(name), dtype, 0, value)
+            found = self.parameters[name, value] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins))
+        return found[1]
+
+    def tensor(self, name: str, value: torch.Tensor, key: str | None) -> TensorProxy:
+        place = (name, id(value) if key is None else key)
+        if place not in self.parameters:
+            self.alive.append(value)
+            dtype = F32 if value.dtype.is_floating_point else I32
+            p = Parameter(self.fresh(name), dtype, value.ndim, None if key else value, key)
+            self.parameters[place] = (p, TensorProxy(p.name, value.shape, dtype, value.dtype == torch.bool))
+        found = self.parameters[place][1]
+        assert isinstance(found, TensorProxy)
+        return found
+
+    def function(self, value: Any) -> Any:
+        """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured."""
+        if isinstance(value, types.MethodType) or not isinstance(value, types.FunctionType) or value.__code__.co_filename.startswith(_OWN):
+            return value
+        if id(value) in self.lifted:
+            return self.lifted[id(value)]
+        self.alive.append(value)
+        known = dict(value.__globals__)
+        new = types.FunctionType(value.__code__, known, value.__name__, None, tuple(types.CellType() for _ in value.__closure__ or ()))
+        self.lifted[id(value)] = new
+        for name in _globals_read(value.__code__):
+            found = known.get(name)
+            if isinstance(found, (torch.Tensor, types.FunctionType)):  # numbers there are constants of the file
+                known[name] = self.capture(name, found)
+        for name, cell, fresh in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
+            fresh.cell_contents = self.capture(name, cell.cell_contents)
+        if value.__defaults__:
+            positional = value.__code__.co_varnames[: value.__code__.co_argcount]
+            new.__defaults__ = tuple(self.capture(n, d) for n, d in zip(positional[-len(value.__defaults__) :], value.__defaults__))
+        if value.__kwdefaults__:
+            new.__kwdefaults__ = {n: self.capture(n, d) for n, d in value.__kwdefaults__.items() if n not in LENGTHS}
+        return new
+
+    def fresh(self, name: str) -> str:
+        """A name of the kernel for a captured value: its own, or with `_` and a number behind it if that is taken."""
+        base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name) or "value"
+        used = self.taken | {p.name for p, _ in self.parameters.values()}
+        candidate, n = base, 1
+        while candidate in used:
+            n += 1
+            candidate = f"{base}_{n}" if n > 2 else f"{base}_"
+        return candidate
+
+
+def _globals_read(code: types.CodeType) -> set[str]:
+    """Global names that a function or a function inside it reads."""
+    found = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            found |= _globals_read(const)
+    return found
+
+
+def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
+    """A score_mod that ends in where(cond, s, -inf) masks: the condition goes to keep, so that blocks can be left out."""
+    masks: list[Proxy] = []
+    minus_inf = Unary("-", INF)
+    while isinstance(result.expr, Call) and result.expr.func == Name("where"):
+        cond, x, y = result.expr.args
+        if y == minus_inf:
+            masks.append(Proxy(cond, BOOL, True))
+            result = Proxy(x, F32, True)
+        elif x == minus_inf:
+            masks.append(call("invert", (Proxy(cond, BOOL, True),), {}))
+            result = Proxy(y, F32, True)
+        else:
+            break
+    return result, masks
+
+
+def _split(result: Proxy) -> tuple[Expr, Expr]:
+    """score -> (score, factor of the base-2 logits). A factor known to be positive leaves the score and costs nothing per pair."""
+    if result.factor is not None and (result.factor.expr == Name("scale") or (result.factor.value or 0) > 0):
+        return result.core, Binary("*", result.factor.expr, Name("LOG2E"))
+    return result.expr, Name("LOG2E")
