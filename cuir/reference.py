@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from .ops import OPERATORS, TABLE, Op
 
@@ -76,20 +76,18 @@ def effects(op: Op) -> list[str]:
 
 def places(name: str) -> dict[str, str]:
     """Where the interpreter and the lowering give an entry its meaning: `file:line` by consumer, relative to the package."""
-    from .interp import ops as runs
-    from .lowering import ops as emits
+    from .interp.ops import RUNS
+    from .lowering.registry import Kind, emitter
 
+    emits = next(filter(None, (emitter(name, kind) for kind in get_args(Kind))), None)
     found = {}
-    for consumer, registry in (("interpreter", runs.RUNS), ("lowering", emits.EMITTERS)):
-        place = _where(registry.get(name))
-        if place:
-            found[consumer] = place
+    for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", emits)):
+        if function is not None:
+            found[consumer] = _where(function)
     return found
 
 
 def _where(function: Any) -> str:
-    if function is None:
-        return ""
     function = inspect.unwrap(function)
     file = Path(inspect.getsourcefile(function) or "")
     package = Path(__file__).parent.parent

@@ -21,7 +21,9 @@ def test_import_is_fast_and_loads_nothing_heavy() -> None:
         "seconds = time.perf_counter() - start\n"
         "print(json.dumps([seconds, sorted(set(sys.modules) - before)]))"
     )
-    best, loaded = min(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(2))
+    best, loaded = min(
+        json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(2)
+    )
     assert best < 0.2
     assert not {m.partition(".")[0] for m in loaded} & set(HEAVY)
 
