@@ -20,6 +20,7 @@ from .types import DTYPES
 
 if TYPE_CHECKING:
     from .spec import Specification
+    from .transfer import TransferResult
 
 Status = Literal["running", "done", "failed", "skipped"]
 Demand = Literal["auto", "yes", "no"]
@@ -128,12 +129,12 @@ class _Job:
     def run(self, compile: Demand, run: Demand) -> BridgeReport:
         self.demands(compile, run)
         try:
-            program, values = self.transfer()
-            checked = self.check(program)
-            self.verify(program)
+            transferred = self.transfer()
+            checked = self.check(transferred.program)
+            self.verify(transferred.program)
             cuda = self.lower(checked)
             self.compile(cuda, compile)
-            self.time(checked, values, run)
+            self.time(checked, transferred, run)
         except _Failed:
             pass
         self.summary()
@@ -183,7 +184,7 @@ class _Job:
         self.report.files[name] = str(path)
 
     # ---- the steps
-    def transfer(self) -> tuple[Program, Mapping[str, Any]]:
+    def transfer(self) -> TransferResult:
         from .printer import show
         from .transfer import transfer
 
@@ -196,7 +197,7 @@ class _Job:
             added = sum(line.startswith("+") and not line.startswith("+++") for line in result.diff.splitlines())
             removed = sum(line.startswith("-") and not line.startswith("---") for line in result.diff.splitlines())
             step.detail = f"{removed} lines of the origin became {added}" if added or removed else "the origin is this variant already"
-        return result.program, result.parameters
+        return result
 
     def check(self, program: Program) -> Checked:
         from .check import check
@@ -259,7 +260,7 @@ class _Job:
             self.write("resources.txt", compiled.resources.as_text())
             step.detail = compiled.resources.summary()
 
-    def time(self, checked: Checked, values: Mapping[str, Any], demand: Demand) -> None:
+    def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
         from .timing import compare, no_gpu
 
         reason = no_gpu()
@@ -272,7 +273,7 @@ class _Job:
                 )
             return
         with self.step("run") as step:
-            self.report.timing = compare(checked, self.spec, values)
+            self.report.timing = compare(checked, transferred)
             step.detail = self.report.timing["summary"]
 
     def skip(self, name: str, why: str) -> None:

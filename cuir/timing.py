@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .bind import TORCH
-from .checked import Checked, Const
+from .checked import Checked
 from .diagnostics import CuirError
 
 if TYPE_CHECKING:
     from .spec import Specification
+    from .transfer import TransferResult
 
 BATCH, HEADS, LENGTH = 2, 32, 8192  # Llama2-7B with 16k tokens: 32 heads, 8k keys
 REPEATS, WARM_UP = 20, 5
@@ -42,17 +43,20 @@ def need_gpu() -> None:
         )
 
 
-def compare(checked: Checked, specification: Specification, launch: Callable[..., Any]) -> dict[str, Any]:
-    """Checks `launch` (arguments by the kernel's parameter names) against float64 and times it beside scaled_dot_product_attention and FlexAttention.
+def compare(checked: Checked, transferred: TransferResult) -> dict[str, Any]:
+    """Compiles the kernel, checks it against float64 and times it beside scaled_dot_product_attention and FlexAttention.
 
     Returns rows of kernel, milliseconds (median) and TFLOP/s of unmasked pairs. Raises CuirError V401 if the numbers are wrong.
     """
-    error, yardstick = _check(checked, specification, launch)
+    from .api import compile
+
+    launch, specification = compile(checked), transferred.spec
+    error, yardstick = _check(checked, transferred, launch)
     dim, dtype = checked.consts["D"], TORCH[checked.consts["T"]]  # type: ignore[index]
     problem = _problem(BATCH, HEADS, LENGTH, int(dim), dtype)  # type: ignore[arg-type]
     lengths = _lengths(problem)
     flops = 4.0 * int(dim) * int(specification.mask(lengths, "cuda").sum(dtype=torch.int64))  # type: ignore[arg-type]
-    arguments = _arguments(problem, specification, checked.consts)
+    arguments = _arguments(problem, transferred)
     rows = [_row("this kernel", _median(lambda: launch(**arguments)), flops)]
     for name, call in _peers(problem, specification).items():
         rows.append(_row(name, _median(call), flops))
@@ -78,19 +82,16 @@ def _lengths(problem: Mapping[str, torch.Tensor]) -> Any:
     return lengths_of(problem["Q"], problem["K"])
 
 
-def _arguments(problem: Mapping[str, torch.Tensor], specification: Specification, consts: Mapping[str, Const]) -> dict[str, Any]:
+def _arguments(problem: Mapping[str, torch.Tensor], transferred: TransferResult) -> dict[str, Any]:
     q = problem["Q"]
-    values = {
-        n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in specification.values(_lengths(problem)).items() if n not in consts
-    }
     lse = torch.full(q.shape[:-1], math.nan, device="cuda")
-    return {**problem, "O": torch.full_like(q, math.nan), "LSE": lse, "scale": q.shape[-1] ** -0.5, **values}
+    return {**problem, "O": torch.full_like(q, math.nan), "LSE": lse, "scale": q.shape[-1] ** -0.5, **transferred.arguments(_lengths(problem), "cuda")}
 
 
-def _check(checked: Checked, specification: Specification, launch: Callable[..., Any]) -> tuple[float, float]:
+def _check(checked: Checked, transferred: TransferResult, launch: Callable[..., Any]) -> tuple[float, float]:
     """Relative errors of the kernel and of PyTorch in half precision, both against float64, on a ragged problem."""
     problem = _problem(1, 4, 1000, int(checked.consts["D"]), TORCH[checked.consts["T"]])  # type: ignore[arg-type, index]
-    arguments = _arguments(problem, specification, checked.consts)
+    specification, arguments = transferred.spec, _arguments(problem, transferred)
     launch(**arguments)
     q, k, v = (problem[n] for n in "QKV")
     wanted, _ = specification.reference(q, k, v, arguments["scale"])

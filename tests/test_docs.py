@@ -42,7 +42,7 @@ def test_the_python_of_the_language_page_runs(tmp_path: Path) -> None:
         [sys.executable, str(path)], capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""}
     )
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout == cuir.show(cuir.load(path))
+    assert shown.stdout == cuir.show(cuir.load(path)) + "\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
