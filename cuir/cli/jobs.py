@@ -138,8 +138,8 @@ def run(
     kernel: KernelName = None, const: Consts = None,
     dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)] = None,
     scalar: Annotated[list[str] | None, typer.Option("-s", "--scalar", help="a scalar of the kernel: -s scale=0.125", show_default=False)] = None,
-    schedule: Annotated[str, typer.Option("--schedule", help="in_order, random, or an adversarial policy")] = "in_order",
-    seed: Annotated[int, typer.Option("--seed", help="of the schedule")] = 0,
+    schedule: Annotated[str, typer.Option("--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY")] = "in_order",
+    grid: Annotated[int | None, typer.Option("--grid", help="how many CTAs (or clusters) run", show_default=False)] = None,
     data_seed: Annotated[int, typer.Option("--data-seed", help="of the random tensors")] = 0,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there (Chrome or Perfetto JSON)", show_default=False)] = None,
     on: Annotated[str, typer.Option("--on", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
@@ -150,7 +150,7 @@ def run(
     from .running import run_kernel
 
     result = run_kernel(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
-                        schedule=schedule, seed=seed, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
+                        schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
     if as_json:
         print_json({"ok": True, "diagnostics": [], **result})
         return

@@ -21,7 +21,7 @@ Number = int | float | bool
 
 def run_kernel(
     program: Program, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Number], scalars: Mapping[str, Number], *,
-    schedule: str, seed: int, data_seed: int, trace: Path | None, on: str,
+    schedule: str, grid: int | None, data_seed: int, trace: Path | None, on: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Makes tensors for the kernel (normal floats, zero integers), runs it, and says what it wrote. Raises CuirError."""
     if on not in ("interpreter", "gpu"):
@@ -30,7 +30,7 @@ def run_kernel(
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
     start = time.perf_counter()
-    events = _on_gpu(checked, arguments) if on == "gpu" else _interpreted(checked, arguments, schedule, seed, trace)
+    events = _on_gpu(checked, arguments) if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
     seconds = time.perf_counter() - start
     written = [t.name for t in checked.tensors if t.written]
     return {
@@ -39,7 +39,7 @@ def run_kernel(
         "seconds": seconds,
         "events": events,
         "outputs": [_describe(name, arguments[name]) for name in written],
-        "replay": f"--schedule {schedule} --seed {seed} --data-seed {data_seed}",
+        "replay": f"--schedule {schedule} --data-seed {data_seed}" + (f" --grid {grid}" if grid else ""),
         "trace": str(trace) if trace else None,
     }
 
@@ -49,19 +49,19 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
     missing = [d for d in checked.dims if d not in dims]
     if missing:
         raise CuirError.of(
-            "U111", f"the length of {', '.join(missing)} is not known", checked.origin.span, f"-d {','.join(f'{d}=...' for d in missing)}"
+            "U113", f"the length of {', '.join(missing)} is not known", checked.origin.span, f"-d {','.join(f'{d}=...' for d in missing)}"
         )
     unknown = [d for d in dims if d not in checked.dims]
     if unknown:
         raise CuirError.of(
-            "U111",
+            "U113",
             f"`{checked.name}` has no run-time dim {', '.join(unknown)}",
             checked.origin.span,
             f"it has: {', '.join(checked.dims) or 'none'}",
         )
     wrong = [d for d, n in dims.items() if type(n) is not int or n < 0]
     if wrong:
-        raise CuirError.of("U111", f"the length of `{wrong[0]}` is an integer >= 0, found {dims[wrong[0]]}")
+        raise CuirError.of("U113", f"the length of `{wrong[0]}` is an integer >= 0, found {dims[wrong[0]]}")
     needed = [s.name for s in checked.scalars]
     absent = [s for s in needed if s not in scalars]
     if absent:
@@ -79,10 +79,10 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
     return made
 
 
-def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, seed: int, trace: Path | None) -> str:
+def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, grid: int | None, trace: Path | None) -> str:
     from ..interp import Schedule, run
 
-    report = run(checked, arguments, schedule=Schedule(schedule, seed), trace=trace)
+    report = run(checked, arguments, grid=grid, schedule=Schedule.parse(schedule), trace=trace)
     return report.summary()
 
 
