@@ -1,0 +1,120 @@
+"""Engines: bulk copies, cp.async, bulk stores and tensor-core products, from issue until retired. Late effects happen late.
+
+An action holds what it needs to act at any time after its issue, reads its operands when it acts, and poisons its destination until then.
+Owns no rule about who must wait: that is the tracker's (races.py) and the group's (groups.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .barriers import Mbarrier
+from .memory import SharedRef
+from .races import Actor, Event, Record
+from .state import State
+from .tensors import BoxRef
+from .values import POISON
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+class Action(State):
+    """Something an engine does once, at a time of the scheduler's choice. `done` once it has acted."""
+
+    def __init__(self, actor: Actor):
+        self.actor = actor
+        self.acted = False
+        self.records: list[Record] = []  # late accesses to shared memory, retired by a wait
+        self.time = 0.0  # when it is over, by the cost model
+
+    def act(self, m: Machine) -> None:
+        if not self.acted:
+            self.acted = True
+            self.perform(m)
+
+    def perform(self, m: Machine) -> None:
+        raise NotImplementedError
+
+    def retire(self, m: Machine, event: Event) -> None:
+        """Whoever knows the event knows that the accesses are over."""
+        self.act(m)
+        for r in self.records:
+            r.done = event
+        m.retired(self)
+
+
+class Copy(Action):
+    """A box into shared memory: of one CTA, or of every CTA of the cluster, landing on a barrier of each (`bars`) or on a group of the worker."""
+
+    def __init__(self, actor: Actor, box: BoxRef, targets: list[SharedRef], bars: list[Mbarrier]):
+        super().__init__(actor)
+        self.box, self.targets, self.bars = box, targets, bars
+
+    def issue(self, m: Machine) -> None:
+        """The destination is undefined from now on, though writing it counts as done: who reads it early is told of the race."""
+        for ref in self.targets:
+            ref.values(m).fill_(POISON[ref.alloc.dtype])
+            m.shared[ref.cta].wrote(ref)
+
+    def perform(self, m: Machine) -> None:
+        first = self.targets[0].values(m)
+        self.box.tensor.read_box(m, self.actor, self.box, first, None)
+        for ref in self.targets[1:]:
+            ref.values(m).copy_(first)
+        for i, bar in enumerate(self.bars):
+            self.records[i].done = bar.land(m, self.targets[i].nbytes, self.actor.label, self.actor.span, self.time)
+        if self.bars:
+            m.retired(self)
+
+
+class Store(Action):
+    """A shared view to a box; it reads its source at any time until store_wait or the end."""
+
+    def __init__(self, actor: Actor, source: SharedRef, box: BoxRef, add: bool):
+        super().__init__(actor)
+        self.source, self.box, self.add = source, box, add
+
+    def perform(self, m: Machine) -> None:
+        self.box.tensor.write_box(m, self.actor, self.box, self.source.values(m), self.add, None)
+
+
+class Product(Action):
+    """a @ b + c on the tensor core. As a value of a name it is in flight until retired; its registers may be taken over by a later product."""
+
+    def __init__(self, actor: Actor, number: int, a: SharedRef | torch.Tensor, b: SharedRef, c: torch.Tensor | Product | None, names: tuple[str, ...]):
+        super().__init__(actor)
+        self.number, self.a, self.b, self.c = number, a, b, c
+        self.names = names  # that hold register operands
+        self.value: torch.Tensor | None = None
+        self.over = False  # retired by a wait
+        self.taken: Product | None = None
+
+    def perform(self, m: Machine) -> None:
+        c = self.c
+        if isinstance(c, Product):
+            c.act(m)
+            c = c.value
+        a = self.a.values(m) if isinstance(self.a, SharedRef) else self.a
+        self.value = product(a, self.b.values(m), c, m.lanes)
+        self.c = None
+
+
+class Taken(State):
+    """The value of a name whose registers a product took over."""
+
+    def __init__(self, by: Product):
+        self.by = by
+
+
+def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, lanes: int) -> torch.Tensor:
+    """a [lanes or 1, R, K] @ b [lanes or 1, K, C] + c, in float32; c is consumed."""
+    n = max(a.shape[0], b.shape[0], 1 if c is None else c.shape[0])
+    a, b = a.expand(n, -1, -1), b.expand(n, -1, -1)
+    if c is None:
+        return torch.bmm(a, b)
+    if c.shape[0] == n and c.is_contiguous():
+        return torch.baddbmm(c, a, b, out=c)
+    return torch.baddbmm(c.expand(n, -1, -1), a, b)

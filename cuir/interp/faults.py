@@ -1,0 +1,46 @@
+"""Faults of a running program as diagnostics: who, where in the text, in which CTAs, and how to replay. Owns no rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..diagnostics import CuirError, Diagnostic, Note
+from ..source import Span
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+def fault(
+    m: Machine, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
+) -> CuirError:
+    """The error to raise for one fault of a batch."""
+    return CuirError([diagnostic(m, code, message, span, hint, notes)])
+
+
+def diagnostic(
+    m: Machine, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
+) -> Diagnostic:
+    replay = f"replay: schedule={m.launch.schedule} grid={m.launch.grid}"
+    return Diagnostic(code, message, span, (*(Note(*n) for n in notes), Note(where(m)), Note(replay)), hint)
+
+
+def where(m: Machine) -> str:
+    """Which CTAs or clusters the batch holds, in words."""
+    kind = "cluster" if m.launch.checked.cluster > 1 else "CTA"
+    numbers = ranges(m.clusters)
+    return f"seen in {kind} {numbers}" if len(m.clusters) == 1 else f"seen in {kind}s {numbers}, which run as one batch"
+
+
+def ranges(numbers: np.ndarray) -> str:
+    """Sorted numbers as text: 0-3, 7."""
+    parts: list[list[int]] = []
+    for n in sorted(int(x) for x in numbers):
+        if parts and parts[-1][1] == n - 1:
+            parts[-1][1] = n
+        else:
+            parts.append([n, n])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -1,0 +1,147 @@
+"""A run of a checked kernel on tensors: binds, chooses grid and batches, runs them in turn. Owns what a run reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..bind import Argument, bind
+from ..checked import Checked
+from ..diagnostics import CuirError
+from ..nodes import Subscript
+from ..types import F32
+from ..views import root_name
+from ..walk import walk
+from .compile import Compiler
+from .machine import Launch, Machine, Program, Worker
+from .ops import RUNS
+from .schedule import Schedule
+from .tensors import TensorArg
+from .trace import Trace
+from .values import Diverge, f32, uniform
+
+LANES = 32  # CTAs that run as one batch at first: enough to amortise an instruction, few enough for the caches
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run did. Events are counted in every CTA."""
+
+    events: Mapping[str, int]  # bulk copies, products, arrivals, waits, ...
+    units: int  # of work that tiles(...) gave out
+    blocks: float  # products by volume, in QK^T and PV of a 128 x 128 block with 128 columns: 2 * 128^3 multiply-adds
+    grid: int  # CTAs, or clusters
+    workers: int  # of a CTA
+    batches: int
+    splits: int
+    schedule: str
+    seconds: float
+
+
+def run(
+    checked: Checked,
+    arguments: Mapping[str, Argument],
+    *,
+    grid: int | None = None,
+    schedule: Schedule | None = None,
+    trace: Trace | None = None,
+    detect: bool = True,
+    lanes: int = LANES,
+) -> RunReport:
+    """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
+
+    arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters); chosen from the work if left out. schedule: who acts
+    when; in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
+    consequences show in the results. lanes: CTAs of a batch at first. Raises CuirError: a bad call (U...), or the first fault of the program
+    (M, R, S, D: memory, races, barrier protocol, deadlock).
+    """
+    begin = time.perf_counter()
+    schedule = schedule or Schedule()
+    bound = bind(checked.origin, arguments, dict(checked.consts))
+    device = bound.device or torch.device("cpu")
+    read = _read_tensors(checked)
+    tensors = {p.name: TensorArg(p, arguments[p.name].detach(), p.name in read) for p in checked.tensors}  # type: ignore[union-attr]
+    values: dict[str, object] = dict(bound.dims)
+    for p in checked.scalars:
+        given = arguments[p.name]
+        values[p.name] = f32(float(given)) if p.dtype == F32 else given  # type: ignore[arg-type]
+    compiler = Compiler(checked, tensors, device, trace is not None)
+    before = compiler.body(checked.declarations)
+    programs = []
+    for role in checked.roles:
+        code = list(before)
+        compiler.block(role.body, code)
+        programs.append(Program(role.name, role.workers, role.threads, role.index, code))
+    launch = Launch(checked, tensors, values, programs, device, schedule, 1, [range(1)], detect, trace)
+    with np.errstate(all="ignore"), torch.no_grad():
+        units = _plan(launch, compiler, before, grid)
+        for first in range(0, launch.grid, max(1, lanes)):
+            _finish(Machine(launch, np.arange(first, min(launch.grid, first + max(1, lanes)))))
+    workers = sum(p.workers for p in programs)
+    return RunReport(
+        dict(launch.counts), units, launch.area / 2, launch.grid, workers, launch.batches, launch.splits, str(schedule), time.perf_counter() - begin
+    )
+
+
+def _finish(machine: Machine) -> None:
+    """Runs a batch and all batches that it splits into."""
+    waiting = [machine]
+    while waiting:
+        batch = waiting.pop()
+        try:
+            batch.run()
+        except Diverge as diverged:
+            waiting.extend(reversed(batch.split(diverged)))
+
+
+def _plan(launch: Launch, compiler: Compiler, before: list, grid: int | None) -> int:
+    """Settles the grid and who does which unit of work; returns their number."""
+    tiles = launch.checked.tiles
+    if grid is not None and (not isinstance(grid, int) or isinstance(grid, bool) or grid < 1):
+        raise CuirError.of("U112", f"grid must be a positive integer, found {grid!r}")
+    if tiles is None:
+        launch.grid = grid or 1
+        launch.work = [range(0)] * launch.grid
+        return launch.grid
+    scratch = Machine(launch, np.zeros(1, dtype=np.int64))
+    launch.batches = 0
+    launch.counts.clear()
+    w: Worker = scratch.workers[0]
+    for instruction in before:
+        instruction(w)
+    count = max(0, uniform(compiler.expr(tiles.count)(w)))
+    launch.grid = grid if grid is not None else chosen_grid(count)
+    launch.work = RUNS["tiles"](launch.schedule, count, launch.grid, tiles.dynamic)
+    return count
+
+
+def chosen_grid(count: int) -> int:
+    """A power of two up to 32 that leaves each CTA at least two units of work where there are enough: barriers then see several rounds."""
+    grid = 1
+    while grid < 32 and grid * 4 <= count:
+        grid *= 2
+    return grid
+
+
+def _read_tensors(checked: Checked) -> set[str]:
+    """Names of tensors that the kernel reads somewhere: roots of places other than the targets of stores."""
+    found: set[str] = set()
+    names = {p.name for p in checked.tensors}
+    for role in checked.roles:
+        for stmt in role.body:
+            targets = set()
+            for n in walk(stmt):
+                bound = checked.calls.get(id(n))
+                if bound is not None:
+                    for access in bound.op.effects.accesses:
+                        root = root_name(bound.args[access.arg]) if access.arg in bound.args else None
+                        if root in names and access.mode == "read":
+                            found.add(root)
+                        targets.add(id(bound.args.get(access.arg)))
+            found |= {root for n in walk(stmt) if isinstance(n, Subscript) and id(n) not in targets and (root := root_name(n)) in names}
+    return found
+

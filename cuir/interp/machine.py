@@ -1,0 +1,260 @@
+"""The machine of one batch: workers, shared memory, barriers and engines of L clusters that take the same control flow, and its main loop.
+
+A worker is (pc, frame) over code made by compile.py, so that a batch can be copied and split at any statement. Owns no meaning of a primitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..checked import Checked
+from ..diagnostics import CuirError
+from ..source import Span
+from .agents import Action, Copy
+from .barriers import Mbarrier, NamedBarrier
+from .clocks import Clock
+from .faults import diagnostic, fault
+from .groups import Groups
+from .memory import Shared
+from .races import Actor, Tracker
+from .registry import RUNS
+from .schedule import Picker, Schedule
+from .state import State, select
+from .tensors import TensorArg
+from .values import Diverge
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+GO, BLOCK, POINT = 0, 1, 2  # what an instruction says: go on, blocked (run it again), done and a point where others may act
+Instruction = Callable[["Worker"], int | None]
+
+
+@dataclass
+class Program:
+    """The code of a role."""
+
+    name: str
+    workers: int
+    threads: int
+    index: str | None
+    code: list[Instruction]
+
+
+@dataclass
+class Launch:
+    """What all batches of a run share."""
+
+    checked: Checked
+    tensors: dict[str, TensorArg]
+    values: dict[str, Any]  # runtime dims and scalars
+    programs: list[Program]
+    device: torch.device
+    schedule: Schedule
+    grid: int
+    work: Sequence[Sequence[int]]  # units of work of each cluster
+    detect: bool = True
+    trace: Trace | None = None
+    counts: dict[str, int] = field(default_factory=dict)  # events, each counted in every lane
+    batches: int = 0
+    splits: int = 0
+    area: float = 0.0  # of products, in 128 x 128 x 128
+
+
+class Block(State):
+    """Why a worker does not go on, for reports and for the trace."""
+
+    def __init__(self, barrier: Mbarrier | NamedBarrier, phase: int, span: Span):
+        self.barrier, self.phase, self.span = barrier, phase, span
+
+
+class Worker(State):
+    def __init__(self, m: Machine, number: int, cta: int, program: Program, index: int, clock: Clock):
+        self.m, self.number, self.cta, self.program, self.index, self.clock = m, number, cta, program, index, clock
+        self.code = program.code
+        self.label = f"{program.name}[{index}]" + (f" of CTA {cta}" if m.launch.checked.cluster > 1 else "")
+        self.frame: dict[str, Any] = dict(m.launch.values)
+        if program.index is not None:
+            self.frame[program.index] = index
+        self.pc = 0
+        self.finished = False
+        self.block: Block | None = None
+        self.blocked_at = -1  # the machine's version when it last blocked
+        self.ticket: int | None = None  # the generation of a named barrier that it waits in
+        self.groups = Groups()
+        self.time = 0.0
+        self.started = 0.0  # when it came to the named barrier it waits at
+
+    def event(self) -> tuple[int, int]:
+        """What the worker does now, as an event that others learn of through its next release."""
+        return self.number, self.clock.known[self.number]
+
+    def released(self) -> None:
+        """What follows was not told to anyone yet."""
+        self.clock.known[self.number] += 1
+
+    def fence(self) -> None:
+        self.clock.fenced[self.number] = self.clock.known[self.number]
+        self.released()
+
+    def actor(self, span: Span, what: str) -> Actor:
+        return Actor(self.number, self.label, self.clock, span, what)
+
+    def engine(self, kind: str, span: Span, what: str) -> Actor:
+        """An engine that acts for this worker, with what it knows now."""
+        self.m.engines += 1
+        return Actor(self.number, f"{kind} #{self.m.engines} by {self.label}", self.clock.copy(), span, what)
+
+
+class Machine(State):
+    """A batch: `clusters` [L] are the lanes."""
+
+    def __init__(self, launch: Launch, clusters: np.ndarray):
+        self.launch, self.clusters = launch, clusters
+        checked = launch.checked
+        ctas = checked.cluster
+        per_cta = sum(p.workers for p in launch.programs)
+        workers = per_cta * ctas
+        rings = [(b, cta) for cta in range(ctas) for b in checked.barriers.values()]
+        entries = sum(b.stages or 1 for b, _ in rings if b.kind == "mbarrier")
+        self.shared: list[Shared] = [RUNS["shared"](checked.shared, len(clusters), launch.device) for _ in range(ctas)]
+        self.trackers = [Tracker() for _ in range(ctas)]
+        self.barriers: dict[tuple[str, int], list[Mbarrier | NamedBarrier]] = {}
+        entry = workers
+        for b, cta in rings:
+            ring: list[Mbarrier | NamedBarrier] = []
+            for stage in range(b.stages or 1):
+                text = b.name + (f"[{stage}]" if b.stages is not None else "") + (f" of CTA {cta}" if ctas > 1 else "")
+                ring.append(RUNS[b.kind](b, text, entry, workers, entries))
+                entry += b.kind == "mbarrier"
+            self.barriers[b.name, cta] = ring
+        self.joins = [NamedBarrier("sync()", per_cta, None, workers, entries) for _ in range(ctas)]
+        self.engines = 0
+        self.products = 0
+        self.version = 0
+        self.pending: list[Action] = []  # issued, not acted, free to act now
+        self.picker = Picker(launch.schedule, workers, int(clusters[0]))
+        self.engine_time: dict[str, float] = {}  # when each engine is free, by the cost model
+        self.number = launch.batches
+        launch.batches += 1
+        self.workers: list[Worker] = []
+        for cta in range(ctas):
+            for program in launch.programs:
+                self.workers += RUNS["role"](self, program, cta, len(self.workers), workers, entries)
+
+    @property
+    def lanes(self) -> int:
+        return len(self.clusters)
+
+    def changed(self) -> None:
+        """Something happened that blocked workers may have waited for."""
+        self.version += 1
+
+    def count(self, what: str) -> None:
+        counts = self.launch.counts
+        counts[what] = counts.get(what, 0) + len(self.clusters)
+
+    # ---- engines
+    def issue(self, action: Action) -> None:
+        """An engine has been told what to do; the schedule says when it does it."""
+        timing = self.picker.timing
+        if timing == "early":
+            action.act(self)
+        elif timing == "any" or (isinstance(action, Copy) and action.bars):
+            self.pending.append(action)
+
+    def retired(self, action: Action) -> None:
+        if action in self.pending:
+            self.pending.remove(action)
+
+    # ---- the main loop
+    def run(self) -> None:
+        """Runs to the end of all workers. Raises Diverge when lanes part (call `split`), CuirError on a fault."""
+        picker = self.picker
+        everyone = [w.number for w in self.workers]
+        while True:
+            alive = [n for n in everyone if not self.workers[n].finished]
+            if not alive and not self.pending:
+                break
+            runnable = [n for n in alive if self.workers[n].block is None or self.workers[n].blocked_at != self.version]
+            if not runnable and not self.pending:
+                raise self.deadlock()
+            kind, n = picker.pick(runnable, len(self.pending))
+            if kind == "worker":
+                self.advance(self.workers[n], picker.until_blocked)
+            else:
+                action = self.pending.pop(n)
+                action.act(self)
+                self.changed()
+        self.finish()
+
+    def advance(self, w: Worker, until_blocked: bool) -> None:
+        """Runs a worker until it blocks, ends, or reaches a point where the schedule may choose anew."""
+        code, last = w.code, len(w.code)
+        pc = w.pc
+        try:
+            while True:
+                pc = w.pc
+                if pc == last:
+                    w.groups.finish(self, w)
+                    w.finished = True
+                    return
+                w.pc = pc + 1
+                said = code[pc](w)
+                if said:
+                    if said == BLOCK:
+                        w.pc = pc
+                        w.blocked_at = self.version
+                        return
+                    w.block = None
+                    if not until_blocked:
+                        return
+        except Diverge:
+            w.pc = pc
+            raise
+
+    def finish(self) -> None:
+        """All workers are at their end: bulk stores complete, and no copy may still be in flight."""
+        for w in self.workers:
+            w.groups.drain_stores(self, w)
+        if not self.launch.detect:
+            return
+        for ring in self.barriers.values():
+            for bar in ring:
+                if isinstance(bar, Mbarrier) and bar.used_phase >= 0 and not any(w.clock.known[bar.entry] >= bar.used_phase for w in self.workers):
+                    assert bar.user is not None
+                    raise fault(self, "M403", f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",
+                                bar.user.span, "every copy is waited for before the end")  # fmt: skip
+
+    def split(self, diverged: Diverge) -> list[Machine]:
+        """This batch as smaller ones, each going its own way."""
+        self.launch.splits += 1
+        parts = [select(self, part, self.lanes) for part in diverged.parts]
+        for part in parts[1:]:
+            part.number = self.launch.batches
+            self.launch.batches += 1
+        return parts
+
+    def deadlock(self) -> CuirError:
+        """One report for each blocked worker."""
+        found = []
+        for w in self.workers:
+            b = w.block
+            if w.finished or b is None:
+                continue
+            bar = b.barrier
+            if isinstance(bar, Mbarrier):
+                message = f"deadlock: {w.label} waits for phase {b.phase} of `{bar.text}`, which is in phase {bar.phase} with {bar.missing()}"
+            else:
+                message = f"deadlock: {w.label} waits at `{bar.text}`, where {len(bar.arrivals)} of {bar.count} have arrived"
+            notes = [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last else [("nobody ever arrived", bar.span)]
+            ended = [x.label for x in self.workers if x.finished]
+            if ended:
+                notes.append((f"already at their end: {', '.join(ended)}", None))
+            found.append(diagnostic(self, "D401", message, b.span, "every wait needs its arrivals (and bytes) on every path, for empty tiles too", notes))
+        return CuirError(found)

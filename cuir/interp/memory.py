@@ -1,0 +1,121 @@
+"""Shared memory of a CTA: arrays as values, which bytes a view covers, which bytes are defined. Owns the panelled layout's addresses.
+
+f16 and bf16 arrays are held as float32 (values rounded to the dtype), so that a product needs no conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..checked import SharedAlloc
+from ..source import Span
+from ..types import PANEL_BYTES
+from .faults import fault
+from .races import Intervals
+from .state import State
+from .values import HELD, POISON
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+@dataclass(frozen=True)
+class SharedRef:
+    """A view of a shared array of one CTA of the cluster: its index into the held array, and the bytes it covers."""
+
+    cta: int
+    alloc: SharedAlloc
+    index: tuple[int | slice, ...]
+    transposed: bool
+    intervals: Intervals
+    nbytes: int
+    text: str
+
+    def values(self, m: Machine) -> torch.Tensor:
+        """[lanes, R, C], a view of the held array."""
+        t = m.shared[self.cta].arrays[self.alloc.name][(slice(None), *self.index)]
+        return t.transpose(1, 2) if self.transposed else t
+
+    def at(self, cta: int) -> SharedRef:
+        """The same place in another CTA of the cluster."""
+        return self if cta == self.cta else replace(self, cta=cta)
+
+
+class Shared(State):
+    """The arrays of one CTA in all lanes, poisoned until written."""
+
+    def __init__(self, allocs: Mapping[str, SharedAlloc], lanes: int, device: torch.device):
+        self.arrays = {a.name: torch.full((lanes, *a.dims), POISON[a.dtype], dtype=HELD[a.dtype], device=device) for a in allocs.values()}
+        self.defined = {a.name: bytearray(a.nbytes) for a in allocs.values()}
+        self.aliases = {
+            a.name: tuple(b for b in allocs.values() if b is not a and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes)
+            for a in allocs.values()
+        }
+
+    def require_defined(self, m: Machine, ref: SharedRef, span: Span, who: str) -> None:
+        """Raises CuirError M401 if a byte of the view was never written, or was last written through an array over it."""
+        defined, base = self.defined[ref.alloc.name], ref.alloc.offset
+        if m.launch.detect and any(defined.find(0, lo - base, hi - base) >= 0 for lo, hi in ref.intervals):
+            others = [a.name for a in self.aliases[ref.alloc.name]]
+            over = f", or was overwritten through {' or '.join(f'`{n}`' for n in others)}" if others else ""
+            raise fault(m, "M401", f"{who} reads `{ref.text}`, which was never written{over}", span, "write it before, on every path and in every tile",
+                        [(f"`{ref.alloc.name}` is declared here", ref.alloc.span)])  # fmt: skip
+
+    def wrote(self, ref: SharedRef) -> None:
+        """The view is defined now, and what lies over the same bytes is not."""
+        defined, base = self.defined[ref.alloc.name], ref.alloc.offset
+        for lo, hi in ref.intervals:
+            defined[lo - base : hi - base] = b"\1" * (hi - lo)
+        for other in self.aliases[ref.alloc.name]:
+            theirs = self.defined[other.name]
+            for lo, hi in ref.intervals:
+                a, b = max(0, lo - other.offset), min(len(theirs), hi - other.offset)
+                if a < b:
+                    theirs[a:b] = bytes(b - a)
+
+
+def nbytes(alloc_cols: int, rows: int, itemsize: int) -> int:
+    """Bytes of rows of shared memory, each padded to 16 bytes."""
+    return rows * (-(-alloc_cols * itemsize // 16) * 16)
+
+
+def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Intervals:
+    """The byte ranges that a view covers, from the start of the CTA's shared memory, merged where they touch.
+
+    index: an int or a slice with known bounds for each dim. Layout: see `SharedAlloc`.
+    """
+    *lead, row, col = [0, *index] if len(alloc.dims) == 1 else index
+    stages = [0]
+    for dim, i in zip(alloc.dims, lead if len(alloc.dims) > 1 else [], strict=False):
+        stages = [s * dim + k for s in stages for k in _span(i)]
+    rows, cols = _span(row), _span(col)
+    size = alloc.dtype.itemsize
+    found: list[tuple[int, int]] = []
+    for stage in stages:
+        base = alloc.offset + stage * alloc.rows * alloc.row_bytes
+        if alloc.panelled:
+            width = PANEL_BYTES // size
+            for panel in range(cols.start // width, (cols.stop - 1) // width + 1):
+                start = base + panel * alloc.rows * PANEL_BYTES
+                first, last = max(cols.start, panel * width) - panel * width, min(cols.stop, (panel + 1) * width) - panel * width
+                if last - first == width:
+                    found.append((start + rows.start * PANEL_BYTES, start + rows.stop * PANEL_BYTES))
+                else:
+                    found.extend((start + r * PANEL_BYTES + first * size, start + r * PANEL_BYTES + last * size) for r in rows)
+        else:
+            found.extend((base + r * alloc.row_bytes + cols.start * size, base + r * alloc.row_bytes + cols.stop * size) for r in rows)
+    merged: list[tuple[int, int]] = []
+    for lo, hi in sorted(found):
+        if merged and merged[-1][1] == lo:
+            merged[-1] = (merged[-1][0], hi)
+        else:
+            merged.append((lo, hi))
+    return tuple(merged)
+
+
+def _span(i: int | slice) -> range:
+    return range(i.start, i.stop) if isinstance(i, slice) else range(i, i + 1)

@@ -1,0 +1,111 @@
+"""Bulk copies and stores of the copy engine, and cp.async."""
+
+from __future__ import annotations
+
+from ..agents import Copy, Store
+from ..compile import Evaluate, Site
+from ..machine import GO, POINT, Worker
+from ..places import barrier_place, box_place, peers, shared_place, touch
+from ..registry import runs
+
+
+@runs("copy_async.bulk")
+def copy_bulk(site: Site) -> Evaluate:
+    box, shared, bar, op, span = box_place(site, "box"), shared_place(site, "shared"), barrier_place(site, "bar"), site.op, site.span
+    cluster = bool(site.const("cluster", False))
+
+    def run(w: Worker) -> int:
+        m = w.m
+        ref, source, target = shared(w), box(w), bar(w)
+        bars = peers(m, w, target, site) if cluster else [target]
+        refs = [ref.at(cta) for cta in range(len(bars))] if cluster else [ref]
+        actor = w.engine("bulk copy", span, "the copy")
+        action = Copy(actor, source, refs, bars)
+        for r, b in zip(refs, bars):
+            action.records += touch(op, w, actor, {"shared": r}, None, f"a wait for its phase of `{b.text}`")
+        action.issue(m)
+        m.count("bulk copies")
+        if m.launch.trace is not None:
+            m.launch.trace.copy(m, w, action, source.text)
+        m.issue(action)
+        return POINT
+
+    return run
+
+
+@runs("copy_async.cp")
+def copy_cp(site: Site) -> Evaluate:
+    box, shared, op, span = box_place(site, "box"), shared_place(site, "shared"), site.op, site.span
+
+    def run(w: Worker) -> int:
+        m = w.m
+        ref, source = shared(w), box(w)
+        actor = w.engine("cp.async", span, "the copy")
+        action = Copy(actor, source, [ref], [])
+        action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls copy_commit and copy_wait")
+        action.issue(m)
+        w.groups.open.append(action)
+        m.count("cp.async copies")
+        if m.launch.trace is not None:
+            m.launch.trace.copy(m, w, action, source.text)
+        m.issue(action)
+        return GO
+
+    return run
+
+
+@runs("copy_commit")
+def copy_commit(site: Site) -> Evaluate:
+    def run(w: Worker) -> int:
+        w.groups.commit()
+        return GO
+
+    return run
+
+
+@runs("copy_wait")
+def copy_wait(site: Site) -> Evaluate:
+    keep, span = site.const("n"), site.span
+
+    def run(w: Worker) -> int:
+        start = w.time
+        w.groups.drain_copies(w.m, w, keep)
+        if w.m.launch.trace is not None:
+            w.m.launch.trace.waited(w.m, w, start, "copy_wait", span)
+        return POINT
+
+    return run
+
+
+@runs("store_async")
+def store_async(site: Site) -> Evaluate:
+    shared, box, op, span, add = shared_place(site, "shared"), box_place(site, "box"), site.op, site.span, bool(site.const("add", False))
+
+    def run(w: Worker) -> int:
+        m = w.m
+        ref, target = shared(w), box(w)
+        actor = w.engine("bulk store", span, "the store")
+        action = Store(actor, ref, target, add)
+        action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls store_wait")
+        w.groups.stores.append(action)
+        m.count("bulk stores")
+        if m.launch.trace is not None:
+            m.launch.trace.store(m, w, action, ref.nbytes, target.text)
+        m.issue(action)
+        return POINT
+
+    return run
+
+
+@runs("store_wait")
+def store_wait(site: Site) -> Evaluate:
+    span = site.span
+
+    def run(w: Worker) -> int:
+        start = w.time
+        w.groups.drain_stores(w.m, w)
+        if w.m.launch.trace is not None:
+            w.m.launch.trace.waited(w.m, w, start, "store_wait", span)
+        return POINT
+
+    return run

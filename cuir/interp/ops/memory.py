@@ -1,0 +1,149 @@
+"""Ordinary memory: arrays in shared memory, register tiles made from nothing, loads and stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...types import GlobalView, Scalar, SharedView, TileType
+from ..compile import Evaluate, Site
+from ..machine import GO, Worker
+from ..memory import Shared, nbytes
+from ..places import box_place, indices_of, is_shared, shared_place, tensor_of, touch
+from ..registry import runs
+from ..tensors import BoxRef
+from ..values import HELD, collapse, tile_operand
+
+runs("shared")(Shared)
+
+
+@runs("nbytes")
+def size_of(site: Site) -> Evaluate:
+    t = site.type("x")
+    assert isinstance(t, SharedView)
+    rows = 1
+    for d in t.dims[:-1]:
+        rows *= d
+    size = nbytes(t.dims[-1], rows, t.dtype.itemsize)
+    return lambda w: size
+
+
+@runs("zeros")
+def zeros(site: Site) -> Evaluate:
+    t, device = site.result(), site.device
+    assert isinstance(t, TileType)
+    return lambda w: torch.zeros((1, t.rows, t.cols), dtype=HELD[t.dtype], device=device)
+
+
+@runs("full")
+def full(site: Site) -> Evaluate:
+    t, device, value = site.result(), site.device, site.value("value")
+    assert isinstance(t, TileType)
+    held = HELD[t.dtype]
+
+    def run(w: Worker) -> torch.Tensor:
+        v = tile_operand(value(w), device)
+        if isinstance(v, torch.Tensor):
+            return v.to(held).expand(-1, t.rows, t.cols).contiguous()
+        return torch.full((1, t.rows, t.cols), v, dtype=held, device=device)
+
+    return run
+
+
+@runs("rows")
+def rows(site: Site) -> Evaluate:
+    n, device = site.const("n"), site.device
+    return lambda w: torch.arange(n, dtype=torch.int32, device=device).reshape(1, n, 1)
+
+
+@runs("cols")
+def cols(site: Site) -> Evaluate:
+    n, device = site.const("n"), site.device
+    return lambda w: torch.arange(n, dtype=torch.int32, device=device).reshape(1, 1, n)
+
+
+@runs("load")
+def load(site: Site) -> Evaluate:
+    op, span = site.op, site.span
+    if site.is_shared("view"):
+        place = shared_place(site, "view")
+
+        def load_shared(w: Worker) -> torch.Tensor:
+            ref = place(w)
+            touch(op, w, w.actor(span, "the load"), {"view": ref}, w.event())
+            return ref.values(w.m).clone(memory_format=torch.contiguous_format)
+
+        return load_shared
+    box, t = box_place(site, "view"), site.result()
+    assert isinstance(t, TileType)
+
+    def load_tensor(w: Worker) -> torch.Tensor:
+        out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device)
+        ref = box(w)
+        ref.tensor.read_box(w.m, w.actor(span, "the load"), ref, out, w.event())
+        return out
+
+    return load_tensor
+
+
+@runs("store")
+def store(site: Site) -> Evaluate:
+    op, span, value = site.op, site.span, site.value("tile")
+    mask = site.value("mask") if site.has("mask") else None
+    add = bool(site.const("add", False))
+    place = site.type("place")
+    if is_shared(site, "place"):
+        at = shared_place(site, "place")
+
+        def store_shared(w: Worker) -> int:
+            ref, v, keep = at(w), tile_operand(value(w), site.device), mask(w) if mask else None
+            touch(op, w, w.actor(span, "the store"), {"place": ref}, w.event())
+            target = ref.values(w.m)
+            if keep is not None:
+                v = torch.where(keep, v, target)
+            if isinstance(v, torch.Tensor):
+                target.copy_(v.reshape(v.shape[0], *target.shape[1:]))
+            else:
+                target.fill_(v)
+            w.m.shared[ref.cta].wrote(ref)
+            return GO
+
+        return store_shared
+    if isinstance(place, GlobalView):
+        box = box_place(site, "place")
+
+        def store_box(w: Worker) -> int:
+            ref, v = box(w), value(w)
+            if mask is None:
+                ref.tensor.write_box(w.m, w.actor(span, "the store"), ref, v, add, w.event())
+            else:
+                ref.tensor.scatter(w.m, w.actor(span, "the store"), _coordinates(ref, v), v, mask(w), add)
+            return GO
+
+        return store_box
+    tensor, indices = tensor_of(site, "place"), indices_of(site, "place")
+    single = isinstance(place, Scalar)
+
+    def store_elements(w: Worker) -> int:
+        where: list[Any] = [collapse(i(w)) for i in indices]
+        v = value(w)
+        actor = w.actor(span, "the store")
+        if single:
+            tensor.set_element(w.m, actor, where, collapse(v), add)
+        else:
+            tensor.scatter(w.m, actor, where, v, mask(w) if mask else None, add)
+        return GO
+
+    return store_elements
+
+
+def _coordinates(ref: BoxRef, v: torch.Tensor) -> list[Any]:
+    """Index tiles of a box's elements, one for each dim of the tensor, laid out as the tile [lanes, R, C]."""
+    linear = torch.arange(v.shape[1] * v.shape[2], device=v.device).reshape(1, v.shape[1], v.shape[2])
+    found: list[Any] = []
+    inner = linear.numel()
+    for start, size in zip(ref.starts, ref.sizes):
+        inner //= size
+        found.append(linear // inner % size + tile_operand(start, v.device))
+    return found

@@ -1,0 +1,188 @@
+"""Operators on scalars and tiles, elements and gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...nodes import Binary, Expr, Subscript
+from ...types import BOOL, DType, TileType
+from ...walk import walk
+from ..compile import Evaluate, Site
+from ..faults import fault
+from ..machine import Worker
+from ..places import indices_of, is_shared, shared_place, tensor_of, touch
+from ..registry import runs
+from ..values import COMPARE, FLOAT, INTEGER, DivisionByZero, collapse, round_to, tile_operand, uniform, wrap
+
+
+def _checked_divisor(y: Any) -> Any:
+    if (y == 0).any() if isinstance(y, torch.Tensor) else y == 0:
+        raise DivisionByZero
+    return y
+
+
+def _floor_divide(x: Any, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.div(x, _checked_divisor(y), rounding_mode="floor", out=out)
+
+
+def _remainder(x: Any, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.remainder(x, _checked_divisor(y), out=out)
+
+
+TILE: dict[str, Callable[..., torch.Tensor]] = {
+    "+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.true_divide, "//": _floor_divide, "%": _remainder,
+    "&": torch.bitwise_and, "|": torch.bitwise_or, "^": torch.bitwise_xor,
+    "==": torch.eq, "!=": torch.ne, "<": torch.lt, "<=": torch.le, ">": torch.gt, ">=": torch.ge,
+}  # fmt: skip
+FLOAT_TILE: dict[str, Callable[..., torch.Tensor]] = {"min": torch.fmin, "max": torch.fmax}  # a NaN loses
+INTEGER_TILE: dict[str, Callable[..., torch.Tensor]] = {"min": torch.minimum, "max": torch.maximum}
+
+
+def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DType, name: str, result: DType) -> Evaluate:
+    """x (name) y elementwise on tiles or a tile and a scalar. fx, fy: that operand's tensor may be overwritten."""
+    function = TILE.get(name) or (FLOAT_TILE if dtype.is_float else INTEGER_TILE)[name]
+    device, swap, tensors_only = site.device, name in "+*&|^", name in ("min", "max")
+    reuse_x, reuse_y = fx and result == dtype, fy and result == dtype
+    rounds = result.is_float and result.itemsize == 2
+    held = torch.float32 if dtype.is_float else torch.bool if dtype == BOOL else torch.int32
+
+    def run(w: Worker) -> torch.Tensor:
+        a, b = x(w), y(w)
+        if a.__class__ is not torch.Tensor:
+            a = tile_operand(a, device)
+            if swap and b.__class__ is torch.Tensor and a.__class__ is not torch.Tensor:
+                a, b = b, a
+                into = a if reuse_y else None
+                out = function(a, b, out=into)
+                return round_to(out, result) if rounds else out
+            if a.__class__ is not torch.Tensor:
+                a = torch.tensor(a, dtype=held, device=device)
+        elif b.__class__ is not torch.Tensor:
+            b = tile_operand(b, device)
+            if tensors_only and b.__class__ is not torch.Tensor:
+                b = torch.tensor(b, dtype=held, device=device)
+        if reuse_x and a.dim() == 3 and (b.__class__ is not torch.Tensor or _spans(a, b)):
+            out = function(a, b, out=a)
+        elif reuse_y and b.__class__ is torch.Tensor and b.dim() == 3 and _spans(b, a):
+            out = function(a, b, out=b)
+        else:
+            out = function(a, b)
+        return round_to(out, result) if rounds else out
+
+    return run
+
+
+def _spans(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Has the result of broadcasting the shape of `a`?"""
+    return b.dim() == 0 or (a.shape[0] >= b.shape[0] and a.shape[1] >= b.shape[1] and a.shape[2] >= b.shape[2])
+
+
+@runs("+", "-", "*", "/", "//", "%", "&", "|", "^", "==", "!=", "<", "<=", ">", ">=")
+def binary(site: Site) -> Evaluate:
+    x, y, result, dtype = site.value("x"), site.value("y"), site.result(), site.dtype("x")
+    name = site.op.name
+    if isinstance(result, TileType):
+        return combine(site, x, y, site.fresh("x"), site.fresh("y"), dtype, name, result.dtype)
+    function = COMPARE.get(name) or (FLOAT if dtype.is_float else INTEGER)[name]
+    return lambda w: function(x(w), y(w))
+
+
+@runs("neg")
+def negate(site: Site) -> Evaluate:
+    x, dtype = site.value("x"), site.dtype("x")
+    if isinstance(site.result(), TileType):
+        return lambda w: torch.neg(x(w))
+    return (lambda w: -x(w)) if dtype.is_float else (lambda w: wrap(-x(w)))
+
+
+@runs("~")
+def invert(site: Site) -> Evaluate:
+    x = site.value("x")
+    if isinstance(site.result(), TileType):
+        return lambda w: torch.bitwise_not(x(w))
+    if site.dtype("x") == BOOL:
+        return lambda w: _not(x(w))
+    return lambda w: ~x(w)
+
+
+def _not(v: Any) -> Any:
+    return ~v if v.__class__ is np.ndarray else not v
+
+
+@runs("not")
+def logical_not(site: Site) -> Evaluate:
+    x = site.value("x")
+    return lambda w: _not(x(w))
+
+
+def lazy(e: Expr) -> bool:
+    """Must this side stay unevaluated when it is not chosen, because it could fail?"""
+    return any(isinstance(n, Subscript) or (isinstance(n, Binary) and n.op in ("//", "%")) for n in walk(e))
+
+
+@runs("and", "or")
+def logic(site: Site) -> Evaluate:
+    x, y, decided, keep = site.value("x"), site.value("y"), site.op.name == "or", lazy(site.args["y"])
+
+    def run(w: Worker) -> Any:
+        a = collapse(x(w))
+        if a.__class__ is np.ndarray:
+            if not keep:
+                return np.logical_or(a, y(w)) if decided else np.logical_and(a, y(w))
+            a = uniform(a)
+        return a if a == decided else y(w)
+
+    return run
+
+
+@runs("ifexp")
+def choice(site: Site) -> Evaluate:
+    cond, x, y = site.value("cond"), site.value("x"), site.value("y")
+    keep = lazy(site.args["x"]) or lazy(site.args["y"])
+
+    def run(w: Worker) -> Any:
+        c = collapse(cond(w))
+        if c.__class__ is np.ndarray:
+            if not keep:
+                return np.where(c, x(w), y(w))
+            c = uniform(c)
+        return x(w) if c else y(w)
+
+    return run
+
+
+@runs("element")
+def element(site: Site) -> Evaluate:
+    span, op = site.span, site.op
+    if is_shared(site, "place"):
+        place = shared_place(site, "place")
+
+        def read_shared(w: Worker) -> Any:
+            ref = place(w)
+            touch(op, w, w.actor(span, "the read"), {"place": ref}, w.event())
+            held = ref.values(w.m).cpu().numpy()
+            return collapse(held.astype(np.int64) if held.dtype == np.int32 else held.copy())
+
+        return read_shared
+    tensor, indices = tensor_of(site, "place"), indices_of(site, "place")
+    return lambda w: tensor.element(w.m, w.actor(span, "the read"), [collapse(i(w)) for i in indices])
+
+
+@runs("gather")
+def gather(site: Site) -> Evaluate:
+    tensor, indices, span = tensor_of(site, "place"), indices_of(site, "place"), site.span
+    return lambda w: tensor.gather(w.m, w.actor(span, "the read"), [collapse(i(w)) for i in indices])
+
+
+@runs("view", "T")
+def not_a_value(site: Site) -> Evaluate:
+    """A view is a place, reached through the primitive that takes it (places.py)."""
+
+    def run(w: Worker) -> Any:
+        raise fault(w.m, "M413", "a view is read by load(view)", site.span)
+
+    return run

@@ -1,0 +1,22 @@
+"""Roles, tiles of work, clusters."""
+
+from __future__ import annotations
+
+from ..clocks import Clock
+from ..compile import Evaluate, Site
+from ..machine import Machine, Program, Worker
+from ..registry import runs
+from ..schedule import partition
+
+runs("tiles")(partition)
+
+
+@runs("role")
+def role(m: Machine, program: Program, cta: int, first: int, workers: int, entries: int) -> list[Worker]:
+    """The workers of a role in one CTA, numbered from `first` within the cluster."""
+    return [Worker(m, first + i, cta, program, i, Clock(workers, entries)) for i in range(program.workers)]
+
+
+@runs("cta_rank")
+def cta_rank(site: Site) -> Evaluate:
+    return lambda w: w.cta

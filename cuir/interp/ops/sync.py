@@ -1,0 +1,124 @@
+"""Barriers and fences: who arrives, who waits. Phases and counts are kept in barriers.py."""
+
+from __future__ import annotations
+
+from ...checked import Barrier
+from ...source import Span
+from ..barriers import Mbarrier, NamedBarrier
+from ..compile import Evaluate, Site
+from ..faults import fault
+from ..machine import BLOCK, GO, POINT, Block, Worker
+from ..places import barrier_place, peers
+from ..registry import runs
+from ..values import uniform
+
+
+@runs("mbarrier")
+def mbarrier(b: Barrier, text: str, entry: int, workers: int, entries: int) -> Mbarrier:
+    return Mbarrier(text, entry, b.count, b.span, workers, entries)
+
+
+@runs("named_barrier")
+def named_barrier(b: Barrier, text: str, entry: int, workers: int, entries: int) -> NamedBarrier:
+    return NamedBarrier(text, b.count, b.span, workers, entries)
+
+
+@runs("mbarrier.expect")
+def expect(site: Site) -> Evaluate:
+    bar, size, span = barrier_place(site, "bar"), site.value("bytes"), site.span
+
+    def run(w: Worker) -> int:
+        b, n = bar(w), uniform(size(w))
+        if n < 0:
+            raise fault(w.m, "S404", f"{w.label} expects {n} bytes on `{b.text}`", span, "bytes are nbytes(view) of the views to be copied")
+        b.arrive(w.m, w, span, n)
+        w.released()
+        w.m.count("arrivals")
+        return POINT
+
+    return run
+
+
+@runs("mbarrier.arrive")
+def arrive(site: Site) -> Evaluate:
+    bar, span, cluster = barrier_place(site, "bar"), site.span, bool(site.const("cluster", False))
+
+    def run(w: Worker) -> int:
+        b = bar(w)
+        for peer in peers(w.m, w, b, site) if cluster else [b]:
+            peer.arrive(w.m, w, span)
+        w.released()
+        w.m.count("arrivals")
+        return POINT
+
+    return run
+
+
+@runs("mbarrier.wait")
+def wait(site: Site) -> Evaluate:
+    bar, parity, span = barrier_place(site, "bar"), site.value("parity"), site.span
+
+    def run(w: Worker) -> int:
+        b, p = bar(w), uniform(parity(w))
+        if p not in (0, 1):
+            raise fault(w.m, "S405", f"a parity is 0 or 1, {w.label} waits for {p}", span, "the parity of a phase is phase % 2")
+        if not b.wait(w.m, w, p, span):
+            w.block = Block(b, b.phase_meant(w.clock.known[b.entry], p), span)
+            return BLOCK
+        start, w.time = w.time, max(w.time, b.seen_time)
+        w.m.count("waits")
+        if w.m.launch.trace is not None:
+            w.m.launch.trace.waited(w.m, w, start, f"wait {b.text}", span)
+        return POINT
+
+    return run
+
+
+@runs("named_barrier.sync")
+def named_sync(site: Site) -> Evaluate:
+    bar, span = barrier_place(site, "bar"), site.span
+    return lambda w: join(w, bar(w), span)
+
+
+@runs("named_barrier.arrive")
+def named_arrive(site: Site) -> Evaluate:
+    bar, span = barrier_place(site, "bar"), site.span
+
+    def run(w: Worker) -> int:
+        bar(w).arrive(w.m, w, span, False)
+        w.released()
+        w.m.count("arrivals")
+        return POINT
+
+    return run
+
+
+@runs("sync")
+def sync(site: Site) -> Evaluate:
+    span = site.span
+    return lambda w: join(w, w.m.joins[w.cta], span)
+
+
+def join(w: Worker, bar: NamedBarrier, span: Span) -> int:
+    """Arrives, then waits for the others: run again until they have come."""
+    if w.ticket is None:
+        w.ticket = bar.arrive(w.m, w, span, True)
+        w.released()
+        w.started = w.time
+    if not bar.passed(w, w.ticket):
+        w.block = Block(bar, w.ticket, span)
+        return BLOCK
+    w.ticket = None
+    w.m.count("waits")
+    if w.m.launch.trace is not None:
+        w.m.launch.trace.waited(w.m, w, w.started, f"sync {bar.text}", span)
+    return POINT
+
+
+@runs("fence_async")
+def fence_async(site: Site) -> Evaluate:
+    def run(w: Worker) -> int:
+        w.fence()
+        return GO
+
+    return run

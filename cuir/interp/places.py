@@ -1,0 +1,139 @@
+"""Places in memory: what a subscript in the text reaches when it runs. Owns bounds of stages and views; not what is done there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..nodes import Expr, Literal, Name, Subscript
+from ..ops.base import Op
+from ..printer import show
+from ..source import Span
+from ..views import Drop, View, root_name, view_of
+from .barriers import Mbarrier, NamedBarrier
+from .compile import Compiler, Evaluate, Site
+from .faults import fault
+from .machine import Machine, Worker
+from .memory import SharedRef, nbytes, view_intervals
+from .races import Actor, Event, Record
+from .tensors import BoxRef, TensorArg
+from .values import collapse, uniform
+
+SharedAt = Callable[[Worker], SharedRef]
+
+
+def is_shared(site: Site, arg: str) -> bool:
+    return root_name(site.args[arg]) in site.compiler.checked.shared
+
+
+def tensor_of(site: Site, arg: str) -> TensorArg:
+    root = root_name(site.args[arg])
+    assert root is not None
+    return site.compiler.tensors[root]
+
+
+def _view(compiler: Compiler, e: Expr, rank: int) -> View:
+    view = view_of(e, rank)
+    assert view is not None  # the checker has seen to it
+    return view
+
+
+def shared_place(site: Site, arg: str) -> SharedAt:
+    """The view of a shared array, of the worker's own CTA. Which view must be the same in all lanes; references are made once and kept."""
+    compiler, e, span = site.compiler, site.args[arg], site.span
+    alloc = compiler.checked.shared[root_name(e) or ""]
+    view = _view(compiler, e, len(alloc.dims))
+    starts, sizes = _parts(compiler, view, alloc.dims)
+    text = show(e)
+    kept: dict[tuple[int, ...], SharedRef] = {}
+    drops = tuple(isinstance(p, Drop) for p in view.parts)
+
+    def place(w: Worker) -> SharedRef:
+        key = (w.cta, *[uniform(s(w)) for s in starts])
+        found = kept.get(key)
+        if found is None:
+            for d, (start, size, dim) in enumerate(zip(key[1:], sizes, alloc.dims)):
+                if not 0 <= start <= dim - size:
+                    what = f"rows {start} to {start + size - 1}" if not drops[d] else f"index {start}"
+                    raise fault(w.m, "M409", f"{w.label} reaches outside of `{alloc.name}`: {what} in dim {d} of length {dim}", span,
+                                "stages run from 0: i % STAGES", [(f"`{alloc.name}` is declared here", alloc.span)])  # fmt: skip
+            index = tuple(start if drop else slice(start, start + size) for start, size, drop in zip(key[1:], sizes, drops))
+            rows = int(np.prod(sizes[:-1]))
+            found = SharedRef(w.cta, alloc, index, view.transposed, view_intervals(alloc, index), nbytes(sizes[-1], rows, alloc.dtype.itemsize), text)
+            kept[key] = found
+        return found
+
+    return place
+
+
+def _parts(compiler: Compiler, view: View, dims: tuple[int, ...]) -> tuple[list[Evaluate], tuple[int, ...]]:
+    starts: list[Evaluate] = []
+    sizes: list[int] = []
+    for part, dim in zip(view.parts, dims):
+        if isinstance(part, Drop):
+            starts.append(compiler.index(part.index))
+            sizes.append(1)
+        else:
+            starts.append(compiler.index(part.start if part.start is not None else Literal(0)))
+            sizes.append(part.size if part.size is not None else dim)
+    return starts, tuple(sizes)
+
+
+def box_place(site: Site, arg: str) -> Callable[[Worker], BoxRef]:
+    """The box of a tensor, in each lane its own."""
+    e = site.args[arg]
+    tensor = tensor_of(site, arg)
+    view = _view(site.compiler, e, len(tensor.shape))
+    starts, sizes = _parts(site.compiler, view, tensor.shape)
+    text = show(e)
+    return lambda w: BoxRef(tensor, tuple([collapse(s(w)) for s in starts]), sizes, text)
+
+
+def indices_of(site: Site, arg: str) -> list[Evaluate]:
+    """The indices of an element or a gather, one for each dim."""
+    e = site.args[arg]
+    assert isinstance(e, Subscript)
+    return [site.compiler.index(i) for i in e.indices]  # type: ignore[arg-type]
+
+
+def barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
+    """The barrier of the worker's own CTA. Raises CuirError M412 outside of a ring."""
+    e = site.args[arg]
+    if isinstance(e, Name):
+        name = e.id
+        return lambda w: w.m.barriers[name, w.cta][0]
+    assert isinstance(e, Subscript) and isinstance(e.value, Name)
+    name, stage = e.value.id, site.compiler.index(e.indices[0])  # type: ignore[arg-type]
+    return lambda w: pick(w, name, uniform(stage(w)), site.span)
+
+
+def pick(w: Worker, name: str, stage: int, span: Span) -> Mbarrier | NamedBarrier:
+    ring = w.m.barriers[name, w.cta]
+    if not 0 <= stage < len(ring):
+        raise fault(w.m, "M412", f"{w.label} reaches stage {stage} of `{name}`, which has {len(ring)}", span, "stages run from 0: i % STAGES",
+                    [(f"`{name}` is declared here", ring[0].span)])  # fmt: skip
+    return ring[stage]
+
+
+def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site) -> list[Mbarrier]:
+    """The same barrier in every CTA of the cluster, by rank."""
+    for (name, cta), ring in m.barriers.items():
+        if cta == w.cta and bar in ring:
+            found = [m.barriers[name, c][ring.index(bar)] for c in range(m.launch.checked.cluster)]
+            return found  # type: ignore[return-value]
+    raise AssertionError(site.op.name)
+
+
+def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Event | None, awaited: str = "") -> list[Record]:
+    """Enters the accesses of a call to shared memory, as the table declares them. `done`: None while an engine has them in flight."""
+    records = []
+    for access in op.effects.accesses:
+        ref = refs.get(access.arg)
+        if ref is not None:
+            if access.mode == "read":
+                w.m.shared[ref.cta].require_defined(w.m, ref, actor.span, actor.label)
+            records.append(w.m.trackers[ref.cta].access(w.m, actor, ref, access.mode, access.proxy, done, awaited))
+    return records
+

@@ -1,0 +1,118 @@
+"""Schedules: who acts next, and when engines do. A schedule and a grid replay a run exactly. Owns no meaning of a program."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..diagnostics import CuirError
+from .state import State
+
+Timing = Literal["early", "late", "any"]
+POLICIES = ("engines_first", "workers_first", "reverse", "starve")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which of the allowed orders a run takes.
+
+    kind: "in_order" (each worker runs until it blocks, in the order of the text; engines act as late as they may), "random" (every step drawn from
+    `seed`), "adversarial" (priorities: drawn from `seed` and changed now and then, or one of POLICIES by `policy`). For `starve`, `seed` is the
+    number of the worker that runs only when no other can.
+    """
+
+    kind: Literal["in_order", "random", "adversarial"] = "in_order"
+    seed: int = 0
+    policy: str | None = None
+
+    @classmethod
+    def in_order(cls) -> Schedule:
+        return cls()
+
+    @classmethod
+    def random(cls, seed: int) -> Schedule:
+        return cls("random", seed)
+
+    @classmethod
+    def adversarial(cls, how: int | str, worker: int = 0) -> Schedule:
+        """how: a seed, or one of POLICIES; worker: whom `starve` starves."""
+        return cls("adversarial", how) if isinstance(how, int) else cls("adversarial", worker, how)
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        """Reads what `str` wrote: in_order, random:7, adversarial:7, adversarial:reverse, adversarial:starve:2. Raises CuirError (U111)."""
+        kind, *rest = text.split(":")
+        if kind == "in_order" and not rest:
+            return cls()
+        if kind in ("random", "adversarial") and len(rest) == 1 and rest[0].isdecimal():
+            return cls(kind, int(rest[0]))  # type: ignore[arg-type]
+        if kind == "adversarial" and rest and rest[0] in POLICIES and len(rest) <= 2 and all(r.isdecimal() for r in rest[1:]):
+            return cls("adversarial", int(rest[1]) if len(rest) == 2 else 0, rest[0])
+        raise CuirError.of("U111", f"no such schedule: {text!r}", None, f"in_order, random:SEED, adversarial:SEED, adversarial:{{{','.join(POLICIES)}}}")
+
+    def __str__(self) -> str:
+        if self.kind == "in_order":
+            return "in_order"
+        if self.policy is None:
+            return f"{self.kind}:{self.seed}"
+        return f"adversarial:{self.policy}" + (f":{self.seed}" if self.policy == "starve" else "")
+
+
+class Picker(State):
+    """The decisions of one batch under a schedule."""
+
+    def __init__(self, schedule: Schedule, workers: int, salt: int):
+        self.schedule, self.workers = schedule, workers
+        self.rng = random.Random(f"{schedule}/{salt}")
+        order = list(range(workers))
+        if schedule.policy == "reverse":
+            order.reverse()
+        elif schedule.policy == "starve":
+            order.sort(key=lambda w: w == schedule.seed % workers)
+        elif schedule.kind == "adversarial" and schedule.policy is None:
+            self.rng.shuffle(order)
+        self.rank = {w: i for i, w in enumerate(order)}  # lower runs first
+        self.engine_rank = {"engines_first": -1, None: self.rng.randint(-1, workers)}.get(schedule.policy, workers) if schedule.kind == "adversarial" else workers
+
+    @property
+    def until_blocked(self) -> bool:
+        """Does a worker run on after a synchronisation that did not block it?"""
+        return self.schedule.kind == "in_order"
+
+    @property
+    def timing(self) -> Timing:
+        """When an engine does what was just issued: now, when it must (or nobody else can act), or whenever it is picked."""
+        if self.schedule.kind == "in_order" or self.schedule.policy in ("workers_first", "reverse", "starve"):
+            return "late"
+        return "early" if self.schedule.policy == "engines_first" else "any"
+
+    def pick(self, workers: Sequence[int], actions: int) -> tuple[Literal["worker", "engine"], int]:
+        """Chooses among runnable workers (by number) and actions of engines (by position); at least one is there."""
+        if self.schedule.kind == "random":
+            n = self.rng.randrange(len(workers) + actions)
+            return ("worker", workers[n]) if n < len(workers) else ("engine", n - len(workers))
+        if self.schedule.kind == "adversarial" and self.schedule.policy is None and self.rng.random() < 0.05:
+            demoted = self.rng.choice(list(self.rank))  # a change point, as in probabilistic concurrency testing
+            self.rank[demoted] = max(self.rank.values()) + 1
+        if workers:
+            best = min(workers, key=self._key)
+            if not actions or self.rank[best] <= self.engine_rank:
+                return "worker", best
+        late = self.schedule.kind == "adversarial" and self.schedule.policy != "engines_first"
+        return "engine", self.rng.randrange(actions) if late else 0
+
+    def _key(self, worker: int) -> int:
+        return self.rank[worker]
+
+
+def partition(schedule: Schedule, count: int, groups: int, dynamic: bool) -> list[Any]:
+    """The units of work of each cluster, increasing: c, c + G, ... or, for dynamic work under another schedule than in order, any partition."""
+    if not dynamic or schedule.kind == "in_order":
+        return [range(c, count, groups) for c in range(groups)]
+    rng = random.Random(f"{schedule}/tiles")
+    owned: list[list[int]] = [[] for _ in range(groups)]
+    for t in range(count):
+        rng.choice(owned).append(t)
+    return owned

@@ -1,0 +1,76 @@
+"""State that splits: whatever a batch of lanes owns, and how to take some of its lanes. Owns no meaning.
+
+Invariant: every array and tensor reachable from a `State` has a leading lane axis of 1 (equal in all lanes) or of all lanes of its batch; everything
+else that is reachable (text, types, tensors of the caller behind a non-State object) is shared between the parts.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+
+class State:
+    """Base of all that is copied when a batch splits."""
+
+
+T = TypeVar("T", bound=State)
+
+
+def select(state: T, lanes: np.ndarray, total: int) -> T:
+    """A copy of the state with only the given lanes of `total`; objects that were one object stay one object."""
+    return _Selection(lanes, total).take(state)
+
+
+class _Selection:
+    def __init__(self, lanes: np.ndarray, total: int):
+        self.lanes, self.total = lanes, total
+        self.memo: dict[int, Any] = {}
+        self.kept: list[Any] = []  # keeps originals alive, so that ids stay unique
+        self.index: dict[torch.device, torch.Tensor] = {}
+
+    def take(self, x: Any) -> Any:
+        if x is None or isinstance(x, (int, float, str)):
+            return x
+        found = self.memo.get(id(x))
+        if found is not None:
+            return found
+        new = self._copy(x)
+        self.memo[id(x)] = new
+        self.kept.append(x)
+        return new
+
+    def _copy(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return self._rows(x) if self.total > 1 and x.shape[0] == self.total else x
+        if isinstance(x, np.ndarray):
+            return x[self.lanes]
+        if isinstance(x, State):
+            new = x.__class__.__new__(x.__class__)
+            self.memo[id(x)] = new
+            for name, value in x.__dict__.items():
+                new.__dict__[name] = self.take(value)
+            return new
+        if isinstance(x, dict):
+            return {k: self.take(v) for k, v in x.items()}
+        if isinstance(x, list):
+            return [self.take(v) for v in x]
+        if isinstance(x, tuple):
+            return tuple([self.take(v) for v in x])
+        if isinstance(x, set):
+            return set(x)
+        if isinstance(x, bytearray):
+            return bytearray(x)
+        if isinstance(x, random.Random):
+            other = random.Random()
+            other.setstate(x.getstate())
+            return other
+        return x
+
+    def _rows(self, x: torch.Tensor) -> torch.Tensor:
+        if x.device not in self.index:
+            self.index[x.device] = torch.from_numpy(np.ascontiguousarray(self.lanes)).to(x.device)
+        return x.index_select(0, self.index[x.device])

@@ -1,0 +1,134 @@
+"""A recording of what workers and engines did over logical time, for Chrome's or Perfetto's viewer and for pictures. Never changes a run.
+
+Cost model, in cycles of a multiprocessor of an H200 (NVIDIA's tuning guide and programming guide give the rates): a product takes R*C*K / 4096 on the one tensor core;
+a bulk copy takes 600 and its bytes / 32 on the copy engine; elementwise work on a tile takes elements / 128 an operation, exp2, log2 and tanh elements / 16.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checked import Checked
+from ..nodes import Binary, Call, Expr, Name, Unary
+from ..source import Span
+from ..types import TileType
+from ..walk import walk
+
+if TYPE_CHECKING:
+    from .agents import Copy, Product, Store
+    from .machine import Machine, Worker
+
+PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 4096, 32, 600, 128, 16
+_SPECIAL = ("exp2", "log2", "tanh")
+_ELSEWHERE = ("mma", "mma_async", "mma_wait", "load", "store", "zeros", "full", "rows", "cols")
+
+
+@dataclass(frozen=True)
+class Event:
+    """`start` and `length` in cycles; `kind`: work, wait, product, copy or store."""
+
+    track: str
+    name: str
+    kind: str
+    start: float
+    length: float
+    line: int
+
+
+@dataclass
+class Trace:
+    """Events of the first batch of a run, in the order they were recorded. Give one to `run(..., trace=Trace())`."""
+
+    events: list[Event] = field(default_factory=list)
+    idle_since: dict[str, float] = field(default_factory=dict)  # where each worker's current stretch of work began
+
+    # ---- recording
+    def waited(self, m: Machine, w: Worker, start: float, name: str, span: Span) -> None:
+        if m.number:
+            return
+        self.work(w, start, span)
+        if w.time > start:
+            self.events.append(Event(w.label, name, "wait", start, w.time - start, span.line))
+        self.idle_since[w.label] = w.time
+
+    def work(self, w: Worker, until: float, span: Span) -> None:
+        since = self.idle_since.get(w.label, 0.0)
+        if until > since:
+            self.events.append(Event(w.label, "work", "work", since, until - since, span.line))
+
+    def product(self, m: Machine, w: Worker, p: Product, volume: int) -> None:
+        self._engine(m, p, w, "tensor core", "product", f"{w.label} line {p.actor.span.line}", volume / PRODUCT_RATE, 0)
+
+    def copy(self, m: Machine, w: Worker, c: Copy, text: str) -> None:
+        self._engine(m, c, w, "copy engine", "copy", text, c.targets[0].nbytes / COPY_RATE, COPY_LATENCY)
+
+    def store(self, m: Machine, w: Worker, s: Store, nbytes: int, text: str) -> None:
+        self._engine(m, s, w, "copy engine", "store", text, nbytes / COPY_RATE, 0)
+
+    def _engine(self, m: Machine, action: Any, w: Worker, engine: str, kind: str, name: str, busy: float, latency: float) -> None:
+        start = max(w.time, m.engine_time.get(engine, 0.0))
+        m.engine_time[engine] = start + busy
+        action.time = start + busy + latency
+        if not m.number:
+            self.events.append(Event(engine, name, kind, start, busy + latency, action.actor.span.line))
+
+    # ---- output
+    def chrome(self) -> dict[str, Any]:
+        """The trace in Chrome's JSON format: a cycle is shown as a nanosecond."""
+        tracks = list(dict.fromkeys(e.track for e in self.events))
+        names = [{"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": t}} for i, t in enumerate(tracks)]
+        spans = [
+            {"ph": "X", "pid": 0, "tid": tracks.index(e.track), "name": e.name, "cat": e.kind, "ts": e.start / 1000, "dur": e.length / 1000, "args": {"line": e.line}}
+            for e in self.events
+        ]
+        return {"traceEvents": names + spans, "displayTimeUnit": "ns"}
+
+    def save(self, path: str | Path) -> None:
+        """Writes the JSON that https://ui.perfetto.dev and chrome://tracing open."""
+        Path(path).write_text(json.dumps(self.chrome()))
+
+
+def expression_cost(e: Expr, checked: Checked) -> float:
+    """Cycles of the elementwise work of an expression."""
+    total = 0.0
+    for n in walk(e):
+        if not isinstance(n, (Binary, Unary, Call)):
+            continue
+        op = n.func.id if isinstance(n, Call) and isinstance(n.func, Name) else ""
+        t = checked.types.get(id(n))
+        if op in ("row_max", "row_sum") and isinstance(n, Call):
+            t = checked.types.get(id(n.args[0])) if n.args else t
+        if isinstance(t, TileType) and op not in _ELSEWHERE:
+            total += t.rows * t.cols / (SPECIAL_RATE if op in _SPECIAL else LANE_RATE)
+    return total
+
+
+_COLORS = {"work": "#7aa6c2", "wait": "#e8e4dc", "product": "#c2694f", "copy": "#7d9b6a", "store": "#b39b4d"}
+
+
+def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float | None = None) -> None:
+    """Draws workers and engines over time: work, waits at barriers (named), products, copies and stores. Needs matplotlib; the suffix of `path` says the format."""
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    events = [e for e in trace.events if e.start + e.length > start and (stop is None or e.start < stop)]
+    engines = ("tensor core", "copy engine")
+    tracks = sorted({e.track for e in events}, key=lambda t: (t in engines, t))
+    figure, axes = pyplot.subplots(figsize=(14, 0.6 * len(tracks) + 1.4))
+    for e in events:
+        y = tracks.index(e.track)
+        axes.barh(y, e.length, left=e.start, height=0.8, color=_COLORS[e.kind], edgecolor="white", linewidth=0.4)
+        if e.kind == "wait" and e.length > 150:
+            axes.text(e.start + e.length / 2, y, e.name.removeprefix("wait "), ha="center", va="center", fontsize=6, clip_on=True)
+    axes.set_yticks(range(len(tracks)), tracks)
+    axes.invert_yaxis()
+    axes.set_xlim(start, stop if stop is not None else max((e.start + e.length for e in events), default=1.0))
+    axes.set_xlabel("cycles of the interpreter's cost model")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(handles=[Patch(color=c, label=k) for k, c in _COLORS.items()], ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=160)
+    pyplot.close(figure)
