@@ -66,7 +66,7 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
     absent = [s for s in needed if s not in scalars]
     if absent:
         raise CuirError.of(
-            "U112", f"the scalar {', '.join(absent)} has no value", checked.origin.span, f"-s {','.join(f'{s}=...' for s in absent)}"
+            "U114", f"the scalar {', '.join(absent)} has no value", checked.origin.span, f"-s {','.join(f'{s}=...' for s in absent)}"
         )
     generator = torch.Generator().manual_seed(seed)
     made: dict[str, Any] = dict(scalars)
@@ -80,10 +80,17 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
 
 
 def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, grid: int | None, trace: Path | None) -> str:
-    from ..interp import Schedule, run
+    from ..interp import Schedule, Trace, run
 
-    report = run(checked, arguments, grid=grid, schedule=Schedule.parse(schedule), trace=trace)
-    return report.summary()
+    recorded = Trace() if trace is not None else None
+    report = run(checked, arguments, grid=grid, schedule=Schedule.parse(schedule), trace=recorded)
+    if recorded is not None and trace is not None:
+        try:
+            recorded.save(trace)
+        except OSError as error:
+            raise CuirError.of("U108", f"cannot write {trace}: {error.strerror}", hint="name another file") from None
+    counts = ", ".join(f"{count:,} {what}" for what, count in sorted(report.events.items()))
+    return f"{report.units} units of work on {report.grid} CTAs of {report.workers} workers; {counts}"
 
 
 def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:

@@ -1,0 +1,68 @@
+"""docs/adding_a_primitive.md, followed to the letter on a copy of the project."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/adding_a_primitive.md").read_text(encoding="utf-8")
+STEPS = dict(re.findall(r"```python\n# (cuir/\S+)\n(.*?)```", PAGE, re.S))
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with the three functions of the page appended to the files that it names, and the page's program."""
+    place = tmp_path_factory.mktemp("project")
+    shutil.copytree(ROOT / "cuir", place / "cuir", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in STEPS.items():
+        with (place / name).open("a", encoding="utf-8") as file:
+            file.write(f"\n\n{text}")
+    program = re.search(r"<!-- uses the new primitive -->\n```python\n(.*?)```", PAGE, re.S)
+    assert program
+    (place / "norms.cuir").write_text(program.group(1), encoding="utf-8")
+    return place
+
+
+def run(place: Path, *argv: str) -> str:
+    shown = subprocess.run([sys.executable, *argv], cwd=place, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout
+
+
+def test_the_page_has_the_three_steps() -> None:
+    assert [Path(name).parent.as_posix() for name in STEPS] == ["cuir/ops", "cuir/interp/ops", "cuir/lowering/ops"]
+
+
+def test_the_entry_is_complete(copy: Path) -> None:
+    shown = run(copy, "-m", "cuir", "ops", "rsqrt")
+    assert "interpreter: cuir/interp/ops/compute.py" in shown and "lowering: cuir/lowering/ops/compute.py" in shown
+    gaps = "from cuir.interp.ops import gaps as a; from cuir.lowering.registry import gaps as b; print(any([*a(), *b()]))"
+    assert run(copy, "-c", gaps) == "False\n"
+
+
+def test_the_program_runs_and_lowers(copy: Path) -> None:
+    code = (
+        "import cuir, torch\n"
+        "checked = cuir.check(cuir.load('norms.cuir'))\n"
+        "x = torch.randn(100, 64); y = torch.zeros(100, 64)\n"
+        "cuir.run(checked, {'X': x, 'Y': y})\n"
+        "torch.testing.assert_close(y, x * torch.rsqrt((x * x).sum(-1, keepdim=True)), rtol=1e-5, atol=1e-6)\n"
+        "print('rsqrtf(' in cuir.lower(checked).source)"
+    )
+    assert run(copy, "-c", code) == "True\n"
+
+
+def test_the_typing_rule_holds(copy: Path) -> None:
+    code = (
+        "import cuir\n"
+        "text = open('norms.cuir').read().replace('rsqrt(row_sum(x * x))', 'cast(rsqrt(cast(x, f16)), f32)')\n"
+        "try:\n    cuir.check(cuir.parse(text))\n"
+        "except cuir.CuirError as error:\n    print([d.code for d in error.diagnostics])"
+    )
+    assert run(copy, "-c", code) == "['T142']\n"
