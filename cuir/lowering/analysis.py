@@ -1,0 +1,273 @@
+"""Side tables of a role, computed from the flat kernel: scopes, liveness, wait counts, late row sums, signs. Emits nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..checked import Checked, Role
+from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
+from ..types import F32, I32, Scalar, TileType
+from .flat import bodies, called, integer, names, operation, own_expressions, statements
+
+MAX_IN_FLIGHT = 7  # wgmma.wait_group counts that make sense; ages saturate here
+
+
+@dataclass
+class Facts:
+    """What the emitter knows about a role. Statements are keyed by id()."""
+
+    definitions: dict[str, list[Stmt]] = field(default_factory=dict)
+    declare_at: dict[int, list[str]] = field(default_factory=dict)  # names to declare before a statement
+    inline: set[int] = field(default_factory=set)  # assignments that declare their target
+    live_after: dict[int, frozenset[str]] = field(default_factory=dict)
+    waits: dict[int, int | None] = field(default_factory=dict)  # of mma_wait: products that may stay in flight; None: nothing to wait for
+    retired: dict[int, list[str]] = field(default_factory=dict)  # of mma_wait: names of products that are finished after it
+    partial: set[str] = field(default_factory=set)  # [R, 1] sums kept per thread, not yet summed over the quad
+    natural: set[str] = field(default_factory=set)  # i32 scalars that are never negative
+
+
+def analyse(checked: Checked, role: Role) -> Facts:
+    facts = Facts()
+    for stmt in statements(role.body):
+        target = _target(stmt)
+        if target:
+            facts.definitions.setdefault(target, []).append(stmt)
+    _scopes(role, facts)
+    _live(checked, role.body, frozenset(), facts.live_after)
+    _waits(checked, role.body, {}, facts)
+    facts.partial = _late_sums(checked, role, facts.definitions)
+    facts.natural = _natural(checked, role, facts.definitions)
+    return facts
+
+
+def _target(stmt: Stmt) -> str | None:
+    return stmt.targets[0] if isinstance(stmt, Assign) else stmt.target if isinstance(stmt, For) else None
+
+
+# ---- scopes: where a name must be declared so that all its uses lie in the C++ block
+def _scopes(role: Role, facts: Facts) -> None:
+    places: dict[str, list[tuple[int, ...]]] = {}  # name -> paths (index of a statement, index of its body, index ...)
+
+    def visit(body: tuple[Stmt, ...], path: tuple[int, ...]) -> None:
+        for i, stmt in enumerate(body):
+            here = (*path, i)
+            for expr in own_expressions(stmt):
+                for name in names(expr):
+                    places.setdefault(name, []).append(here)
+            if isinstance(stmt, Assign):
+                places.setdefault(stmt.targets[0], []).append(here)
+            if isinstance(stmt, For):
+                places.setdefault(stmt.target, []).append((*here, 0, 0))
+            for k, inner in enumerate(bodies(stmt)):
+                visit(inner, (*here, k))
+
+    visit(role.body, ())
+    for name in facts.definitions:
+        if all(isinstance(d, For) for d in facts.definitions[name]) and _only_in_own_loops(name, facts.definitions[name], places[name], role):
+            continue  # declared in the heads of its loops
+        paths = places[name]
+        common = 0
+        while all(len(p) > common for p in paths) and len({p[common] for p in paths}) == 1:
+            common += 1
+        common -= common % 2  # whole steps: (statement, body); the block is the path of even length
+        first = min(p[common] for p in paths)
+        block = _block(role.body, paths[0][:common])
+        stmt = block[first]
+        if isinstance(stmt, Assign) and stmt.targets[0] == name and name not in names(stmt.value):
+            facts.inline.add(id(stmt))
+        else:
+            facts.declare_at.setdefault(id(stmt), []).append(name)
+
+
+def _block(body: tuple[Stmt, ...], path: tuple[int, ...]) -> tuple[Stmt, ...]:
+    for i in range(0, len(path), 2):
+        body = bodies(body[path[i]])[path[i + 1]]
+    return body
+
+
+def _only_in_own_loops(name: str, loops: list[Stmt], paths: list[tuple[int, ...]], role: Role) -> bool:
+    inside = set()
+    for loop in loops:
+        for stmt in [loop, *statements(loop.body)]:  # type: ignore[union-attr]
+            inside.add(id(stmt))
+    for stmt in statements(role.body):
+        used = any(name in names(e) for e in own_expressions(stmt))
+        if used and (id(stmt) not in inside or stmt in loops):
+            return False
+    return True
+
+
+# ---- liveness: names whose values are still read after a statement (being waited for is no reading)
+def _reads(checked: Checked, stmt: Stmt) -> set[str]:
+    if isinstance(stmt, ExprStmt) and called(checked, stmt.value) == "mma_wait":
+        return set()
+    found: set[str] = set()
+    for expr in own_expressions(stmt):
+        found |= names(expr)
+    return found
+
+
+def _live(checked: Checked, body: tuple[Stmt, ...], after: frozenset[str], out: dict[int, frozenset[str]]) -> frozenset[str]:
+    for stmt in reversed(body):
+        out[id(stmt)] = out.get(id(stmt), frozenset()) | after
+        if isinstance(stmt, Assign):
+            dead_copy = stmt.targets[0] not in after and isinstance(stmt.value, Name)
+            after = (after - {stmt.targets[0]}) | (set() if dead_copy else _reads(checked, stmt))
+        elif isinstance(stmt, If):
+            after = _live(checked, stmt.body, after, out) | _live(checked, stmt.orelse, after, out) | _reads(checked, stmt)
+        elif isinstance(stmt, For):
+            while True:
+                before = after | _live(checked, stmt.body, after, out) - {stmt.target}
+                if before == after:
+                    break
+                after = before
+            after = after | _reads(checked, stmt)
+        else:
+            after = after | _reads(checked, stmt)
+    return after
+
+
+# ---- wait counts: for each name in flight, how many products were issued after it, at least
+def _waits(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], facts: Facts) -> dict[str, int]:
+    out = facts.waits
+    ages = dict(state)
+    for stmt in body:
+        if isinstance(stmt, Assign):
+            target, value = stmt.targets[0], stmt.value
+            if called(checked, value) == "mma_async":
+                ages = {n: min(a + 1, MAX_IN_FLIGHT) for n, a in ages.items()}
+                ages[target] = 0
+            elif isinstance(value, Name) and value.id in ages:
+                ages[target] = ages[value.id]
+            else:
+                ages.pop(target, None)
+        elif isinstance(stmt, ExprStmt) and called(checked, stmt.value) == "mma_wait":
+            waited = [ages[a.id] for a in checked.call(stmt.value).args.values() if isinstance(a, Name) and a.id in ages]  # type: ignore[arg-type]
+            if waited:
+                count = min(waited)
+                known = out.get(id(stmt))
+                out[id(stmt)] = count if known is None else min(count, known)
+                facts.retired[id(stmt)] = [n for n, a in ages.items() if a >= count]
+                ages = {n: a for n, a in ages.items() if a < count}
+            else:
+                out.setdefault(id(stmt), None)
+        elif isinstance(stmt, If):
+            ages = _merge(_waits(checked, stmt.body, ages, facts), _waits(checked, stmt.orelse, ages, facts))
+        elif isinstance(stmt, For):
+            while True:
+                merged = _merge(ages, _waits(checked, stmt.body, ages, facts))
+                if merged == ages:
+                    break
+                ages = merged
+    return ages
+
+
+def _merge(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {n: min(a.get(n, MAX_IN_FLIGHT), b.get(n, MAX_IN_FLIGHT)) for n in a.keys() | b.keys()}
+
+
+# ---- late row sums: [R, 1] values that are linear in row sums wherever they are made may stay per-thread parts of a quad's sum
+def _late_sums(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]) -> set[str]:
+    shaped = {n for n, t in role.locals.items() if isinstance(t, TileType) and t.dtype == F32 and t.cols == 1 and t.rows > 1 and n in definitions}
+    fed: set[str] = set()  # names that a row sum reaches by linear operations
+    while True:
+        more = {n for n in shaped if any(isinstance(d, Assign) and _fed(checked, d.value, fed) for d in definitions[n])}
+        if more == fed:
+            break
+        fed = more
+    while True:
+        kept = {n for n in fed if all(isinstance(d, Assign) and linear(checked, d.value, fed) for d in definitions[n])}
+        if kept == fed:
+            return fed
+        fed = kept
+
+
+def _fed(checked: Checked, expr: Expr, fed: set[str]) -> bool:
+    op, args = operation(checked, expr)
+    if isinstance(expr, Name):
+        return expr.id in fed
+    if op == "where":
+        args = args[1:]
+    return op == "row_sum" or (op in ("+", "-", "neg", "*", "/", "where") and any(_fed(checked, a, fed) for a in args))
+
+
+def _mentions_row_sum(checked: Checked, expr: Expr) -> bool:
+    op, args = operation(checked, expr)
+    return op == "row_sum" or (op not in ("gather", "element", "view") and any(_mentions_row_sum(checked, a) for a in args))
+
+
+def linear(checked: Checked, expr: Expr, partial: set[str]) -> bool:
+    """Whether an [R, 1] expression is a sum over the quad of the same expression of per-thread parts."""
+    op, args = operation(checked, expr)
+    if isinstance(expr, Name):
+        return expr.id in partial
+    if op in ("zeros", "row_sum"):
+        return True
+    if op in ("+", "-"):
+        return all(linear(checked, a, partial) for a in args)
+    if op == "neg":
+        return linear(checked, args[0], partial)
+    if op in ("*", "/"):
+        x, y = args
+        return (linear(checked, x, partial) and _whole(checked, y, partial)) or (op == "*" and linear(checked, y, partial) and _whole(checked, x, partial))
+    if op == "where":
+        return _whole(checked, args[0], partial) and linear(checked, args[1], partial) and linear(checked, args[2], partial)
+    return False
+
+
+def _whole(checked: Checked, expr: Expr, partial: set[str]) -> bool:
+    return not (names(expr) & partial) and not _mentions_row_sum(checked, expr)
+
+
+# ---- signs: i32 scalars that are never negative divide by shifts
+def _natural(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]) -> set[str]:
+    known = {n for n, t in [*role.locals.items(), *checked.declared.items()] if t == Scalar(I32)} | set(checked.dims)
+    if role.index:
+        known.add(role.index)
+    outer = {s.targets[0]: s.value for s in checked.declarations if isinstance(s, Assign)}
+    while True:
+        bad = set()
+        for name in known:
+            if name in outer and not natural(checked, outer[name], known):
+                bad.add(name)
+            for stmt in definitions.get(name, []):
+                value = _first(checked, stmt) if isinstance(stmt, For) else stmt.value  # type: ignore[union-attr]
+                if value is not None and not natural(checked, value, known):
+                    bad.add(name)
+        bad |= {n for n in known if n not in definitions and n not in outer and n not in checked.dims and n != role.index}
+        if not bad:
+            return known
+        known -= bad
+
+
+def _first(checked: Checked, loop: For) -> Expr | None:
+    """The least value of a loop variable; None if it is 0."""
+    if not isinstance(loop.iter, Call):
+        return None
+    args = loop.iter.args
+    if len(args) == 3 and (integer(args[2]) or -1) < 0:
+        return args[1]
+    return args[0] if len(args) > 1 else None
+
+
+def natural(checked: Checked, expr: Expr, known: set[str]) -> bool:
+    """Whether an i32 scalar is certainly not negative."""
+    value = integer(expr)
+    if value is not None:
+        return value >= 0
+    if isinstance(expr, Name):
+        return expr.id in known
+    op, args = operation(checked, expr)
+    if op in ("+", "*", "//", "min", "cdiv", "|", "^"):
+        return all(natural(checked, a, known) for a in args)
+    if op == "%":
+        return natural(checked, args[1], known)
+    if op in ("max", "&"):
+        return any(natural(checked, a, known) for a in args)
+    if op == "ifexp":
+        return natural(checked, args[1], known) and natural(checked, args[2], known)
+    return op in ("cta_rank", "nbytes")
+
+
+__all__ = ["Facts", "analyse", "linear", "natural"]

@@ -1,0 +1,1 @@
+"""Emitters, one file per family of `cuir/ops`."""

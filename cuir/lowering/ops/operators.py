@@ -1,0 +1,120 @@
+"""Python's operators as texts of C++."""
+
+from __future__ import annotations
+
+from ...types import BOOL
+from ..registry import emits
+from ..values import Operation
+
+
+def _shift(value: int | None) -> int | None:
+    """log2 of a positive power of two."""
+    return value.bit_length() - 1 if value is not None and value > 0 and value & (value - 1) == 0 else None
+
+
+@emits("+", "value")
+def add(cx: Operation, x: str, y: str) -> str:
+    return cx.rounded(f"({x} + {y})")
+
+
+@emits("-", "value")
+def subtract(cx: Operation, x: str, y: str) -> str:
+    return cx.rounded(f"({x} - {y})")
+
+
+@emits("*", "value")
+def multiply(cx: Operation, x: str, y: str) -> str:
+    return cx.rounded(f"({x} * {y})")
+
+
+@emits("/", "value")
+def divide(cx: Operation, x: str, y: str) -> str:
+    return cx.rounded(f"__fdividef({x}, {y})")  # 2 units in the last place; the exact division is a call, which would serialise products
+
+
+@emits("//", "value")
+def floor_divide(cx: Operation, x: str, y: str) -> str:
+    if (shift := _shift(cx.constant(1))) is not None:
+        return f"({x} >> {shift})" if shift else x
+    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
+        return f"({x} / {y})"
+    return f"cuir::floordiv({x}, {y})"
+
+
+@emits("%", "value")
+def floor_modulo(cx: Operation, x: str, y: str) -> str:
+    if _shift(cx.constant(1)) is not None:
+        return f"({x} & {int(y) - 1})"
+    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
+        return f"({x} % {y})"
+    return f"cuir::floormod({x}, {y})"
+
+
+@emits("cdiv", "value")
+def ceil_divide(cx: Operation, x: str, y: str) -> str:
+    value = cx.constant(1)
+    up = f"({x} + {value - 1})" if value is not None else f"({x} + {y} - 1)"
+    if (shift := _shift(value)) is not None:
+        return f"({up} >> {shift})" if shift else x
+    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
+        return f"({up} / {y})"
+    return f"cuir::floordiv({up}, {y})"
+
+
+@emits("&", "value")
+def bit_and(cx: Operation, x: str, y: str) -> str:
+    return f"({x} {'&&' if cx.dtype == BOOL else '&'} {y})"
+
+
+@emits("|", "value")
+def bit_or(cx: Operation, x: str, y: str) -> str:
+    return f"({x} {'||' if cx.dtype == BOOL else '|'} {y})"
+
+
+@emits("^", "value")
+def bit_xor(cx: Operation, x: str, y: str) -> str:
+    return f"({x} {'!=' if cx.dtype == BOOL else '^'} {y})"
+
+
+@emits("~", "value")
+def invert(cx: Operation, x: str) -> str:
+    return f"({'!' if cx.dtype == BOOL else '~'}{x})"
+
+
+@emits("neg", "value")
+def negate(cx: Operation, x: str) -> str:
+    return f"(-{x})"
+
+
+def _comparison(sign: str) -> None:
+    @emits(sign, "value")
+    def compare(cx: Operation, x: str, y: str) -> str:
+        return f"({x} {sign} {y})"
+
+
+for _sign in ("==", "!=", "<", "<=", ">", ">="):
+    _comparison(_sign)
+
+
+@emits("and", "value")
+def both(cx: Operation, x: str, y: str) -> str:
+    return f"({x} && {y})"
+
+
+@emits("or", "value")
+def either(cx: Operation, x: str, y: str) -> str:
+    return f"({x} || {y})"
+
+
+@emits("not", "value")
+def negation(cx: Operation, x: str) -> str:
+    return f"(!{x})"
+
+
+@emits("ifexp", "value")
+def choose(cx: Operation, cond: str, x: str, y: str) -> str:
+    return f"({cond} ? {x} : {y})"
+
+
+for _name in ("element", "gather", "view", "T"):
+    emits(_name, "structure")(lambda: None)  # places: read by values.py, tiles.py and views.py

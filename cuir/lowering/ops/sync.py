@@ -1,0 +1,93 @@
+"""Barriers and fences. Counts in workers are counts of warps here: each warp of a worker arrives once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...nodes import Call, Expr, Literal, Name, Subscript
+from ..registry import emits
+from ..values import strip
+from ..writer import identifier
+
+if TYPE_CHECKING:
+    from ..role import RoleEmitter
+
+for _name in ("mbarrier", "named_barrier"):
+    emits(_name, "structure")(lambda: None)  # declared by kernel.py
+
+
+def barrier(role: RoleEmitter, expr: Expr) -> str:
+    """A pointer to an mbarrier."""
+    if isinstance(expr, Name):
+        return identifier(expr.id)
+    assert isinstance(expr, Subscript) and isinstance(expr.value, Name)
+    return f"{identifier(expr.value.id)} + {strip(role.scalars.scalar(expr.indices[0]))}"  # type: ignore[arg-type]
+
+
+@emits("mbarrier.expect", "statement")
+def expect(role: RoleEmitter, call: Call) -> None:
+    args = role.call(call).args
+    bar, size = barrier(role, args["bar"]), strip(role.scalars.scalar(args["bytes"]))
+    if role.single:
+        role.out.line(f"cuir::expect({bar}, {size});")
+        return
+    role.out.line("__syncwarp();")
+    if role.threads == 32:
+        role.out.line(f"if (lane == 0) cuir::expect({bar}, {size});")
+    else:
+        role.out.line(f"if (lane == 0) {{ if (warp == 0) cuir::expect({bar}, {size}); else cuir::arrive({bar}); }}")
+
+
+@emits("mbarrier.arrive", "statement")
+def arrive(role: RoleEmitter, call: Call) -> None:
+    args = role.call(call).args
+    bar = barrier(role, args["bar"])
+    everywhere = isinstance(args.get("cluster"), Literal) and bool(args["cluster"].value)  # type: ignore[union-attr]
+    if everywhere and role.single:
+        ctas = role.kernel.checked.cluster
+        role.out.line(f"for (int cta = 0; cta < {ctas}; ++cta) cuir::Bar::arrive({bar}, cta, true);")
+    elif everywhere:
+        role.out.line(f"cuir::arrive_cluster({bar}, lane, {role.kernel.checked.cluster});")
+    elif role.single:
+        role.out.line(f"cuir::arrive({bar});")
+    else:
+        role.out.line(f"cuir::arrive_warp({bar}, lane);")
+
+
+@emits("mbarrier.wait", "statement")
+def wait(role: RoleEmitter, call: Call) -> None:
+    args = role.call(call).args
+    role.out.line(f"cuir::wait({barrier(role, args['bar'])}, {strip(role.scalars.scalar(args['parity']))});")
+
+
+def _named(role: RoleEmitter, call: Call, function: str) -> None:
+    expr = role.call(call).args["bar"]
+    name = expr.id if isinstance(expr, Name) else expr.value.id  # type: ignore[union-attr]
+    first = role.kernel.named_barrier(name)
+    number = str(first)
+    if isinstance(expr, Subscript):
+        number = f"{first} + {strip(role.scalars.scalar(expr.indices[0]))}"  # type: ignore[arg-type]
+    threads = role.kernel.checked.barriers[name].count * role.threads
+    role.out.line(f"cuir::{function}({number}, {threads});")
+
+
+@emits("named_barrier.sync", "statement")
+def named_sync(role: RoleEmitter, call: Call) -> None:
+    _named(role, call, "bar_sync")
+
+
+@emits("named_barrier.arrive", "statement")
+def named_arrive(role: RoleEmitter, call: Call) -> None:
+    _named(role, call, "bar_arrive")
+
+
+@emits("sync", "statement")
+def sync(role: RoleEmitter, call: Call) -> None:
+    checked = role.kernel.checked
+    threads = sum(r.workers * r.threads for r in checked.roles)
+    role.out.line("__syncthreads();" if threads == checked.threads else f"cuir::bar_sync(0, {threads});  // the padding warps of a role do not take part")
+
+
+@emits("fence_async", "statement")
+def fence_async(role: RoleEmitter, call: Call) -> None:
+    role.out.line("cutlass::arch::fence_view_async_shared();")

@@ -1,0 +1,162 @@
+"""Products in flight: issue of wgmma batches, waits, and the register fences and branches that hold the order of the text around them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..nodes import Assign, Call, Name, Stmt
+from ..types import TileType
+from .flat import called, statements
+from .layouts import Operand, shape_of
+from .values import unsupported
+from .writer import identifier
+
+if TYPE_CHECKING:
+    from .role import RoleEmitter
+
+
+class Products:
+    """Emits mma_async and mma_wait of one role."""
+
+    def __init__(self, role: RoleEmitter):
+        self.role, self.out = role, role.out
+        self.before: list[Stmt] = []  # statements of the current block that were emitted
+
+    # ---- issue
+    def issue(self, batch: list[Stmt]) -> None:
+        """A run of products (and scalar assignments between them): operands are fenced first, then issued without anything in between."""
+        role, out = self.role, self.out
+        products = [s for s in batch if isinstance(s, Assign) and called(role.kernel.checked, s.value) == "mma_async"]
+        registers: dict[int, str] = {}
+        made: set[str] = set()
+        for stmt in products:
+            role.prepare(stmt)
+            target, t = identifier(stmt.targets[0]), role.tile_type(stmt.value)
+            args = role.call(stmt.value).args
+            if "c" in args:
+                c = args["c"]
+                in_flight = isinstance(c, Name) and c.id in made
+                if isinstance(c, Name) and c.id != stmt.targets[0]:
+                    if in_flight:
+                        raise unsupported("a product accumulated into another name while in flight", stmt.span, f"bind it to `{c.id}`")
+                    role.tiles.into(target, c, t)
+                elif not isinstance(c, Name):
+                    role.tiles.accumulate(target, c, t)
+                if not in_flight:
+                    out.line(f"cuir::fence_regs({target});")
+            if isinstance(role.kernel.checked.type_of(args["a"]), TileType):
+                registers[id(stmt)] = role.tiles.packed(args["a"])
+                out.line(f"cuir::fence_regs({registers[id(stmt)]});")
+            made.add(stmt.targets[0])
+        out.line("cute::warpgroup_arrive();")
+        for stmt in batch:
+            if stmt in products:
+                assert isinstance(stmt, Assign)
+                self._one(stmt, registers.get(id(stmt)))
+            else:
+                role.statement(stmt, ())
+
+    def _one(self, stmt: Assign, register: str | None) -> None:
+        role, out = self.role, self.out
+        out.mark(stmt.span)
+        checked = role.kernel.checked
+        call = stmt.value
+        assert isinstance(call, Call)
+        args = role.call(call).args
+        t = role.tile_type(call)
+        frag, target = role.fragment(t), identifier(stmt.targets[0])
+        b = self._operand(args["b"], transposed_is_k_major=True)
+        a = None if register else self._operand(args["a"], transposed_is_k_major=False)
+        a_type = checked.type_of(args["a"])
+        inner = a_type.cols if isinstance(a_type, TileType) else a_type.dims[1]  # type: ignore[union-attr]
+        steps = inner // 16
+        dtype = "F16" if a_type.dtype.name == "f16" else "BF16"  # type: ignore[union-attr]
+        major_a = "K" if a is None or a[0].k_major else "MN"
+        function = role.kernel.wgmma(t.cols, dtype, "RS" if register else "SS", major_a, "K" if b[0].k_major else "MN", frag.count)
+        per_slab = frag.groups * 4
+        with out.block(""):
+            out.line(f"const uint64_t b_ = cuir::descriptor({b[1]}, {b[0].leading});")
+            if a is not None:
+                out.line(f"const uint64_t a_ = cuir::descriptor({a[1]}, {a[0].leading});")
+            for k in range(steps):
+                for s in range(frag.slabs):
+                    at_b = f"b_ + {b[0].step(k)}" if k else "b_"
+                    if register:
+                        first = s * inner // 4 + 4 * k
+                        left = ", ".join(f"{register}[{first + i}]" for i in range(4))
+                    else:
+                        assert a is not None
+                        offset = a[0].step(k) + a[0].slab(s)
+                        left = f"a_ + {offset}" if offset else "a_"
+                    scale = "One" if k or "c" in args else "Zero"
+                    out.line(f"{function}<{s * per_slab}>({target}, {left}, {at_b}, GMMA::ScaleOut::{scale});")
+        out.line("cute::warpgroup_commit_batch();")
+
+    def _operand(self, expr: object, transposed_is_k_major: bool) -> tuple[Operand, str]:
+        view = self.role.views.shared(expr)  # type: ignore[arg-type]
+        if not view.alloc.panelled:
+            raise unsupported("an operand in shared memory whose rows are no whole panels", expr.span)  # type: ignore[attr-defined]
+        return Operand(view.alloc, view.transposed == transposed_is_k_major), view.address
+
+    # ---- wait
+    def wait(self, call: Call) -> None:
+        role, out = self.role, self.out
+        stmt = role.current
+        count = role.facts.waits.get(id(stmt))
+        waited = [a.id for a in role.call(call).args.values() if isinstance(a, Name)]
+        if count is None:
+            out.line("// nothing of this is in flight")
+            return
+        live = role.facts.live_after[id(stmt)]
+        made = [n for n in self._made_since(waited) if n in live]
+        tie = self._tie(waited)
+        for name in made:
+            out.line(f"cuir::fence_regs({identifier(name)});")
+        if tie:
+            # Compilers sink arithmetic below a wait unless a branch before the wait needs its result. The branch is harmless when taken.
+            out.line(f"if (__any_sync(~0u, {tie})) __nanosleep(0);")
+            role.kernel.choice("exponentials stay above this wait: a branch before it needs their results", out.span)
+        out.line(f"cute::warpgroup_wait<{count}>();")
+        retired = [n for n in dict.fromkeys([*waited, *role.facts.retired.get(id(stmt), [])]) if n in live and n in role.role.locals and n not in made]
+        for name in [*retired, *made]:
+            t = role.role.locals[name]
+            if isinstance(t, TileType) and shape_of(t) == "full":
+                out.line(f"cuir::fence_regs({identifier(name)});")
+
+    def _since(self, waited: list[str]) -> list[Stmt]:
+        """Statements of this block since the issue of what is waited for."""
+        found: list[Stmt] = []
+        for stmt in reversed(self.before):
+            if isinstance(stmt, Assign) and stmt.targets[0] in waited and called(self.role.kernel.checked, stmt.value) == "mma_async":
+                return found[::-1]
+            found.append(stmt)
+        return found[::-1]
+
+    def _made_since(self, waited: list[str]) -> list[str]:
+        """Full tiles computed under the products waited for."""
+        names: dict[str, None] = {}
+        for stmt in statements(tuple(self._since(waited))):
+            if isinstance(stmt, Assign) and called(self.role.kernel.checked, stmt.value) != "mma_async":
+                t = self.role.role.locals[stmt.targets[0]]
+                if isinstance(t, TileType) and shape_of(t) == "full" and self.role.tiles.storage(stmt.targets[0]).ctype in ("float", "uint32_t"):
+                    names[stmt.targets[0]] = None
+        return list(names)
+
+    def _tie(self, waited: list[str]) -> str | None:
+        """A condition that needs every exponential computed under the products waited for. Hardly ever true, but no compiler can know: it
+        knows that an exponential, and so a sum of them, is not negative."""
+        tests = []
+        for stmt in self._since(waited):
+            if not isinstance(stmt, Assign) or not self.role.tiles.costly(stmt.value):
+                continue
+            name = stmt.targets[0]
+            t = self.role.role.locals[name]
+            if not isinstance(t, TileType) or shape_of(t) != "full" or self.role.tiles.storage(name).kind != "array":
+                continue
+            if name in self.role.tiles.sums:
+                total = self.role.tiles.sums[name]
+                rows = self.role.fragment(t).row_values
+                tests.append(" + ".join(f"{total}[{r}]" for r in range(rows)) + " > 3e38f")
+            else:
+                tests.append(f"cuir::any_bits({identifier(name)}) == 0x7f7f7f7f")
+        return " || ".join(tests) if tests else None

@@ -1,0 +1,233 @@
+"""One role: declarations, control flow, statements, joins of a worker's lanes. What a primitive does is in `ops/`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..checked import BoundCall, Checked, Role
+from ..diagnostics import CuirError
+from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
+from ..types import DType, Scalar, TileType
+from .analysis import analyse
+from .flat import called, calls, integer, names, own_expressions, statements
+from .layouts import Fragment
+from .products import Products
+from .registry import emitter
+from .tiles import Tiles
+from .values import CTYPE, Scalars, strip
+from .views import Views
+from .writer import identifier
+
+if TYPE_CHECKING:
+    from .kernel import KernelEmitter
+
+# What one lane can do for its whole worker: a role of such calls and scalars alone runs on one lane.
+SINGLE_LANE = {"mbarrier.expect", "mbarrier.arrive", "mbarrier.wait", "copy_async.bulk", "store_async", "store_wait", "fence_async", "nbytes", "cta_rank",
+               "min", "max", "abs", "cast", "cdiv", "exp2", "log2", "tanh"}  # fmt: skip
+
+
+def single_lane(checked: Checked, role: Role) -> bool:
+    return (
+        role.threads == 32
+        and checked.arch != "sm_80"
+        and not any(isinstance(t, TileType) for t in role.locals.values())
+        and all(checked.call(call).op.name in SINGLE_LANE for call in calls(checked, role.body))
+    )
+
+
+class RoleEmitter:
+    """Emits the text of one role; `wg`/`w` (its index) and lane numbers are in scope."""
+
+    def __init__(self, kernel: KernelEmitter, role: Role):
+        self.kernel, self.role, self.out = kernel, role, kernel.out
+        self.threads = role.threads
+        self.facts = analyse(kernel.checked, role)
+        self.single = single_lane(kernel.checked, role)
+        self.scalars = Scalars(kernel, self.facts.natural)
+        self.views = Views(self)
+        self.hoisted: dict[str, str] = {}  # texts computed before the loops of the current statement
+        self.tiles = Tiles(self)
+        self.products = Products(self)
+        self.current: Stmt | None = None
+
+    # ---- lookups
+    def call(self, expr: Expr) -> BoundCall:
+        assert isinstance(expr, Call)
+        return self.kernel.checked.call(expr)
+
+    def dtype(self, expr: Expr) -> DType:
+        return self.scalars.dtype(expr)
+
+    def tile_type(self, expr: Expr) -> TileType:
+        found = self.kernel.checked.type_of(expr)
+        assert isinstance(found, TileType), found
+        return found
+
+    def fragment(self, t: TileType) -> Fragment:
+        return Fragment(t.rows, t.cols, self.threads)
+
+    # ---- joins: the lanes of a worker as one
+    def join(self) -> None:
+        """What any lane did before is done before what any lane does after."""
+        if self.single:
+            return
+        if self.threads == 32:
+            self.out.line("__syncwarp();")
+        else:
+            self.out.line(f"cuir::bar_sync({self.kernel.worker_barrier(self.role)}, 128);")
+
+    @property
+    def first_lane(self) -> str:
+        """A condition that one thread of the worker meets; empty on a single lane."""
+        if self.single:
+            return ""
+        return "if (lane == 0) " if self.threads == 32 else "if (threadIdx.x % 128 == 0) "
+
+    # ---- statements
+    def body(self) -> None:
+        used = {n for stmt in statements(self.role.body) for e in own_expressions(stmt) for n in names(e)}
+        if any(isinstance(t, TileType) for t in self.role.locals.values()) or not self.single:
+            first = "16 * warp + lane / 4" if self.threads == 128 else "lane / 4"
+            self.out.line(f"const int row = {first}, col = 2 * (lane % 4);  // of this thread's first element in a tile")
+        if self.role.index and self.role.index in used:
+            self.out.line(f"const int {identifier(self.role.index)} = {self.kernel.worker_index(self.role)};")
+        self.block(self.role.body)
+        if any(c.op.name == "store_async" for c in (self.call(x) for x in calls(self.kernel.checked, self.role.body))):
+            self.out.line(f"{self.first_lane}cute::tma_store_wait<0>();  // shared memory is read before the CTA ends")
+
+    def block(self, body: tuple[Stmt, ...]) -> None:
+        saved, self.products.before = self.products.before, []
+        i = 0
+        while i < len(body):
+            stmt = body[i]
+            if called(self.kernel.checked, getattr(stmt, "value", stmt)) == "mma_async":  # type: ignore[arg-type]
+                batch = self._batch(body[i:])
+                self.hoisted = {}
+                self.out.mark(stmt.span)
+                self.products.issue(batch)
+                self.products.before.extend(batch)
+                i += len(batch)
+                continue
+            self.statement(stmt, body[i + 1 :])
+            self.products.before.append(stmt)
+            i += 1
+        self.products.before = saved
+
+    def _batch(self, body: tuple[Stmt, ...]) -> list[Stmt]:
+        """Products that follow each other, with nothing but assignments of plain scalars between them."""
+        batch: list[Stmt] = []
+        end = 0
+        for stmt in body:
+            if isinstance(stmt, Assign) and called(self.kernel.checked, stmt.value) == "mma_async":
+                batch.append(stmt)
+                end = len(batch)
+            elif isinstance(stmt, Assign) and isinstance(self.role.locals.get(stmt.targets[0]), Scalar):
+                batch.append(stmt)
+            else:
+                break
+        return batch[:end]
+
+    def prepare(self, stmt: Stmt) -> None:
+        """Declares what this statement is the first to bind."""
+        for name in self.facts.declare_at.get(id(stmt), []):
+            self._declare(name)
+        if id(stmt) in self.facts.inline and isinstance(stmt, Assign) and isinstance(self.role.locals.get(stmt.targets[0]), TileType):
+            self._declare(stmt.targets[0])
+
+    def _declare(self, name: str) -> None:
+        t = self.role.locals.get(name)
+        if isinstance(t, Scalar):
+            self.out.line(f"{CTYPE[t.dtype]} {identifier(name)};")
+        elif isinstance(t, TileType) and (text := self.tiles.declaration(name)):
+            self.out.line(text)
+
+    def statement(self, stmt: Stmt, following: tuple[Stmt, ...]) -> None:
+        self.hoisted = {}
+        self.current = stmt
+        self.out.mark(stmt.span)
+        if isinstance(stmt, Assign):
+            self._assign(stmt, following)
+        elif isinstance(stmt, ExprStmt):
+            self.prepare(stmt)
+            bound = self.call(stmt.value)
+            emit = emitter(bound.op.name, "statement")
+            if emit is None:
+                raise CuirError.of("L001", f"the lowering has no meaning for `{bound.op.written}` as a statement", stmt.span)
+            emit(self, stmt.value)
+        elif isinstance(stmt, If):
+            self.prepare(stmt)
+            self._if(stmt)
+        elif isinstance(stmt, For):
+            self.prepare(stmt)
+            self._for(stmt)
+        else:
+            raise AssertionError(stmt)
+
+    def _assign(self, stmt: Assign, following: tuple[Stmt, ...]) -> None:
+        name = stmt.targets[0]
+        t = self.role.locals.get(name)
+        if isinstance(t, Scalar):
+            self.prepare(stmt)
+            inline = id(stmt) in self.facts.inline
+            constant = inline and len(self.facts.definitions[name]) == 1
+            head = f"{'const ' if constant else ''}{CTYPE[t.dtype]} " if inline else ""
+            self.out.line(f"{head}{identifier(name)} = {strip(self.scalars.scalar(stmt.value))};")
+            return
+        if not isinstance(t, TileType):
+            return  # a view or a barrier by another name: its uses say what it is
+        if name not in self.facts.live_after[id(stmt)] and isinstance(stmt.value, Name):
+            self.prepare(stmt)
+            return  # only waited for, or never read
+        self.prepare(stmt)
+        self.tiles.assign(stmt, following)
+
+    def _if(self, stmt: If) -> None:
+        with self.out.block(f"if ({strip(self.scalars.scalar(stmt.cond))})"):
+            self.block(stmt.body)
+        if stmt.orelse:
+            with self.out.block("else"):
+                self.block(stmt.orelse)
+
+    def _for(self, stmt: For) -> None:
+        if isinstance(stmt.iter, Name):
+            self._tiles(stmt)
+            return
+        assert isinstance(stmt.iter, Call)
+        args = stmt.iter.args
+        start = strip(self.scalars.scalar(args[0])) if len(args) > 1 else "0"
+        step = 1 if len(args) < 3 else integer(args[2])
+        end_expr = args[0] if len(args) == 1 else args[1]
+        if step is None or step == 0:
+            raise CuirError.of("L002", "the step of a range must be known", stmt.iter.span)
+        rebound = {s.targets[0] for s in statements(stmt.body) if isinstance(s, Assign)} | {s.target for s in statements(stmt.body) if isinstance(s, For)}
+        own = stmt.target not in rebound and not any(stmt.target in v for v in self.facts.declare_at.values())
+        counter = identifier(stmt.target) if own else self.out.temp(stmt.target)
+        end = strip(self.scalars.scalar(end_expr))
+        extra = ""
+        if names(end_expr) & rebound or not (integer(end_expr) is not None or isinstance(end_expr, Name)):
+            last = self.out.temp("end")
+            extra, end = f", {last} = {end}", last
+        sign = "<" if step > 0 else ">"
+        move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
+        with self.out.block(f"for (int {counter} = {start}{extra}; {counter} {sign} {end}; {move})"):
+            if not own:
+                self.out.line(f"{identifier(stmt.target)} = {counter};")
+            self.block(stmt.body)
+
+    def _tiles(self, stmt: For) -> None:
+        own = not any(stmt.target in v for v in self.facts.declare_at.values())
+        t = identifier(stmt.target) if own else self.out.temp(stmt.target)
+        count = self.kernel.tile_count
+        if self.kernel.dynamic:
+            posts = self.kernel.posts(self.role)
+            queue = self.out.temp("queue")
+            self.out.line(f"cuir::TileQueue {queue}(slots, counter, {count}, {posts}, {'true' if self.single else 'false'});")
+            head = f"for (int {t} = {queue}.take(lane); {t} < {count}; {t} = {queue}.take(lane))"
+        else:
+            cluster = self.kernel.checked.cluster
+            first, step = ("int(blockIdx.x)", "int(gridDim.x)") if cluster == 1 else (f"int(blockIdx.x) / {cluster}", f"int(gridDim.x) / {cluster}")
+            head = f"for (int {t} = {first}; {t} < {count}; {t} += {step})"
+        with self.out.block(head):
+            if not own:
+                self.out.line(f"{identifier(stmt.target)} = {t};")
+            self.block(stmt.body)

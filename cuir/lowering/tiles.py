@@ -1,0 +1,480 @@
+"""Register tiles: their storage, and the loops that evaluate elementwise expressions of them. Owns no control flow and no product."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
+from ..types import BOOL, I32, Scalar, TileType
+from .analysis import linear
+from .flat import called, operation, subexpressions
+from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
+from .layouts import Fragment, Shape, shape_of
+from .registry import emitter
+from .values import CTYPE, HALVES, strip
+from .writer import identifier
+
+if TYPE_CHECKING:
+    from .role import RoleEmitter
+
+COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+COSTLY = ("exp2", "log2", "tanh", "/")
+
+
+@dataclass(frozen=True)
+class At:
+    """A place in a loop over a tile, as texts: element i of a full tile, row value r, column value c, column `col` less the thread's first."""
+
+    i: str
+    r: str
+    c: str
+    col: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a tile name is kept. linear: `count` numbers a row (see index_tiles); packed: pairs of halves; condition: texts, nothing stored."""
+
+    kind: str  # "array" | "packed" | "linear" | "condition"
+    ctype: str
+    count: int
+    slope: int = 0
+
+
+class Tiles:
+    """Emits tile expressions of one role."""
+
+    def __init__(self, role: RoleEmitter):
+        self.role, self.out, self.checked = role, role.out, role.kernel.checked
+        self.slopes = slopes(self.checked, role.role, role.facts.definitions)
+        self.conditions: dict[str, Condition] = {}
+        self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
+        self.whole: dict[str, str] = {}  # late sums that the current statement has summed over the quad
+
+    # ---- storage
+    def storage(self, name: str) -> Storage:
+        t = self.role.role.locals[name]
+        assert isinstance(t, TileType)
+        return self.storage_of(t, self.slopes.get(name), name)
+
+    def storage_of(self, t: TileType, slope: int | None = None, name: str | None = None) -> Storage:
+        frag, shape = self.role.fragment(t), shape_of(t)
+        count = {"one": 1, "rows": frag.row_values, "cols": 2 * frag.groups, "full": frag.count}[shape]
+        if t.dtype == I32 and slope is not None:
+            return Storage("linear", "int", frag.row_values if shape in ("rows", "full") else 1, slope)
+        if t.dtype == BOOL and name is not None and self.limits_only(name):
+            return Storage("condition", "bool", 0)
+        if t.dtype in HALVES and shape == "full":
+            return Storage("packed", "uint32_t", count // 2)
+        return Storage("array", CTYPE[t.dtype], count)
+
+    def limits_only(self, name: str) -> bool:
+        """Whether a bool tile is bound once, to comparisons that are limits on rows and columns: then the limits are all there is to keep."""
+        found = self.role.facts.definitions.get(name, [])
+        return len(found) == 1 and isinstance(found[0], Assign) and self._limits(found[0].value)
+
+    def _limits(self, expr: Expr) -> bool:
+        if isinstance(expr, Name):
+            return self.limits_only(expr.id)
+        op, args = operation(self.checked, expr)
+        if op in ("&", "|", "~"):
+            return all(self._limits(a) for a in args)
+        if op not in COMPARISONS or self.role.dtype(args[0]) != I32:
+            return False
+        a, b = (slope_of(self.checked, x, self.slopes) for x in args)
+        return a is not None and b is not None and (a == b or (abs(a - b) == 1 and op not in ("==", "!=")))
+
+    def declaration(self, name: str) -> str | None:
+        s = self.storage(name)
+        return None if s.kind == "condition" else f"{s.ctype} {identifier(name)}[{s.count}];"
+
+    # ---- loops
+    def loop(self, shape: Shape, frag: Fragment, body: Callable[[At], str]) -> None:
+        """An unrolled loop over a thread's values of a shape. `body` gives the text, and may write what must stand before the loop."""
+        if shape == "one":
+            self.out.line(body(At("0", "0", "0", "0")))
+            return
+        text = body(At("i_", "r_", "c_", "k_"))
+        lines = []
+        if shape == "full":
+            lines = self.positions(frag)
+            head = f"for (int i_ = 0; i_ < {frag.count}; ++i_)"
+        elif shape == "cols":
+            head = f"for (int c_ = 0; c_ < {2 * frag.groups}; ++c_)"
+            lines = [("k_", "const int k_ = 8 * (c_ / 2) + c_ % 2;")]
+        else:
+            head = f"for (int r_ = 0; r_ < {frag.row_values}; ++r_)"
+        needed = [line for name, line in lines if re.search(rf"\b{name}\b", text)]
+        if not needed and "\n" not in text and len(text) < 130:
+            self.out.line(f"#pragma unroll\n{head} {text}")
+            return
+        with self.out.block(f"#pragma unroll\n{head}"):
+            for line in needed:
+                self.out.line(line)
+            self.out.line(text)
+
+    def positions(self, frag: Fragment) -> list[tuple[str, str]]:
+        """Declarations of row value, column value and column of element i_ of a full tile."""
+        group = f"i_ / 4 % {frag.groups}" if frag.slabs > 1 else "i_ / 4"
+        row = f"2 * (i_ / {4 * frag.groups}) + i_ / 2 % 2" if frag.slabs > 1 else "i_ / 2 % 2"
+        return [("r_", f"const int r_ = {row};"), ("c_", f"const int c_ = 2 * ({group}) + i_ % 2;"), ("k_", f"const int k_ = 8 * ({group}) + i_ % 2;")]
+
+    def row_text(self, frag: Fragment, r: str) -> str:
+        """The row, within the worker's tile, of a thread's r-th row value."""
+        if frag.slabs == 1:
+            return f"(row + 8 * {r})"
+        return f"(row + {frag.slab} * ({r} / 2) + 8 * ({r} % 2))"
+
+    # ---- elementwise expressions
+    def element(self, expr: Expr, at: At, shape: Shape) -> str:
+        """Text of one element; parts that are alike for all elements, or all of a row, are computed before the loop."""
+        t = self.checked.type_of(expr)
+        if isinstance(t, Scalar):
+            return self.uniform(expr)
+        assert isinstance(t, TileType)
+        own = shape_of(t)
+        if isinstance(expr, Name):
+            return self.read(expr.id, at)
+        if t.dtype == I32 and (value := self.linear(expr)) is not None:
+            return self.linear_text(value, at)
+        if own in ("rows", "one") and shape in ("full", "cols"):
+            return f"{self.array(expr)}[{at.r if own == 'rows' else '0'}]"
+        if t.dtype == BOOL:
+            return self.condition_text(self.condition(expr, shape), at)
+        op, args = operation(self.checked, expr)
+        if op == "cast" and t.dtype.is_float and self.role.dtype(args[0]) == I32:
+            return self.float_of(args[0], at, shape)
+        if op == "gather":
+            assert isinstance(expr, Subscript)
+            return self.role.views.gather(expr, lambda e: self.element(e, at, shape))
+        if op in ("zeros", "full"):
+            bound = self.checked.call(expr).args  # type: ignore[arg-type]
+            return self.uniform(bound["value"]) if "value" in bound else "0" if t.dtype == I32 else "0.f"
+        if emitter(op, "tile"):
+            return f"{self.array(expr)}[{at.i if own == 'full' else at.r if own == 'rows' else at.c if own == 'cols' else '0'}]"
+        return self.role.scalars.apply(op, args, expr, lambda e: self.element(e, at, shape))
+
+    def uniform(self, expr: Expr) -> str:
+        """A scalar, computed before the loop unless it is a name or a literal."""
+        text = self.role.scalars.scalar(expr)
+        if isinstance(expr, (Name, Literal)) or text in ("(-INFINITY)",):
+            return strip(text) if text.startswith("(-I") else text
+        known = self.role.hoisted.get(text)
+        if known is None:
+            known = self.out.temp("s")
+            self.out.line(f"const {CTYPE[self.role.dtype(expr)]} {known} = {strip(text)};")
+            self.role.hoisted[text] = known
+        return known
+
+    def read(self, name: str, at: At) -> str:
+        t = self.role.role.locals[name]
+        assert isinstance(t, TileType)
+        s, ident, shape = self.storage(name), identifier(name), shape_of(t)
+        if s.kind == "condition":
+            return self.condition_text(self.conditions[name], at)
+        if s.kind == "linear":
+            return self.linear_text(self.named_linear(name), at)
+        if s.kind == "packed":
+            return f"cuir::unpack_{t.dtype}({ident}, {at.i})"
+        if name in self.role.facts.partial:
+            return f"{self.summed(name)}[{at.r}]"
+        return f"{ident}[{ {'full': at.i, 'rows': at.r, 'cols': at.c, 'one': '0'}[shape] }]"
+
+    def summed(self, name: str) -> str:
+        """A late sum, summed over the quad for this statement."""
+        if name not in self.whole:
+            t = self.role.role.locals[name]
+            assert isinstance(t, TileType)
+            frag, array = self.role.fragment(t), self.out.temp("sum")
+            self.out.line(f"float {array}[{frag.row_values}];")
+            self.loop("rows", frag, lambda at: f"{array}[{at.r}] = cuir::quad_sum({identifier(name)}[{at.r}]);")
+            self.whole[name] = array
+        return self.whole[name]
+
+    def float_of(self, expr: Expr, at: At, shape: Shape) -> str:
+        """cast(i32 tile, f32) without a conversion an element: exact while the numbers are below 2^24."""
+        value = self.linear(expr)
+        if value is None:
+            op, args = operation(self.checked, expr)
+            if op == "abs":
+                return f"fabsf({self.float_of(args[0], at, shape)})"
+            return f"float({self.element(expr, at, shape)})"
+        base = self.hoist("float", tuple(f"float({strip(t)})" for t in value.rows), at)
+        return base if value.slope == 0 else f"({base} + float({value.slope} * {at.col}))" if value.slope != 1 else f"({base} + float({at.col}))"
+
+    def hoist(self, ctype: str, texts: tuple[str, ...], at: At) -> str:
+        """Texts that depend on the row alone, computed before the loop; the text to read them by."""
+        key = f"{ctype}:{'|'.join(texts)}"
+        name = self.role.hoisted.get(key)
+        if name is None:
+            if len(texts) == 1 and re.fullmatch(r"-?\w+", texts[0]):
+                return texts[0]
+            name = self.out.temp({"int": "limit", "bool": "ok", "float": "f"}[ctype])
+            values = ", ".join(strip(t) for t in texts)
+            self.out.line(f"const {ctype} {name} = {values};" if len(texts) == 1 else f"const {ctype} {name}[{len(texts)}] = {{{values}}};")
+            self.role.hoisted[key] = name
+        return name if len(texts) == 1 else f"{name}[{at.r}]"
+
+    # ---- index tiles
+    def named_linear(self, name: str) -> Linear:
+        s = self.storage(name)
+        return Linear(tuple(f"{identifier(name)}[{r}]" for r in range(s.count)), s.slope)
+
+    def linear(self, expr: Expr) -> Linear | None:
+        """An i32 scalar or tile as a number a row and a slope along the columns, if it is one."""
+        t = self.checked.type_of(expr)
+        if isinstance(t, Scalar):
+            return Linear((self.role.scalars.scalar(expr),), 0)
+        assert isinstance(t, TileType)
+        frag, shape = self.role.fragment(t), shape_of(t)
+        if isinstance(expr, Name):
+            s = self.storage(expr.id)
+            return self.named_linear(expr.id) if s.kind == "linear" else None
+        op, args = operation(self.checked, expr)
+        if op == "rows":
+            return Linear(tuple(f"(row + {frag.row_offset(r)})" if frag.row_offset(r) else "row" for r in range(frag.row_values)), 0)
+        if op == "cols":
+            return Linear(("col",), 1)
+        if op in ("zeros", "full"):
+            bound = self.checked.call(expr).args  # type: ignore[arg-type]
+            return Linear((self.role.scalars.scalar(bound["value"]) if "value" in bound else "0",), 0)
+        if op in ("+", "-", "*", "neg"):
+            parts = [self.linear(a) for a in args]
+            if all(p is not None for p in parts):
+                known = [p for p in parts if p is not None]
+                slope = combined(op, [p.slope for p in known], args)
+                if slope is not None:
+                    if op == "neg":
+                        return Linear(tuple(f"(-{x})" for x in known[0].rows), slope)
+                    return Linear(zipped(lambda x, y: f"({x} {op} {y})", known[0].rows, known[1].rows), slope)
+        if shape in ("rows", "one"):
+            array = self.array(expr)
+            return Linear(tuple(f"{array}[{r}]" for r in range(frag.row_values if shape == "rows" else 1)), 0)
+        return None
+
+    def linear_text(self, value: Linear, at: At) -> str:
+        base = value.rows[int(at.r)] if at.r.isdigit() and len(value.rows) > 1 else self.hoist("int", value.rows, at)
+        return base if value.slope == 0 else f"({base} + {at.col})" if value.slope == 1 else f"({base} + {value.slope} * {at.col})"
+
+    def condition(self, expr: Expr, shape: Shape) -> Condition:
+        op, args = operation(self.checked, expr)
+        if isinstance(expr, Name) and self.storage(expr.id).kind == "condition":
+            return self.conditions[expr.id]
+        if op in COMPARISONS and self.role.dtype(args[0]) == I32:
+            a, b = self.linear(args[0]), self.linear(args[1])
+            found = compared(op, a, b) if a is not None and b is not None else None
+            if found is not None:
+                return found
+        if op in ("&", "|"):
+            return conjunction([self.condition(a, shape) for a in args], op == "&")
+        if op == "~":
+            return negated(self.condition(args[0], shape))
+        if isinstance(self.checked.type_of(expr), Scalar):
+            return OfRow((self.uniform(expr),))
+        if isinstance(expr, (Name, Subscript)):
+            return Other(lambda at: self.element(expr, at, shape))  # type: ignore[arg-type]
+        return Other(lambda at: self.role.scalars.apply(op, args, expr, lambda e: self.element(e, at, shape)))  # type: ignore[arg-type]
+
+    def condition_text(self, c: Condition, at: At) -> str:
+        if isinstance(c, Below):
+            return f"({at.col} {'>=' if c.at_least else '<'} {self.hoist('int', c.limits, at)})"
+        if isinstance(c, OfRow):
+            return self.hoist("bool", c.texts, at)
+        if isinstance(c, Other):
+            return c.text(at)
+        sign = " && " if isinstance(c, Both) else " || "
+        return "(" + sign.join(self.condition_text(p, at) for p in c.parts) + ")"
+
+    def settled(self, c: Condition, shape: Shape) -> Condition:
+        """A condition that a name stands for: what its texts read is computed now."""
+        at = At("i_", "r_", "c_", "k_")
+        if isinstance(c, (Below, OfRow)):
+            texts = c.limits if isinstance(c, Below) else c.texts
+            ctype = "int" if isinstance(c, Below) else "bool"
+            text = self.hoist(ctype, texts, at)
+            stem = text.split("[")[0]
+            if text in texts:  # a name that may be bound again before the condition is read
+                stem = self.out.temp("limit")
+                self.out.line(f"const {ctype} {stem} = {text};")
+            fixed = (stem,) if len(texts) == 1 else tuple(f"{stem}[{r}]" for r in range(len(texts)))
+            return Below(fixed, c.at_least) if isinstance(c, Below) else OfRow(fixed)
+        if isinstance(c, Other):
+            return c
+        return type(c)(tuple(self.settled(p, shape) for p in c.parts))
+
+    # ---- tiles made whole
+    def array(self, expr: Expr) -> str:
+        """The name of an array that holds a tile, evaluated now if the expression is no name."""
+        t = self.checked.type_of(expr)
+        assert isinstance(t, TileType)
+        if isinstance(expr, Name):
+            if expr.id in self.role.facts.partial:
+                return self.summed(expr.id)
+            if self.storage(expr.id).kind == "array":
+                return identifier(expr.id)
+        s = self.storage_of(t)
+        key = f"array:{id(expr)}"
+        if key not in self.role.hoisted:
+            name = self.out.temp("t")
+            self.out.line(f"{s.ctype} {name}[{s.count}];")
+            self.into(name, expr, t)
+            self.role.hoisted[key] = name
+        return self.role.hoisted[key]
+
+    def packed(self, expr: Expr) -> str:
+        """The name of an array with a full tile of halves in pairs: the order of an A operand."""
+        if isinstance(expr, Name):
+            return identifier(expr.id)
+        return self.array(expr)
+
+    def row_part(self, call: Call) -> str:
+        """The array with this thread's part of row_sum(x)."""
+        x = self.checked.call(call).args["x"]
+        if isinstance(x, Name) and x.id in self.sums:
+            return self.sums[x.id]
+        t = self.checked.type_of(call)
+        assert isinstance(t, TileType)
+        frag, part = self.role.fragment(t), self.out.temp("part")
+        array = self.array(x)
+        self.out.line(f"float {part}[{frag.row_values}];\ncuir::row_part({array}, {part});")
+        return part
+
+    def into(self, target: str, expr: Expr, t: TileType, sums: str | None = None) -> None:
+        """target[...] = expr, elementwise; `sums`: an array that takes this thread's part of the row sums, even and odd columns apart."""
+        shape, frag = shape_of(t), self.role.fragment(t)
+        op, _ = operation(self.checked, expr)
+        if isinstance(expr, Call) and (emit := emitter(op, "tile")):
+            emit(self.role, expr, target)
+            return
+        if self.storage_of(t).kind == "packed":
+            self._into_packed(target, expr, t, frag)
+            return
+        index = {"full": "i_", "rows": "r_", "cols": "c_", "one": "0"}[shape]
+
+        def body(at: At) -> str:
+            text = f"{target}[{index}] = {strip(self.element(expr, at, shape))};"
+            return text if sums is None else f"{text}\n{sums}[2 * {at.r} + {at.i} % 2] += {target}[{at.i}];"
+
+        self.loop(shape, frag, body)
+
+    def _into_packed(self, target: str, expr: Expr, t: TileType, frag: Fragment) -> None:
+        op, args = operation(self.checked, expr)
+        head = f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; ++p_)"
+        if isinstance(expr, Name):
+            self.out.line(f"{head} {target}[p_] = {identifier(expr.id)}[p_];")
+            return
+        if op == "cast" and isinstance(args[0], Name) and self.storage(args[0].id).kind == "array" and shape_of(self.role.tile_type(args[0])) == "full":
+            x = identifier(args[0].id)
+            self.out.line(f"{head} {target}[p_] = cuir::pack_{t.dtype}({x}[2 * p_], {x}[2 * p_ + 1]);")
+            return
+        pair = self.out.temp("v")
+        source = args[0] if op == "cast" and self.role.dtype(args[0]).is_float else expr  # packing rounds
+        text = self.element(source, At("i_", "r_", "c_", "k_"), "full")
+        with self.out.block(head):
+            self.out.line(f"float {pair}[2];")
+            with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 2; ++e_)"):
+                self.out.line("const int i_ = 2 * p_ + e_;")
+                for name, line in self.positions(frag):
+                    if re.search(rf"\b{name}\b", text):
+                        self.out.line(line)
+                self.out.line(f"{pair}[e_] = {strip(text)};")
+            self.out.line(f"{target}[p_] = cuir::pack_{t.dtype}({pair}[0], {pair}[1]);")
+
+    # ---- assignments
+    def assign(self, stmt: Assign, following: tuple[Stmt, ...]) -> None:
+        name, value = stmt.targets[0], stmt.value
+        t = self.role.role.locals[name]
+        assert isinstance(t, TileType)
+        target, s, frag = identifier(name), self.storage(name), self.role.fragment(t)
+        self.whole = {}
+        self.sums.pop(name, None)
+        if s.kind == "condition":
+            self.conditions[name] = self.settled(self.condition(value, shape_of(t)), shape_of(t))
+        elif s.kind == "linear":
+            found = self.linear(value)
+            assert found is not None
+            for r in range(s.count):
+                self.out.line(f"{target}[{r}] = {strip(found.rows[r if len(found.rows) > 1 else 0])};")
+        elif name in self.role.facts.partial:
+            self._late_sum(target, value, frag)
+        elif factor := self._factor(name, value):
+            self.rescale(target, factor, frag)
+        elif s.kind == "array" and shape_of(t) == "full" and s.ctype == "float" and self._summed_later(name, following):
+            parts, total = self.out.temp("parts"), self.out.temp("rows")
+            self.out.line(f"float {parts}[{2 * frag.row_values}] = {{}};  // row sums, even and odd columns apart")
+            self.into(target, value, t, parts)
+            self.out.line(f"float {total}[{frag.row_values}];")
+            self.loop("rows", frag, lambda at: f"{total}[{at.r}] = {parts}[2 * {at.r}] + {parts}[2 * {at.r} + 1];")
+            self.sums[name] = total
+        else:
+            self.into(target, value, t)
+        self.whole = {}
+
+    def _summed_later(self, name: str, following: tuple[Stmt, ...]) -> bool:
+        """Whether row_sum(name) stands in a later statement of this block, before name is bound again or a loop or branch begins."""
+        for stmt in following:
+            if not isinstance(stmt, Assign):
+                if called(self.checked, getattr(stmt, "value", stmt)):  # type: ignore[arg-type]
+                    continue
+                return False
+            for sub in subexpressions(stmt.value):
+                if isinstance(sub, Call) and called(self.checked, sub) == "row_sum":
+                    x = self.checked.call(sub).args["x"]
+                    if isinstance(x, Name) and x.id == name:
+                        return True
+            if stmt.targets[0] == name:
+                return False
+        return False
+
+    def _late_sum(self, target: str, value: Expr, frag: Fragment) -> None:
+        def text(expr: Expr, at: At) -> str:
+            if isinstance(expr, Name):
+                return f"{identifier(expr.id)}[{at.r}]"
+            op, args = operation(self.checked, expr)
+            if op == "row_sum":
+                assert isinstance(expr, Call)
+                return f"{self.row_part(expr)}[{at.r}]"
+            if op == "zeros":
+                return "0.f"
+            if not linear(self.checked, expr, self.role.facts.partial):
+                return self.element(expr, at, "rows")
+            return self.role.scalars.apply(op, args, expr, lambda e: text(e, at))
+
+        self.loop("rows", frag, lambda at: f"{target}[{at.r}] = {strip(text(value, at))};")
+
+    def _factor(self, name: str, value: Expr) -> Expr | None:
+        """f of `x = x * f` with a full tile x and f a name of a value per row, or the literal 1.0."""
+        op, args = operation(self.checked, value)
+        if op != "*" or shape_of(self.role.tile_type(value)) != "full":
+            return None
+        for x, f in (args, args[::-1]):
+            if isinstance(x, Name) and x.id == name and (isinstance(f, Name) or (isinstance(f, Literal) and f.value == 1.0)):
+                t = self.checked.type_of(f)
+                if isinstance(f, Literal) or (isinstance(t, TileType) and shape_of(t) == "rows"):
+                    return f
+        return None
+
+    def accumulate(self, target: str, expr: Expr, t: TileType) -> None:
+        """target = expr as the accumulator of a product; a factor per row of target itself may be skipped."""
+        factor = next((f for n in self.role.role.locals if identifier(n) == target and (f := self._factor(n, expr))), None)
+        if factor is not None:
+            self.rescale(target, factor, self.role.fragment(t))
+        else:
+            self.into(target, expr, t)
+
+    def rescale(self, target: str, factor: Expr, frag: Fragment) -> None:
+        """target *= factor, skipped by a warp whose factors are all 1."""
+        if isinstance(factor, Literal):
+            return
+        f = self.array(factor)
+        self.role.kernel.choice("a product with a factor per row is skipped by a warp that finds all factors 1", self.out.span)
+        test = " || ".join(f"{f}[{r}] != 1.f" for r in range(frag.row_values))
+        with self.out.block(f"if (__any_sync(~0u, {test}))"):
+            self.loop("full", frag, lambda at: f"{target}[{at.i}] *= {f}[{at.r}];")
+
+    def costly(self, expr: Expr) -> bool:
+        """Whether an expression takes the unit of exponentials and reciprocals."""
+        return any(operation(self.checked, e)[0] in COSTLY for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and id(e) in self.checked.types)  # type: ignore[arg-type]

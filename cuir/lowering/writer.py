@@ -1,0 +1,60 @@
+"""Writing C++: indentation, names, the map from lines to CuIR spans. Owns no meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..source import Span
+
+# Words that C++, CUDA or the emitted frame use; a CuIR name that is one of them gets a `_u` behind it.
+RESERVED = frozenset(
+    ["alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char", "char16_t", "char32_t", "class", "compl", "const", "constexpr", "const_cast", "continue", "decltype", "default", "delete", "do", "double", "dynamic_cast", "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected", "public", "register", "reinterpret_cast", "return", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq", "main", "asm", "min", "max", "abs", "half", "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "cuir", "cute", "cutlass", "GMMA", "DEV", "NULL", "INFINITY", "NAN", "M_PI", "M_E", "CUtensorMap", "uint32_t", "uint64_t", "uint8_t", "int32_t", "int64_t", "size_t", "smem", "smem_address", "lane", "warp", "warpgroup", "row", "col", "log2", "exp2", "tanh", "assert", "errno", "stdin", "stdout", "stderr", "linux", "unix"]
+)
+
+
+def identifier(name: str) -> str:
+    """A C++ identifier for a CuIR name, different for different names. Those that end in `_` are the emitter's (loop variables)."""
+    return f"{name}_u" if name in RESERVED or name.endswith(("_u", "_")) or name.startswith("__") else name
+
+
+class Writer:
+    """Lines of one file with the CuIR span that each comes from."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.spans: list[Span | None] = []
+        self.depth = 0
+        self.span: Span | None = None
+        self._temps = 0
+
+    def line(self, text: str = "") -> None:
+        for part in text.split("\n"):
+            directive = part.startswith("#")
+            self.lines.append(part if directive or not part else "  " * self.depth + part)
+            self.spans.append(self.span)
+
+    def mark(self, span: Span) -> None:
+        """Start a statement of the CuIR text: a comment with its line number and text, once for what one line gives in a row."""
+        again = self.span is not None and (self.span.source, self.span.line) == (span.source, span.line)
+        self.span = span
+        if again:
+            return
+        text = span.source.line(span.line).strip()
+        self.line(f"// {span.line}: {text}".rstrip("\\ ") or "//")
+
+    @contextmanager
+    def block(self, head: str, tail: str = "}") -> Iterator[None]:
+        self.line(f"{head} {{".lstrip())
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line(tail)
+
+    def temp(self, stem: str) -> str:
+        """A fresh name; CuIR names never hold two underscores in a row followed by digits of ours, see `identifier`."""
+        self._temps += 1
+        return f"{stem}__{self._temps}"
+
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
