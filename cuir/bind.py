@@ -113,7 +113,9 @@ class _Binder:
         """Gives a dim or a const the value that a tensor shows, or compares it with what it has."""
         if isinstance(key, int):
             if key != value:
-                self.sink.error("U408", f"a dim of `{p.name}` must be {key}, found {value}", p.span)
+                self.sink.error(
+                    "U408", f"a dim of `{p.name}` must be {key}, found {value}", p.span, "the kernel's signature fixes this length"
+                )
             return
         table: dict[str, Const] | dict[str, int] = self.consts if key in self.const_names else self.dims
         if key not in table:
@@ -121,7 +123,11 @@ class _Binder:
             self.origin[key] = f"`{p.name}`"
         elif table[key] != value:
             source = self.origin.get(key, "the consts given")
-            self.sink.error("U408", f"`{key}` is {_show(table[key])} in {source} and {_show(value)} in `{p.name}`", p.span)
+            message = f"`{key}` is {_show(table[key])} in {source} and {_show(value)} in `{p.name}`"
+            if isinstance(value, DType):
+                self.sink.error("U404", message, p.span, f"{p.name}.to({TORCH.get(table[key])})")  # type: ignore[call-overload]
+            else:
+                self.sink.error("U408", message, p.span, "dims of one name have one length")
 
     def scalar(self, p: Param, t: ScalarType, value: object) -> None:
         kinds: dict[str, tuple[type, ...]] = {"i32": (int,), "f32": (int, float), "bool": (bool,)}
@@ -129,7 +135,7 @@ class _Binder:
         if not isinstance(value, wanted) or (isinstance(value, bool) and t.dtype != "bool"):
             self.sink.error("U409", f"`{p.name}` must be {'an' if t.dtype == 'i32' else 'a'} {t.dtype} number, found {value!r}", p.span)
         elif isinstance(value, (int, float)) and t.dtype == "f32" and not (math.isfinite(value) and abs(value) < 3.5e38):
-            self.sink.error("U409", f"`{p.name}` must be finite, found {value}", p.span)
+            self.sink.error("U409", f"`{p.name}` must be finite, found {value}", p.span, "compute it in Python first")
         elif isinstance(value, int) and t.dtype == "i32" and not -(2**31) <= value < 2**31:
             self.sink.error("U409", f"`{p.name}` must fit 32 bits, found {value}", p.span)
 

@@ -47,7 +47,7 @@ def test_reads_consts_and_dims() -> None:
         ({"Q": [1]}, ["U403"]),
         ({"L": torch.zeros(2, 5, dtype=torch.float16)}, ["U404"]),
         ({"Q": torch.zeros(2, 5, 64, dtype=torch.float64)}, ["U404"]),
-        ({"K": torch.zeros(2, 7, 64, dtype=torch.float16)}, ["U408"]),
+        ({"K": torch.zeros(2, 7, 64, dtype=torch.float16)}, ["U404"]),
         ({"Q": torch.zeros(5, 64, dtype=torch.bfloat16)}, ["U405"]),
         ({"L": torch.zeros(2, 6)}, ["U408"]),
         ({"K": torch.zeros(2, 64, 7, dtype=torch.bfloat16).transpose(1, 2)}, ["U406"]),

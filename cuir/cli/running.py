@@ -26,6 +26,10 @@ def run_kernel(
     """Makes tensors for the kernel (normal floats, zero integers), runs it, and says what it wrote. Raises CuirError."""
     if on not in ("interpreter", "gpu"):
         raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
+    if on == "gpu":
+        from ..timing import need_gpu
+
+        need_gpu()
     checked = check(program, pick_kernel(program, kernel).name, consts)
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
@@ -95,9 +99,7 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
 
 def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:
     from ..api import compile
-    from ..timing import need_gpu
 
-    need_gpu()
     compile(checked)(**arguments)
     torch.cuda.synchronize()
     return "compiled and launched"

@@ -1,0 +1,250 @@
+"""Bad input of every kind: one clear message with code, place and remedy, the right exit code, never a stack trace (the fixture sees to that)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from cuir import CuirError, check, parse
+from cuir import run as interpret
+
+GOOD = """\
+@func
+def ring(i, stages):
+    return i % stages, i // stages % 2
+
+@kernel(arch="sm_90a")
+def scale_rows(X: Global[T, M, D], Y: Global[T, M, D], scale: f32, *, T: const, D: const, STAGES: const = 2):
+    buf = shared(T, [STAGES, 64, D])
+    filled = mbarrier(1, stages=STAGES)
+    free = mbarrier(1, stages=STAGES)
+    work = tiles(cdiv(M, 64))
+
+    with role("load", warps=1):
+        i = 0
+        for t in work:
+            s, phase = ring(i, STAGES)
+            free[s].wait(phase ^ 1)
+            filled[s].expect(nbytes(buf[s]))
+            copy_async(X[t * 64 : t * 64 + 64, :], buf[s], filled[s])
+            i += 1
+
+    with role("scale", warpgroups=1):
+        i = 0
+        for t in work:
+            s, phase = ring(i, STAGES)
+            filled[s].wait(phase)
+            x = cast(load(buf[s]), f32)
+            free[s].arrive()
+            store(Y[t * 64 : t * 64 + 64, :], cast(x * scale, T))
+            i += 1
+"""
+CONSTS = ("-c", "T=f16,D=64")
+PROBLEM = ("-d", "M=1000", "-s", "scale=0.5")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], Path]:
+    """The good program with one piece of text replaced."""
+
+    def make(old: str, new: str) -> Path:
+        assert old in GOOD
+        path = tmp_path / "program.cuir"
+        path.write_text(GOOD.replace(old, new, 1), encoding="utf-8")
+        return path
+
+    return make
+
+
+def first(shown: object) -> tuple[str, int, int]:
+    d = shown.json["diagnostics"][0]  # type: ignore[attr-defined]
+    return d["code"], d["span"]["line"], d["span"]["column"]
+
+
+STATIC = [
+    ("broken syntax", "work = tiles(cdiv(M, 64))", "work = tiles(cdiv(M, 64)", "P004", 10, 17),
+    ("a statement that CuIR does not have", "i += 1", "while i:", "P005", 19, 13),
+    ("unknown primitive", "copy_async(", "copy_asink(", "N105", 18, 13),
+    ("unknown name", "x * scale", "x * scael", "N101", 28, 56),
+    ("shape mismatch", "Y[t * 64 : t * 64 + 64, :]", "Y[t * 64 : t * 64 + 128, :]", "T123", 28, 48),
+    ("dtype mismatch", "cast(x * scale, T)", "x * scale", "T123", 28, 47),
+    ("no silent conversion", "cast(load(buf[s]), f32)", "load(buf[s])", "T111", 28, 56),
+    ("too much shared memory", "STAGES: const = 2", "STAGES: const = 40", "M301", 7, 5),
+    ("a product of a warp", "i += 1", "i += 1\n            x = mma_async(buf[s], buf[s].T)", "S219", 20, 17),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "code", "line", "column"), [c[1:] for c in STATIC], ids=[c[0] for c in STATIC])
+def test_check_finds(cuir: Callable, write: Callable, old: str, new: str, code: str, line: int, column: int) -> None:
+    path = write(old, new)
+    shown = cuir("check", path, *CONSTS, "--json")
+    assert shown.code == 1 and first(shown) == (code, line, column)
+    text = cuir("check", path, *CONSTS)
+    assert text.code == 1 and f"{path}:{line}:{column}: error[{code}]" in text.err and "^" in text.err
+
+
+FAULTS = [
+    ("a missing wait", "filled[s].wait(phase)", "ready = phase", "R401", 26, 22),
+    ("a swapped parity of the reader", "filled[s].wait(phase)", "filled[s].wait(phase ^ 1)", "R401", 26, 22),
+    ("a swapped parity of the writer", "free[s].wait(phase ^ 1)", "free[s].wait(phase)", "D401", 16, 13),
+    ("too few bytes", "expect(nbytes(buf[s]))", "expect(nbytes(buf[s]) // 2)", "S403", 18, 13),
+    ("too many bytes", "expect(nbytes(buf[s]))", "expect(nbytes(buf[s]) * 2)", "D401", 16, 13),
+    ("an arrival left out", "free[s].arrive()", "left_out = s", "D401", 16, 13),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "code", "line", "column"), [c[1:] for c in FAULTS], ids=[c[0] for c in FAULTS])
+def test_run_finds(cuir: Callable, write: Callable, old: str, new: str, code: str, line: int, column: int) -> None:
+    path = write(old, new)
+    shown = cuir("run", path, *CONSTS, *PROBLEM, "--grid", "2", "--json")
+    assert shown.code == 1 and first(shown) == (code, line, column)
+
+
+def test_the_good_program_is_good(cuir: Callable, write: Callable) -> None:
+    for schedule in ("in_order", "random:3", "adversarial:1", "adversarial:engines_first"):
+        shown = cuir("run", write("", ""), *CONSTS, *PROBLEM, "--schedule", schedule, "--json")
+        assert shown.code == 0 and shown.json["outputs"][0]["not_finite"] == 0
+
+
+# ---- tensors of a call
+def arguments() -> dict[str, object]:
+    return {"X": torch.ones(100, 64, dtype=torch.float16), "Y": torch.zeros(100, 64, dtype=torch.float16), "scale": 0.5}
+
+
+CALLS = [
+    ("dtype", {"X": torch.ones(100, 64)}, "U404", 6, 16, ".to("),
+    ("dtype that no kernel takes", {"X": torch.ones(100, 64, dtype=torch.float64)}, "U404", 6, 16, ""),
+    ("device", {"Y": torch.zeros(100, 64, dtype=torch.float16, device="meta")}, "U407", 6, 36, "move"),
+    ("rank", {"X": torch.ones(1, 100, 64, dtype=torch.float16)}, "U405", 6, 16, ""),
+    ("stride", {"X": torch.ones(64, 100, dtype=torch.float16).T}, "U406", 6, 16, "contiguous"),
+    ("dims that disagree", {"Y": torch.zeros(99, 64, dtype=torch.float16)}, "U408", 6, 36, ""),
+    ("a scale that is not finite", {"scale": math.nan}, "U409", 6, 56, ""),
+    ("an infinite scale", {"scale": math.inf}, "U409", 6, 56, ""),
+    ("a scale that is no number", {"scale": "0.5"}, "U409", 6, 56, ""),
+    ("no tensor", {"X": [1.0]}, "U403", 6, 16, ""),
+    ("an unknown name", {"Z": 1}, "U401", 5, 1, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "code", "line", "column", "hint"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
+def test_arguments(given: dict[str, object], code: str, line: int, column: int, hint: str) -> None:
+    from cuir.cli.output import exit_code
+    from cuir.types import F16
+
+    checked = check(parse(GOOD, "program.cuir"), consts={"T": F16, "D": 64})
+    with pytest.raises(CuirError) as caught:
+        interpret(checked, {**arguments(), **given})  # type: ignore[dict-item]
+    d = caught.value.diagnostics[0]
+    assert d.span is not None and (d.code, d.span.line, d.span.column) == (code, line, column)
+    assert hint in (d.hint or "") and exit_code(caught.value.diagnostics) == 2
+
+
+def test_a_missing_argument() -> None:
+    from cuir.types import F16
+
+    given = arguments()
+    del given["scale"]
+    with pytest.raises(CuirError) as caught:
+        interpret(check(parse(GOOD), consts={"T": F16, "D": 64}), given)  # type: ignore[arg-type]
+    assert [d.code for d in caught.value.diagnostics] == ["U402"]
+
+
+# ---- calls
+WRONG_CALLS = [
+    (("check", "no_such_file.cuir"), "U201"),
+    (("check", "flash_fwd_sm91"), "U101"),
+    (("check", "./."), "U202"),
+    (("check", "flash_fwd_sm90", "-k", "nothing"), "N110"),
+    (("check", "decode_paged"), "N109"),
+    (("check", "flash_fwd_sm90"), "N112"),
+    (("check", "flash_fwd_sm90", "-c", "T=f16,D=64,X=1"), "N111"),
+    (("check", "flash_fwd_sm90", "-c", "T:f16"), "U103"),
+    (("check", "flash_fwd_sm90", "-c", "T=f17"), "U103"),
+    (("bridge", "prefixlm"), "U102"),
+    (("bridge", "prefix_lm", "-p", "prefixx=3"), "X114"),
+    (("bridge", "prefix_lm", "-p", "prefix=three"), "X114"),
+    (("bridge", "nothing.py:f"), "X111"),
+    (("bridge", "prefix_lm", "--dtype", "f32"), "U109"),
+    (("bridge", "prefix_lm", "--head-dim", "96"), "U110"),
+    (("bridge", "prefix_lm", "--level", "some"), "U100"),
+    (("bridge", "prefix_lm", "--origin", "nothing"), "U101"),
+    (("run", "sigmoid", "-c", "T=f16,D=64"), "U113"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64,X=1"), "U113"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--schedule", "never"), "U111"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--grid", "0"), "U112"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--on", "tpu"), "U100"),
+    (("explain", "T999"), "U107"),
+    (("ops", "nothing"), "U106"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "code"), WRONG_CALLS, ids=[" ".join(a) for a, _ in WRONG_CALLS])
+def test_wrong_calls(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...], code: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = cuir(*argv, "--json")
+    assert shown.code == 2 and [d["code"] for d in shown.json["diagnostics"]][:1] == [code]
+    text = cuir(*argv)
+    assert text.code == 2 and f"error[{code}]" in text.err
+
+
+def test_files_that_are_no_programs(cuir: Callable, tmp_path: Path) -> None:
+    empty, binary, folder = tmp_path / "empty.cuir", tmp_path / "binary.cuir", tmp_path / "folder.cuir"
+    empty.write_text("# nothing\n")
+    binary.write_bytes(b"\xff\xfe\x00")
+    folder.mkdir()
+    codes = [cuir("show", p, "--json").json["diagnostics"][0]["code"] for p in (empty, binary, folder)]
+    assert codes == ["U204", "U203", "U202"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu(cuir: Callable, tmp_path: Path) -> None:
+    for argv in (
+        ("bridge", "causal", "--run", "--out", str(tmp_path)),
+        ("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--on", "gpu"),
+    ):
+        shown = cuir(*argv, "--json")
+        assert shown.code == 2 and shown.json["diagnostics"][0]["code"] == "U501" and "--run" in shown.json["diagnostics"][0]["hint"]
+
+
+def test_no_nvcc(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    shown = cuir("bridge", "causal", "--compile", "--out", tmp_path, "--json")
+    assert shown.code == 2 and shown.json["diagnostics"][0]["code"] == "U503" and "CUDA toolkit" in shown.json["diagnostics"][0]["hint"]
+
+
+def test_an_output_folder_that_cannot_be_made(cuir: Callable, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    shown = cuir("bridge", "causal", "--out", tmp_path / "file" / "out", "--json")
+    assert shown.code == 2 and shown.json["diagnostics"][0]["code"] == "U108"
+
+
+# ---- specifications
+SPECIFICATIONS = [
+    ("branch", "def keep(b, h, q, k):\n    if q < k:\n        return False\n    return True\n", 2),
+    ("unknown operation", "import torch\ndef keep(b, h, q, k):\n    return torch.fft.fft(q) > k\n", 3),
+    ("fails", "def keep(b, h, q, k):\n    return q.nothing > k\n", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line"), [c[1:] for c in SPECIFICATIONS], ids=[c[0] for c in SPECIFICATIONS])
+def test_specifications_that_cannot_be_traced(cuir: Callable, tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text, encoding="utf-8")
+    shown = cuir("bridge", f"{path}:keep", "--out", tmp_path / "out", "--json")
+    d = shown.json["diagnostics"][0]
+    assert shown.code == 1 and d["code"].startswith("X") and d["span"]["file"] == str(path) and d["span"]["line"] == line
+
+
+def test_a_specification_file_with_a_fault(cuir: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def keep(b, h, q, k:\n    return q > k\n", encoding="utf-8")
+    shown = cuir("bridge", f"{path}:keep", "--out", tmp_path / "out", "--json")
+    assert shown.code == 1 and shown.json["diagnostics"][0]["code"] == "X113" and shown.json["diagnostics"][0]["span"]["line"] == 1
+    path.write_text("x = 1\n", encoding="utf-8")
+    assert cuir("bridge", f"{path}:keep", "--json").json["diagnostics"][0]["code"] == "X112"
+    assert cuir("bridge", f"{path}:x", "--json").json["diagnostics"][0]["code"] == "X115"
