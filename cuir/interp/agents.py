@@ -84,7 +84,9 @@ class Store(Action):
 class Product(Action):
     """a @ b + c on the tensor core. As a value of a name it is in flight until retired; its registers may be taken over by a later product."""
 
-    def __init__(self, actor: Actor, number: int, a: SharedRef | torch.Tensor, b: SharedRef, c: torch.Tensor | Product | None, names: tuple[str, ...]):
+    def __init__(
+        self, actor: Actor, number: int, a: SharedRef | torch.Tensor, b: SharedRef, c: torch.Tensor | Product | None, names: tuple[str, ...]
+    ):
         super().__init__(actor)
         self.number, self.a, self.b, self.c = number, a, b, c
         self.names = names  # that hold register operands

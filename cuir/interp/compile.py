@@ -19,7 +19,7 @@ from ..ops.base import Op
 from ..source import Span
 from ..types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from .agents import Product, Taken
-from .faults import fault
+from .faults import fault, spoken
 from .groups import check_rebinding
 from .machine import Instruction, Worker
 from .registry import RUNS
@@ -187,7 +187,9 @@ class Compiler:
 
     def checkpoint(self, run: Evaluate, e: Expr) -> Evaluate:
         """Reports a division by zero at its place."""
-        if not (isinstance(e, Binary) and e.op in ("//", "%")) and not (isinstance(e, Call) and isinstance(e.func, Name) and e.func.id == "cdiv"):
+        if not (isinstance(e, Binary) and e.op in ("//", "%")) and not (
+            isinstance(e, Call) and isinstance(e.func, Name) and e.func.id == "cdiv"
+        ):
             return run
 
         def guarded(w: Worker) -> Any:
@@ -250,15 +252,16 @@ def operator(e: Expr) -> tuple[str, dict[str, Expr]]:
 
 def settled(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
     """The tile that a name holds which was bound to a product. Raises CuirError M405 (in flight), M408 (taken over)."""
+    said = spoken(name, span)
     by = v.by if isinstance(v, Taken) else v.taken
     if by is not None and w.m.launch.detect:
-        raise fault(w.m, "M408", f"`{name}` is read after {by.actor.label} took its registers over", span, "read it before the product, or use the product's result",
+        raise fault(w.m, "M408", f"`{said}` is read after {by.actor.label} took its registers over", span, "read it before the product, or use the product's result",
                     [("taken over here", by.actor.span)])  # fmt: skip
     if isinstance(v, Product):
         if v.over and v.value is not None:
             return v.value
         if w.m.launch.detect:
-            raise fault(w.m, "M405", f"`{name}` is read while {v.actor.label} is in flight", span, f"mma_wait({name}) before the read",
+            raise fault(w.m, "M405", f"`{said}` is read while {v.actor.label} is in flight", span, f"mma_wait({said}) before the read",
                         [("issued here", v.actor.span)])  # fmt: skip
     t = w.m.launch.checked  # an undetected early read gives poison
     role = next(r for r in t.roles if r.name == w.program.name)
@@ -339,4 +342,3 @@ def _jump(target: int) -> Instruction:
 
 def _placeholder(w: Worker) -> None:
     raise AssertionError("a jump without a target")
-

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..source import Span
 from .agents import Action, Product, Taken
-from .faults import fault
+from .faults import fault, spoken
 from .state import State
 
 if TYPE_CHECKING:
@@ -73,18 +73,27 @@ class Groups(State):
             return
         if self.open or self.closed:
             action = next(iter(self.open), None) or next(a for g in self.closed for a in g)
-            raise fault(m, "M403", f"{action.actor.label} is still in flight when {w.label} ends", action.actor.span, "copy_commit() and copy_wait(0) before the end")
+            raise fault(
+                m,
+                "M403",
+                f"{action.actor.label} is still in flight when {w.label} ends",
+                action.actor.span,
+                "copy_commit() and copy_wait(0) before the end",
+            )
         if self.products:
             p = self.products[0]
-            raise fault(m, "M404", f"{p.actor.label} is still in flight when {w.label} ends", p.actor.span, "mma_wait(x) for the last product")
+            raise fault(
+                m, "M404", f"{p.actor.label} is still in flight when {w.label} ends", p.actor.span, "mma_wait(x) for the last product"
+            )
 
 
 def check_rebinding(m: Machine, w: Worker, name: str, old: object, new: object, span: Span) -> None:
     """A name that an engine still uses may not be bound anew. Raises CuirError M406 (accumulator), M407 (register operand)."""
-    if old.__class__ is Product and not old.over and old.taken is None and m.launch.detect:  # type: ignore[attr-defined]
-        raise fault(m, "M406", f"`{name}` is bound anew while {old.actor.label} still accumulates into it", span, f"mma_wait({name}) before",  # type: ignore[attr-defined]
-                    [("the product was issued here", old.actor.span)])  # type: ignore[attr-defined]  # fmt: skip
+    if isinstance(old, Product) and not old.over and old.taken is None and m.launch.detect:
+        said = spoken(name, span)
+        raise fault(m, "M406", f"`{said}` is bound anew while {old.actor.label} still accumulates into it", span, f"mma_wait({said}) before",
+                    [("the product was issued here", old.actor.span)])  # fmt: skip
     p = w.groups.operands.get(name)
     if p is not None and new is not old and m.launch.detect:
-        raise fault(m, "M407", f"`{name}` is bound anew while {p.actor.label} may still read it from registers", span, "mma_wait for that product before",
+        raise fault(m, "M407", f"`{spoken(name, span)}` is bound anew while {p.actor.label} may still read it from registers", span, "mma_wait for that product before",
                     [("the product was issued here", p.actor.span)])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -64,11 +65,11 @@ def run(
     bound = bind(checked.origin, arguments, dict(checked.consts))
     device = bound.device or torch.device("cpu")
     read = _read_tensors(checked)
-    tensors = {p.name: TensorArg(p, arguments[p.name].detach(), p.name in read) for p in checked.tensors}  # type: ignore[union-attr]
+    tensors = {p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), p.name in read) for p in checked.tensors}
     values: dict[str, object] = dict(bound.dims)
     for p in checked.scalars:
         given = arguments[p.name]
-        values[p.name] = f32(float(given)) if p.dtype == F32 else given  # type: ignore[arg-type]
+        values[p.name] = f32(float(given)) if p.dtype == F32 else given
     compiler = Compiler(checked, tensors, device, trace is not None)
     before = compiler.body(checked.declarations)
     programs = []
@@ -83,7 +84,15 @@ def run(
             _finish(Machine(launch, np.arange(first, min(launch.grid, first + max(1, lanes)))))
     workers = sum(p.workers for p in programs)
     return RunReport(
-        dict(launch.counts), units, launch.area / 2, launch.grid, workers, launch.batches, launch.splits, str(schedule), time.perf_counter() - begin
+        dict(launch.counts),
+        units,
+        launch.area / 2,
+        launch.grid,
+        workers,
+        launch.batches,
+        launch.splits,
+        str(schedule),
+        time.perf_counter() - begin,
     )
 
 
@@ -144,4 +153,3 @@ def _read_tensors(checked: Checked) -> set[str]:
                         targets.add(id(bound.args.get(access.arg)))
             found |= {root for n in walk(stmt) if isinstance(n, Subscript) and id(n) not in targets and (root := root_name(n)) in names}
     return found
-

@@ -226,7 +226,11 @@ class Machine(State):
             return
         for ring in self.barriers.values():
             for bar in ring:
-                if isinstance(bar, Mbarrier) and bar.used_phase >= 0 and not any(w.clock.known[bar.entry] >= bar.used_phase for w in self.workers):
+                if (
+                    isinstance(bar, Mbarrier)
+                    and bar.used_phase >= 0
+                    and not any(w.clock.known[bar.entry] >= bar.used_phase for w in self.workers)
+                ):
                     assert bar.user is not None
                     raise fault(self, "M403", f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",
                                 bar.user.span, "every copy is waited for before the end")  # fmt: skip
@@ -249,12 +253,20 @@ class Machine(State):
                 continue
             bar = b.barrier
             if isinstance(bar, Mbarrier):
-                message = f"deadlock: {w.label} waits for phase {b.phase} of `{bar.text}`, which is in phase {bar.phase} with {bar.missing()}"
+                message = (
+                    f"deadlock: {w.label} waits for phase {b.phase} of `{bar.text}`, which is in phase {bar.phase} with {bar.missing()}"
+                )
             else:
                 message = f"deadlock: {w.label} waits at `{bar.text}`, where {len(bar.arrivals)} of {bar.count} have arrived"
-            notes = [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last else [("nobody ever arrived", bar.span)]
+            notes: list[tuple[str, Span | None]] = (
+                [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last else [("nobody ever arrived", bar.span)]
+            )
             ended = [x.label for x in self.workers if x.finished]
             if ended:
                 notes.append((f"already at their end: {', '.join(ended)}", None))
-            found.append(diagnostic(self, "D401", message, b.span, "every wait needs its arrivals (and bytes) on every path, for empty tiles too", notes))
+            found.append(
+                diagnostic(
+                    self, "D401", message, b.span, "every wait needs its arrivals (and bytes) on every path, for empty tiles too", notes
+                )
+            )
         return CuirError(found)

@@ -61,7 +61,9 @@ def shared_place(site: Site, arg: str) -> SharedAt:
                                 "stages run from 0: i % STAGES", [(f"`{alloc.name}` is declared here", alloc.span)])  # fmt: skip
             index = tuple(start if drop else slice(start, start + size) for start, size, drop in zip(key[1:], sizes, drops))
             rows = int(np.prod(sizes[:-1]))
-            found = SharedRef(w.cta, alloc, index, view.transposed, view_intervals(alloc, index), nbytes(sizes[-1], rows, alloc.dtype.itemsize), text)
+            found = SharedRef(
+                w.cta, alloc, index, view.transposed, view_intervals(alloc, index), nbytes(sizes[-1], rows, alloc.dtype.itemsize), text
+            )
             kept[key] = found
         return found
 
@@ -136,4 +138,3 @@ def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Eve
                 w.m.shared[ref.cta].require_defined(w.m, ref, actor.span, actor.label)
             records.append(w.m.trackers[ref.cta].access(w.m, actor, ref, access.mode, access.proxy, done, awaited))
     return records
-

@@ -112,6 +112,8 @@ def _missing(new: Record, old: Record) -> str:
 
 
 def unfenced(m: Machine, new: Record, old: Record) -> Exception:
-    message = f"the {new.mode} of `{new.text}` by {new.label} may miss {old.words()}: an ordinary write reaches the async proxy after a fence"
+    message = (
+        f"the {new.mode} of `{new.text}` by {new.label} may miss {old.words()}: an ordinary write reaches the async proxy after a fence"
+    )
     rest = "" if old.worker == new.worker else " and before the barrier that orders the two"
     return fault(m, "R403", message, new.span, f"{old.label} calls fence_async() after its write{rest}", [(f"{old.what} here", old.span)])

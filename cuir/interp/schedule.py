@@ -50,7 +50,9 @@ class Schedule:
             return cls(kind, int(rest[0]))  # type: ignore[arg-type]
         if kind == "adversarial" and rest and rest[0] in POLICIES and len(rest) <= 2 and all(r.isdecimal() for r in rest[1:]):
             return cls("adversarial", int(rest[1]) if len(rest) == 2 else 0, rest[0])
-        raise CuirError.of("U111", f"no such schedule: {text!r}", None, f"in_order, random:SEED, adversarial:SEED, adversarial:{{{','.join(POLICIES)}}}")
+        raise CuirError.of(
+            "U111", f"no such schedule: {text!r}", None, f"in_order, random:SEED, adversarial:SEED, adversarial:{{{','.join(POLICIES)}}}"
+        )
 
     def __str__(self) -> str:
         if self.kind == "in_order":
@@ -74,7 +76,11 @@ class Picker(State):
         elif schedule.kind == "adversarial" and schedule.policy is None:
             self.rng.shuffle(order)
         self.rank = {w: i for i, w in enumerate(order)}  # lower runs first
-        self.engine_rank = {"engines_first": -1, None: self.rng.randint(-1, workers)}.get(schedule.policy, workers) if schedule.kind == "adversarial" else workers
+        self.engine_rank = (
+            {"engines_first": -1, None: self.rng.randint(-1, workers)}.get(schedule.policy, workers)
+            if schedule.kind == "adversarial"
+            else workers
+        )
 
     @property
     def until_blocked(self) -> bool:

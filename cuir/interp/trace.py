@@ -81,7 +81,16 @@ class Trace:
         tracks = list(dict.fromkeys(e.track for e in self.events))
         names = [{"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": t}} for i, t in enumerate(tracks)]
         spans = [
-            {"ph": "X", "pid": 0, "tid": tracks.index(e.track), "name": e.name, "cat": e.kind, "ts": e.start / 1000, "dur": e.length / 1000, "args": {"line": e.line}}
+            {
+                "ph": "X",
+                "pid": 0,
+                "tid": tracks.index(e.track),
+                "name": e.name,
+                "cat": e.kind,
+                "ts": e.start / 1000,
+                "dur": e.length / 1000,
+                "args": {"line": e.line},
+            }
             for e in self.events
         ]
         return {"traceEvents": names + spans, "displayTimeUnit": "ns"}
@@ -128,7 +137,9 @@ def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float |
     axes.set_xlim(start, stop if stop is not None else max((e.start + e.length for e in events), default=1.0))
     axes.set_xlabel("cycles of the interpreter's cost model")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(handles=[Patch(color=c, label=k) for k, c in _COLORS.items()], ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    axes.legend(
+        handles=[Patch(color=c, label=k) for k, c in _COLORS.items()], ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=160)
     pyplot.close(figure)

@@ -166,5 +166,7 @@ def cast_scalar(v: Any, source: DType, target: DType) -> Any:
         return v.astype(np.float32) if lanes else f32(float(v))
     if source == BOOL:
         return v.astype(np.int64) if lanes else int(v)
-    whole = np.clip(np.trunc(np.nan_to_num(np.asarray(v, dtype=np.float64), nan=0.0, posinf=_HIGH, neginf=_LOW)), _LOW, _HIGH).astype(np.int64)
+    whole = np.clip(np.trunc(np.nan_to_num(np.asarray(v, dtype=np.float64), nan=0.0, posinf=_HIGH, neginf=_LOW)), _LOW, _HIGH).astype(
+        np.int64
+    )
     return whole if lanes else int(whole)

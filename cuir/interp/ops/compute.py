@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...types import BOOL, I32, DType, TileType
+from ...types import BOOL, I32, DType, SharedView, TileType
 from ..agents import Product, Taken, product
 from ..compile import Evaluate, Site, settled
 from ..machine import GO, Worker
@@ -156,8 +156,9 @@ def mma_async(site: Site) -> Evaluate:
     a_name = None if site.is_shared("a") else site.is_name("a")
     t = site.result()
     assert isinstance(t, TileType)
-    inner = site.type("b").dims[0]  # type: ignore[union-attr]
-    volume = t.rows * t.cols * inner
+    right = site.type("b")
+    assert isinstance(right, SharedView)
+    volume = t.rows * t.cols * int(right.dims[0])
 
     def run(w: Worker) -> Product:
         m = w.m
@@ -200,5 +201,3 @@ def mma_wait(site: Site) -> Evaluate:
         return GO
 
     return run
-
-
