@@ -1,0 +1,40 @@
+"""Draws what the roles, barriers and engines of the expert attention kernel do over time, from a run in the interpreter: `make picture`."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+import cuir
+from cuir.interp import Trace, plot_trace
+from cuir.types import F16
+
+HEADS, LENGTH, DIM = 2, 512, 128
+START, STOP = 0.0, 14000.0  # cycles shown
+
+
+def record() -> Trace:
+    """One CTA at work on two heads of causal attention."""
+    program = cuir.parse((files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
+    checked = cuir.check(program, consts={"T": F16, "D": DIM, "PINGPONG": True})
+    q, k, v = (torch.randn(1, HEADS, LENGTH, DIM).to(torch.float16) for _ in range(3))
+    trace = Trace()
+    arguments = {"Q": q, "K": k, "V": v, "O": torch.empty_like(q), "LSE": torch.empty(1, HEADS, LENGTH), "scale": DIM**-0.5}
+    cuir.run(checked, arguments, grid=1, trace=trace)
+    return trace
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path, help="a .png or .svg file")
+    path = parser.parse_args().path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    plot_trace(record(), path, START, STOP)
+
+
+if __name__ == "__main__":
+    main()
