@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -113,11 +112,8 @@ def as_json(op: Op) -> dict[str, Any]:
 
 def markdown() -> str:
     """The whole reference as one page."""
-    families: dict[str, list[Op]] = {}
-    for op in entries().values():
-        families.setdefault(op.family, []).append(op)
     parts = [_HEAD]
-    for family, ops in sorted(families.items(), key=lambda item: _ORDER.index(item[0]) if item[0] in _ORDER else len(_ORDER)):
+    for family, ops in families().items():
         parts.append(f"## {family.capitalize()}\n")
         parts.extend(_entry(op) for op in ops)
     return "\n".join(parts)
@@ -138,6 +134,14 @@ def _entry(op: Op) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table(ops: Mapping[str, Op]) -> list[tuple[str, str, str]]:
-    """(written, family, first sentence) of each entry."""
-    return [(spelling(op), op.family, op.doc.partition(". ")[0].rstrip(".") + ".") for op in ops.values()]
+def families() -> dict[str, list[Op]]:
+    """Entries by family, in the order of the pages."""
+    found: dict[str, list[Op]] = {}
+    for op in entries().values():
+        found.setdefault(op.family, []).append(op)
+    return dict(sorted(found.items(), key=lambda item: _ORDER.index(item[0])))
+
+
+def in_short(op: Op) -> str:
+    """The first sentence of an entry's documentation."""
+    return op.doc.partition(". ")[0].rstrip(".") + "."

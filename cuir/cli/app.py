@@ -99,7 +99,8 @@ def ops(
     elif markdown:
         print(reference.markdown(), end="")
     else:
-        print_table("", ("written", "family", "meaning"), reference.table(known))
+        for family, entries in reference.families().items():
+            print_table(family, ("name", "meaning"), [(op.name, reference.in_short(op)) for op in entries])
 
 
 @app.command()
@@ -140,7 +141,8 @@ def explain(
     elif markdown:
         print(codes.markdown(), end="")
     else:
-        print_table("", ("code", "family", "title"), [(c.code, codes.family(c.code), c.title) for c in codes.CODES.values()])
+        for letter, words in codes.FAMILIES.items():
+            print_table(words, ("code", "title"), [(c.code, c.title) for c in codes.CODES.values() if c.code.startswith(letter)])
 
 
 @app.command()
