@@ -124,8 +124,9 @@ class _Binder:
         elif table[key] != value:
             source = self.origin.get(key, "the consts given")
             message = f"`{key}` is {_show(table[key])} in {source} and {_show(value)} in `{p.name}`"
+            known = table[key]
             if isinstance(value, DType):
-                self.sink.error("U404", message, p.span, f"{p.name}.to({TORCH.get(table[key])})")  # type: ignore[call-overload]
+                self.sink.error("U404", message, p.span, f"{p.name}.to({TORCH.get(known) if isinstance(known, DType) else known})")
             else:
                 self.sink.error("U408", message, p.span, "dims of one name have one length")
 

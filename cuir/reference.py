@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,7 +33,8 @@ def spelling(op: Op) -> str:
         if len(names) == 1:
             return f"{op.name} {names[0]}" if op.name.isalpha() else f"{op.name}{names[0]}"
         return f" {op.name} ".join(names)
-    parts, star = [], False
+    parts: list[str] = []
+    star = False
     for p in op.params:
         if p.name == "bar" and "." in op.name and op.name.partition(".")[0].endswith("barrier"):
             continue  # the receiver of a method
@@ -144,4 +146,4 @@ def families() -> dict[str, list[Op]]:
 
 def in_short(op: Op) -> str:
     """The first sentence of an entry's documentation."""
-    return op.doc.partition(". ")[0].rstrip(".") + "."
+    return re.split(r"(?<=[^\s.])\. (?=[A-Z])", op.doc, maxsplit=1)[0].rstrip(".") + "."
