@@ -44,8 +44,8 @@ def test_public_names_exist(name: str) -> None:
 
 
 def test_functions_win_over_modules_of_the_same_name() -> None:
-    import cuir.check  # noqa: F401 - binds the module to the package, if it were not for cuir/__init__.py
-    import cuir.transfer  # noqa: F401
+    import cuir.check
+    import cuir.transfer
 
     assert callable(cuir.check) and callable(cuir.transfer)
 

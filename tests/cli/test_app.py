@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import cuir.reference
 from cuir import parse, show
 from cuir.cli import run as run_command
 
