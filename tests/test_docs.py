@@ -45,6 +45,16 @@ def test_the_python_of_the_language_page_runs(tmp_path: Path) -> None:
     assert shown.stdout == cuir.show(cuir.load(path)) + "\n"
 
 
+def test_the_python_of_the_readme_runs_up_to_the_gpu() -> None:
+    code = re.search(r"From Python:\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    assert code
+    before = "import torch\nq, k, v = (torch.randn(1, 1, 130, 128).half() for _ in range(3)); o = torch.zeros_like(q); lse = torch.zeros(1, 1, 130)\n"
+    after = "torch.testing.assert_close(o, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), atol=2e-3, rtol=2e-3)"
+    upto = code.group(1).partition("kernel = cuir.compile")[0]
+    shown = subprocess.run([sys.executable, "-c", before + upto + after], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
 def test_links_lead_to_files(page: Path) -> None:
     missing = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link and not (page.parent / link).exists()]
