@@ -272,7 +272,10 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str, runs: str) -> 
     first = count if need.everything else f"min({count}, {_over(need.prefix, True)})" if need.prefix is not None else "0"
     lines.append(f"    v1 = {first}")
     if need.middle is not None:
-        lines.append(f"    l2 = max(v1, {_over(need.middle[0], False)})")
+        start = (
+            need.middle[0] if need.suffix is None else extremum("min", [need.middle[0], need.suffix])
+        )  # a suffix may begin before the middle
+        lines.append(f"    l2 = max(v1, {_over(start, False)})")
         lines.append(f"    v2 = max(l2, min({count}, {_over(need.middle[1], True, clip=False)}))")
     else:
         lines.append("    l2, v2 = v1, v1")

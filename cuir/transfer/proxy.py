@@ -188,6 +188,8 @@ def lift(x: Any) -> Proxy:
     """A proxy of a number or of a tensor with one element."""
     if isinstance(x, Proxy):
         return x
+    if isinstance(x, TensorProxy):
+        refuse(f"`{x.name}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
     if isinstance(x, torch.Tensor) and x.ndim == 0:
         x = x.item()
     if hasattr(x, "item") and not isinstance(x, torch.Tensor):
@@ -200,8 +202,6 @@ def lift(x: Any) -> Proxy:
         return Proxy(number(x), I32, False, x, frozenset(), set())
     if isinstance(x, float):
         return Proxy(number(x), F32, False, x, frozenset(), set())
-    if isinstance(x, TensorProxy):
-        refuse(f"`{x.name}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
     refuse(f"expected a number, found {type(x).__name__}")
 
 

@@ -218,8 +218,7 @@ class _Tracer:
         used = self.taken | {p.name for p, _ in self.parameters.values()}
         candidate, n = base, 1
         while candidate in used:
-            n += 1
-            candidate = f"{base}_{n}" if n > 2 else f"{base}_"
+            candidate, n = f"{base}_{n if n > 1 else ''}", n + 1
         return candidate
 
 

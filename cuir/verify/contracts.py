@@ -1,0 +1,314 @@
+"""Contracts of the splice points, by enumeration: cover, full, once, tile, positive factor, finite scores, and the mask that the specification asks for.
+
+Evaluates the program's own functions for problems small enough to look at every pair. Owns no numerics of the whole kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..diagnostics import CuirError, Sink
+from ..nodes import Func, Kernel, Program, Return
+from ..source import Span
+from ..spec import Lengths, Specification
+from ..transfer.splice import SPLICE_POINTS, captured_arguments
+from ..transfer.trace import trace
+from ..walk import names_read
+from .evaluate import Evaluator, Value, kernel_names
+
+_CODES = {
+    "cover": "V101",
+    "full": "V102",
+    "once": "V103",
+    "tile": "V104",
+    "factor": "V105",
+    "finite": "V106",
+    "keep": "V107",
+    "count": "V108",
+}
+_MAX_PAIRS = 400_000  # of one problem; a longer one is checked for its blocks only at these sizes
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes for one enumeration; BM and BN are the program's tile, or smaller ones to try more edges."""
+
+    lengths: Lengths
+    BM: int
+    BN: int
+
+    def __str__(self) -> str:
+        at = self.lengths
+        return f"M={at.M}, N={at.N}, BM={self.BM}, BN={self.BN}, B={at.B}, H={at.H}, HK={at.HK}"
+
+
+def check_contracts(
+    program: Program, kernel: Kernel, spec: Specification | None, problems: Iterable[Problem], consts: Mapping[str, Value] | None = None
+) -> int:
+    """Enumerates the contracts; returns how many pairs were looked at. Raises CuirError with the first violation of each kind, codes V101-V108.
+
+    spec: adds the comparison of `keep` with the mask that the specification gives.
+    """
+    sink, pairs = Sink(), 0
+    seen: set[str] = set()
+    for problem in problems:
+        for code, message, span, hint in _violations(program, kernel, spec, problem, dict(consts or {})):
+            if code not in seen:
+                seen.add(code)
+                sink.error(code, message, span, hint, [(f"found for {problem}", None)])
+        pairs += problem.lengths.M * problem.lengths.N
+    sink.stop_if_any()
+    return pairs
+
+
+def has_splice_points(program: Program) -> bool:
+    funcs = program.funcs()
+    return all(name in funcs and len(funcs[name].params) == count for name, count in SPLICE_POINTS.items())
+
+
+Violation = tuple[str, str, Span, str | None]
+
+
+def _violations(
+    program: Program, kernel: Kernel, spec: Specification | None, problem: Problem, consts: dict[str, Value]
+) -> Iterator[Violation]:
+    at = problem.lengths
+    dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
+    captured = captured_arguments(program, kernel, spec, at) if spec is not None else {}
+    names = kernel_names(kernel, dims, {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}, {"scale": 0.125, **captured})
+    run = Evaluator(program, names)
+    yield from _tile(program, run, problem)
+    for b, h in _heads(program, at, spec):
+        keep = _kept(run, b, h, at)
+        if spec is not None:
+            yield from _agrees(program, keep, spec, at, b, h)
+        yield from _blocks(program, run, keep, problem, b, h)
+        yield from _score(program, run, keep, problem, b, h)
+
+
+def _heads(program: Program, at: Lengths, spec: Specification | None) -> list[tuple[int, int]]:
+    """The (b, h) to look at: all, unless no splice point reads them."""
+    funcs = program.funcs()
+
+    def reads(position: int) -> bool:
+        places = {"score": 1, "keep": 0, "kv_count": 0, "kv_block": 0}
+        return any(funcs[f].params[first + position] in set().union(*(names_read(s) for s in funcs[f].body)) for f, first in places.items())
+
+    return [(b, h) for b in range(at.B if reads(0) else min(at.B, 1)) for h in range(at.H if reads(1) else min(at.H, 1))]
+
+
+def _kept(run: Evaluator, b: int, h: int, at: Lengths) -> np.ndarray:
+    q, k = np.arange(at.M)[:, None], np.arange(at.N)[None, :]
+    return np.broadcast_to(np.asarray(run.call("keep", b, h, q, k), bool), (at.M, at.N))
+
+
+def _agrees(program: Program, keep: np.ndarray, spec: Specification, at: Lengths, b: int, h: int) -> Iterator[Violation]:
+    wanted = spec.mask(at)[b, h].numpy()
+    if not (keep != wanted).any():
+        return
+    q, k = map(int, np.argwhere(keep != wanted)[0])
+    also = bool(keep[q, k])
+    total = int((keep != wanted).sum())
+    yield (_CODES["keep"], f"query {q} {'also attends' if also else 'does not attend'} to key {k}, which the specification `{spec.name}` {'drops' if also else 'keeps'}; "
+           f"{total} pairs differ", _span(program, "keep"), describe_difference(keep, wanted))  # fmt: skip
+
+
+def describe_difference(found: np.ndarray, wanted: np.ndarray) -> str | None:
+    """A mask that is off by one key, in words; None if the difference is something else. Both bool [M, N]."""
+    extra, lacking = found & ~wanted, wanted & ~found
+    for wrong, base, word in ((extra, wanted, "too many"), (lacking, found, "too few")):
+        if not wrong.any() or (extra.any() and lacking.any()):
+            continue
+        rows = np.flatnonzero(wrong.any(1))
+        last = [_last(base[q]) for q in rows]
+        first = [_first(base[q]) for q in rows]
+        places = [np.flatnonzero(wrong[q]) for q in rows]
+        n = len(rows)
+        if all(len(p) == 1 for p in places):
+            if all(e is not None and p[0] == e + 1 for p, e in zip(places, last)):
+                return f"off by one: {n} queries have one key {word} at the upper end; compare `<` with `<=`"
+            if all(s is not None and p[0] == s - 1 for p, s in zip(places, first)):
+                return f"off by one: {n} queries have one key {word} at the lower end; compare `<` with `<=`"
+            if len({int(p[0]) for p in places}) == 1:
+                return f"off by one: {n} queries have key {int(places[0][0])} {word}; compare `<` with `<=`"
+    return None
+
+
+def _last(row: np.ndarray) -> int | None:
+    found = np.flatnonzero(row)
+    return int(found[-1]) if found.size else None
+
+
+def _first(row: np.ndarray) -> int | None:
+    found = np.flatnonzero(row)
+    return int(found[0]) if found.size else None
+
+
+def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
+    at, BM, BN = problem.lengths, problem.BM, problem.BN
+    tiles, blocks = -(-at.M // BM), -(-at.N // BN)
+    if not tiles:
+        return
+    m = np.arange(tiles)
+    partial, n = (np.broadcast_to(np.asarray(x), m.shape) for x in run.call("kv_count", b, h, m))
+    count, block = _span(program, "kv_count"), _span(program, "kv_block")
+    for i in np.flatnonzero((n < 0) | (n > blocks) | (partial > n) | (partial < 0))[:1]:
+        yield (
+            _CODES["count"],
+            f"kv_count of tile m={i} gives {int(partial[i])} masked of {int(n[i])} blocks; expected 0 <= masked <= all <= {blocks}",
+            count,
+            None,
+        )
+        return
+    steps = np.arange(int(n.max()))
+    j = np.broadcast_to(np.asarray(run.call("kv_block", b, h, m[:, None], steps[None, :])), (tiles, len(steps)))
+    visited = steps[None, :] < n[:, None]
+    outside = visited & ((j < 0) | (j >= blocks))
+    for t, i in np.argwhere(outside)[:1]:
+        yield (_CODES["once"], f"step {i} of tile m={t} visits block {int(j[t, i])}; the blocks are 0 to {blocks - 1}", block, None)
+        return
+    times = np.zeros((tiles, max(blocks, 1)), int)
+    rows, _ = np.nonzero(visited)
+    np.add.at(times, (rows, j[visited]), 1)
+    for t, x in np.argwhere(times > 1)[:1]:
+        yield (
+            _CODES["once"],
+            f"block {x} of tile m={t} is visited {times[t, x]} times",
+            block,
+            "each key block counts once in the softmax",
+        )
+    padded = np.zeros((tiles * BM, blocks * BN), bool)
+    padded[: at.M, : at.N] = keep
+    some = padded.reshape(tiles, BM, blocks, BN).any((1, 3))
+    padded[at.M :] = True  # rows behind the last query are never stored
+    every = padded.reshape(tiles, BM, blocks, BN).all((1, 3))
+    every[:, at.N // BN :] = False
+    missed = some & (times[:, :blocks] == 0)
+    for t, x in np.argwhere(missed)[:1]:
+        q, k = _pair(keep, t, x, problem, True)
+        yield (_CODES["cover"], f"query {q} attends to key {k}, but block {x} (keys {x * BN} to {min(at.N, x * BN + BN) - 1}) of tile m={t} is not visited", count,
+               "kv_count gives too few blocks, or kv_block others")  # fmt: skip
+    unmasked = np.zeros((tiles, max(blocks, 1)), bool)
+    full = visited & (steps[None, :] >= partial[:, None])
+    rows, _ = np.nonzero(full)
+    unmasked[rows, j[full]] = True
+    for t, x in np.argwhere(unmasked[:, :blocks] & ~every)[:1]:
+        q, k = _pair(keep, t, x, problem, False)
+        what = f"query {q} must not attend to key {k}" if k < at.N else f"key {k} does not exist (N = {at.N})"
+        yield (
+            _CODES["full"],
+            f"block {x} of tile m={t} is visited without the mask, but {what}",
+            count,
+            "the blocks that need keep() come first; kv_count says how many",
+        )
+
+
+def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tuple[int, int]:
+    """The first pair of a block that is kept (or dropped, or behind the last key)."""
+    q0, k0 = t * problem.BM, x * problem.BN
+    part = keep[q0 : q0 + problem.BM, k0 : k0 + problem.BN]
+    found = np.argwhere(part == value)
+    if len(found):
+        return q0 + int(found[0][0]), k0 + int(found[0][1])
+    return q0, problem.lengths.N
+
+
+def _tile(program: Program, run: Evaluator, problem: Problem) -> Iterator[Violation]:
+    tile = program.funcs().get("tile")
+    if tile is None or len(tile.params) != 1:
+        return
+    at = problem.lengths
+    sizes = (at.B, at.H, -(-at.M // problem.BM))
+    total = int(np.prod(sizes))
+    if not total:
+        return
+    t = np.arange(total)
+    places = [np.broadcast_to(np.asarray(x), t.shape) for x in run.call("tile", t)]
+    span = _span(program, "tile")
+    for name, place, size in zip(("b", "h", "m"), places, sizes):
+        for i in np.flatnonzero((place < 0) | (place >= size))[:1]:
+            yield (_CODES["tile"], f"tile({i}) gives {name} = {int(place[i])}; expected 0 to {size - 1}", span, None)
+            return
+    number = (places[0] * sizes[1] + places[1]) * sizes[2] + places[2]
+    times = np.bincount(number, minlength=total)
+    for x in np.flatnonzero(times != 1)[:1]:
+        b, h, m = x // (sizes[1] * sizes[2]), x // sizes[2] % sizes[1], x % sizes[2]
+        yield (
+            _CODES["tile"],
+            f"tile(t) gives (b={b}, h={h}, m={m}) {times[x]} times for t in 0..{total - 1}; expected once each",
+            span,
+            None,
+        )
+
+
+def _score(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
+    at = problem.lengths
+    if not at.M or not at.N:
+        return
+    rng = np.random.default_rng(0)
+    S = (rng.standard_normal((at.M, at.N)) * 8).astype(np.float32)
+    try:
+        score, factor = run.call("score", S, b, h, np.arange(at.M)[:, None], np.arange(at.N)[None, :])
+    except CuirError as error:
+        if error.diagnostics[0].code == "X140":
+            return  # a score that works on whole tiles is for the numbers to judge
+        raise
+    span = _span(program, "score")
+    if not np.all(np.asarray(factor) > 0):
+        yield (
+            _CODES["factor"],
+            f"the factor of `score` must be positive, found {float(np.min(factor)):g}",
+            span,
+            "the maximum of a row is taken before the factor",
+        )
+    bad = keep & ~np.isfinite(np.broadcast_to(score, S.shape))
+    for q, k in np.argwhere(bad)[:1]:
+        value = float(np.broadcast_to(score, S.shape)[q, k])
+        yield (
+            _CODES["finite"],
+            f"the score of query {q} and key {k} is {value:g}, and the pair is kept",
+            span,
+            "drop pairs in keep(), not by their score",
+        )
+
+
+def _span(program: Program, name: str) -> Span:
+    func: Func = program.funcs()[name]
+    last = func.body[-1]
+    return last.value.span if isinstance(last, Return) else func.span
+
+
+def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "quick") -> list[Problem]:
+    """Problems with every kind of edge: ragged ends, M != N, one row, N smaller than a block, N = 0, and lengths around the captured numbers."""
+    marks = sorted({v for v in _integers(spec) if 0 < v < 700})
+    some = [1, 37, 2 * 16, 3 * 16 + 1]
+    found: list[Problem] = []
+
+    def add(M: int, N: int, bm: int, bn: int, B: int = 1, H: int = 2, HK: int = 1) -> None:
+        found.append(Problem(Lengths(B, H, HK, M, N), bm, bn))
+
+    for M, N in ((1, 1), (1, 40), (40, 1), (33, 64), (64, 33), (48, 48), (61, 47), (16, 0), (5, 100), (100, 5)):
+        add(M, N, 16, 8)
+        add(M, N, 8, 16, B=2, H=3)
+    for mark in marks:
+        for d in (-1, 0, 1):
+            add(mark + d + 16, mark + 24, 16, 16)
+            add(max(1, mark + d), max(1, mark + d), 32, 16)
+        add(2 * mark + 17, 2 * mark + 5, 32, 32)
+    for M, N in ((BM, BN), (BM + 1, 2 * BN + 3), (3 * BM - 1, 3 * BN + 1), (2 * BM, BN - 1)):
+        add(M, N, BM, BN)
+    if level == "full":
+        for M in (*some, *(m + 1 for m in marks)):
+            for N in (*some, *(m - 1 for m in marks), 129):
+                for bm, bn in ((4, 4), (8, 4), (4, 8), (16, 16)):
+                    add(M, N, bm, bn)
+        add(2 * BM + 5, 4 * BN + 7, BM, BN, B=2, H=4, HK=2)
+    return [p for p in found if p.lengths.M * p.lengths.N <= _MAX_PAIRS]
+
+
+def _integers(spec: Specification | None) -> list[int]:
+    """Captured integers: where masks have their edges."""
+    return [p.value for p in trace(spec).parameters if isinstance(p.value, int)] if spec is not None else []

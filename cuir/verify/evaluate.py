@@ -1,0 +1,212 @@
+"""Values of splice points: evaluates @funcs over NumPy arrays, for the enumeration of contracts. Pure expressions only.
+
+Owns an executable meaning of the arithmetic of tables `compute` and `operators`, elementwise; memory and synchronisation belong to the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics import CuirError
+from ..nodes import (
+    Assign,
+    AugAssign,
+    Binary,
+    Call,
+    Expr,
+    For,
+    Func,
+    If,
+    IfExp,
+    Kernel,
+    Literal,
+    Name,
+    Program,
+    Return,
+    Stmt,
+    Subscript,
+    Tuple,
+    Unary,
+)  # fmt: skip
+
+Value = Any  # a Python number, a NumPy array, or a tuple of these
+_ERRORS: dict[str, Any] = {"divide": "ignore", "over": "ignore", "invalid": "ignore", "under": "ignore"}
+
+
+class _Returned(Exception):
+    def __init__(self, value: Value):
+        self.value = value
+
+
+@dataclass
+class Evaluator:
+    """Calls @funcs of a program. `names`: values of dims, consts, scalars (numbers) and tensors (arrays) of the kernel.
+
+    Arguments and results are numbers or broadcasting arrays: i32 as int64, f32 as float32. Reads of a tensor outside of it give 0, as a gather does.
+    Raises CuirError X140 for what is no pure arithmetic.
+    """
+
+    program: Program
+    names: Mapping[str, Value]
+    funcs: dict[str, Func] = field(init=False)
+    constants: dict[str, Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.funcs = self.program.funcs()
+        self.constants = {name: self.expr(c.value, {}) for name, c in self.program.constants().items()}
+
+    def call(self, name: str, *arguments: Value) -> Value:
+        func = self.funcs[name]
+        with np.errstate(**_ERRORS):
+            return self._call(func, arguments)
+
+    def _call(self, func: Func, arguments: tuple[Value, ...]) -> Value:
+        local = dict(zip(func.params, arguments))
+        try:
+            self.block(func.body, local)
+        except _Returned as found:
+            return found.value
+        raise CuirError.of("X140", f"`{func.name}` has no return", func.span)
+
+    def block(self, body: tuple[Stmt, ...], local: dict[str, Value]) -> None:
+        for s in body:
+            if isinstance(s, Return):
+                raise _Returned(self.expr(s.value, local))
+            if isinstance(s, Assign):
+                value = self.expr(s.value, local)
+                values = (value,) if len(s.targets) == 1 else value
+                local.update(zip(s.targets, values))
+            elif isinstance(s, AugAssign):
+                local[s.target] = _BINARY[s.op](local[s.target], self.expr(s.value, local))
+            elif isinstance(s, If):
+                cond = self.expr(s.cond, local)
+                if np.ndim(cond):
+                    raise CuirError.of(
+                        "X140", "an if statement whose condition differs between the values enumerated", s.span, "a if cond else b"
+                    )
+                self.block(s.body if cond else s.orelse, local)
+            elif isinstance(s, For) and isinstance(s.iter, Call) and s.iter.func == Name("range"):
+                bounds = [self.expr(a, local) for a in s.iter.args]
+                if any(np.ndim(b) for b in bounds):
+                    raise CuirError.of("X140", "a loop whose count differs between the values enumerated", s.span)
+                for i in range(*(int(b) for b in bounds)):
+                    local[s.target] = i
+                    self.block(s.body, local)
+            else:
+                raise CuirError.of("X140", "a splice point of pure arithmetic was expected", s.span)
+
+    def expr(self, e: Expr, local: Mapping[str, Value]) -> Value:
+        if isinstance(e, Literal):
+            return e.value
+        if isinstance(e, Name):
+            return self.name(e, local)
+        if isinstance(e, Tuple):
+            return tuple(self.expr(i, local) for i in e.items)
+        if isinstance(e, Unary):
+            return _UNARY[e.op](self.expr(e.operand, local))
+        if isinstance(e, Binary):
+            return self.binary(e, local)
+        if isinstance(e, IfExp):
+            cond = self.expr(e.cond, local)
+            if not np.ndim(cond):
+                return self.expr(e.then if cond else e.other, local)
+            return np.where(cond, self.expr(e.then, local), self.expr(e.other, local))
+        if isinstance(e, Subscript):
+            return self.subscript(e, local)
+        if isinstance(e, Call) and isinstance(e.func, Name) and not e.keywords:
+            return self.called(e, e.func.id, local)
+        raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
+
+    def name(self, e: Name, local: Mapping[str, Value]) -> Value:
+        for place in (local, self.names, getattr(self, "constants", {})):
+            if e.id in place:
+                return place[e.id]
+        if e.id == "inf":
+            return np.inf
+        raise CuirError.of("N101", f"`{e.id}` has no value here", e.span)
+
+    def binary(self, e: Binary, local: Mapping[str, Value]) -> Value:
+        left = self.expr(e.left, local)
+        if e.op in ("and", "or") and not np.ndim(left) and bool(left) == (e.op == "or"):
+            return left
+        right = self.expr(e.right, local)
+        if e.op in ("//", "%") and not np.all(right):
+            if np.ndim(right) == 0:
+                raise CuirError.of("T154", "the divisor is 0", e.span)
+            right = np.where(right == 0, 1, right)  # in a branch not taken
+        return _BINARY[e.op](left, right)
+
+    def subscript(self, e: Subscript, local: Mapping[str, Value]) -> Value:
+        value = self.expr(e.value, local)
+        indices = [self.expr(i, local) for i in e.indices]  # type: ignore[arg-type]
+        if isinstance(value, tuple):
+            return value[indices[0]]
+        if value.size == 0:
+            return np.zeros(np.broadcast_shapes(*(np.shape(i) for i in indices)), value.dtype)
+        inside = np.ones((), bool)
+        safe = []
+        for i, n in zip(indices, value.shape):
+            ok = (np.asarray(i) >= 0) & (np.asarray(i) < n)
+            inside, safe = inside & ok, [*safe, np.where(ok, i, 0)]
+        return np.where(inside, value[tuple(safe)], value.dtype.type(0))
+
+    def called(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
+        if name == "cast":
+            x, dtype = self.expr(e.args[0], local), e.args[1]
+            return _cast(x, dtype.id if isinstance(dtype, Name) else "")
+        arguments = tuple(self.expr(a, local) for a in e.args)
+        if name in self.funcs:
+            return self._call(self.funcs[name], arguments)
+        if name not in _CALLS:
+            raise CuirError.of("X140", f"`{name}` is no pure arithmetic", e.span)
+        return _CALLS[name](*arguments)
+
+
+def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
+    """Values of a kernel's names: dims, consts (defaults filled in where they are literals), scalars and tensors."""
+    names: dict[str, Value] = {p.name: p.default.value for p in kernel.params if isinstance(p.default, Literal)}
+    names |= {n: v for n, v in consts.items() if isinstance(v, (int, float, bool))}
+    names |= dims
+    for n, v in values.items():
+        names[n] = np.asarray(v) if hasattr(v, "shape") else np.float32(v) if isinstance(v, float) else v
+    return names
+
+
+def _cast(x: Value, dtype: str) -> Value:
+    if dtype == "bool":
+        return np.asarray(x) != 0
+    if dtype == "i32":
+        return np.trunc(x).astype(np.int64)
+    if dtype == "f32":
+        return np.asarray(x).astype(np.float32)[()]
+    raise CuirError.of("X140", f"a cast to {dtype or 'that'} is not enumerated")
+
+
+def _not(x: Value) -> Value:
+    return ~x if np.ndim(x) or not isinstance(x, (bool, np.bool_)) else not x
+
+
+def _folded(f: Callable[[Value, Value], Value]) -> Callable[..., Value]:
+    def run(*xs: Value) -> Value:
+        found = xs[0]
+        for x in xs[1:]:
+            found = f(found, x)
+        return found
+
+    return run
+
+
+_UNARY: dict[str, Callable[[Value], Value]] = {"-": lambda x: -x, "~": _not, "not": np.logical_not}
+_BINARY: dict[str, Callable[[Value, Value], Value]] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: np.true_divide(a, b), "//": lambda a, b: a // b, "%": lambda a, b: a % b,
+    "&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "and": np.logical_and, "or": np.logical_or,
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+}  # fmt: skip
+_CALLS: dict[str, Callable[..., Value]] = {
+    "min": _folded(np.fmin), "max": _folded(np.fmax), "abs": np.abs, "cdiv": lambda a, b: -(-a // b), "where": lambda c, x, y: np.where(c, x, y),
+    "exp2": lambda x: np.exp2(x), "log2": lambda x: np.log2(x), "tanh": lambda x: np.tanh(x),
+}  # fmt: skip

@@ -1,0 +1,61 @@
+"""The corpus's variants keep the pairs that their definitions say, written out by hand here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import corpus
+from cuir.spec import Lengths
+from cuir.spec_loading import as_specification
+
+Pair = Callable[[int, int, int, int], bool]
+
+RULES: dict[str, tuple[dict[str, int], Pair]] = {
+    "full": ({}, lambda q, k, M, N: True),
+    "causal": ({}, lambda q, k, M, N: k <= q + N - M),
+    "causal_top_left": ({}, lambda q, k, M, N: k <= q),
+    "sliding_window": ({"window": 5}, lambda q, k, M, N: 0 <= q + N - M - k <= 5),
+    "local": ({"left": 3, "right": 2}, lambda q, k, M, N: q + N - M - 3 <= k <= q + N - M + 2),
+    "prefix_lm": ({"prefix": 7}, lambda q, k, M, N: k < 7 or k <= q),
+    "global_sliding_window": (
+        {"left": 4, "right": 2, "tokens": 3},
+        lambda q, k, M, N: (q >= k and (q - k <= 4 or k < 3)) or (k >= q and (k - q <= 2 or q < 3)),
+    ),
+    "qk_sparse": ({"start": 0, "length": 6}, lambda q, k, M, N: k <= q and not (k < 6 and q < 6)),
+    "document": ({"length": 6}, lambda q, k, M, N: q // 6 == k // 6),
+    "causal_document": ({"length": 6}, lambda q, k, M, N: q // 6 == k // 6 and k <= q),
+    "causal_blockwise": ({"length": 5}, lambda q, k, M, N: k <= q and (q // 5 == k // 5 or q // 5 == (max(M, N) - 1) // 5)),
+    "share_question": (
+        {"question": 4, "answer": 3, "answers": 2},
+        lambda q, k, M, N: k <= q and q // 10 == k // 10 and (k % 10 < 4 or (k % 10 - 4) // 3 == (q % 10 - 4) // 3),
+    ),
+    "softcap": ({}, lambda q, k, M, N: True),
+    "alibi": ({}, lambda q, k, M, N: True),
+    "relative_position": ({}, lambda q, k, M, N: True),
+}
+
+
+@pytest.mark.parametrize("name", sorted(corpus.variants()))
+def test_mask_is_the_definition(name: str) -> None:
+    parameters, rule = RULES[name]
+    spec = as_specification(corpus.variant(name), name, parameters)
+    for M, N in ((13, 13), (11, 17), (17, 11), (1, 9)):
+        found = spec.mask(Lengths(1, 2, 1, M, N))[0, 1]
+        assert found.tolist() == [[rule(q, k, M, N) for k in range(N)] for q in range(M)]
+    assert spec.name == name and spec.doc
+
+
+def test_scores_are_the_definitions() -> None:
+    at = Lengths(1, 4, 2, 5, 6)
+    s = torch.randn(1, 4, 5, 6, dtype=torch.float64) * 30
+    q, k, h = torch.arange(5)[:, None], torch.arange(6)[None, :], torch.arange(4)[:, None, None]
+
+    def scores(name: str) -> torch.Tensor:
+        return as_specification(corpus.variant(name), name).scores(s, at)
+
+    torch.testing.assert_close(scores("softcap"), 50 * torch.tanh(s / 50))
+    torch.testing.assert_close(scores("alibi"), s + 2.0 ** (-8 * (h + 1).double() / 4) * (k - q))
+    torch.testing.assert_close(scores("relative_position"), s + 0.01 * (k - q))

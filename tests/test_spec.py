@@ -1,0 +1,70 @@
+"""Specifications: reference, yardstick, and what users write wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from cuir.diagnostics import CuirError
+from cuir.spec import Lengths, Specification
+
+
+def test_reference_agrees_with_scaled_dot_product_attention() -> None:
+    q, k, v = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
+    o, lse = Specification("causal", lambda b, h, q_idx, kv_idx: kv_idx <= q_idx).reference(q, k, v, 0.3)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), is_causal=True, scale=0.3, enable_gqa=True
+    )
+    torch.testing.assert_close(o, wanted)
+    s = (q.double() @ k.repeat_interleave(2, 1).double().mT * 0.3).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
+    torch.testing.assert_close(lse, s.logsumexp(-1))
+
+
+def test_a_query_without_keys_gives_zero_and_minus_infinity() -> None:
+    q, k = torch.randn(1, 1, 4, 8).half(), torch.randn(1, 1, 3, 8).half()
+    spec = Specification("some", lambda b, h, q_idx, kv_idx: kv_idx < q_idx - 1)
+    for o, lse in (spec.reference(q, k, k, 1.0), spec.half(q, k, k, 1.0)):
+        assert (o[0, 0, :2] == 0).all() and (lse[0, 0, :2] == -torch.inf).all()
+        assert not o.isnan().any() and (o[0, 0, 2:] != 0).any()
+    o, lse = spec.reference(q, k[:, :, :0], k[:, :, :0], 1.0)
+    assert (o == 0).all() and (lse == -torch.inf).all()
+
+
+def test_half_precision_differs_by_half_precision() -> None:
+    q, k, v = (torch.randn(1, 2, 50, 64).bfloat16() for _ in range(3))
+    spec = Specification("full")
+    error = (spec.reference(q, k, v, 0.125)[0] - spec.half(q, k, v, 0.125)[0]).norm() / spec.reference(q, k, v, 0.125)[0].norm()
+    assert 1e-4 < error < 2e-2
+
+
+def test_mods_ask_for_lengths_and_captured_values_by_name() -> None:
+    def mask_mod(b: Any, h: Any, q: Any, k: Any, *, N: int, doc: Any, shift: int = 1) -> Any:
+        return (doc[k] == shift) & (k < N - 1)
+
+    spec = Specification("named", mask_mod, captured={"doc": lambda at: torch.arange(at.N) % 2})
+    assert spec.mask(Lengths(1, 1, 1, 2, 5))[0, 0].tolist() == [[False, True, False, True, False]] * 2
+    plain, _ = spec.mods(Lengths(1, 1, 1, 2, 5))
+    assert plain is not None and bool(plain(0, 0, 0, torch.tensor(3)))
+
+
+def test_float64_throughout() -> None:
+    spec = Specification("bias", score_mod=lambda s, b, h, q, k: s + 0.1 * (k - q))
+    s = spec.scores(torch.zeros(1, 1, 2, 2, dtype=torch.float64), Lengths(1, 1, 1, 2, 2))
+    assert s[0, 0, 0, 1].item() == 0.1 and torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ({"mask_mod": lambda q, k: q <= k}, "X101", "2 positional"),
+        ({"score_mod": lambda s, h, q, k: s}, "X101", "(score, b, h, q_idx, kv_idx)"),
+        ({"mask_mod": 3}, "X101", "must be a function"),
+        ({"mask_mod": lambda b, h, q, k, *, doc: k}, "X102", "`doc`"),
+    ],
+)
+def test_wrong_specifications_are_refused(arguments: dict[str, Any], code: str, says: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        Specification("wrong", **arguments)
+    assert caught.value.diagnostics[0].code == code and says in caught.value.diagnostics[0].message

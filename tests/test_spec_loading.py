@@ -1,0 +1,95 @@
+"""`file.py:function` -> Specification, parameters from a command line, and the errors of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cuir.diagnostics import CuirError
+from cuir.spec import Lengths
+from cuir.spec_loading import load_specification
+
+TEXT = '''
+import torch
+from cuir.spec import Specification
+
+def mask(b, h, q_idx, kv_idx, *, window: int = 4):
+    """A window."""
+    return q_idx - kv_idx <= window
+
+def score(score, b, h, q_idx, kv_idx):
+    return score * 2
+
+def factory(size: int = 3, flag: bool = False, rate: float = 0.5):
+    return lambda b, h, q, k: q - k <= size
+
+def pair():
+    return mask, score
+
+def needs(size):
+    return mask
+
+def breaks():
+    return [][1]
+
+def number():
+    return 3
+
+ready = Specification("ready", mask)
+value = 3
+'''
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(TEXT)
+    return file
+
+
+def row(spec_name: str, path: Path, **parameters: str) -> list[bool]:
+    """Which of 8 keys the last of 8 queries sees."""
+    return load_specification(f"{path}:{spec_name}", parameters).mask(Lengths(1, 1, 1, 8, 8))[0, 0, 7].tolist()
+
+
+def test_what_a_name_may_hold(path: Path) -> None:
+    assert row("mask", path) == [False] * 3 + [True] * 5
+    assert row("mask", path, window="1") == [False] * 6 + [True] * 2
+    assert row("factory", path, size="2", flag="true", rate="1.5") == [False] * 5 + [True] * 3
+    assert row("ready", path) == row("mask", path) == row("pair", path)
+    assert load_specification(f"{path}:score").score_mod is not None and load_specification(f"{path}:pair").score_mod is not None
+    assert load_specification(f"{path}:mask").doc == "A window."
+
+
+@pytest.mark.parametrize(
+    ("reference", "parameters", "code", "says"),
+    [
+        ("{path}", {}, "X110", "file.py:function"),
+        ("{path}x:mask", {}, "X110", "file.py:function"),
+        ("{folder}/none.py:mask", {}, "X111", "none.py"),
+        ("{path}:absent", {}, "X112", "`absent`"),
+        ("{path}:mask", {"windows": "3"}, "X114", "`windows`"),
+        ("{path}:mask", {"window": "wide"}, "X114", "found `wide`"),
+        ("{path}:ready", {"window": "1"}, "X114", "takes no parameters"),
+        ("{path}:value", {}, "X115", "found int"),
+        ("{path}:number", {}, "X115", "found int"),
+        ("{path}:needs", {}, "X116", "needs size"),
+        ("{path}:breaks", {}, "X113", "IndexError"),
+    ],
+)
+def test_errors(path: Path, reference: str, parameters: dict[str, str], code: str, says: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        load_specification(reference.format(path=path, folder=path.parent), parameters)
+    found = caught.value.diagnostics[0]
+    assert found.code == code and says in found.message
+
+
+def test_a_file_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "bad.py"
+    for text, line in (("x = 1\ny = x / 0\n", 2), ("def f(:\n", 1), ("import torch\nimport no_such_module_here\n", 2)):
+        file.write_text(text)
+        with pytest.raises(CuirError) as caught:
+            load_specification(f"{file}:f")
+        found = caught.value.diagnostics[0]
+        assert found.code == "X113" and found.span is not None and found.span.line == line and found.span.source.name == str(file)

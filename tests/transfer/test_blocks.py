@@ -1,0 +1,148 @@
+"""kv_count, kv_block and keep of random masks, compared with brute force through the contracts (cover, full, once)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cuir.nodes import Kernel, Program
+from cuir.parser import parse
+from cuir.spec import Lengths, Specification
+from cuir.transfer import blocks, trace, transfer
+from cuir.verify.contracts import Problem, check_contracts
+
+ORIGIN = """
+@func
+def score(S, b, h, q, k):
+    return S, scale
+
+@func
+def keep(b, h, q, k):
+    return True
+
+@func
+def kv_count(b, h, m):
+    return cdiv(N, BN), cdiv(N, BN)
+
+@func
+def kv_block(b, h, m, i):
+    return i
+
+@func
+def tile(t):
+    return t // H % B, t % H, cdiv(M, BM) - 1 - t // (H * B)
+
+@kernel(arch="sm_90a")
+def attention(Q: Global[f16, B, H, M, D], K: Global[f16, B, HK, N, D], V: Global[f16, B, HK, N, D], O: Global[f16, B, H, M, D],
+              LSE: Global[f32, B, H, M], scale: f32, *, D: const, BM: const = 64, BN: const = 64):
+    work = tiles(cdiv(M, BM) * H * B)
+    with role("all", warps=4):
+        for t in work:
+            b, h, m = tile(t)
+            partial, n = kv_count(b, h, m)
+            for i in range(n):
+                j = kv_block(b, h, m, i)
+                S, c = score(zeros(f32, [16, 16]), b, h, rows(16), cols(16))
+                ok = keep(b, h, rows(16), cols(16))
+"""
+
+
+def origin() -> tuple[Program, Kernel]:
+    program = parse(ORIGIN)
+    return program, program.kernels()["attention"]
+
+
+# A mask as text in b, q, k, M, N and a captured number w: readable when a case fails.
+offsets = st.integers(-12, 30)
+linears = st.one_of(
+    offsets.map(str),
+    offsets.map(lambda c: f"q + {c}"),
+    offsets.map(lambda c: f"w + {c}"),
+    offsets.map(lambda c: f"q + (N - M) + {c}"),
+    offsets.map(lambda c: f"q - w + {c}"),
+    offsets.map(lambda c: f"{c} - q"),
+)
+atoms = st.one_of(
+    st.builds("(k {} {})".format, st.sampled_from(["<=", "<", ">=", ">", "==", "!="]), linears),
+    st.builds("({} {} k)".format, linears, st.sampled_from(["<=", ">"])),
+    st.builds("(abs(k - q) <= {})".format, st.integers(0, 20)),
+    st.builds("((q * k) % 3 == {})".format, st.integers(0, 2)),
+    st.builds("(q < {})".format, offsets),
+    st.builds("(b == {})".format, st.integers(0, 1)),
+)
+masks = st.recursive(
+    atoms,
+    lambda c: st.one_of(st.builds("({} & {})".format, c, c), st.builds("({} | {})".format, c, c), st.builds("~{}".format, c)),
+    max_leaves=5,
+)
+
+
+def specification(mask: str, w: int) -> Specification:
+    code = compile(mask, "<mask>", "eval")
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: int, N: int, w: int) -> Any:
+        return eval(code, {"abs": abs, "b": b, "q": q_idx, "k": kv_idx, "M": M, "N": N, "w": w})
+
+    return Specification("random", mask_mod, captured={"w": w})
+
+
+sizes = st.tuples(st.integers(1, 40), st.integers(0, 40))
+
+
+@settings(max_examples=200)
+@given(
+    masks, st.integers(-3, 25), st.lists(st.tuples(sizes, st.sampled_from([1, 4, 8]), st.sampled_from([1, 4, 8])), min_size=1, max_size=4)
+)
+@example("((k >= 0) | (k == q + 0))", 0, [((2, 1), 1, 1)])  # the suffix begins before the middle
+def test_random_masks_meet_the_contracts(mask: str, w: int, cases: list[tuple[tuple[int, int], int, int]]) -> None:
+    program, _ = origin()
+    spec = specification(mask, w)
+    result = transfer(program, spec)
+    problems = [Problem(Lengths(2, 1, 1, M, N), BM, BN) for (M, N), BM, BN in cases]
+    check_contracts(result.program, result.program.kernels()["attention"], spec, problems)
+
+
+def visited(mask_mod: Callable[..., Any], M: int, N: int, BM: int, BN: int) -> tuple[int, int]:
+    """(blocks visited with the mask, blocks visited) over all tiles of a mask."""
+    from cuir.verify.evaluate import Evaluator, kernel_names
+
+    program, _ = origin()
+    result = transfer(program, Specification("mask", mask_mod))
+    kernel = result.program.kernels()["attention"]
+    names = kernel_names(kernel, {"B": 1, "H": 1, "HK": 1, "M": M, "N": N}, {"BM": BM, "BN": BN}, result.parameters)
+    counts = [Evaluator(result.program, names).call("kv_count", 0, 0, m) for m in range(-(-M // BM))]
+    return sum(int(p) for p, _ in counts), sum(int(n) for _, n in counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask_mod", "expected"),
+    [
+        ("full", lambda b, h, q, k: (q >= 0) | (q < 0), (0, 64)),
+        ("causal", lambda b, h, q, k: k <= q, (8, 36)),
+        ("window", lambda b, h, q, k: (k <= q) & (q - k < 32), (8 + 6, 8 + 7 + 6)),
+        ("prefix", lambda b, h, q, k: (k < 32) | (k <= q), (6, 36 + 1)),
+        ("anticausal", lambda b, h, q, k: k >= q, (8, 36)),
+        ("nothing", lambda b, h, q, k: (k < q) & (k > q), (0, 0)),
+    ],
+)
+def test_as_few_blocks_as_the_mask_needs(name: str, mask_mod: Callable[..., Any], expected: tuple[int, int]) -> None:
+    """8 tiles of 16 queries and 8 blocks of 16 keys: the masked ones are the edges, the others are left out or need no mask."""
+    assert visited(mask_mod, 128, 128, 16, 16) == expected
+
+
+def test_blocks_of_a_mask_that_is_not_linear_say_so() -> None:
+    spec = Specification("odd", lambda b, h, q, k: (q * k) % 2 == 0)
+    found = blocks(trace(spec).keep)
+    assert "every block is visited" in found.notes[0]
+
+
+def test_tiles_are_turned_round_when_the_first_ones_are_the_longest() -> None:
+    program, _ = origin()
+    result = transfer(program, Specification("anticausal", lambda b, h, q, k: k >= q))
+    assert "tile" in result.replaced
+    check_contracts(result.program, result.program.kernels()["attention"], result.spec, [Problem(Lengths(2, 3, 1, 50, 50), 8, 8)])
+    assert "return t // H % B, t % H, t // (H * B)" in result.text

@@ -1,0 +1,120 @@
+"""Splice points of the expert kernel replaced: what changes, what stays, and what is refused."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+import torch
+
+import corpus
+from cuir.check import check
+from cuir.diagnostics import CuirError
+from cuir.nodes import Program
+from cuir.parser import parse
+from cuir.printer import show
+from cuir.spec import Lengths, Specification
+from cuir.spec_loading import as_specification
+from cuir.transfer import SPLICE_POINTS, captured_arguments, transfer
+from cuir.types import BF16, F16
+
+VARIANTS = sorted(corpus.variants())
+
+
+def expert() -> Program:
+    return parse(files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
+
+
+def variant(name: str) -> Specification:
+    return as_specification(corpus.variant(name), name)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_checks_and_leaves_the_rest_alone(name: str) -> None:
+    origin = expert()
+    result = transfer(origin, variant(name))
+    for dtype, head_dim in ((F16, 128), (BF16, 64)):
+        check(result.program, None, {"T": dtype, "D": head_dim})
+    assert parse(result.text) == result.program and show(result.program) == result.text
+    untouched = set(origin.funcs()) - set(SPLICE_POINTS) - {"tile"}
+    assert all(result.program.funcs()[f] == origin.funcs()[f] for f in untouched)
+    assert result.program.kernels()["flash_fwd"].body == origin.kernels()["flash_fwd"].body
+    changed = [line for line in result.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert bool(changed) == bool(result.replaced)
+
+
+def test_causal_is_the_origin_itself() -> None:
+    result = transfer(expert(), variant("causal"))
+    assert result.diff == "" and result.replaced == () and result.program == expert()
+
+
+def test_prefix_lm_as_a_person_would_write_it() -> None:
+    result = transfer(expert(), variant("prefix_lm"))
+    assert result.replaced == ("keep", "kv_count") and result.parameters == {"prefix": 256}
+    added = [line[1:].strip() for line in result.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert added == [
+        "return (k < prefix) | (k <= q)",
+        "n = min(cdiv(N, BN), cdiv(max(prefix, (m + 1) * BM), BN))",
+        "full = min(N // BN, max(prefix, m * BM + 1) // BN)",
+        "LSE: Global[f32, B, H, M], scale: f32, prefix: i32, *,",
+    ]
+
+
+def test_comments_of_the_origin_stay() -> None:
+    text = transfer(expert(), variant("softcap")).text
+    assert "# ---- splice points" in text and "# the first turn is warpgroup 0's" in text
+
+
+def test_a_second_transfer_gives_what_the_first_would() -> None:
+    """Helpers and parameters of the variant before are gone."""
+    window = transfer(expert(), variant("global_sliding_window")).program
+    again = transfer(window, variant("causal"))
+    assert again.program == expert()
+    assert transfer(window, variant("softcap")).program == transfer(expert(), variant("softcap")).program
+
+
+def test_captured_tensors_follow_the_lengths() -> None:
+    spec = variant("causal_document")
+    result = transfer(expert(), spec)
+    assert result.parameters == {}
+    at = Lengths(2, 4, 2, 100, 300)
+    doc = result.arguments(at)["doc"]
+    assert isinstance(doc, torch.Tensor) and doc.shape == (2, 300) and doc.dtype == torch.int32
+    again = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at)["doc"]
+    assert isinstance(again, torch.Tensor) and torch.equal(again, doc)
+
+
+def test_a_captured_name_that_the_kernel_uses_gets_another() -> None:
+    W = 9
+    spec = Specification("w", lambda b, h, q, k: q - k <= W)
+    result = transfer(expert(), spec)
+    assert result.parameters == {"W_": 9}
+    check(result.program, None, {"T": F16, "D": 64})
+    assert captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, Lengths(1, 1, 1, 1, 1)) == {"W_": 9}
+
+
+def test_constants_are_added_where_they_lack() -> None:
+    text = show(expert()).replace("LOG2E", "L2E")
+    result = transfer(parse(text), variant("softcap"))
+    assert result.text.count("LOG2E = 1.4426950408889634") == 1
+    check(result.program, None, {"T": F16, "D": 64})
+
+
+def error(origin: Program, spec: Specification, kernel: str | None = None) -> tuple[str, str]:
+    with pytest.raises(CuirError) as caught:
+        transfer(origin, spec, kernel)
+    found = caught.value.diagnostics[0]
+    return found.code, found.message
+
+
+def test_refusals() -> None:
+    gemm = parse(files("corpus").joinpath("programs/gemm.cuir").read_text(encoding="utf-8"))
+    code, message = error(gemm, variant("full"), next(iter(gemm.kernels())))
+    assert code == "X130" and "`score`" in message
+    assert error(expert(), variant("full"), "nothing")[0] == "N110"
+    without_lengths = parse(show(expert()).replace("BM", "BQ"))
+    assert error(without_lengths, variant("full"))[0] == "X131"
+    alone = transfer(expert(), variant("prefix_lm")).program
+    with pytest.raises(CuirError) as caught:
+        captured_arguments(alone, alone.kernels()["flash_fwd"], variant("full"), Lengths(1, 1, 1, 1, 1))
+    assert caught.value.diagnostics[0].code == "X132"

@@ -1,0 +1,127 @@
+"""Each contract finds its violation, names the block and the pair, and points at the splice point; right programs pass."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+import corpus
+from cuir.diagnostics import CuirError, Diagnostic
+from cuir.parser import parse
+from cuir.spec import Lengths, Specification
+from cuir.spec_loading import as_specification
+from cuir.transfer import transfer
+from cuir.verify.contracts import Problem, check_contracts, describe_difference, has_splice_points, problems_for
+
+CAUSAL = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
+SMALL = Problem(Lengths(1, 1, 1, 40, 56), 16, 8)
+
+
+def variant(name: str) -> Specification:
+    return as_specification(corpus.variant(name), name)
+
+
+def found(old: str, new: str, problem: Problem = SMALL, name: str = "causal") -> Diagnostic:
+    """What the contracts say about the causal kernel with one text replaced."""
+    assert CAUSAL.count(old) >= 1
+    program = parse(CAUSAL.replace(old, new), "kernel.cuir")
+    with pytest.raises(CuirError) as caught:
+        check_contracts(program, program.kernels()["flash_fwd"], variant(name), [problem])
+    return caught.value.diagnostics[0]
+
+
+@pytest.mark.parametrize("level", ["quick", "full"])
+@pytest.mark.parametrize("name", sorted(corpus.variants()))
+def test_every_variant_of_the_corpus_keeps_its_contracts(name: str, level: str) -> None:
+    spec = variant(name)
+    result = transfer(parse(CAUSAL), spec)
+    problems = problems_for(spec, 128, 128, level)
+    assert check_contracts(result.program, result.program.kernels()["flash_fwd"], spec, problems) > 10_000
+
+
+@pytest.mark.parametrize(("window", "prefix"), [(0, 0), (1, 1), (5, 300), (-1, -4)])
+def test_any_value_of_a_captured_number_keeps_them(window: int, prefix: int) -> None:
+    """Captured numbers are run-time parameters: the text was derived for one value and holds for all."""
+    for name, values in (("sliding_window", {"window": window}), ("prefix_lm", {"prefix": prefix}), ("local", {"left": window, "right": prefix}),
+                         ("global_sliding_window", {"left": window, "right": prefix, "tokens": window + 3})):  # fmt: skip
+        default, other = variant(name), as_specification(corpus.variant(name), name, values)
+        assert transfer(parse(CAUSAL), default).text == transfer(parse(CAUSAL), other).text
+        result = transfer(parse(CAUSAL), other)
+        check_contracts(result.program, result.program.kernels()["flash_fwd"], other, [SMALL, Problem(Lengths(1, 1, 1, 70, 33), 8, 16)])
+
+
+def test_cover() -> None:
+    d = found("cdiv((m + 1) * BM + N - M, BN)", "cdiv((m + 1) * BM + N - M, BN) - 1")
+    assert d.code == "V101" and d.message == "query 8 attends to key 24, but block 3 (keys 24 to 31) of tile m=0 is not visited"
+    assert d.span is not None and d.span.text() == "n - min(n, full), n"
+
+
+def test_full() -> None:
+    d = found("max(0, m * BM + N - M + 1) // BN", "max(0, m * BM + N - M + BM) // BN")
+    assert d.code == "V102" and d.message == "block 2 of tile m=0 is visited without the mask, but query 0 must not attend to key 17"
+    ragged = found(
+        "min(N // BN, max(0, m * BM + N - M + 1) // BN)",
+        "min(cdiv(N, BN), max(0, m * BM + N - M + BN) // BN)",
+        Problem(Lengths(1, 1, 1, 1, 50), 1, 8),
+        "full",
+    )
+    assert ragged.code == "V107" or "key 50 does not exist (N = 50)" in ragged.message
+
+
+def test_once() -> None:
+    d = found("kv_count(b, h, m)[1] - 1 - i", "max(1, kv_count(b, h, m)[1] - 1 - i)")
+    assert d.code in ("V101", "V103")
+    assert found("kv_count(b, h, m)[1] - 1 - i", "kv_count(b, h, m)[1] - 1 - i // 2 * 2").code == "V103"
+    outside = found("kv_count(b, h, m)[1] - 1 - i", "kv_count(b, h, m)[1] - i")
+    assert outside.code == "V103" and outside.message == "step 0 of tile m=2 visits block 7; the blocks are 0 to 6"
+    assert outside.span is not None and outside.span.text() == "kv_count(b, h, m)[1] - i"
+
+
+def test_count() -> None:
+    d = found("return n - min(n, full), n", "return n + 1, n")
+    assert d.code == "V108" and "expected 0 <= masked <= all <= 7" in d.message
+
+
+def test_tile() -> None:
+    at = Problem(Lengths(2, 4, 2, 40, 56), 16, 8)
+    twice = found("head // H, head % H", "head // H, head // H", at)
+    assert twice.code == "V104" and "times for t in 0..23; expected once each" in twice.message
+    assert found("head // H, head % H", "head % H, head // H", at).message.startswith("tile(")
+
+
+def test_keep_against_the_specification() -> None:
+    d = found("return k <= q + (N - M)", "return k < q + (N - M)")
+    assert d.code == "V107" and d.message.startswith(
+        "query 0 does not attend to key 16, which the specification `causal` keeps; 40 pairs differ"
+    )
+    assert d.hint == "off by one: 40 queries have one key too few at the upper end; compare `<` with `<=`"
+    wide = found("return k <= q + (N - M)", "return k <= q + (N - M) + 1")
+    assert wide.hint is not None and "one key too many at the upper end" in wide.hint
+
+
+def test_score() -> None:
+    assert found("return S, scale * LOG2E", "return S, -scale * LOG2E").code == "V105"
+    d = found("return S, scale * LOG2E", "return S / (cast(q - q, f32)), scale * LOG2E")
+    assert d.code == "V106" and "score of query 0 and key 0" in d.message
+
+
+def test_prefix_off_by_one_is_named() -> None:
+    spec = variant("prefix_lm")
+    text = transfer(parse(CAUSAL), spec).text.replace("k < prefix)", "k <= prefix)")
+    program = parse(text)
+    with pytest.raises(CuirError) as caught:
+        check_contracts(program, program.kernels()["flash_fwd"], spec, [Problem(Lengths(1, 1, 1, 300, 300), 32, 32)])
+    d = caught.value.diagnostics[0]
+    assert d.message.startswith("query 0 also attends to key 256") and d.hint is not None and "off by one" in d.hint
+
+
+def test_differences_that_are_not_off_by_one() -> None:
+    import numpy as np
+
+    a, b = np.tril(np.ones((9, 9), bool)), np.ones((9, 9), bool)
+    assert describe_difference(b, a) is None and describe_difference(a, a) is None
+
+
+def test_splice_points_are_recognised() -> None:
+    assert has_splice_points(parse(CAUSAL)) and not has_splice_points(parse(CAUSAL.replace("kv_block", "kv_blok")))
