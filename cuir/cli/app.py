@@ -11,7 +11,6 @@ from .output import print_json, stdout
 
 app = typer.Typer(
     name="cuir", no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
-    help="CuIR: expert GPU kernels, changed to new attention variants, proven on a CPU, compiled for Hopper.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
@@ -19,6 +18,21 @@ File = Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of
 KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kernel, if the file holds several", show_default=False)]
 Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c D=128 -c T=f16", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"cuir {version('cubridge')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")] = False,
+) -> None:
+    """CuIR: expert GPU kernels, changed to new attention variants, proven on a CPU, compiled for Hopper."""
 
 
 @app.command()

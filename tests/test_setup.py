@@ -1,0 +1,60 @@
+"""The set-up: every requirement has a pin that satisfies it, the targets are there, CI runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+REQUIREMENTS = sorted({*PROJECT["dependencies"], *(r for extra in EXTRAS.values() for r in extra)})
+
+
+def pins() -> dict[str, str]:
+    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    return dict(line.split("==") for line in lines if line)
+
+
+@pytest.mark.parametrize("text", REQUIREMENTS)
+def test_every_requirement_is_pinned(text: str) -> None:
+    wanted = Requirement(text)
+    assert wanted.specifier.contains(pins()[wanted.name])
+
+
+def test_nothing_else_is_pinned() -> None:
+    assert pins().keys() == {Requirement(r).name for r in REQUIREMENTS}
+
+
+def test_the_distribution_and_its_extras() -> None:
+    assert PROJECT["name"] == "cubridge" and PROJECT["requires-python"] == ">=3.11"
+    assert EXTRAS.keys() == {"gpu", "llm", "dev"}
+    assert {Requirement(r).name for r in EXTRAS["gpu"]} == {"pycuda", "cuda-bindings", "nvidia-cutlass"}
+
+
+@pytest.mark.parametrize(("target", "part"), [
+    ("demo", "cuir bridge prefix_lm"), ("test", "pytest"), ("lint", "ruff"), ("docs", "ops --markdown"), ("picture", "benchmarks.picture"), ("bench", "benchmarks.interp"),
+])  # fmt: skip
+def test_targets_set_up_what_they_need(target: str, part: str, tmp_path: Path) -> None:
+    shown = subprocess.run(["make", "-n", target, f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert part in shown and "-c constraints.txt" in shown and shown.index("pip install") < shown.index(part)
+
+
+def test_a_second_set_up_does_nothing(tmp_path: Path) -> None:
+    stamp = tmp_path / "venv" / ".installed"
+    stamp.parent.mkdir()
+    stamp.touch()
+    shown = subprocess.run(["make", "-n", "test", f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "pip install" not in shown and "pytest" in shown
+
+
+def test_ci_runs_tests_and_lint() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    text = script.read_text(encoding="utf-8")
+    assert "make test" in text and "make lint" in text and "set -euo pipefail" in text
