@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..types import BOOL, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
-from .rules import box, broadcast, dims, known, poisoned, tile_shape
+from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape
 
 
 @op(
@@ -56,13 +56,13 @@ def _full(cx: CallContext) -> Type:
 
 @op("rows", "memory", Param("n", "const i32"), doc="The row numbers 0 .. n-1 as an i32 tile [n, 1].")
 def _rows(cx: CallContext) -> Type:
-    n = known(cx, "n")
+    n = positive(cx, "n")
     return Poison() if n is None else TileType(I32, n, 1)
 
 
 @op("cols", "memory", Param("n", "const i32"), doc="The column numbers 0 .. n-1 as an i32 tile [1, n].")
 def _cols(cx: CallContext) -> Type:
-    n = known(cx, "n")
+    n = positive(cx, "n")
     return Poison() if n is None else TileType(I32, 1, n)
 
 

@@ -40,6 +40,15 @@ def known(cx: CallContext, arg: str, kind: type = int) -> Any:
     return value
 
 
+def positive(cx: CallContext, arg: str) -> int | None:
+    """A known integer of at least 1; None after an error."""
+    n = known(cx, arg)
+    if n is not None and n < 1:
+        cx.error("T104", f"`{arg}` must be a positive integer, found {n}", arg)
+        return None
+    return n
+
+
 _KINDS = {
     int: "an integer",
     bool: "True or False",
