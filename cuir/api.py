@@ -47,7 +47,9 @@ class CompiledKernel:
         written = tuple(arguments[t.name] for t in self.checked.tensors if t.written)
         return written[0] if len(written) == 1 else written
 
-    def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any], out: torch.Tensor | Sequence[torch.Tensor] | None) -> dict[str, Any]:
+    def _arguments(
+        self, args: tuple[Any, ...], named: Mapping[str, Any], out: torch.Tensor | Sequence[torch.Tensor] | None
+    ) -> dict[str, Any]:
         kernel = self.checked.origin
         order = [p.name for p in kernel.params if p.name not in self.checked.consts]
         written = [t.name for t in self.checked.tensors if t.written]
@@ -62,7 +64,9 @@ class CompiledKernel:
             outs = [out] if isinstance(out, torch.Tensor) else list(out)
             free = [w for w in written if w not in arguments]
             if len(outs) > len(free):
-                raise CuirError.of("U401", f"out= is for {', '.join(free) or 'nothing that was not given'}, found {len(outs)} tensors", kernel.span)
+                raise CuirError.of(
+                    "U401", f"out= is for {', '.join(free) or 'nothing that was not given'}, found {len(outs)} tensors", kernel.span
+                )
             arguments.update(zip(free, outs, strict=False))
         self._allocate(arguments, [w for w in written if w not in arguments])
         return arguments

@@ -64,7 +64,9 @@ def _scopes(role: Role, facts: Facts) -> None:
 
     visit(role.body, ())
     for name in facts.definitions:
-        if all(isinstance(d, For) for d in facts.definitions[name]) and _only_in_own_loops(name, facts.definitions[name], places[name], role):
+        if all(isinstance(d, For) for d in facts.definitions[name]) and _only_in_own_loops(
+            name, facts.definitions[name], places[name], role
+        ):
             continue  # declared in the heads of its loops
         paths = places[name]
         common = 0
@@ -169,7 +171,9 @@ def _merge(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
 
 # ---- late row sums: [R, 1] values that are linear in row sums wherever they are made may stay per-thread parts of a quad's sum
 def _late_sums(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]) -> set[str]:
-    shaped = {n for n, t in role.locals.items() if isinstance(t, TileType) and t.dtype == F32 and t.cols == 1 and t.rows > 1 and n in definitions}
+    shaped = {
+        n for n, t in role.locals.items() if isinstance(t, TileType) and t.dtype == F32 and t.cols == 1 and t.rows > 1 and n in definitions
+    }
     fed: set[str] = set()  # names that a row sum reaches by linear operations
     while True:
         more = {n for n in shaped if any(isinstance(d, Assign) and _fed(checked, d.value, fed) for d in definitions[n])}
@@ -210,7 +214,9 @@ def linear(checked: Checked, expr: Expr, partial: set[str]) -> bool:
         return linear(checked, args[0], partial)
     if op in ("*", "/"):
         x, y = args
-        return (linear(checked, x, partial) and _whole(checked, y, partial)) or (op == "*" and linear(checked, y, partial) and _whole(checked, x, partial))
+        return (linear(checked, x, partial) and _whole(checked, y, partial)) or (
+            op == "*" and linear(checked, y, partial) and _whole(checked, x, partial)
+        )
     if op == "where":
         return _whole(checked, args[0], partial) and linear(checked, args[1], partial) and linear(checked, args[2], partial)
     return False

@@ -174,7 +174,9 @@ def _by_pycuda(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            cubin = pycuda_compile(cuda.source, nvcc=nvcc, options=list(FLAGS), arch=cuda.arch, no_extern_c=True, include_dirs=[include_dir()], cache_dir=False)
+            cubin = pycuda_compile(
+                cuda.source, nvcc=nvcc, options=list(FLAGS), arch=cuda.arch, no_extern_c=True, include_dirs=[include_dir()], cache_dir=False
+            )
         except CompileError as error:
             raise _refused(cuda, str(error)) from None
     return bytes(cubin), "\n".join(str(w.message) for w in said)
@@ -185,7 +187,17 @@ def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / f"{cuda.name}.cu", Path(folder) / "kernel.cubin"
         source.write_text(cuda.source, encoding="utf-8")
-        command = [nvcc, "-cubin", f"-gencode=arch=compute_{number},code=sm_{number}", *FLAGS, "-I", include_dir(), "-o", str(out), str(source)]
+        command = [
+            nvcc,
+            "-cubin",
+            f"-gencode=arch=compute_{number},code=sm_{number}",
+            *FLAGS,
+            "-I",
+            include_dir(),
+            "-o",
+            str(out),
+            str(source),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise _refused(cuda, (done.stdout + done.stderr).replace(folder + os.sep, ""))

@@ -93,4 +93,3 @@ def integer(expr: Expr | None) -> int | None:
         inner = integer(expr.operand)
         return None if inner is None else -inner
     return None
-

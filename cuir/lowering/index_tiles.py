@@ -174,5 +174,3 @@ def compared(sign: str, a: Linear, b: Linear) -> Condition | None:
         sign = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}[sign]
     plus = " + 1" if sign in ("<=", ">") else ""
     return Below(zipped(lambda y, x: f"({y} - {x}{plus})", b.rows, a.rows), sign in (">", ">="))
-
-

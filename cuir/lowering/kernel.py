@@ -11,7 +11,7 @@ from ..nodes import Assign, Expr, For, Name
 from ..source import Span
 from ..targets import TARGETS, register_pool
 from ..types import Scalar, SharedView
-from ..views import Range, view_of
+from ..views import Range, root_name, view_of
 from .flat import statements
 from .prelude import HEADERS, HEADERS_90, render
 from .role import RoleEmitter, single_lane
@@ -89,7 +89,10 @@ class KernelEmitter:
         nested = any(sum(isinstance(s, For) and isinstance(s.iter, Name) for s in statements(r.body)) != 1 for r in self.readers)
         alone = sum(r.workers * r.threads // 32 for r in self.readers) < 2
         if self.checked.cluster > 1 or self.checked.arch == "sm_80" or not once or nested or alone:
-            self.choice("dynamic tiles are handed out statically: else they need sm_90a, no cluster, two warps, and one loop over them at the top of each role", tiles.span)
+            self.choice(
+                "dynamic tiles are handed out statically: else they need sm_90a, no cluster, two warps, and one loop over them at the top of each role",
+                tiles.span,
+            )
             return False
         return True
 
@@ -99,10 +102,7 @@ class KernelEmitter:
 
     def nbytes(self, expr: Expr, view: SharedView) -> int:
         """Bytes of a view, padding included."""
-        root = expr
-        while not isinstance(root, Name):
-            root = root.value  # type: ignore[union-attr]
-        alloc = self.checked.shared[root.id]
+        alloc = self.checked.shared[root_name(expr) or ""]
         found = view_of(expr, len(alloc.dims))
         assert found is not None
         total = alloc.row_bytes
@@ -117,13 +117,18 @@ class KernelEmitter:
         """Offset of an element, in elements."""
         self.pointers[tensor] = None
         ident = identifier(tensor)
-        parts = [f"{strip(x)} * {ident}_stride{i}" if " " not in strip(x) else f"({strip(x)}) * {ident}_stride{i}" for i, x in enumerate(indices[:-1])]
+        parts = [
+            f"{strip(x)} * {ident}_stride{i}" if " " not in strip(x) else f"({strip(x)}) * {ident}_stride{i}"
+            for i, x in enumerate(indices[:-1])
+        ]
         return " + ".join([*parts, strip(indices[-1])])
 
     def inside(self, tensor: str, indices: list[str]) -> str:
         """A condition that indices lie in the tensor."""
         dims = self.tensors[tensor].dims
-        tests = [f"unsigned({strip(x)}) < unsigned({d if isinstance(d, int) else identifier(d)})" for x, d in zip(indices, dims, strict=True)]
+        tests = [
+            f"unsigned({strip(x)}) < unsigned({d if isinstance(d, int) else identifier(d)})" for x, d in zip(indices, dims, strict=True)
+        ]
         return " && ".join(tests)
 
     def tensor_read(self, tensor: str, offset: str) -> str:
@@ -239,13 +244,18 @@ class KernelEmitter:
             params.append("unsigned* __restrict__ counter")
         params += [f"const {CTYPE[s.dtype]} {identifier(s.name)}" for s in checked.scalars]
         params += [f"const int {identifier(d)}" for d in checked.dims]
-        head = [f'extern "C" __global__ void __launch_bounds__({checked.threads}, 1)', f"{identifier(checked.name)}(" + ",\n    ".join(params) + ") {"]
+        head = [
+            f'extern "C" __global__ void __launch_bounds__({checked.threads}, 1)',
+            f"{identifier(checked.name)}(" + ",\n    ".join(params) + ") {",
+        ]
         out.depth = 1
         out.line("extern __shared__ __align__(1024) uint8_t smem[];")
         out.line("[[maybe_unused]] const uint32_t smem_address = cute::cast_smem_ptr_to_uint(smem);")
         out.line("[[maybe_unused]] const int lane = threadIdx.x % 32;")
         out.line("// uniform, so that descriptors and branches live in uniform registers")
-        out.line("[[maybe_unused]] const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);")
+        out.line(
+            "[[maybe_unused]] const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);"
+        )
         offset = -(-checked.shared_bytes // 16) * 16
         inits = []
         for b in checked.barriers.values():
@@ -260,17 +270,23 @@ class KernelEmitter:
         if self.dynamic:
             out.line(f"cuir::Slots* const slots = reinterpret_cast<cuir::Slots*>(smem + {offset});")
             warps = sum(r.workers * r.threads // 32 for r in self.readers)  # each posts or reads
-            inits.append(f"for (int i = 0; i < 2; ++i) {{ cuir::Bar::init(&slots->full[i], 1); cuir::Bar::init(&slots->empty[i], {warps - 1}); }}")
+            inits.append(
+                f"for (int i = 0; i < 2; ++i) {{ cuir::Bar::init(&slots->full[i], 1); cuir::Bar::init(&slots->empty[i], {warps - 1}); }}"
+            )
             offset += 40
         limit = TARGETS[checked.arch].shared_bytes
         if offset > limit:
-            raise CuirError.of("L005", f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}", checked.origin.span, "use fewer stages or smaller tiles")
+            raise CuirError.of(
+                "L005",
+                f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}",
+                checked.origin.span,
+                "use fewer stages or smaller tiles",
+            )
         scalars = Scalars(self, set(checked.dims))
         for stmt in checked.declarations:
-            if isinstance(stmt, Assign) and isinstance(checked.declared.get(stmt.targets[0]), Scalar):
-                t = checked.declared[stmt.targets[0]]
+            if isinstance(stmt, Assign) and isinstance(kind := checked.declared.get(stmt.targets[0]), Scalar):
                 out.mark(stmt.span)
-                out.line(f"[[maybe_unused]] const {CTYPE[t.dtype]} {identifier(stmt.targets[0])} = {strip(scalars.scalar(stmt.value))};")  # type: ignore[union-attr]
+                out.line(f"[[maybe_unused]] const {CTYPE[kind.dtype]} {identifier(stmt.targets[0])} = {strip(scalars.scalar(stmt.value))};")
         if checked.tiles is not None:
             out.mark(checked.tiles.span)
             out.line(f"const int tile_count = {strip(scalars.scalar(checked.tiles.count))};")
@@ -320,7 +336,13 @@ class KernelEmitter:
             emitter = RoleEmitter(self, role)
             last = role.warp + role.workers
             whole = role.threads == 128 or (len(members) == 1 and role.warp == 0 and role.workers % WARPS == 0)
-            test = f"warp == {role.warp}" if role.workers == 1 else f"{self._position(role)} < {last}" if role.warp == 0 else f"{self._position(role)} >= {role.warp} && {self._position(role)} < {last}"
+            test = (
+                f"warp == {role.warp}"
+                if role.workers == 1
+                else f"{self._position(role)} < {last}"
+                if role.warp == 0
+                else f"{self._position(role)} >= {role.warp} && {self._position(role)} < {last}"
+            )
             if emitter.single:
                 test += " && cute::elect_one_sync()"
             out.line(f"// ---- role {role.name}")

@@ -29,18 +29,24 @@ def driver() -> ModuleType:
         from cuda.bindings import driver as cu
     except ImportError:
         raise CuirError.of("U505", "running a kernel needs the package cuda-bindings", hint="pip install cubridge[gpu]") from None
-    return cu  # type: ignore[no-any-return]
+    return cu
 
 
 def need_device(checked: Checked, device: torch.device | None) -> torch.device:
     """The GPU that the tensors lie on. Raises CuirError U501 (no GPU, or not one for this code) or U502 (tensors elsewhere)."""
     if not torch.cuda.is_available():
-        raise CuirError.of("U501", "a launch needs a GPU: torch.cuda.is_available() is False", hint="run the program in the interpreter: cuir.run(checked, arguments)")
+        raise CuirError.of(
+            "U501",
+            "a launch needs a GPU: torch.cuda.is_available() is False",
+            hint="run the program in the interpreter: cuir.run(checked, arguments)",
+        )
     if device is None or device.type != "cuda":
         raise CuirError.of("U502", f"tensors must be on a GPU, found {device}", checked.origin.span, "tensor.cuda()")
     major, minor = torch.cuda.get_device_capability(device)
     if (checked.arch == "sm_90a" and (major, minor) != (9, 0)) or major < 8:
-        raise CuirError.of("U501", f"the kernel is for {checked.arch}, this device has compute capability {major}.{minor}", checked.origin.span)
+        raise CuirError.of(
+            "U501", f"the kernel is for {checked.arch}, this device has compute capability {major}.{minor}", checked.origin.span
+        )
     return device
 
 
@@ -92,9 +98,16 @@ class Launcher:
             self.function = self._ok(self.cu.cuModuleGetFunction(self.module, _symbol(self.cuda.name).encode()))
             limit = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._ok(self.cu.cuFuncSetAttribute(self.function, limit, self.cuda.shared_bytes))
-            resident = self._ok(self.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, self.cuda.threads, self.cuda.shared_bytes))
+            resident = self._ok(
+                self.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, self.cuda.threads, self.cuda.shared_bytes)
+            )
         if resident < 1:
-            raise CuirError.of("L011", "the kernel does not fit on a multiprocessor of this device", self.checked.origin.span, "use fewer stages, threads or registers")
+            raise CuirError.of(
+                "L011",
+                "the kernel does not fit on a multiprocessor of this device",
+                self.checked.origin.span,
+                "use fewer stages, threads or registers",
+            )
         self.clusters = torch.cuda.get_device_properties(device).multi_processor_count * resident // self.cuda.cluster
         self.counters: dict[int, torch.Tensor] = {}  # by stream: launches on different streams may overlap
         self.maps: dict[tuple[Any, ...], Any] = {}
@@ -103,7 +116,11 @@ class Launcher:
     def _ok(self, result: tuple[Any, ...]) -> Any:
         if int(result[0]) != 0:
             name = self.cu.cuGetErrorName(result[0])[1]
-            raise CuirError.of("L011", f"the CUDA driver refuses `{self.cuda.name}`: {name.decode() if isinstance(name, bytes) else result[0]}", self.checked.origin.span)
+            raise CuirError.of(
+                "L011",
+                f"the CUDA driver refuses `{self.cuda.name}`: {name.decode() if isinstance(name, bytes) else result[0]}",
+                self.checked.origin.span,
+            )
         return result[1] if len(result) > 1 else None
 
     def launch(self, arguments: Mapping[str, Any], bound: Bound, stream: int | None = None) -> None:
@@ -127,7 +144,9 @@ class Launcher:
         values += [ctypes.c_int32(bound.dims[d]) for d in cuda.dims]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) if not isinstance(v, int) else v for v in values))
         config = self.cu.CUlaunchConfig()
-        config.gridDimX = (self.clusters if count is None else min(count, self.clusters)) * cuda.cluster if count is not None else cuda.cluster
+        config.gridDimX = (
+            (self.clusters if count is None else min(count, self.clusters)) * cuda.cluster if count is not None else cuda.cluster
+        )
         config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
         config.blockDimX = cuda.threads
         config.sharedMemBytes = cuda.shared_bytes

@@ -30,37 +30,59 @@ def _part(name: str, text: str, *needs: str) -> None:
 
 
 # ---- scalars
-_part("floordiv", "DEV int floordiv(int a, int b) { const int q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }  // rounds to minus infinity")
-_part("floormod", "DEV int floormod(int a, int b) { const int r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign")
+_part(
+    "floordiv",
+    "DEV int floordiv(int a, int b) { const int q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }  // rounds to minus infinity",
+)
+_part(
+    "floormod",
+    "DEV int floormod(int a, int b) { const int r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign",
+)
 _part("ex2", 'DEV float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part("lg2", 'DEV float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
-_part("tanh_ex2", "DEV float tanh_ex2(float x) { return 1.f - __fdividef(2.f, 1.f + ex2(2.885390081777927f * x)); }  // absolute error 2e-7; tanh.approx has 5e-4", "ex2")
+_part(
+    "tanh_ex2",
+    "DEV float tanh_ex2(float x) { return 1.f - __fdividef(2.f, 1.f + ex2(2.885390081777927f * x)); }  // absolute error 2e-7; tanh.approx has 5e-4",
+    "ex2",
+)
 _part("round_f16", "DEV float round_f16(float x) { return __half2float(__float2half_rn(x)); }")
 _part("round_bf16", "DEV float round_bf16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }")
-_part("pack_f16", "DEV uint32_t pack_f16(float lo, float hi) { const __half2 h = __floats2half2_rn(lo, hi); return reinterpret_cast<const uint32_t&>(h); }")
-_part("pack_bf16", "DEV uint32_t pack_bf16(float lo, float hi) { const __nv_bfloat162 h = __floats2bfloat162_rn(lo, hi); return reinterpret_cast<const uint32_t&>(h); }")
-_part("unpack_f16", """
+_part(
+    "pack_f16",
+    "DEV uint32_t pack_f16(float lo, float hi) { const __half2 h = __floats2half2_rn(lo, hi); return reinterpret_cast<const uint32_t&>(h); }",
+)
+_part(
+    "pack_bf16",
+    "DEV uint32_t pack_bf16(float lo, float hi) { const __nv_bfloat162 h = __floats2bfloat162_rn(lo, hi); return reinterpret_cast<const uint32_t&>(h); }",
+)
+_part(
+    "unpack_f16",
+    """
 template <int N> DEV float unpack_f16(const uint32_t (&x)[N], int i) {
   const __half2 h = reinterpret_cast<const __half2&>(x[i >> 1]);
   return i & 1 ? __high2float(h) : __low2float(h);
-}""")
-_part("unpack_bf16", """
+}""",
+)
+_part(
+    "unpack_bf16",
+    """
 template <int N> DEV float unpack_bf16(const uint32_t (&x)[N], int i) {
   return __uint_as_float(i & 1 ? x[i >> 1] & 0xffff0000u : x[i >> 1] << 16);
-}""")
-_part("to_float", """
+}""",
+)
+_part(
+    "to_float",
+    """
 DEV float to_float(float x) { return x; }
 DEV float to_float(__half x) { return __half2float(x); }
-DEV float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }""")
-_part("from_float", """
-template <class T> DEV T from_float(float x);
-template <> DEV float from_float<float>(float x) { return x; }
-template <> DEV __half from_float<__half>(float x) { return __float2half_rn(x); }
-template <> DEV __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }""")
+DEV float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }""",
+)
 
 # ---- rows of a tile
 _part("quad_sum", "DEV float quad_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }")
-_part("row_max", """
+_part(
+    "row_max",
+    """
 // Maximum of each row: R row values a thread, N elements. Floats order as signed integers as soon as one of them is not negative, and
 // three integers take one instruction; rows with negative elements only are done again in floats.
 template <int N, int R> DEV void row_max(const float (&x)[N], float (&y)[R]) {
@@ -97,8 +119,11 @@ template <int N, int R> DEV void row_max(const float (&x)[N], float (&y)[R]) {
       y[r] = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
     }
   }
-}""")
-_part("row_part", """
+}""",
+)
+_part(
+    "row_part",
+    """
 // This thread's part of the sum of each row; the other three threads of the quad hold the rest
 template <int N, int R> DEV void row_part(const float (&x)[N], float (&y)[R]) {
   constexpr int G = N / (2 * R);
@@ -112,33 +137,53 @@ template <int N, int R> DEV void row_part(const float (&x)[N], float (&y)[R]) {
     }
     y[r] = a + b;
   }
-}""")
-_part("any_bits", """
+}""",
+)
+_part(
+    "any_bits",
+    """
 template <int N> DEV int any_bits(const float (&x)[N]) {
   int bits = 0;
 #pragma unroll
   for (int i = 0; i < N; ++i) bits |= __float_as_int(x[i]);
   return bits;
-}""")
+}""",
+)
 
 # ---- barriers
 _part("Bar", "using Bar = cutlass::arch::ClusterBarrier;\nusing TransactionBar = cutlass::arch::ClusterTransactionBarrier;")
 _part("wait", 'DEV void wait(uint64_t* bar, int parity) { Bar::wait(bar, parity); asm volatile("" ::: "memory"); }', "Bar")
 _part("expect", "DEV void expect(uint64_t* bar, int bytes) { TransactionBar::arrive_and_expect_tx(bar, bytes); }  // arrives, too", "Bar")
 _part("arrive", "DEV void arrive(uint64_t* bar) { Bar::arrive(bar); }", "Bar")
-_part("arrive_warp", "DEV void arrive_warp(uint64_t* bar, int lane) { __syncwarp(); if (lane == 0) Bar::arrive(bar); }  // one arrival for a warp", "Bar")
-_part("arrive_cluster", "DEV void arrive_cluster(uint64_t* bar, int lane, int ctas) { __syncwarp(); Bar::arrive(bar, lane, lane < ctas); }  // at each CTA of the cluster", "Bar")
-_part("bar_sync", 'DEV void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }  // CUTLASS\'s orders no memory for the compiler')
+_part(
+    "arrive_warp",
+    "DEV void arrive_warp(uint64_t* bar, int lane) { __syncwarp(); if (lane == 0) Bar::arrive(bar); }  // one arrival for a warp",
+    "Bar",
+)
+_part(
+    "arrive_cluster",
+    "DEV void arrive_cluster(uint64_t* bar, int lane, int ctas) { __syncwarp(); Bar::arrive(bar, lane, lane < ctas); }  // at each CTA of the cluster",
+    "Bar",
+)
+_part(
+    "bar_sync",
+    'DEV void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }  // CUTLASS\'s orders no memory for the compiler',
+)
 _part("bar_arrive", 'DEV void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }')
 
 # ---- shared memory
-_part("at", """
+_part(
+    "at",
+    """
 // Byte address in a panelled array of ROWS rows: panels of 128 bytes, 16-byte chunks permuted by the row
 template <int ROWS> DEV uint32_t at(uint32_t base, int row, int byte) {
   return base + (byte >> 7) * (ROWS * 128) + row * 128 + (((byte >> 4 & 7) ^ (row & 7)) << 4) + (byte & 15);
-}""")
+}""",
+)
 _part("address", "DEV uint32_t address(const void* p) { return cute::cast_smem_ptr_to_uint(p); }")
-_part("store_matrix", """
+_part(
+    "store_matrix",
+    """
 // 16 x 16 elements of 16 bits a warp, chunk by chunk, from accumulator order to rows of shared memory
 template <int ROWS, int N> DEV void store_matrix(const uint32_t (&x)[N], uint32_t base, int row, int lane, int columns) {
 #pragma unroll
@@ -146,26 +191,42 @@ template <int ROWS, int N> DEV void store_matrix(const uint32_t (&x)[N], uint32_
     const uint32_t to = at<ROWS>(base, row + (lane & 15), 32 * (i / 4) + 16 * (lane >> 4));
     asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(to), "r"(x[i]), "r"(x[i + 1]), "r"(x[i + 2]), "r"(x[i + 3]) : "memory");
   }
-}""", "at")
-_part("load_matrix", """
+}""",
+    "at",
+)
+_part(
+    "load_matrix",
+    """
 // 8 x 8 blocks of 16 bits, four a warp: lane l gives the address of row l % 8 of block l / 8
 DEV void load_matrix(uint32_t from, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
   asm volatile("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
-}""")
-_part("load_matrix_T", """
+}""",
+)
+_part(
+    "load_matrix_T",
+    """
 DEV void load_matrix_T(uint32_t from, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
   asm volatile("ldmatrix.sync.aligned.x4.trans.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
-}""")
-_part("shared_access", """
+}""",
+)
+_part(
+    "shared_access",
+    """
 template <class T> DEV T get(uint32_t from) { return *reinterpret_cast<const T*>(__cvta_shared_to_generic(from)); }
-template <class T> DEV void put(uint32_t to, T x) { *reinterpret_cast<T*>(__cvta_shared_to_generic(to)) = x; }""")
-_part("cp_async", """
+template <class T> DEV void put(uint32_t to, T x) { *reinterpret_cast<T*>(__cvta_shared_to_generic(to)) = x; }""",
+)
+_part(
+    "cp_async",
+    """
 DEV void cp_async(uint32_t to, const void* from, int bytes) {   // 16 bytes, those from `bytes` on are zeros
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}""")
+}""",
+)
 
 # ---- products
-_part("fence_regs", """
+_part(
+    "fence_regs",
+    """
 // No instruction on these registers moves across
 template <int N> DEV void fence_regs(float (&x)[N]) {
 #pragma unroll
@@ -174,15 +235,21 @@ template <int N> DEV void fence_regs(float (&x)[N]) {
 template <int N> DEV void fence_regs(uint32_t (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) cute::warpgroup_fence_operand(x[i]);
-}""")
-_part("descriptor", """
+}""",
+)
+_part(
+    "descriptor",
+    """
 // wgmma descriptor: address, leading offset, 1024 bytes between groups of 8 rows, 128-byte swizzle. The address keeps 18 bits: in a cluster the others name the CTA.
 DEV uint64_t descriptor(uint32_t address, uint32_t leading) {
   return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
-}""")
+}""",
+)
 
 # ---- tiles of work given out one by one
-_part("TileQueue", """
+_part(
+    "TileQueue",
+    """
 // The units of work, longest first if the program says so. One warp takes the next unit from a counter in global memory, one unit ahead, and
 // posts it in a ring of two slots; the others read it there. The counter wraps to 0 with the last unit of the launch.
 struct Slots { uint64_t full[2], empty[2]; int tile[2]; };
@@ -210,7 +277,9 @@ struct TileQueue {
     }
     return t;
   }
-};""", "Bar")
+};""",
+    "Bar",
+)
 
 
 def render(body: str, extra: dict[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..nodes import Assign, Call, Name, Stmt
-from ..types import TileType
+from ..types import SharedView, TileType
 from .flat import called, statements
 from .layouts import Operand, shape_of
 from .values import unsupported
@@ -49,12 +49,11 @@ class Products:
                 out.line(f"cuir::fence_regs({registers[id(stmt)]});")
             made.add(stmt.targets[0])
         out.line("cute::warpgroup_arrive();")
-        for stmt in batch:
-            if stmt in products:
-                assert isinstance(stmt, Assign)
-                self._one(stmt, registers.get(id(stmt)))
+        for part in batch:
+            if isinstance(part, Assign) and part in products:
+                self._one(part, registers.get(id(part)))
             else:
-                role.statement(stmt, ())
+                role.statement(part, ())
 
     def _one(self, stmt: Assign, register: str | None) -> None:
         role, out = self.role, self.out
@@ -68,9 +67,10 @@ class Products:
         b = self._operand(args["b"], transposed_is_k_major=True)
         a = None if register else self._operand(args["a"], transposed_is_k_major=False)
         a_type = checked.type_of(args["a"])
-        inner = a_type.cols if isinstance(a_type, TileType) else a_type.dims[1]  # type: ignore[union-attr]
+        assert isinstance(a_type, (TileType, SharedView))
+        inner = a_type.cols if isinstance(a_type, TileType) else a_type.dims[1]
         steps = inner // 16
-        dtype = "F16" if a_type.dtype.name == "f16" else "BF16"  # type: ignore[union-attr]
+        dtype = "F16" if a_type.dtype.name == "f16" else "BF16"
         major_a = "K" if a is None or a[0].k_major else "MN"
         function = role.kernel.wgmma(t.cols, dtype, "RS" if register else "SS", major_a, "K" if b[0].k_major else "MN", frag.count)
         per_slab = frag.groups * 4
@@ -117,7 +117,11 @@ class Products:
             out.line(f"if (__any_sync(~0u, {tie})) __nanosleep(0);")
             role.kernel.choice("exponentials stay above this wait: a branch before it needs their results", out.span)
         out.line(f"cute::warpgroup_wait<{count}>();")
-        retired = [n for n in dict.fromkeys([*waited, *role.facts.retired.get(id(stmt), [])]) if n in live and n in role.role.locals and n not in made]
+        retired = [
+            n
+            for n in dict.fromkeys([*waited, *role.facts.retired.get(id(stmt), [])])
+            if n in live and n in role.role.locals and n not in made
+        ]
         for name in [*retired, *made]:
             t = role.role.locals[name]
             if isinstance(t, TileType) and shape_of(t) == "full":
@@ -138,7 +142,11 @@ class Products:
         for stmt in statements(tuple(self._since(waited))):
             if isinstance(stmt, Assign) and called(self.role.kernel.checked, stmt.value) != "mma_async":
                 t = self.role.role.locals[stmt.targets[0]]
-                if isinstance(t, TileType) and shape_of(t) == "full" and self.role.tiles.storage(stmt.targets[0]).ctype in ("float", "uint32_t"):
+                if (
+                    isinstance(t, TileType)
+                    and shape_of(t) == "full"
+                    and self.role.tiles.storage(stmt.targets[0]).ctype in ("float", "uint32_t")
+                ):
                     names[stmt.targets[0]] = None
         return list(names)
 

@@ -199,7 +199,9 @@ class RoleEmitter:
         end_expr = args[0] if len(args) == 1 else args[1]
         if step is None or step == 0:
             raise CuirError.of("L002", "the step of a range must be known", stmt.iter.span)
-        rebound = {s.targets[0] for s in statements(stmt.body) if isinstance(s, Assign)} | {s.target for s in statements(stmt.body) if isinstance(s, For)}
+        rebound = {s.targets[0] for s in statements(stmt.body) if isinstance(s, Assign)} | {
+            s.target for s in statements(stmt.body) if isinstance(s, For)
+        }
         own = stmt.target not in rebound and not any(stmt.target in v for v in self.facts.declare_at.values())
         counter = identifier(stmt.target) if own else self.out.temp(stmt.target)
         end = strip(self.scalars.scalar(end_expr))
@@ -225,7 +227,9 @@ class RoleEmitter:
             head = f"for (int {t} = {queue}.take(lane); {t} < {count}; {t} = {queue}.take(lane))"
         else:
             cluster = self.kernel.checked.cluster
-            first, step = ("int(blockIdx.x)", "int(gridDim.x)") if cluster == 1 else (f"int(blockIdx.x) / {cluster}", f"int(gridDim.x) / {cluster}")
+            first, step = (
+                ("int(blockIdx.x)", "int(gridDim.x)") if cluster == 1 else (f"int(blockIdx.x) / {cluster}", f"int(gridDim.x) / {cluster}")
+            )
             head = f"for (int {t} = {first}; {t} < {count}; {t} += {step})"
         with self.out.block(head):
             if not own:

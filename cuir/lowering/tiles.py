@@ -52,6 +52,7 @@ class Tiles:
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
         self.conditions: dict[str, Condition] = {}
         self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
+        self._making: set[int] = set()  # expressions whose arrays are being filled
         self.whole: dict[str, str] = {}  # late sums that the current statement has summed over the quad
 
     # ---- storage
@@ -120,7 +121,11 @@ class Tiles:
         """Declarations of row value, column value and column of element i_ of a full tile."""
         group = f"i_ / 4 % {frag.groups}" if frag.slabs > 1 else "i_ / 4"
         row = f"2 * (i_ / {4 * frag.groups}) + i_ / 2 % 2" if frag.slabs > 1 else "i_ / 2 % 2"
-        return [("r_", f"const int r_ = {row};"), ("c_", f"const int c_ = 2 * ({group}) + i_ % 2;"), ("k_", f"const int k_ = 8 * ({group}) + i_ % 2;")]
+        return [
+            ("r_", f"const int r_ = {row};"),
+            ("c_", f"const int c_ = 2 * ({group}) + i_ % 2;"),
+            ("k_", f"const int k_ = 8 * ({group}) + i_ % 2;"),
+        ]
 
     def row_text(self, frag: Fragment, r: str) -> str:
         """The row, within the worker's tile, of a thread's r-th row value."""
@@ -203,7 +208,13 @@ class Tiles:
                 return f"fabsf({self.float_of(args[0], at, shape)})"
             return f"float({self.element(expr, at, shape)})"
         base = self.hoist("float", tuple(f"float({strip(t)})" for t in value.rows), at)
-        return base if value.slope == 0 else f"({base} + float({value.slope} * {at.col}))" if value.slope != 1 else f"({base} + float({at.col}))"
+        return (
+            base
+            if value.slope == 0
+            else f"({base} + float({value.slope} * {at.col}))"
+            if value.slope != 1
+            else f"({base} + float({at.col}))"
+        )
 
     def hoist(self, ctype: str, texts: tuple[str, ...], at: At) -> str:
         """Texts that depend on the row alone, computed before the loop; the text to read them by."""
@@ -250,7 +261,7 @@ class Tiles:
                     if op == "neg":
                         return Linear(tuple(f"(-{x})" for x in known[0].rows), slope)
                     return Linear(zipped(lambda x, y: f"({x} {op} {y})", known[0].rows, known[1].rows), slope)
-        if shape in ("rows", "one"):
+        if shape in ("rows", "one") and id(expr) not in self._making:
             array = self.array(expr)
             return Linear(tuple(f"{array}[{r}]" for r in range(frag.row_values if shape == "rows" else 1)), 0)
         return None
@@ -320,7 +331,9 @@ class Tiles:
         if key not in self.role.hoisted:
             name = self.out.temp("t")
             self.out.line(f"{s.ctype} {name}[{s.count}];")
+            self._making.add(id(expr))
             self.into(name, expr, t)
+            self._making.discard(id(expr))
             self.role.hoisted[key] = name
         return self.role.hoisted[key]
 
@@ -366,7 +379,12 @@ class Tiles:
         if isinstance(expr, Name):
             self.out.line(f"{head} {target}[p_] = {identifier(expr.id)}[p_];")
             return
-        if op == "cast" and isinstance(args[0], Name) and self.storage(args[0].id).kind == "array" and shape_of(self.role.tile_type(args[0])) == "full":
+        if (
+            op == "cast"
+            and isinstance(args[0], Name)
+            and self.storage(args[0].id).kind == "array"
+            and shape_of(self.role.tile_type(args[0])) == "full"
+        ):
             x = identifier(args[0].id)
             self.out.line(f"{head} {target}[p_] = cuir::pack_{t.dtype}({x}[2 * p_], {x}[2 * p_ + 1]);")
             return
@@ -477,4 +495,8 @@ class Tiles:
 
     def costly(self, expr: Expr) -> bool:
         """Whether an expression takes the unit of exponentials and reciprocals."""
-        return any(operation(self.checked, e)[0] in COSTLY for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and id(e) in self.checked.types)  # type: ignore[arg-type]
+        return any(
+            operation(self.checked, e)[0] in COSTLY
+            for e in subexpressions(expr)
+            if not isinstance(e, (Name, Literal)) and id(e) in self.checked.types
+        )  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..checked import SharedAlloc
 from ..nodes import Expr, Literal, Name, Subscript
 from ..types import PANEL_BYTES, GlobalView, Scalar, SharedView, TileType
-from ..views import Drop, Range, panel_cols, view_of
+from ..views import Drop, Range, panel_cols, root_name, view_of
 from .values import strip, unsupported
 
 if TYPE_CHECKING:
@@ -83,10 +83,7 @@ class Views:
     def shared(self, expr: Expr) -> SharedRef:
         view_type = self.kernel.checked.type_of(expr)
         assert isinstance(view_type, SharedView)
-        root = expr
-        while not isinstance(root, Name):
-            root = root.value  # type: ignore[union-attr]
-        alloc = self.kernel.checked.shared[root.id]
+        alloc = self.kernel.checked.shared[root_name(expr) or ""]
         view = view_of(expr, len(alloc.dims))
         assert view is not None
         parts = list(view.parts)

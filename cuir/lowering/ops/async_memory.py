@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...nodes import Call, Literal, Str
+from ...nodes import Call, Expr, Literal, Str
 from ...types import I32, PANEL_BYTES
 from ..registry import emits
 from ..values import strip, unsupported
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal": "EVICT_NORMAL"}
 
 
-def _flag(call: dict, name: str) -> bool:  # type: ignore[type-arg]
-    found = call.get(name)
+def _flag(args: Mapping[str, Expr], name: str) -> bool:
+    found = args.get(name)
     return isinstance(found, Literal) and bool(found.value)
 
 
@@ -43,9 +44,10 @@ def copy_bulk(role: RoleEmitter, call: Call) -> None:
     args = role.call(call).args
     name, rank, pieces = _panel_boxes(role, call)
     bar = barrier(role, args["bar"])
-    word = args["hint"].value if isinstance(args.get("hint"), Str) else "evict_normal"  # type: ignore[union-attr]
+    hinted = args.get("hint")
+    word = hinted.value if isinstance(hinted, Str) else "evict_normal"
     hint = f"uint64_t(cute::TMA::CacheHintSm90::{HINTS[word]})"
-    cluster = _flag(dict(args), "cluster") and role.kernel.checked.cluster > 1
+    cluster = _flag(args, "cluster") and role.kernel.checked.cluster > 1
     mask = f"uint16_t({(1 << role.kernel.checked.cluster) - 1}), " if cluster else ""
     function = f"cute::SM90_TMA_LOAD_{'MULTICAST_' if cluster else ''}{rank}::copy"
     lines = [f"{function}(&{name}, {bar}, {mask}{hint}, {address}, {where});" for address, where in pieces]
@@ -67,7 +69,7 @@ def _by_one(role: RoleEmitter, lines: list[str]) -> None:
 def store_async(role: RoleEmitter, call: Call) -> None:
     args = role.call(call).args
     name, rank, pieces = _panel_boxes(role, call)
-    function = f"cute::SM90_TMA_{'REDUCE_ADD' if _flag(dict(args), 'add') else 'STORE'}_{rank}::copy"
+    function = f"cute::SM90_TMA_{'REDUCE_ADD' if _flag(args, 'add') else 'STORE'}_{rank}::copy"
     role.join()  # what all lanes wrote and fenced
     _by_one(role, [f"{function}(&{name}, {address}, {where});" for address, where in pieces] + ["cute::tma_store_arrive();"])
 
@@ -99,7 +101,11 @@ def copy_cp(role: RoleEmitter, call: Call) -> None:
         rows_inside = " && ".join(kernel.inside(box.tensor, indices).split(" && ")[:-1]) or "true"
         last = tensor.dims[-1]
         out.line(f"const int left_ = {rows_inside} ? max(0, min({16 // size}, {last} - {strip(indices[-1])})) : 0;")
-        to = f"cuir::at<{view.alloc.rows}>({base}, r_, 16 * c_)" if view.alloc.panelled else f"{base} + r_ * {view.alloc.row_bytes} + 16 * c_"
+        to = (
+            f"cuir::at<{view.alloc.rows}>({base}, r_, 16 * c_)"
+            if view.alloc.panelled
+            else f"{base} + r_ * {view.alloc.row_bytes} + 16 * c_"
+        )
         name = kernel.index(box.tensor, indices)
         kernel.aligned[box.tensor] = None
         pointer = box.tensor

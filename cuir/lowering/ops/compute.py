@@ -127,7 +127,9 @@ def mma(role: RoleEmitter, call: Call, target: str) -> None:
             if a_view is not None:
                 out.line(f"uint32_t a{s}_[4];")
                 row = f"{s * frag.slab} + {warp_row} + (lane & 15)"
-                out.line(f"cuir::load_matrix(cuir::at<{a_view.alloc.rows}>({base_a}, {row}, 32 * k_ + 16 * (lane >> 4)), a{s}_[0], a{s}_[1], a{s}_[2], a{s}_[3]);")
+                out.line(
+                    f"cuir::load_matrix(cuir::at<{a_view.alloc.rows}>({base_a}, {row}, 32 * k_ + 16 * (lane >> 4)), a{s}_[0], a{s}_[1], a{s}_[2], a{s}_[3]);"
+                )
         with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {frag.groups}; j_ += 2)"):
             out.line(f"uint32_t {fragments}[4];  // columns 8 j .. 8 j + 15, rows 16 k .. 16 k + 15 of b")
             if b_view.transposed:  # memory rows are columns of b

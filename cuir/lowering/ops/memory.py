@@ -77,7 +77,9 @@ def _elementwise(role: RoleEmitter, t: TileType, target: str, read: object) -> N
 
     role.tiles.loop(shape, frag, body)
     if packed:
-        role.out.line(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; ++p_) {target}[p_] = cuir::pack_{t.dtype}({array}[2 * p_], {array}[2 * p_ + 1]);")
+        role.out.line(
+            f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; ++p_) {target}[p_] = cuir::pack_{t.dtype}({array}[2 * p_], {array}[2 * p_ + 1]);"
+        )
 
 
 # ---- store
@@ -100,13 +102,22 @@ def _store_shared(role: RoleEmitter, ref: SharedRef, tile: Expr, mask: Expr | No
     t = role.tile_type(tile)
     frag, shape = role.fragment(t), shape_of(t)
     out = role.out
-    matrix = t.dtype in HALVES and shape == "full" and ref.alloc.panelled and t.cols % 16 == 0 and mask is None and role.kernel.checked.arch != "sm_80"
+    matrix = (
+        t.dtype in HALVES
+        and shape == "full"
+        and ref.alloc.panelled
+        and t.cols % 16 == 0
+        and mask is None
+        and role.kernel.checked.arch != "sm_80"
+    )
     value = role.tiles.packed(tile) if matrix else role.tiles.array(tile)
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {ref.address};")
     if matrix:
         if frag.slabs > 1:
-            raise unsupported("a store of more than one slab of rows to shared memory at once", call.span, f"store {frag.slab} rows at a time")
+            raise unsupported(
+                "a store of more than one slab of rows to shared memory at once", call.span, f"store {frag.slab} rows at a time"
+            )
         row = "16 * warp" if role.threads == 128 else "0"
         out.line(f"cuir::store_matrix<{ref.alloc.rows}>({value}, {base}, {row}, lane, {t.cols});")
         return
@@ -119,7 +130,7 @@ def _store_shared(role: RoleEmitter, ref: SharedRef, tile: Expr, mask: Expr | No
         index = {"full": at.i, "rows": at.r, "cols": at.c, "one": "0"}[shape]
         read = f"cuir::unpack_{t.dtype}({value}, {index})" if packed else f"{value}[{index}]"
         memory = MEMORY[ref.alloc.dtype]
-        read = f"cuir::from_float<{memory}>({read})" if t.dtype in HALVES else read
+        read = f"{memory}({read})" if t.dtype in HALVES else read
         test = _owner(role, shape, mask, at)
         return f"{test}cuir::put<{memory}>({local.at(row, f'{col} * {ref.alloc.dtype.itemsize}')}, {read});"
 
@@ -180,7 +191,7 @@ def _store_global(role: RoleEmitter, place: Expr, tile: Expr, mask: Expr | None,
         else:
             read = f"cuir::unpack_{t.dtype}({value}, {index})" if packed else f"{value}[{index}]"
         if dtype in HALVES:
-            read = f"cuir::from_float<{MEMORY[dtype]}>({read})"
+            read = f"{MEMORY[dtype]}({read})"
         test = _owner(role, shape, mask, at)
         inside = f"if ({kernel.inside(name, indices)}) "
         where = f"{identifier(name)}[{kernel.index(name, indices)}]"

@@ -85,7 +85,11 @@ def named_arrive(role: RoleEmitter, call: Call) -> None:
 def sync(role: RoleEmitter, call: Call) -> None:
     checked = role.kernel.checked
     threads = sum(r.workers * r.threads for r in checked.roles)
-    role.out.line("__syncthreads();" if threads == checked.threads else f"cuir::bar_sync(0, {threads});  // the padding warps of a role do not take part")
+    role.out.line(
+        "__syncthreads();"
+        if threads == checked.threads
+        else f"cuir::bar_sync(0, {threads});  // the padding warps of a role do not take part"
+    )
 
 
 @emits("fence_async", "statement")
