@@ -14,7 +14,11 @@ REPORT_TO = "this is a fault of cuir, not of your input; please report it with t
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: runs the command line and exits with its code."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    try:
+        code = run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # while modules were still loading
+        code = 130
+    sys.exit(code)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -146,10 +146,14 @@ def test_interrupt_ends_with_130(tmp_path: Path) -> None:
     path = tmp_path / "pipe.cuir"
     os.mkfifo(path)  # reading blocks until somebody writes, so the command is surely under way
     process = subprocess.Popen([sys.executable, "-m", "cuir", "show", str(path)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 20
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.5)
-        if "cuir" in Path(f"/proc/{process.pid}/cmdline").read_text():
-            process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    deadline = time.monotonic() + 60
+    writer = -1
+    while writer < 0 and time.monotonic() < deadline:
+        try:
+            writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads yet
+            time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    os.close(writer)
     assert process.returncode == 130 and "Traceback" not in err
