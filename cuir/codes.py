@@ -246,6 +246,13 @@ _enter(False,
     ("X131", "a splice point uses something that the kernel does not have", "Splice points name parameters and dims of the kernel: B, H, HK, M, N, BM, BN, scale."),
     ("X132", "a parameter without a value", "The kernel takes a parameter that the specification does not capture."),
     ("X140", "a splice point that cannot be enumerated", "The contracts are checked by evaluating keep, kv_count, kv_block and tile for small problems; the message names what stands in the way."),
+    ("V201", "schedules give different results", "Something depends on who runs first, or on the order of additions. The note names the schedule that replays it."),
+    ("V300", "not an attention kernel", "verify knows kernels with Q, K, V, O [B, H, M, D], LSE [B, H, M] and scale, of a dtype that is a const parameter."),
+    ("V301", "O is wrong", "It differs from float64 by more than PyTorch's own half precision does on the same input. Compare score, softmax_* and the order of blocks."),
+    ("V302", "an output that is not a number", "It was not written, or computed as NaN; outputs are NaN before the launch, to see what stays unwritten. Rows without a key give O = 0."),
+    ("V303", "a row without a key", "It gives O = 0 and LSE = -inf."),
+    ("V304", "LSE is wrong", "The logarithm of the sum of exponentials, natural, of the scaled and modified scores."),
+    ("V305", "the mask is wrong", "The kept keys of each query were read out with uniform weights and a coded V, exactly; the message names a query and a key."),
     ("V401", "wrong numbers on the GPU", "The compiled kernel differs from float64 by more than 1.5 times the error of PyTorch in half precision."),
 )  # fmt: skip
 
