@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuir.bind import assumed_consts
 from cuir.check import check
+from cuir.checked import Const
 from cuir.diagnostics import CuirError
 from cuir.interp import Schedule, run
 from cuir.nodes import Program
@@ -19,7 +21,11 @@ from cuir.printer import show
 from tests.strategies.arguments import arguments
 from tests.strategies.typed import kernels, mutants
 
-FAULTY = sorted((Path(__file__).parents[2] / "corpus" / "faulty").glob("clean_*.cuir"))
+CORPUS = Path(__file__).parents[2] / "corpus"
+CLEAN = sorted(CORPUS.glob("faulty/clean_*.cuir"))
+PROGRAMS = sorted([*CORPUS.glob("programs/*.cuir"), *CORPUS.glob("kernels/*.cuir")])
+DIMS = {"B": 1, "H": 2, "HK": 1, "M": 70, "N": 130, "K": 100, "NP": 4, "MP": 2, "SP": 2, "MT": 2}
+CONSTS = {"decode": {"G": 2, "PAGE": 64}, "global_sliding_window": {"L": 64, "R": 64, "g": 16}}
 schedules = st.one_of(
     st.just(Schedule()),
     st.integers(0, 99).map(Schedule.random),
@@ -28,9 +34,16 @@ schedules = st.one_of(
 )
 
 
-def outputs(program: Program, dims: Mapping[str, int], schedule: Schedule, lanes: int = 32) -> dict[str, torch.Tensor]:
-    checked = check(program)
-    given: dict[str, Any] = arguments(checked, dims)
+def outputs(
+    program: Program,
+    dims: Mapping[str, int],
+    schedule: Schedule,
+    lanes: int = 32,
+    kernel: str | None = None,
+    consts: Mapping[str, Const] | None = None,
+) -> dict[str, torch.Tensor]:
+    checked = check(program, kernel, consts)
+    given: dict[str, Any] = arguments(checked, {name: dims.get(name, 3) for name in checked.dims})
     run(checked, given, schedule=schedule, lanes=lanes)
     return {t.name: given[t.name] for t in checked.tensors if t.written}
 
@@ -57,8 +70,22 @@ def test_mutants_of_random_kernels_run_or_are_refused(case, data):
 @settings(max_examples=150)
 @given(st.data())
 def test_mutants_of_the_clean_programs_run_or_are_refused(data):
-    program = data.draw(mutants(parse(data.draw(st.sampled_from(FAULTY)).read_text())))
+    program = data.draw(mutants(parse(data.draw(st.sampled_from(CLEAN)).read_text())))
     _run_or_refuse(program, data.draw(st.sampled_from([0, 1, 64, 200])), data.draw(schedules))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_mutants_of_the_corpus_run_or_are_refused(data):
+    path = data.draw(st.sampled_from(PROGRAMS))
+    program = parse(path.read_text())
+    kernel = data.draw(st.sampled_from(sorted(program.kernels())))
+    consts = assumed_consts(program.kernels()[kernel], {**CONSTS.get(kernel, {}), **CONSTS.get(path.stem, {})})
+    schedule, mutant = data.draw(schedules), data.draw(mutants(program))
+    try:
+        outputs(parse(show(mutant)), DIMS, schedule, kernel=kernel, consts=consts)
+    except CuirError as error:
+        assert error.diagnostics and str(error)
 
 
 def _run_or_refuse(program: Program, m: int, schedule: Schedule) -> None:

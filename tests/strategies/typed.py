@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cuir.nodes import For, Func, If, Kernel, Literal, Node, Program, Stmt, With
+from cuir.nodes import Binary, Call, For, Func, If, Kernel, Literal, Name, Node, Program, Stmt, With
 
 ROWS, COLS = 64, 64
 SHAPES = [(ROWS, COLS), (ROWS, 1), (1, COLS), (ROWS, 8), (1, 1)]
@@ -252,53 +252,47 @@ def _product(w: Writer, transposed: bool, chained: bool) -> None:
 # ---- mutants
 @st.composite
 def mutants(draw: st.DrawFn, program: Program) -> Program:
-    """The program with up to three statements dropped, doubled or swapped, or integers changed."""
+    """The program with up to three faults: statements dropped, doubled or swapped; integers, names, operators or arguments changed."""
     for _ in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(["drop", "double", "swap", "integer"]))
-        if kind == "integer":
-            program = _changed_integer(program, draw)
-        else:
-            program = _changed_block(program, draw, kind)
+        kind = draw(st.sampled_from(["drop", "double", "swap", "integer", "name", "operator", "argument"]))
+        program = _changed_block(program, draw, kind) if kind in ("drop", "double", "swap") else _changed_expression(program, draw, kind)
     return program
 
 
-def _changed_integer(program: Program, draw: st.DrawFn) -> Program:
-    at, value = draw(st.integers(0, 200)), draw(st.sampled_from([0, 1, 2, 3, 5, 8, 16, 63, 65, 128]))
-    seen = 0
-
-    def change(node: Any) -> Any:
-        nonlocal seen
-        if isinstance(node, Literal) and node.kind == "int":
-            seen += 1
-            return replace(node, value=value) if seen - 1 == at % total else node
-        return node
-
-    total = max(1, sum(isinstance(n, Literal) and n.kind == "int" for n in _all(program)))
-    return _rewrite(program, change)
+def _changed_expression(program: Program, draw: st.DrawFn, kind: str) -> Program:
+    wanted = {"integer": Literal, "name": Name, "operator": Binary, "argument": Call}[kind]
+    found = [n for n in _all(program) if isinstance(n, wanted) and (kind != "integer" or (isinstance(n, Literal) and n.kind == "int"))]
+    if not found:
+        return program
+    chosen = found[draw(st.integers(0, 1000)) % len(found)]
+    new: Node = chosen
+    if isinstance(chosen, Literal):
+        new = replace(chosen, value=draw(st.sampled_from([0, 1, 2, 3, 5, 8, 16, 63, 64, 65, 128])))
+    elif isinstance(chosen, Name):
+        new = replace(chosen, id=draw(st.sampled_from(sorted({n.id for n in found if isinstance(n, Name)}))))
+    elif isinstance(chosen, Binary):
+        new = replace(chosen, op=draw(st.sampled_from(["+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "==", ">=", "and", "or"])))
+    elif isinstance(chosen, Call):
+        args = chosen.args[1:] if draw(st.booleans()) else chosen.args[::-1] if draw(st.booleans()) else chosen.args + chosen.args[-1:]
+        new = replace(chosen, args=args)
+    return _rewrite(program, chosen, new)
 
 
 def _changed_block(program: Program, draw: st.DrawFn, kind: str) -> Program:
-    at, place = draw(st.integers(0, 60)), draw(st.integers(0, 20))
     blocks = [n for n in _all(program) if isinstance(n, For | If | With | Kernel | Func)]
+    blocks = [n for n in blocks if len(n.body) > 1]
     if not blocks:
         return program
-    chosen = blocks[at % len(blocks)]
-
-    def change(node: Any) -> Any:
-        if node is not chosen:
-            return node
-        body: list[Stmt] = list(node.body)
-        i = place % len(body)
-        if kind == "drop" and len(body) > 1:
-            del body[i]
-        elif kind == "double":
-            body.insert(i, body[i])
-        elif kind == "swap" and len(body) > 1:
-            j = (i + 1) % len(body)
-            body[i], body[j] = body[j], body[i]
-        return replace(node, body=tuple(body))
-
-    return _rewrite(program, change)
+    chosen = blocks[draw(st.integers(0, 1000)) % len(blocks)]
+    body: list[Stmt] = list(chosen.body)
+    i = draw(st.integers(0, 1000)) % (len(body) - 1)  # the last one of a @func is its return
+    if kind == "drop":
+        del body[i]
+    elif kind == "double":
+        body.insert(i, body[i])
+    elif i + 1 < len(body) - isinstance(chosen, Func):
+        body[i], body[i + 1] = body[i + 1], body[i]
+    return _rewrite(program, chosen, replace(chosen, body=tuple(body)))
 
 
 def _all(node: Node) -> Iterator[Node]:
@@ -310,14 +304,15 @@ def _all(node: Node) -> Iterator[Node]:
                 yield from _all(child)
 
 
-def _rewrite(node: Any, change: Any) -> Any:
-    """The tree with `change` applied to each node, parents first."""
-    node = change(node)
-    new: dict[str, Any] = {}
+def _rewrite(node: Any, old: Node, new: Node) -> Any:
+    """The tree with one node, known by identity, replaced."""
+    if node is old:
+        return new
+    changed: dict[str, Any] = {}
     for f in fields(node):
         value = getattr(node, f.name)
         if isinstance(value, Node):
-            new[f.name] = _rewrite(value, change)
+            changed[f.name] = _rewrite(value, old, new)
         elif isinstance(value, tuple) and any(isinstance(v, Node) for v in value):
-            new[f.name] = tuple(_rewrite(v, change) if isinstance(v, Node) else v for v in value)
-    return replace(node, **new) if new else node
+            changed[f.name] = tuple(_rewrite(v, old, new) if isinstance(v, Node) else v for v in value)
+    return replace(node, **changed) if changed else node
