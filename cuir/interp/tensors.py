@@ -203,7 +203,7 @@ class TensorArg:
         self._require_inside(m, actor, indices)
         where: Any = sum(i * s for i, s in zip(indices, self.strides))
         if self.writes is not None:
-            tiles = [torch.full((1, 1, 1), i) if isinstance(i, int) else i for i in indices]
+            tiles = [torch.full((1, 1, 1), i, device=self.t.device) if isinstance(i, int) else i for i in indices]
             self._mark_elements(m, actor, tiles, torch.ones((1, 1, 1), dtype=torch.bool, device=self.t.device), "read", self.reads)
         if isinstance(where, np.ndarray):
             taken = self.flat[torch.from_numpy(where).to(self.t.device)].cpu().numpy()

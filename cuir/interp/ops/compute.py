@@ -13,7 +13,7 @@ from ..machine import GO, Worker
 from ..memory import SharedRef
 from ..places import shared_place, touch
 from ..registry import runs
-from ..values import FLOAT, HELD, INTEGER, STORED, cast_scalar, float_unary, tile_operand
+from ..values import FLOAT, HELD, INTEGER, STORED, cast_scalar, float_unary, tile_operand, wrap
 from .operators import combine
 
 
@@ -71,7 +71,7 @@ def unary(site: Site) -> Evaluate:
             return overwrite
         return lambda w: function(x(w))
     if site.dtype("x") == I32:
-        return lambda w: abs(x(w))
+        return lambda w: wrap(abs(x(w)))
     scalar = float_unary(name)
     return lambda w: scalar(x(w))
 

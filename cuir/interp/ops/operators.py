@@ -25,12 +25,17 @@ def _checked_divisor(y: Any) -> Any:
     return y
 
 
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """As int64, where -2**31 // -1 does not trap; it wraps on the way back."""
+    return x.to(torch.int64)
+
+
 def _floor_divide(x: Any, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.div(x, _checked_divisor(y), rounding_mode="floor", out=out)
+    return torch.div(_wide(x), _checked_divisor(y), rounding_mode="floor").to(torch.int32)
 
 
 def _remainder(x: Any, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.remainder(x, _checked_divisor(y), out=out)
+    return torch.remainder(_wide(x), _checked_divisor(y)).to(torch.int32)
 
 
 TILE: dict[str, Callable[..., torch.Tensor]] = {
