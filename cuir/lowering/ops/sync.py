@@ -21,7 +21,7 @@ def barrier(role: RoleEmitter, expr: Expr) -> str:
     if isinstance(expr, Name):
         return identifier(expr.id)
     assert isinstance(expr, Subscript) and isinstance(expr.value, Name)
-    return f"{identifier(expr.value.id)} + {strip(role.scalars.scalar(expr.indices[0]))}"  # type: ignore[arg-type]
+    return f"{identifier(expr.value.id)} + {role.scalars.scalar(expr.indices[0])}"  # type: ignore[arg-type]
 
 
 @emits("mbarrier.expect", "statement")
@@ -66,7 +66,7 @@ def _named(role: RoleEmitter, call: Call, function: str) -> None:
     first = role.kernel.named_barrier(name)
     number = str(first)
     if isinstance(expr, Subscript):
-        number = f"{first} + {strip(role.scalars.scalar(expr.indices[0]))}"  # type: ignore[arg-type]
+        number = f"{first} + {role.scalars.scalar(expr.indices[0])}"  # type: ignore[arg-type]
     threads = role.kernel.checked.barriers[name].count * role.threads
     role.out.line(f"cuir::{function}({number}, {threads});")
 
