@@ -91,7 +91,7 @@ def verify(
 
         tell("")
         report = run_verify(program, specification, kernel=kernel, consts=consts, level=_level(level), progress=tell)
-        step.status, step.detail = "done" if report.ok else "failed", report.summary()
+        step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
     if as_json:

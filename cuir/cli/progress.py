@@ -48,13 +48,12 @@ class Steps:
             stderr().print(f"  {step.name:10s} {_word(step.status):9s} {seconds}  {step.detail}", markup=False, soft_wrap=True)
 
     def table(self) -> Any:
+        from rich.console import Group
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(
-            title=self.title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0)
-        )
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("step", no_wrap=True)
         table.add_column("status", no_wrap=True, width=10)
         table.add_column("seconds", no_wrap=True, justify="right", width=9)
@@ -70,7 +69,7 @@ class Steps:
                 Text("" if s.status == "skipped" else f"{elapsed:.2f} s", style="dim"),
                 Text(s.detail),
             )
-        return table
+        return Group(Text(self.title, style="bold"), table)
 
 
 def _word(status: str) -> str:

@@ -31,8 +31,16 @@ def print_bridge(report: BridgeReport, folder: Path) -> None:
     else:
         console.print(f"[bold red]{report.variant}: failed[/]")
     for text in report.missing:
-        console.print(f"  left out: {text}", markup=False, style="yellow")
-    console.print(f"  in {folder}: {', '.join(report.files)}", markup=False)
+        _indented("left out", text, "yellow")
+    _indented(f"in {folder}", ", ".join(report.files))
+
+
+def _indented(head: str, text: str, style: str = "") -> None:
+    """A head and a text that wraps below itself."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    stdout().print(Padding(Text(f"{head}: {text}", style=style), (0, 0, 0, 2)))
 
 
 def print_verification(report: Any) -> None:

@@ -1,0 +1,147 @@
+"""The commands that run things: bridge, verify, lower, run. The steps have tests of their own; here is what the commands promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from cuir import parse, show
+
+KERNEL = (files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+SMALL = ("-c", "BM=64,BN=64", "--head-dim", "64")
+
+
+def changed(path: Path, old: str, new: str) -> Path:
+    assert KERNEL.count(old) >= 1
+    path.write_text(KERNEL.replace(old, new, 1), encoding="utf-8")
+    return path
+
+
+def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shown = cuir("bridge", "prefix_lm", "-p", "prefix=100", *SMALL, "--no-compile", "--no-run", "--out", out, "--json")
+    assert shown.code == 0 and not shown.err
+    report = shown.json
+    assert [(s["name"], s["status"]) for s in report["steps"]] == [
+        ("transfer", "done"), ("check", "done"), ("verify", "done"), ("lower", "done"), ("compile", "skipped"), ("run", "skipped"),
+    ]  # fmt: skip
+    assert {p.name for p in out.iterdir()} == set(report["files"])
+    assert {
+        "origin.cuir",
+        "prefix_lm.cuir",
+        "prefix_lm.diff",
+        "prefix_lm.cu",
+        "verification.md",
+        "verification.json",
+        "summary.json",
+    } <= set(report["files"])
+    assert json.loads((out / "summary.json").read_text()) == report
+    assert report["verification"]["ok"] and report["consts"]["D"] == 64 and report["consts"]["T"] == "f16"
+    program = (out / "prefix_lm.cuir").read_text()
+    assert "(k < prefix) | (k <= q)" in program and show(parse(program)) == program
+    assert (out / "origin.cuir").read_text() == show(parse(KERNEL))
+    assert "+    return (k < prefix) | (k <= q)" in (out / "prefix_lm.diff").read_text()
+
+
+def test_bridge_takes_your_own_specification_and_says_what_is_missing(
+    cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    Path("mine.py").write_text("def mine(b, h, q_idx, kv_idx, *, prefix=256):\n    return (kv_idx < prefix) | (kv_idx <= q_idx)\n")
+    shown = cuir("bridge", "mine.py:mine", "-p", "prefix=70", *SMALL)
+    assert shown.code == 0 and "mine: verified" in shown.out
+    assert "nvcc (a CUDA toolkit" in shown.out and "a Hopper GPU" in shown.out
+    assert "left out" in shown.err and (tmp_path / "out" / "mine" / "mine.cuir").is_file()
+
+
+@needs_nvcc
+def test_bridge_ends_with_a_cubin(cuir: Callable, tmp_path: Path) -> None:
+    report = cuir("bridge", "causal", "--head-dim", "64", "--compile", "--no-run", "--out", tmp_path, "--json").json
+    assert report["ok"] and (tmp_path / "causal.cubin").read_bytes()[:4] == b"\x7fELF"
+    assert report["resources"]["spill_stores"] == 0 and json.loads((tmp_path / "resources.json").read_text()) == report["resources"]
+
+
+def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) -> None:
+    origin = changed(
+        tmp_path / "origin.cuir",
+        "                    mma_wait(acc)\n                    v_empty[u].arrive()",
+        "                    v_empty[u].arrive()\n                    mma_wait(acc)",
+    )
+    shown = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out", "--json")
+    report = shown.json
+    assert shown.code == 1 and not report["ok"] and report["steps"][-1]["status"] == "failed" and report["steps"][-1]["name"] == "verify"
+    assert report["diagnostics"][0]["code"] == "R401"
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["ok"] is False
+    text = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out")
+    assert text.code == 1 and "causal: failed" in text.out and "error[R401]" in text.err
+
+
+def test_verify_a_variant(cuir: Callable) -> None:
+    shown = cuir("verify", "sliding_window", "-p", "window=40", *SMALL, "--json")
+    assert shown.code == 0 and shown.json["verification"]["ok"]
+    assert "passed" in cuir("verify", "causal", *SMALL).out
+
+
+def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> None:
+    path = changed(tmp_path / "k.cuir", "return k <= q + (N - M)", "return k < q + (N - M)")
+    shown = cuir("verify", path, "--against", "causal", *SMALL, "--json")
+    d = shown.json["diagnostics"][0]
+    line = KERNEL.splitlines().index("    return k <= q + (N - M)") + 1
+    assert shown.code == 1 and d["code"] == "V107" and abs(d["span"]["line"] - line) <= 1
+    assert cuir("verify", path, "--against", "causal", *SMALL).code == 1
+
+
+def test_lower_prints_or_writes(cuir: Callable, tmp_path: Path) -> None:
+    argv = ("lower", "flash_fwd_sm90", "-c", "T=f16,D=64")
+    source = cuir(*argv).out
+    assert "__global__" in source and cuir(*argv, "--json").json["source"] == source
+    assert cuir(*argv, "-o", tmp_path / "k.cu").code == 0 and (tmp_path / "k.cu").read_text() == source
+    assert cuir(*argv, "-o", tmp_path / "k.cu" / "no").code == 2
+
+
+@needs_nvcc
+def test_lower_compiles(cuir: Callable, tmp_path: Path) -> None:
+    shown = cuir("lower", "flash_fwd_sm90", "-c", "T=f16,D=64", "--cubin", tmp_path / "k.cubin")
+    assert shown.code == 0 and "registers" in shown.out and (tmp_path / "k.cubin").stat().st_size > 1000
+
+
+def test_run_writes_a_trace_and_repeats(cuir: Callable, tmp_path: Path) -> None:
+    argv = ("run", "flash_fwd_sm90", "-c", "T=f16,D=64,BM=64,BN=64", "-d", "B=1,H=2,HK=1,M=100,N=130", "-s", "scale=0.125")
+    shown = cuir(*argv, "--trace", tmp_path / "trace.json", "--schedule", "random:4", "--json")
+    assert shown.code == 0 and [o["name"] for o in shown.json["outputs"]] == ["O", "LSE"]
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    again = cuir(*argv, "--json").json
+    assert again["outputs"] == shown.json["outputs"]
+    text = cuir(*argv)
+    assert "tensors written" in text.out and "again: " in text.out
+    assert cuir(*argv, "--trace", tmp_path / "no" / "trace.json").code == 2
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    """On a terminal the steps are shown live, and the summary stands at the end."""
+    ours, theirs = os.openpty()
+    argv = [sys.executable, "-m", "cuir", "bridge", "causal", *SMALL, "--no-compile", "--no-run", "--out", str(tmp_path)]
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CUIR_DEBUG")} | {"TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = bytearray()
+    try:
+        while data := os.read(ours, 4096):
+            shown += data
+    except OSError:  # the other side is closed: the command has ended
+        pass
+    os.close(ours)
+    assert process.wait(timeout=30) == 0
+    text = shown.decode(errors="replace")
+    assert "verify" in text and "\x1b[" in text and "causal: verified" in text and "Traceback" not in text
