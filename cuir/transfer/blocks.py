@@ -209,8 +209,8 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
         helper = fresh("spans")
         return Blocks(_one_run(need, drop, helper), (helper,), need.suffix is not None, tuple(notes))
-    helpers = fresh("spans"), fresh("rank"), fresh("runs")
-    return Blocks(_general(need, drop, *helpers), helpers, False, tuple(notes))
+    helpers = fresh("rank"), fresh("spans")
+    return Blocks(_general(need, drop, helpers[1], helpers[0]), helpers, False, tuple(notes))
 
 
 def _over(v: Value, up: bool, clip: bool = True) -> str:
@@ -265,10 +265,16 @@ def _one_run(need: Touched, drop: Touched, spans: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _general(need: Touched, drop: Touched, spans: str, rank: str, runs: str) -> str:
+def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
     """Up to three runs of blocks, and up to two runs of full ones among them, counted by their rank among the visited blocks."""
     count = "cdiv(N, BN)"
-    lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [0, v1), [l2, v2), [l3, v3) are visited"]
+    lines = ["@func", f"def {rank}(j, v1, l2, v2, l3, v3):       # how many visited blocks lie before block j",
+             "    return min(j, v1) + max(0, min(j, v2) - l2) + max(0, min(j, v3) - l3)"]  # fmt: skip
+    lines += [
+        "",
+        "@func",
+        f"def {spans}(b, h, m):                   # key blocks [0, v1), [l2, v2), [l3, v3) are visited; ranks [a1, b1), [a2, b2) need no mask",
+    ]
     first = count if need.everything else f"min({count}, {_over(need.prefix, True)})" if need.prefix is not None else "0"
     lines.append(f"    v1 = {first}")
     if need.middle is not None:
@@ -284,23 +290,13 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str, runs: str) -> 
         lines.append(f"    v3 = max(l3, {count})")
     else:
         lines.append("    l3, v3 = v2, v2")
-    lines.append("    return v1, l2, v2, l3, v3")
-    lines += ["", "@func", f"def {rank}(b, h, m, j):                  # how many visited blocks lie before block j",
-              f"    v1, l2, v2, l3, v3 = {spans}(b, h, m)", "    return min(j, v1) + max(0, min(j, v2) - l2) + max(0, min(j, v3) - l3)"]  # fmt: skip
-    lines += [
-        "",
-        "@func",
-        f"def {runs}(b, h, m):                   # ranks [a1, b1) and [a2, b2) need no mask",
-        *_full_runs(drop, rank),
-        "    return a1, b1, a2, b2",
-    ]
+    lines += [*_full_runs(drop, rank), "    return v1, l2, v2, l3, v3, a1, b1, a2, b2"]
     lines += ["", "@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
-              f"    a1, b1, a2, b2 = {runs}(b, h, m)", f"    n = {rank}(b, h, m, {count})", "    return n - (b1 - a1) - (b2 - a2), n"]  # fmt: skip
+              f"    v1, l2, v2, l3, v3, a1, b1, a2, b2 = {spans}(b, h, m)", "    n = v1 + (v2 - l2) + (v3 - l3)", "    return n - (b1 - a1) - (b2 - a2), n"]  # fmt: skip
     lines += ["", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: r is its rank among the visited ones",
-              f"    a1, b1, a2, b2 = {runs}(b, h, m)", "    one = b1 - a1", "    partial, n = kv_count(b, h, m)",
-              "    masked = i if i < a1 else i + one if i + one < a2 else i + one + b2 - a2",
+              f"    v1, l2, v2, l3, v3, a1, b1, a2, b2 = {spans}(b, h, m)", "    one, two = b1 - a1, b2 - a2", "    partial = v1 + (v2 - l2) + (v3 - l3) - one - two",
+              "    masked = i if i < a1 else i + one if i + one < a2 else i + one + two",
               "    r = masked if i < partial else a1 + i - partial if i - partial < one else a2 + i - partial - one",
-              f"    v1, l2, v2, l3, v3 = {spans}(b, h, m)",
               "    return r if r < v1 else r - v1 + l2 if r - v1 < v2 - l2 else r - v1 - (v2 - l2) + l3"]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -311,7 +307,7 @@ def _full_runs(drop: Touched, rank: str) -> list[str]:
         return ["    a1, b1, a2, b2 = 0, 0, 0, 0"]
 
     def at(block: str) -> str:
-        return f"{rank}(b, h, m, {block})"
+        return f"{rank}({block}, v1, l2, v2, l3, v3)"
 
     lines = [f"    end = min(N // BN, {_over(drop.suffix, False)})" if drop.suffix is not None else "    end = N // BN"]
     lines.append(f"    a1 = {at(_over(drop.prefix, True)) if drop.prefix is not None else '0'}")

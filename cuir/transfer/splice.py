@@ -48,7 +48,7 @@ SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with th
 STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
 _NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
 _LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
-           "one", "masked", "r", "spans", "rank", "runs"}  # fmt: skip
+           "one", "two", "masked", "r", "spans", "rank"}  # fmt: skip
 _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and", "or", "not", "True", "False", "func", "kernel", "range", "inf", "bar", "import", "lambda",
           "class", "while", "pass", "is", "None"}  # fmt: skip
 
@@ -152,8 +152,8 @@ def names_of(program: Program) -> set[str]:
                 found.update(node.targets)
             elif isinstance(node, (For, AugAssign)):
                 found.add(node.target)
-            elif (isinstance(node, With) and node.name) or isinstance(node, Param):
-                found.add(node.name)
+            elif isinstance(node, (Constant, Kernel, Param, With)):
+                found.add(node.name or "_")
             elif isinstance(node, GlobalType):
                 found.update(d for d in node.dims if isinstance(d, str))
     return found

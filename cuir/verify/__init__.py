@@ -1,1 +1,13 @@
 """Verification of a kernel against its specification. Owns the three questions; asks the checker and the interpreter."""
+
+from __future__ import annotations
+
+from .contracts import Problem, check_contracts
+from .mask import check_mask
+from .numeric import check_numbers
+from .problems import Case
+from .report import Stage, VerifyReport
+from .schedules import check_schedules
+from .stages import verify
+
+__all__ = ["Case", "Problem", "Stage", "VerifyReport", "check_contracts", "check_mask", "check_numbers", "check_schedules", "verify"]

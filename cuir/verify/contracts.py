@@ -184,7 +184,7 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
     padded[: at.M, : at.N] = keep
     some = padded.reshape(tiles, BM, blocks, BN).any((1, 3))
     padded[at.M :] = True  # rows behind the last query are never stored
-    every = padded.reshape(tiles, BM, blocks, BN).all((1, 3))
+    every: np.ndarray = np.array(padded.reshape(tiles, BM, blocks, BN).all((1, 3)))
     every[:, at.N // BN :] = False
     missed = some & (times[:, :blocks] == 0)
     for t, x in np.argwhere(missed)[:1]:

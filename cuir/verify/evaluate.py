@@ -148,10 +148,11 @@ class Evaluator:
         if value.size == 0:
             return np.zeros(np.broadcast_shapes(*(np.shape(i) for i in indices)), value.dtype)
         inside = np.ones((), bool)
-        safe = []
+        safe: list[Value] = []
         for i, n in zip(indices, value.shape):
             ok = (np.asarray(i) >= 0) & (np.asarray(i) < n)
-            inside, safe = inside & ok, [*safe, np.where(ok, i, 0)]
+            inside = inside & ok
+            safe.append(np.where(ok, i, 0))
         return np.where(inside, value[tuple(safe)], value.dtype.type(0))
 
     def called(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:

@@ -1,0 +1,111 @@
+"""Numbers: a kernel's O and LSE in the interpreter against PyTorch in float64, judged by the error that PyTorch's half precision makes.
+
+Owns the verdict; the problems are problems.py's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..checked import Checked
+from ..diagnostics import CuirError, Diagnostic, Note
+from ..interp import Schedule, run
+from ..nodes import Program
+from ..source import Span
+from ..spec import Specification, lengths_of
+from .problems import Case, Launch, launch
+
+RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
+RATIO_MAX = 2.0  # of its largest error of an element
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Errors of one case against float64: relative in the norm, and largest of an element, for the kernel and for PyTorch in half precision."""
+
+    case: Case
+    error: float
+    yardstick: float
+    largest: float
+    largest_yardstick: float
+    lse: float
+
+
+def check_numbers(program: Program, checked: Checked, spec: Specification, case: Case, schedule: Schedule | None = None) -> Numbers:
+    """Runs one case. Raises CuirError: V301 wrong numbers, V302 unwritten outputs, V303 queries without keys, V304 LSE, or a fault of the program."""
+    given = launch(program, checked, spec, case)
+    try:
+        run(checked, given.arguments(), schedule=schedule)
+    except CuirError as error:
+        raise with_note(error, f"in the case {case}") from error
+    return judge(given, spec, case, checked.origin.span)
+
+
+def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers:
+    """The verdict on outputs that are there already. Raises as `check_numbers`."""
+
+    def wrong(code: str, message: str, hint: str | None = None) -> CuirError:
+        return CuirError([Diagnostic(code, message, span, (Note(f"in the case {case}"),), hint)])
+
+    o, lse = given.o.double(), given.lse.double()
+    wanted, wanted_lse = spec.reference(given.q, given.k, given.v, given.scale)
+    half, _ = spec.half(given.q, given.k, given.v, given.scale)
+    for name, x in (("O", o), ("LSE", lse)):
+        if x.isnan().any():
+            place = _place(x.isnan())
+            raise wrong("V302", f"{name} is NaN, as before the launch, or computed so, at {place}; {int(x.isnan().sum())} of {x.numel()} elements",
+                        "every query of every head is stored, and nothing divides 0 by 0")  # fmt: skip
+    empty = wanted_lse == -math.inf
+    if empty.any() and not ((o[empty] == 0).all() and (lse[empty] == -math.inf).all()):
+        raise wrong(
+            "V303",
+            f"a query without keys gives O = 0 and LSE = -inf; found otherwise at {_place(empty & ((lse != -math.inf) | (o != 0).any(-1)))}",
+        )
+    unit = torch.finfo(given.q.dtype).eps / 2  # what rounding the output costs
+    size = wanted.norm().item()
+    error, yardstick = ((x.double() - wanted).norm().item() / (size or 1.0) for x in (o, half))
+    largest, largest_yardstick = ((x.double() - wanted).abs().max().item() if wanted.numel() else 0.0 for x in (o, half))
+    if not error <= RATIO * yardstick + unit or not largest <= RATIO_MAX * largest_yardstick + 2 * unit * wanted.abs().max().item():
+        worst = (o - wanted).abs()
+        at = _place(worst == worst.max())
+        raise wrong("V301", f"O differs from float64 by {error:.2e} (largest {largest:.2e}), PyTorch in half precision by {yardstick:.2e} (largest {largest_yardstick:.2e}); "
+                    f"the largest at {at}", _pattern(worst > RATIO_MAX * largest_yardstick + 4 * unit))  # fmt: skip
+    finite = ~empty
+    lse_error = (lse - wanted_lse)[finite].abs().max().item() if finite.any() else 0.0
+    logits = spec.scores(_products(given), lengths_of(given.q, given.k))
+    scale_of = logits[logits.isfinite()].abs().max().item() if logits.isfinite().any() else 0.0
+    if not lse_error <= 2.0**-19 * (1 + scale_of):  # LSE is computed in float32
+        raise wrong(
+            "V304",
+            f"LSE (natural logarithm) differs from float64 by {lse_error:.2e} at {_place((lse - wanted_lse).abs().nan_to_num(0) == lse_error)}, where logits reach {scale_of:.1f}",
+        )
+    return Numbers(case, error, yardstick, largest, largest_yardstick, lse_error)
+
+
+def _products(given: Launch) -> torch.Tensor:
+    k = given.k.double().repeat_interleave(given.q.shape[1] // given.k.shape[1], 1)
+    return given.q.double() @ k.mT * given.scale
+
+
+def _place(where: torch.Tensor) -> str:
+    """The first true element of [B, H, M] or [B, H, M, D] in words."""
+    if not where.any():
+        return "no place"
+    first = torch.nonzero(where)[0].tolist()
+    return ", ".join(f"{n} {i}" for n, i in zip(("batch", "head", "query", "column"), first))
+
+
+def _pattern(bad: torch.Tensor) -> str | None:
+    """Where the wrong rows lie, if that says something."""
+    rows = bad.any(-1)
+    if not rows.any() or rows.all():
+        return None
+    heads, queries = rows.any(2).nonzero().tolist(), rows.any((0, 1)).nonzero().flatten().tolist()
+    return f"wrong in {len(heads)} of {rows.shape[0] * rows.shape[1]} heads, queries {queries[0]} to {queries[-1]} ({len(queries)} of {rows.shape[2]})"
+
+
+def with_note(error: CuirError, text: str) -> CuirError:
+    return CuirError([Diagnostic(d.code, d.message, d.span, (*d.notes, Note(text)), d.hint) for d in error.diagnostics])

@@ -1,0 +1,92 @@
+"""What verification found, for people (markdown, one line) and tools (JSON). Owns no question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..diagnostics import Diagnostic
+
+Verdict = Literal["passed", "failed", "skipped"]
+
+
+@dataclass
+class Stage:
+    """One question and its answer; `reason` says in a line why the verdict is what it is."""
+
+    name: str
+    question: str
+    verdict: Verdict = "skipped"
+    reason: str = "not asked: an earlier question was answered with no"
+    diagnostics: tuple[Diagnostic, ...] = ()
+    seconds: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)  # of a table, for the numbers
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "question": self.question,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "seconds": round(self.seconds, 3),
+            "diagnostics": [d.as_json() for d in self.diagnostics],
+            "rows": self.rows,
+        }
+
+
+@dataclass
+class VerifyReport:
+    """The stages in the order they were asked. `ok`: none failed."""
+
+    variant: str
+    kernel: str
+    level: str
+    consts: dict[str, Any]
+    stages: list[Stage] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.stages) and all(s.verdict != "failed" for s in self.stages)
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        return tuple(d for s in self.stages for d in s.diagnostics)
+
+    @property
+    def seconds(self) -> float:
+        return sum(s.seconds for s in self.stages)
+
+    def summary(self) -> str:
+        """One line."""
+        failed = next((s for s in self.stages if s.verdict == "failed"), None)
+        if failed is not None:
+            return f"{failed.name}: {failed.reason}"
+        return "; ".join(s.reason for s in self.stages if s.verdict == "passed")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "variant": self.variant,
+            "kernel": self.kernel,
+            "level": self.level,
+            "consts": {n: v if isinstance(v, (int, float)) else str(v) for n, v in self.consts.items()},
+            "seconds": round(self.seconds, 3),
+            "stages": [s.as_json() for s in self.stages],
+        }
+
+    def as_markdown(self) -> str:
+        lines = [f"# {self.kernel} against {self.variant}", "", f"Level {self.level}, {self.seconds:.1f} s. {'Verified.' if self.ok else 'Wrong.'}", "",
+                 "| stage | question | verdict | reason | s |", "|---|---|---|---|---|"]  # fmt: skip
+        lines += [f"| {s.name} | {s.question} | {s.verdict} | {s.reason} | {s.seconds:.1f} |" for s in self.stages]
+        for s in self.stages:
+            if s.rows:
+                columns = list(s.rows[0])
+                lines += ["", f"## {s.name}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+                lines += [f"| {' | '.join(_cell(r[c]) for c in columns)} |" for r in s.rows]
+        for d in self.diagnostics:
+            lines += ["", "```", d.render(), "```"]
+        return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.2e}" if isinstance(value, float) else str(value)

@@ -1,0 +1,67 @@
+"""Any schedule: the kernel runs under many orders of workers and engines; each must be free of faults and give the same bits.
+
+Owns which schedules are tried. Races and deadlocks themselves are found by the interpreter in every single run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from ..checked import Checked
+from ..diagnostics import CuirError, Diagnostic, Note
+from ..interp import Schedule, run
+from ..nodes import Program
+from ..spec import Specification
+from .numeric import with_note
+from .problems import Case, Launch, launch, outputs
+
+
+def schedules(checked: Checked, level: str) -> list[Schedule]:
+    """In order, the named adversaries, every worker starved once, and seeded ones."""
+    workers = sum(r.workers for r in checked.roles)
+    found = [Schedule.in_order(), *(Schedule.adversarial(p) for p in ("engines_first", "workers_first", "reverse"))]
+    found += [Schedule.adversarial("starve", w) for w in range(workers)]
+    random, adversarial = (3, 2) if level == "quick" else (16, 8)
+    return [*found, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]
+
+
+def check_schedules(
+    program: Program,
+    checked: Checked,
+    spec: Specification,
+    case: Case,
+    level: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> int:
+    """Runs one problem under each schedule and on few and many CTAs; returns how many runs. Raises CuirError: V201 results that depend on the order, or the fault found."""
+    given = launch(program, checked, spec, case)
+    tried = schedules(checked, level)
+    first: Launch | None = None
+    for done, schedule in enumerate(tried):
+        progress(done, len(tried))
+        o, lse = outputs(given.q)
+        now = replace(given, o=o, lse=lse)
+        try:
+            run(checked, now.arguments(), schedule=schedule, grid=2)
+        except CuirError as error:
+            raise with_note(error, f"found under the schedule {schedule}, in the case {case}") from error
+        if first is None:
+            first = now
+            continue
+        for name, a, b in (("O", first.o, o), ("LSE", first.lse, lse)):
+            if not _same(a, b):
+                where = torch.nonzero(~((a == b) | (a.isnan() & b.isnan())))[0].tolist()
+                message = f"{name} depends on the schedule: at {where} in order {a[tuple(where)].item():g}, under {schedule} {b[tuple(where)].item():g}"
+                raise CuirError(
+                    [Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}"),), f"replay with --schedule {schedule}")]
+                )
+    return len(tried)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit, NaN of unwritten elements included."""
+    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    return torch.equal(a.view(kind), b.view(kind))

@@ -1,0 +1,162 @@
+"""verify(): the three questions of a kernel in their order, each answered with a reason and a place. Owns the order and the choice of sizes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+from ..check import check
+from ..checked import Checked, Const
+from ..diagnostics import CuirError
+from ..nodes import Program
+from ..spec import Lengths, Specification
+from ..transfer.trace import trace
+from ..types import BF16, F16, DType
+from .contracts import check_contracts, has_splice_points, problems_for
+from .mask import check_mask, readout_lengths
+from .numeric import check_numbers
+from .problems import Case, cases, require_attention
+from .report import Stage, VerifyReport
+from .schedules import check_schedules
+
+Level = Literal["quick", "full"]
+Progress = Callable[[str], None]
+
+
+def verify(
+    program: Program,
+    spec: Specification,
+    kernel: str | None = None,
+    consts: Mapping[str, Const] | None = None,
+    level: Level = "quick",
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Asks whether a kernel computes a specification, on the CPU.
+
+    1. Is it well-formed: types, capacities, architecture, and the contracts of its splice points by enumeration?
+    2. Can it go wrong under any schedule: races, deadlocks, phases, proxies; do all schedules give the same bits?
+    3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
+
+    consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
+    progress is told in words what happens. A program that is wrong gives a report that says so; only a wrong call raises CuirError.
+    """
+    return _Verification(program, spec, kernel, dict(consts or {}), level, progress or (lambda text: None)).run()
+
+
+class _Stop(Exception):
+    """A question was answered with no."""
+
+
+class _Verification:
+    def __init__(
+        self, program: Program, spec: Specification, kernel: str | None, consts: dict[str, Const], level: Level, progress: Progress
+    ):
+        self.program, self.spec, self.kernel, self.consts, self.level, self.progress = program, spec, kernel, consts, level, progress
+        self.stages = [
+            Stage("well-formed", "types, capacities, architecture"),
+            Stage("contracts", "the splice points keep their contracts"),
+            Stage("schedules", "no race or deadlock, the same bits under any schedule"),
+            Stage("mask", "the kept keys of each query, read out"),
+            Stage("numbers", "against float64, beside PyTorch in half precision"),
+        ]
+
+    def run(self) -> VerifyReport:
+        traced = trace(self.spec)  # a specification that cannot be traced can still be compared
+        self.marks = [p.value for p in traced.parameters if isinstance(p.value, int)]
+        report = VerifyReport(self.spec.name, self.kernel or "", self.level, self.consts, self.stages)
+        try:
+            checked = self.well_formed(report)
+            self.contracts(checked)
+            self.schedules(checked)
+            self.mask(checked)
+            self.numbers(checked)
+        except _Stop:
+            pass
+        return report
+
+    @contextmanager
+    def stage(self, index: int) -> Iterator[Stage]:
+        stage = self.stages[index]
+        self.progress(f"{stage.name}: {stage.question}")
+        begin = time.perf_counter()
+        stage.verdict, stage.reason = "passed", ""
+        try:
+            yield stage
+        except CuirError as error:
+            stage.verdict, stage.reason, stage.diagnostics = "failed", error.diagnostics[0].message, error.diagnostics
+            raise _Stop from error
+        finally:
+            stage.seconds = time.perf_counter() - begin
+
+    def well_formed(self, report: VerifyReport) -> Checked:
+        with self.stage(0) as stage:
+            checked = check(self.program, self.kernel, self.consts)
+            report.kernel, report.consts = checked.name, dict(checked.consts)
+            require_attention(checked.origin)
+            for other in self.others():
+                check(self.program, self.kernel, other)
+            stage.reason = f"{len(checked.roles)} roles, {checked.shared_bytes:,} bytes of shared memory"
+        return checked
+
+    def others(self) -> list[dict[str, Const]]:
+        """The other dtype and head dim, for the full level."""
+        dtype = next((n for n, v in self.consts.items() if isinstance(v, DType)), None)
+        if self.level != "full" or dtype is None:
+            return []
+        found = [{**self.consts, dtype: BF16 if self.consts[dtype] == F16 else F16}]
+        if self.consts.get("D") in (64, 128):
+            found.append({**self.consts, "D": 192 - int(self.consts["D"])})  # type: ignore[arg-type]
+        return found
+
+    def contracts(self, checked: Checked) -> None:
+        if not has_splice_points(self.program):
+            self.stages[1].reason = "not asked: the program has no splice points"
+            return
+        with self.stage(1) as stage:
+            tile = self.tile(checked)
+            problems = problems_for(self.spec, *tile, self.level)
+            pairs = check_contracts(self.program, checked.origin, self.spec, problems, checked.consts)
+            stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated"
+
+    def tile(self, checked: Checked) -> tuple[int, int]:
+        """Queries and keys of a tile."""
+        return int(checked.consts.get("BM", 128)), int(checked.consts.get("BN", 128))  # type: ignore[arg-type]
+
+    def schedules(self, checked: Checked) -> None:
+        with self.stage(2) as stage:
+            BM, BN = self.tile(checked)
+
+            def tell(done: int, total: int) -> None:
+                self.progress(f"schedules: {done} of {total}")
+
+            runs = check_schedules(
+                self.program, checked, self.spec, Case("persistent tiles", Lengths(1, 3, 1, BM + 9, 5 * BN + 3)), self.level, tell
+            )
+            short = Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided")
+            runs += check_schedules(self.program, checked, self.spec, short, self.level, tell)
+            stage.reason = f"{runs} runs under different schedules, all alike"
+
+    def mask(self, checked: Checked) -> None:
+        with self.stage(3) as stage:
+            read = hidden = 0
+            for lengths in readout_lengths(*self.tile(checked), self.marks, self.level):
+                self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
+                found = check_mask(self.program, checked, self.spec, lengths)
+                read, hidden = read + found.read, hidden + found.hidden
+            stage.reason = f"{read:,} pairs of the mask read out" + (f", {hidden:,} too faint to see" if hidden else "")
+
+    def numbers(self, checked: Checked) -> None:
+        with self.stage(4) as stage:
+            todo = [(checked, c) for c in cases(self.spec, *self.tile(checked), self.marks, self.level)]
+            for other in self.others():
+                again = check(self.program, self.kernel, other)
+                todo += [(again, c) for c in cases(self.spec, *self.tile(again), self.marks, "quick")]
+            for done, (kernel, case) in enumerate(todo):
+                self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
+                found = check_numbers(self.program, kernel, self.spec, case)
+                stage.rows.append({"case": str(case), "error": found.error, "PyTorch, half": found.yardstick, "largest": found.largest, "largest, half": found.largest_yardstick,
+                                   "LSE": found.lse})  # fmt: skip
+            worst = max((r["error"] / r["PyTorch, half"] for r in stage.rows if r["PyTorch, half"]), default=0.0)
+            stage.reason = f"{len(todo)} problems, the error at most {worst:.2f} x PyTorch's own in half precision"
