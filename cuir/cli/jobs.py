@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,14 @@ Level = Annotated[str, typer.Option("--level", help="how much to try: quick or f
 Origin = Annotated[str, typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
 EXPERT = "flash_fwd_sm90"
+
+
+def _one_thread() -> None:
+    """The interpreter's operations are small: unless told otherwise (OMP_NUM_THREADS), threads cost more than they bring."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
 
 
 def _level(level: str) -> Any:
@@ -46,6 +55,7 @@ def bridge(
     from .progress import Steps
     from .report import print_bridge
 
+    _one_thread()
     consts = attention_consts(dtype, head_dim) | read_consts(const or ())
     specification = read_variant(variant, param or ())
     program = read_program(origin)
@@ -76,6 +86,7 @@ def verify(
     from .progress import Steps
     from .report import print_verification
 
+    _one_thread()
     consts = attention_consts(dtype, head_dim) | read_consts(const or ())
     if against is None:
         specification = read_variant(target, param or ())
@@ -149,6 +160,7 @@ def run(
     from .inputs import read_consts, read_numbers, read_program
     from .running import run_kernel
 
+    _one_thread()
     result = run_kernel(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
                         schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
     if as_json:
