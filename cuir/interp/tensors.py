@@ -159,8 +159,8 @@ class TensorArg:
         """Writes values to the elements at the indices, where inside of the tensor and mask is True."""
         offset, inside = self._offsets(indices, self.strides)
         lanes = len(m.clusters)
-        shape = torch.broadcast_shapes(offset.shape, values.shape if isinstance(values, torch.Tensor) else ())
-        shape = (lanes, *shape[1:])
+        rows, cols = values.shape[1:] if isinstance(values, torch.Tensor) else (1, 1)
+        shape = (lanes, max(rows, offset.shape[1]), max(cols, offset.shape[2]))  # torch.broadcast_shapes would import sympy: a second
         inside = (inside if mask is None else inside & mask).expand(shape)
         if not self.t.numel():
             return
