@@ -49,6 +49,7 @@ class BridgeReport:
     missing: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    diff: str = ""
     verification: Any = None
     resources: dict[str, Any] | None = None
     timing: dict[str, Any] | None = None
@@ -67,6 +68,7 @@ class BridgeReport:
             "diagnostics": [d.as_json() for d in self.diagnostics],
             "missing": self.missing,
             "notes": self.notes,
+            "diff": self.diff,
             "files": self.files,
             "verification": self.verification.as_json() if self.verification is not None else None,
             "resources": self.resources,
@@ -194,6 +196,7 @@ class _Job:
             self.write(f"{self.spec.name}.cuir", result.text)
             self.write(f"{self.spec.name}.diff", result.diff)
             self.report.notes += list(result.notes)
+            self.report.diff = result.diff
             added = sum(line.startswith("+") and not line.startswith("+++") for line in result.diff.splitlines())
             removed = sum(line.startswith("-") and not line.startswith("---") for line in result.diff.splitlines())
             step.detail = f"{removed} lines of the origin became {added}" if added or removed else "the origin is this variant already"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .output import stdout
-from .tables import print_table
+from .tables import print_diff, print_table
 
 if TYPE_CHECKING:
     from ..bridge import BridgeReport
@@ -17,6 +17,9 @@ def print_bridge(report: BridgeReport, folder: Path) -> None:
     """The summary of the main job."""
     console = stdout()
     console.print()
+    if report.diff:
+        print_diff(report.diff.splitlines())
+        console.print()
     if report.verification is not None:
         print_verification(report.verification)
     if report.timing is not None:
