@@ -76,6 +76,7 @@ class Block(State):
 class Worker(State):
     def __init__(self, m: Machine, number: int, cta: int, program: Program, index: int, clock: Clock):
         self.m, self.number, self.cta, self.program, self.index, self.clock = m, number, cta, program, index, clock
+        self.released()  # epoch 0 is what everybody knows: nothing happens in it
         self.code = program.code
         self.label = f"{program.name}[{index}]" + (f" of CTA {cta}" if m.launch.checked.cluster > 1 else "")
         self.frame: dict[str, Any] = dict(m.launch.values)

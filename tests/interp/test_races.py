@@ -1,0 +1,213 @@
+"""Truth tables: every placement of write, fence, arrive, wait and read, against a Boolean oracle of happens-before; and the geometry of regions."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuir.checked import SharedAlloc
+from cuir.interp import Schedule
+from cuir.interp.memory import view_intervals
+from cuir.interp.races import covers, overlap
+from cuir.nodes import NOWHERE
+from cuir.types import BF16, F16, F32, I32
+
+SCHEDULES = [Schedule.in_order(), Schedule.adversarial("reverse"), Schedule.random(1), Schedule.adversarial("engines_first")]
+
+
+def two_workers(writer: list[str], reader: list[str]) -> str:
+    """Two warpgroups; barrier `go` is arrived at by the first, `back` by the second."""
+    lines = [
+        '@kernel(arch="sm_90a")',
+        "def two(X: Global[f16, 64, 64], Y: Global[f32, 64, 64]):",
+        "    sA, sB = shared(f16, [64, 64]), shared(f16, [64, 64])",
+        "    go, back, full = mbarrier(1), mbarrier(1), mbarrier(1)",
+        '    with role("writer", warpgroups=1):',
+        "        x = load(X[0 : 64, :])",
+        *(f"        {s}" for s in writer),
+        '    with role("reader", warpgroups=1):',
+        "        store(sB, zeros(f16, [64, 64]))",
+        "        fence_async()",
+        *(f"        {s}" for s in reader),
+        "        store(Y[0 : 64, :], r)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def outcomes(execute, text: str) -> set[str]:
+    """The codes over all schedules; "" for a clean run."""
+    found = set()
+    for schedule in SCHEDULES:
+        arguments = {"X": torch.ones(64, 64, dtype=torch.float16), "Y": torch.zeros(64, 64)}
+        found.add(execute(text, arguments, grid=1, schedule=schedule).code)
+    return found
+
+
+WRITE, FENCE, ARRIVE, WAIT = "store(sA, x)", "fence_async()", "go.arrive()", "go.wait(0)"
+PRODUCT = ["r = mma_async(sA, sB.T)", "mma_wait(r)"]
+LOAD = ["r = cast(load(sA), f32)"]
+
+
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations([WRITE, FENCE, ARRIVE])) + list(itertools.permutations([WRITE, ARRIVE])), ids=" < ".join
+)
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("fences", [True, False], ids=["reader fences", "reader does not"])
+@pytest.mark.parametrize("read", [PRODUCT, LOAD], ids=["async read", "ordinary read"])
+def test_ordinary_write_then_read(execute, order: tuple[str, ...], waits: bool, fences: bool, read: list[str]) -> None:
+    """Ordered iff write < arrive and the reader waits; an engine also needs the writer's own fence in between."""
+    reader = [*([WAIT] if waits else []), *([FENCE] if fences else []), *read]
+    found = outcomes(execute, two_workers(list(order), reader))
+    ordered = waits and order.index(WRITE) < order.index(ARRIVE)
+    fenced = FENCE in order and order.index(WRITE) < order.index(FENCE) < order.index(ARRIVE)
+    if not ordered:
+        assert found <= {"R401", "M401"}, "a read that is not ordered is found in every schedule"
+    elif read is PRODUCT and not fenced:
+        assert found == {"R403"}
+    else:
+        assert found == {""}
+
+
+@pytest.mark.parametrize("reader", list(itertools.permutations(["full.wait(0)", "r = mma_async(sA, sB.T)", "mma_wait(r)"])), ids=" < ".join)
+def test_copy_then_product(execute, reader: tuple[str, ...]) -> None:
+    """Only the wait on the copy's barrier orders a read after it; mma_wait before the product waits for nothing."""
+    if reader.index("mma_wait(r)") < reader.index("r = mma_async(sA, sB.T)"):
+        return  # the name is not bound yet: the checker's business
+    found = outcomes(execute, two_workers(["full.expect(nbytes(sA))", "copy_async(X[0 : 64, :], sA, full)"], list(reader)))
+    if reader.index("full.wait(0)") < reader.index("r = mma_async(sA, sB.T)"):
+        assert found == {""}
+    else:
+        assert found <= {"R401", "M401"}
+
+
+@pytest.mark.parametrize(
+    "release", list(itertools.permutations(["r = mma_async(sA, sB.T)", "mma_wait(r)", "back.arrive()"])), ids=" < ".join
+)
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("over", ["store(sA, x)", "copy_async(X[0 : 64, :], sA, full)"])
+def test_product_then_overwrite(execute, release: tuple[str, ...], waits: bool, over: str) -> None:
+    """A stage may be written again iff it was released after the wait that retires the product, and the writer waits for the release."""
+    if release.index("mma_wait(r)") < release.index("r = mma_async(sA, sB.T)"):
+        return
+    writer = [
+        WRITE,
+        FENCE,
+        ARRIVE,
+        *(["back.wait(0)"] if waits else []),
+        *(["full.expect(nbytes(sA))"] if "copy" in over else []),
+        over,
+        *(["full.wait(0)"] if "copy" in over else []),
+    ]
+    found = outcomes(execute, two_workers(writer, [WAIT, *release]))
+    if waits and release.index("mma_wait(r)") < release.index("back.arrive()"):
+        assert found == {""}
+    else:
+        assert found <= {"R401", "R403"} and "" not in found
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_bulk_store_then_overwrite(execute, place: int) -> None:
+    """store_wait must lie between a bulk store and the next write of its source."""
+    steps = ["store(sA, x)", "fence_async()", "store_async(sA, X[0 : 64, :])", "store(sA, x)"]
+    steps.insert(place + 1, "store_wait()")
+    found = outcomes(execute, two_workers([*steps, "fence_async()", ARRIVE], [WAIT, *LOAD]))
+    assert found == ({""} if place == 2 else {"R401"})
+
+
+@pytest.mark.parametrize(("commit", "wait", "found"), [(True, 0, {""}), (True, 1, {"R401"}), (False, 0, {"R401"}), (True, None, {"R401"})])
+def test_cp_async(execute, commit: bool, wait: int | None, found: set[str]) -> None:
+    """A cp.async copy is an ordinary write once its group is waited for."""
+    steps = ["copy_async(X[0 : 64, :], sA)", *(["copy_commit()"] if commit else []), *([f"copy_wait({wait})"] if wait is not None else [])]
+    tail = ["copy_commit()", "copy_wait(0)"]
+    assert outcomes(execute, two_workers([*steps, "y = load(sA)", *tail, ARRIVE], [WAIT, *LOAD])) == found
+    fenced = two_workers([*steps[:1], *tail, FENCE, ARRIVE], [WAIT, *PRODUCT])
+    assert outcomes(execute, fenced) == {""}
+    assert outcomes(execute, fenced.replace(f"        {FENCE}\n        {ARRIVE}", f"        {ARRIVE}")) == {"R403"}
+
+
+@pytest.mark.parametrize("middle", [True, False])
+def test_knowledge_is_transitive(execute, middle: bool) -> None:
+    """writer -> go -> middle -> back -> reader orders the write before the read; without the middle's wait it does not."""
+    text = two_workers([WRITE, FENCE, ARRIVE], ["back.wait(0)", *PRODUCT])
+    step = '    with role("middle", warps=1):\n' + ("        go.wait(0)\n" if middle else "") + "        back.arrive()\n"
+    text = text.replace('    with role("reader"', step + '    with role("reader"')
+    found = outcomes(execute, text)
+    assert found == {""} if middle else found <= {"R401", "M401"}
+
+
+@pytest.mark.parametrize(("shift", "found"), [(0, {""}), (8, {"R401", "M401"})])
+def test_halves_of_an_array_are_apart(execute, shift: int, found: set[str]) -> None:
+    """Two workers on rows of their own need no barrier; eight rows further they do."""
+    text = f"""\
+@kernel(arch="sm_90a")
+def own(X: Global[f32, 64, 64], Y: Global[f32, 64, 64]):
+    sA = shared(f32, [64, 64])
+    with role("all", warps=2) as w:
+        store(sA[w * 32 : w * 32 + 32], load(X[w * 32 : w * 32 + 32, :]))
+        store(Y[w * 32 : w * 32 + 32, :], load(sA[w * {32 - shift} + {shift} - w * {shift} : w * {32 - shift} + {shift} - w * {shift} + 32]))
+"""
+    x, y = torch.randn(64, 64), torch.zeros(64, 64)
+    codes = {execute(text, {"X": x, "Y": y}, grid=1, schedule=s).code for s in SCHEDULES}
+    assert codes <= found and (shift or torch.equal(x, y))
+
+
+def test_named_barrier_orders_its_role(execute) -> None:
+    text = """\
+@kernel(arch="sm_90a")
+def swap(X: Global[f32, 64, 64], Y: Global[f32, 64, 64]):
+    sA = shared(f32, [64, 64])
+    both = named_barrier(2)
+    with role("all", warps=2) as w:
+        store(sA[w * 32 : w * 32 + 32], load(X[w * 32 : w * 32 + 32, :]))
+        both.sync()
+        store(Y[w * 32 : w * 32 + 32, :], load(sA[(1 - w) * 32 : (1 - w) * 32 + 32]))
+"""
+    x, y = torch.randn(64, 64), torch.zeros(64, 64)
+    ran = execute(text, {"X": x, "Y": y})
+    assert ran.error is None and torch.equal(y, torch.cat([x[32:], x[:32]]))
+    joined = execute(text.replace("both.sync()", "sync()"), {"X": x, "Y": y})
+    assert joined.error is None
+    lost = execute(text.replace("        both.sync()\n", ""), {"X": x, "Y": y})
+    assert lost.code in ("R401", "M401")
+    arrives = execute(text.replace("both.sync()", "both.arrive()"), {"X": x, "Y": y})
+    assert arrives.code in ("R401", "M401")
+
+
+# ---- geometry
+allocs = st.builds(
+    lambda dtype, lead, rows, cols, offset: SharedAlloc("a", dtype, (*lead, rows, cols), offset * 1024, None, NOWHERE),
+    st.sampled_from([F16, BF16, F32, I32]), st.lists(st.integers(1, 3), max_size=2), st.integers(1, 24), st.sampled_from([1, 3, 8, 32, 64, 128]), st.integers(0, 3),
+)  # fmt: skip
+
+
+@st.composite
+def views(draw, alloc):
+    index = []
+    for dim in alloc.dims:
+        start = draw(st.integers(0, dim - 1))
+        index.append(slice(start, draw(st.integers(start + 1, dim))) if draw(st.booleans()) else start)
+    return tuple(index)
+
+
+def cells(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> set[tuple[int, ...]]:
+    ranges = [range(i.start, i.stop) if isinstance(i, slice) else range(i, i + 1) for i in index]
+    return set(itertools.product(*ranges))
+
+
+@given(st.data())
+def test_intervals_are_the_bytes_of_the_elements(data) -> None:
+    """Disjoint, merged, inside the array, and as long as the view's elements; views share bytes iff they share elements."""
+    alloc = data.draw(allocs)
+    a, b = data.draw(views(alloc)), data.draw(views(alloc))
+    for index in (a, b):
+        found = view_intervals(alloc, index)
+        assert sum(hi - lo for lo, hi in found) == len(cells(alloc, index)) * alloc.dtype.itemsize
+        assert all(x[1] < y[0] for x, y in itertools.pairwise(found))
+        assert found[0][0] >= alloc.offset and found[-1][1] <= alloc.offset + alloc.nbytes
+    ia, ib = view_intervals(alloc, a), view_intervals(alloc, b)
+    assert overlap(ia, ib) == bool(cells(alloc, a) & cells(alloc, b))
+    assert covers(ia, ib) == (cells(alloc, a) >= cells(alloc, b))
