@@ -5,6 +5,7 @@ Owns which definitions are replaced and how they are named. Does not own tracing
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -123,14 +124,17 @@ def captured_arguments(
     extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in STANDARD]
     if not extra:
         return {}
-    traced = trace(spec, (names_of(program) | reserved()) - {p.name for p in extra})
-    known = {p.name: p for p in traced.parameters}
+    known: dict[str, Parameter] = {}
+    with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
+        known = {p.name: p for p in trace(spec, (names_of(program) | reserved()) - {p.name for p in extra}).parameters}
+    given = spec.values(lengths)
     values: dict[str, Value] = {}
     for p in extra:
-        if p.name not in known:
+        if p.name not in known and p.name not in given:
             raise CuirError.of("X132", f"`{kernel.name}` takes `{p.name}`, for which the specification `{spec.name}` has no value", p.span,
-                               f"it captures: {', '.join(known) or 'nothing'}")  # fmt: skip
-        values[p.name] = known[p.name].argument(spec, lengths, device)
+                               f"it captures: {', '.join({**known, **given}) or 'nothing'}")  # fmt: skip
+        value = known[p.name].argument(spec, lengths, device) if p.name in known else given[p.name]
+        values[p.name] = value.to(device) if isinstance(value, torch.Tensor) else value
     return values
 
 

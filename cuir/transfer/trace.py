@@ -81,6 +81,14 @@ def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
         pinned |= tracer.pins
 
 
+def captured_integers(spec: Specification) -> list[int]:
+    """Integers among what a specification captures: where its mask has edges. Empty if it cannot be traced."""
+    try:
+        return [p.value for p in trace(spec).parameters if isinstance(p.value, int)]
+    except CuirError:
+        return [v for v in spec.captured.values() if isinstance(v, int)]
+
+
 class _Tracer:
     def __init__(self, spec: Specification, taken: set[str], pinned: set[str]):
         self.spec, self.taken, self.pinned = spec, taken, pinned

@@ -15,7 +15,7 @@ from ..nodes import Func, Kernel, Program, Return
 from ..source import Span
 from ..spec import Lengths, Specification
 from ..transfer.splice import SPLICE_POINTS, captured_arguments
-from ..transfer.trace import trace
+from ..transfer.trace import captured_integers
 from ..walk import names_read
 from .evaluate import Evaluator, Value, kernel_names
 
@@ -283,7 +283,7 @@ def _span(program: Program, name: str) -> Span:
 
 def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "quick") -> list[Problem]:
     """Problems with every kind of edge: ragged ends, M != N, one row, N smaller than a block, N = 0, and lengths around the captured numbers."""
-    marks = sorted({v for v in _integers(spec) if 0 < v < 700})
+    marks = sorted({v for v in (captured_integers(spec) if spec is not None else []) if 0 < v < 700})
     some = [1, 37, 2 * 16, 3 * 16 + 1]
     found: list[Problem] = []
 
@@ -307,8 +307,3 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
                     add(M, N, bm, bn)
         add(2 * BM + 5, 4 * BN + 7, BM, BN, B=2, H=4, HK=2)
     return [p for p in found if p.lengths.M * p.lengths.N <= _MAX_PAIRS]
-
-
-def _integers(spec: Specification | None) -> list[int]:
-    """Captured integers: where masks have their edges."""
-    return [p.value for p in trace(spec).parameters if isinstance(p.value, int)] if spec is not None else []
