@@ -42,7 +42,7 @@ from .nodes import (
     Unary,
     With,
 )
-from .scope import PRIMITIVES, UNKNOWN, Frame, Group, Value, has_effect, recopy, without_dead_literals
+from .scope import PRIMITIVES, UNKNOWN, Frame, FreshNames, Group, Value, copy_value, has_effect, is_alias, recopy, without_dead_literals
 from .source import Span
 from .types import DTYPES, DType
 from .views import compose
@@ -76,13 +76,13 @@ class _Flattener:
             self.globals[d] = Name(d)
         for name, value in consts.items():
             self.globals[name] = Name(value.name) if isinstance(value, DType) else Literal(value)
-        self.used: set[str] = set()
+        self.fresh = FreshNames()
         self.known: set[str] = set()  # flat names of locals that a literal stands for
         self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(program.constants())
 
     # ---- kernel
     def run(self) -> FlatKernel:
-        self.used = set(self.base_names)
+        self.fresh.used |= self.base_names
         frame = Frame(assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))), None)
         declarations: list[Stmt] = []
         roles: list[With] = []
@@ -105,7 +105,7 @@ class _Flattener:
         return FlatKernel(tuple(declarations), tuple(roles))
 
     def role(self, stmt: With, outer: Frame) -> With:
-        names = set(self.used)
+        names = set(self.fresh.used)
         frame = Frame(assigned(stmt.body), outer)
         if stmt.name:
             frame.counts[stmt.name] += 1
@@ -114,7 +114,7 @@ class _Flattener:
         body: list[Stmt] = []
         self.block(stmt.body, frame, body)
         index = frame.flat[stmt.name].id if stmt.name else None
-        self.used = names
+        self.fresh.used = names
         return With(call, index, without_dead_literals(tuple(out + body), self.known), span=stmt.span)
 
     # ---- statements
@@ -238,7 +238,7 @@ class _Flattener:
     def leaves(self, name: str, value: Value) -> Value:
         if isinstance(value, Group):
             return Group(tuple(self.leaves(f"{name}_{i}", v) for i, v in enumerate(value.items)), value.span)
-        return Name(self.fresh(name))
+        return Name(self.fresh.take(name))
 
     def pair(self, target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
         if isinstance(target, Group) and isinstance(value, Group) and len(target.items) == len(value.items):
@@ -251,7 +251,7 @@ class _Flattener:
     def target(self, name: str, frame: Frame) -> Name:
         """The flat name that a local is bound to, made at its first binding."""
         if name not in frame.flat:
-            frame.flat[name] = Name(self.fresh(name))
+            frame.flat[name] = Name(self.fresh.take(name))
         frame.values[name] = frame.flat[name]
         return frame.flat[name]
 
@@ -264,19 +264,7 @@ class _Flattener:
 
     # ---- aliases: views and barriers are not values; a name for one stands for its text
     def is_alias(self, e: Expr) -> bool:
-        if isinstance(e, Name):
-            return e.id in self.ranks or e.id in DTYPES
-        if isinstance(e, Attribute):
-            return e.attr == "T" and self.is_alias(e.value)
-        if isinstance(e, Subscript):
-            root: Expr = e.value
-            while isinstance(root, (Subscript, Attribute)):
-                root = root.value
-            if not isinstance(root, Name) or root.id not in self.ranks:
-                return False
-            rank = self.ranks[root.id]
-            return rank is None or not isinstance(e.value, Name) or len(e.indices) < rank or any(isinstance(i, Slice) for i in e.indices)
-        return False
+        return is_alias(e, self.ranks)
 
     def pinned(self, e: Expr, out: list[Stmt]) -> Expr:
         """The alias with its indices evaluated now."""
@@ -401,7 +389,7 @@ class _Flattener:
         self.move(then_moves, then_out, span)
         self.move(other_moves, other_out, span)
         out.append(If(cond, tuple(then_out), tuple(other_out), span=span))
-        return self.copy(result, span)
+        return copy_value(result, span)
 
     def subscript(self, e: Subscript, frame: Frame, out: list[Stmt], span: Span) -> Value:
         value = self.expr(e.value, frame, out)
@@ -433,13 +421,13 @@ class _Flattener:
         scope: Frame | None = frame
         while scope is not None:
             if e.id in scope.values:
-                return self.copy(scope.values[e.id], span)
+                return copy_value(scope.values[e.id], span)
             if scope.counts[e.id]:
                 self.sink.error("N103", f"`{e.id}` is read before it is bound", span)
                 return Name(UNKNOWN, span=span)
             scope = scope.parent
         if e.id in self.globals:
-            return self.copy(self.globals[e.id], span)
+            return copy_value(self.globals[e.id], span)
         if e.id in DTYPES or e.id == "inf":
             return Name(e.id, span=span)
         self.unknown(e, frame, span)
@@ -458,7 +446,7 @@ class _Flattener:
             )
             return
         known = [*frame.values, *(frame.parent.values if frame.parent else ()), *self.globals, *DTYPES]
-        close = difflib.get_close_matches(e.id, known, 1)
+        close = difflib.get_close_matches(e.id, known, 1, 0.7)
         what = (
             "is a @func and must be called"
             if e.id in self.funcs
@@ -475,7 +463,7 @@ class _Flattener:
             if e.func.id in self.funcs:
                 return self.inline(self.funcs[e.func.id], e, frame, out, span)
             if e.func.id not in PRIMITIVES:
-                close = difflib.get_close_matches(e.func.id, [*PRIMITIVES, *self.funcs], 1)
+                close = difflib.get_close_matches(e.func.id, [*PRIMITIVES, *self.funcs], 1, 0.7)
                 self.sink.error(
                     "N105",
                     f"`{e.func.id}` is neither a primitive nor a @func",
@@ -554,27 +542,9 @@ class _Flattener:
 
     # ---- helpers
     def temporary(self, base: str, value: Expr, out: list[Stmt], span: Span | None = None) -> Name:
-        name = self.fresh(base)
+        name = self.fresh.take(base)
         out.append(Assign((name,), value, span=span or value.span))
         return Name(name, span=value.span)
-
-    def fresh(self, base: str) -> str:
-        name, n = base, 0
-        while name in self.used or name in DTYPES or name in ("inf", "range"):
-            n += 1
-            name = f"{base}_{n}"
-        self.used.add(name)
-        return name
-
-    def copy(self, value: Value, span: Span) -> Value:
-        """A new tree for each use: types are kept by node."""
-        if isinstance(value, Group):
-            return Group(tuple(self.copy(v, span) for v in value.items), span)
-        if isinstance(value, Name):
-            return Name(value.id, span=span)
-        if isinstance(value, Literal):
-            return Literal(value.value, span=span)
-        return recopy(value)  # type: ignore[return-value]
 
     def at(self, node: Node, frame: Frame) -> Span:
         return node.span.through(frame.via) if frame.via is not None else node.span

@@ -26,7 +26,6 @@ from .nodes import (
     List,
     Literal,
     Name,
-    Node,
     Slice,
     Stmt,
     Str,
@@ -35,6 +34,7 @@ from .nodes import (
 )
 from .ops import OPERATORS, TABLE, Op
 from .ops.rules import broadcast
+from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
 from .source import Span
 from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
@@ -227,7 +227,7 @@ class Typer:
             if id(e) not in self.types:
                 self.infer(e, place=arg in accessed)
         self.adapt(op, args)
-        return self.tile_fits(op.rule(_Context(self, op, args, node)), node.span)
+        return self.tile_fits(op.rule(RuleContext(self, op, args, node)), node.span)
 
     def adapt(self, op: Op, args: Mapping[str, Expr]) -> None:
         group: list[Expr]
@@ -307,7 +307,7 @@ class Typer:
     def apply_typed(self, name: str, t: Type, e: Expr) -> Type:
         """Asks the entry of a subscript about a type found here."""
         self.types[id(e)] = t
-        return OPERATORS[name].rule(_Context(self, OPERATORS[name], {"place": e}, e))
+        return OPERATORS[name].rule(RuleContext(self, OPERATORS[name], {"place": e}, e))
 
     def pick(self, e: Subscript, base: BarrierType) -> Type:
         if base.stages is None:
@@ -532,45 +532,3 @@ class Typer:
             values = tuple(self.const(i) for i in e.items)
             return None if any(v is None for v in values) else values
         return None
-
-
-class _Context:
-    """What a typing rule sees of a call."""
-
-    def __init__(self, typer: Typer, op: Op, args: Mapping[str, Expr], node: Expr):
-        self._typer, self._op, self._args, self._node = typer, op, args, node
-        self.threads = typer.threads
-
-    def has(self, arg: str) -> bool:
-        return arg in self._args
-
-    def type(self, arg: str) -> Type:
-        t = self._typer.types[id(self._args[arg])]
-        return t
-
-    def const(self, arg: str) -> Any:
-        return self._typer.const(self._args[arg])
-
-    value = const
-
-    def variadic(self, arg: str) -> list[str]:
-        return [a for a in self._args if a.startswith(arg)]
-
-    def broadcast(self, arg: str, shape: tuple[int, int] | None) -> tuple[int, int] | None:
-        t = self.type(arg)
-        assert isinstance(t, TileType)
-        merged = broadcast(shape, (t.rows, t.cols))
-        if merged is None:
-            self.error("T113", f"shapes do not broadcast: [{t.rows}, {t.cols}] and {list(shape or ())}", arg)
-        return merged
-
-    def error(self, code: str, message: str, arg: str | None = None, hint: str | None = None) -> Type:
-        at: Node = self._args[arg] if arg is not None and arg in self._args else self._node
-        self._typer.sink.error(code, message, at.span, hint)
-        return Poison()
-
-
-def is_literal(e: Expr) -> bool:
-    if isinstance(e, Unary):
-        return e.op == "-" and is_literal(e.operand)
-    return isinstance(e, Literal) or (isinstance(e, Name) and e.id == "inf")

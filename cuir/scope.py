@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
-from .nodes import Assign, Expr, ExprStmt, For, Func, If, Name, Node, Stmt
+from .nodes import Assign, Attribute, Expr, ExprStmt, For, Func, If, Literal, Name, Node, Slice, Stmt, Subscript
 from .ops import TABLE
 from .source import Span
+from .types import DTYPES
+from .views import root_name
 from .walk import names_read, walk
 
 PRIMITIVES = {op.written for op in TABLE.values() if not op.written.startswith(("bar.", "with "))} | {"range"}
@@ -60,6 +62,22 @@ def recopy(node: Node) -> Node:
     return type(node)(**parts)  # type: ignore[arg-type]
 
 
+class FreshNames:
+    """Flat names: each is given once among those in use."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+
+    def take(self, base: str) -> str:
+        """`base`, or `base_1`, `base_2`, ... if it is taken."""
+        name, n = base, 0
+        while name in self.used or name in DTYPES or name in ("inf", "range"):
+            n += 1
+            name = f"{base}_{n}"
+        self.used.add(name)
+        return name
+
+
 def has_effect(stmt: Stmt) -> bool:
     return any(isinstance(n, (ExprStmt, For)) for n in walk(stmt))
 
@@ -88,3 +106,29 @@ def _filtered(body: tuple[Stmt, ...], keep: Callable[[Stmt], bool]) -> tuple[Stm
         if keep(s):
             kept.append(s)
     return tuple(kept)
+
+
+def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
+    """Whether an expression is a view, a picked barrier or a dtype: no value, its text stands for it. `ranks`: of arrays; None for barriers."""
+    if isinstance(e, Name):
+        return e.id in ranks or e.id in DTYPES
+    if isinstance(e, Attribute):
+        return e.attr == "T" and is_alias(e.value, ranks)
+    if isinstance(e, Subscript):
+        root = root_name(e)
+        if root is None or root not in ranks:
+            return False
+        rank = ranks[root]
+        return rank is None or not isinstance(e.value, Name) or len(e.indices) < rank or any(isinstance(i, Slice) for i in e.indices)
+    return False
+
+
+def copy_value(value: Value, span: Span) -> Value:
+    """A new tree for each use: types are kept by node."""
+    if isinstance(value, Group):
+        return Group(tuple(copy_value(v, span) for v in value.items), span)
+    if isinstance(value, Name):
+        return Name(value.id, span=span)
+    if isinstance(value, Literal):
+        return Literal(value.value, span=span)
+    return recopy(value)  # type: ignore[return-value]
