@@ -5,7 +5,6 @@ Owns the order of the steps and the output folder; every step is a library funct
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .checked import Checked, Const
 from .diagnostics import CuirError, Diagnostic
+from .jsontext import to_json
 from .nodes import Program
 from .types import DTYPES
 
@@ -222,7 +222,7 @@ class _Job:
 
             report = verify(program, self.spec, kernel=self.kernel, consts=self.consts, level=self.level, progress=tell)
             self.report.verification = report
-            self.write("verification.json", json.dumps(report.as_json(), indent=2, default=str))
+            self.write("verification.json", to_json(report.as_json()))
             self.write("verification.md", report.as_markdown())
             asked = [stage for stage in report.stages if stage.verdict != "skipped"]
             step.detail = f"{len(asked)} questions, all answered with yes" if report.ok else report.summary()
@@ -260,7 +260,7 @@ class _Job:
                 return
             self.report.resources = compiled.resources.as_json()
             self.write(f"{self.spec.name}.cubin", compiled.cubin)
-            self.write("resources.json", json.dumps(self.report.resources, indent=2, default=str))
+            self.write("resources.json", to_json(self.report.resources))
             self.write("resources.txt", compiled.resources.as_text())
             step.detail = compiled.resources.summary()
 
@@ -288,7 +288,7 @@ class _Job:
     def summary(self) -> None:
         if self.out is not None:
             self.report.files["summary.json"] = str(self.out / "summary.json")
-            self.write("summary.json", json.dumps(self.report.as_json(), indent=2, default=str))
+            self.write("summary.json", to_json(self.report.as_json()))
 
 
 def attention_consts(dtype: str, head_dim: int) -> dict[str, Const]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..codes import CODES
 from ..diagnostics import Diagnostic
+from ..jsontext import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,8 +67,7 @@ def colour(d: Diagnostic) -> Any:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    json.dump(value, sys.stdout, indent=2, default=str, allow_nan=True)
-    sys.stdout.write("\n")
+    print(to_json(value))
 
 
 def plain() -> bool:
