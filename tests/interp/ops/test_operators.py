@@ -1,0 +1,218 @@
+"""Arithmetic of the interpreter on scalars and tiles against Python, NumPy and torch: wrapping, rounding, NaNs, laziness."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuir.interp.ops.compute import cast_tile
+from cuir.interp.values import COMPARE, FLOAT, INTEGER, Diverge, cast_scalar, collapse, float_unary, round_to, split_by, uniform, wrap
+from cuir.types import BF16, BOOL, F16, F32, I32
+
+i32s = st.integers(-(2**31), 2**31 - 1)
+f32s = st.floats(width=32)
+
+
+def as_i32(n: int) -> int:
+    return (n + 2**31) % 2**32 - 2**31
+
+
+@given(st.sampled_from(["+", "-", "*", "//", "%", "min", "max", "&", "|", "^", "cdiv"]), i32s, i32s)
+def test_integers_wrap_as_32_bits(name: str, a: int, b: int) -> None:
+    """One lane as a Python number, or many as an array: Python's result, wrapped."""
+    if name in ("//", "%", "cdiv") and b == 0:
+        return
+    exact = {"+": a + b, "-": a - b, "*": a * b, "min": min(a, b), "max": max(a, b), "&": a & b, "|": a | b, "^": a ^ b}
+    if name in ("//", "%", "cdiv"):
+        exact = {"//": a // b, "%": a % b, "cdiv": -(-a // b)}
+    want = as_i32(exact[name])
+    assert INTEGER[name](a, b) == want
+    lanes = INTEGER[name](np.array([a, a]), np.array([b, b]))
+    assert lanes.tolist() == [want, want]
+    assert collapse(lanes) == want
+
+
+@given(st.sampled_from(["+", "-", "*", "/"]), f32s, f32s)
+def test_floats_round_once(name: str, a: float, b: float) -> None:
+    with np.errstate(all="ignore"):
+        want = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}[name](np.float32(a), np.float32(b))
+        got = FLOAT[name](a, b)
+        lanes = FLOAT[name](np.array([a, a], dtype=np.float32), b)
+    assert got == want or (math.isnan(got) and math.isnan(want))
+    assert lanes.dtype == np.float32 and (lanes[0] == want or math.isnan(want))
+
+
+@given(f32s, f32s)
+def test_a_nan_loses(a: float, b: float) -> None:
+    for name, function in (("min", np.fmin), ("max", np.fmax)):
+        got, want = FLOAT[name](a, b), function(a, b)
+        assert got == want or (math.isnan(got) and math.isnan(want))
+
+
+@given(st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), f32s, f32s)
+def test_comparisons(name: str, a: float, b: float) -> None:
+    want = {"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[name]
+    assert COMPARE[name](a, b) is want
+
+
+@given(f32s)
+def test_casts_of_scalars(x: float) -> None:
+    want = 0 if math.isnan(x) else max(-(2**31), min(2**31 - 1, math.trunc(x) if math.isfinite(x) else (2**31 if x > 0 else -(2**31))))
+    assert cast_scalar(x, F32, I32) == want
+    assert cast_scalar(np.array([x, x], dtype=np.float32), F32, I32).tolist() == [want, want]
+    tile = cast_tile(torch.full((1, 1, 1), x), F32, I32)
+    assert tile.item() == want
+    assert cast_scalar(x, F32, BOOL) == (x != 0)
+
+
+@given(f32s, st.sampled_from([F16, BF16]))
+def test_casts_of_tiles_round_to_nearest_even(x: float, dtype) -> None:
+    stored = {F16: torch.float16, BF16: torch.bfloat16}[dtype]
+    t = torch.full((1, 2, 2), x)
+    want = t.to(stored).to(torch.float32)
+    assert torch.equal(cast_tile(t, F32, dtype).nan_to_num(1.0), want.nan_to_num(1.0))
+    assert torch.equal(round_to(t.clone(), dtype).nan_to_num(1.0), want.nan_to_num(1.0))
+
+
+@pytest.mark.parametrize(("name", "want"), [("exp2", 8.0), ("log2", math.log2(3)), ("tanh", math.tanh(3.0)), ("abs", 3.0), ("neg", -3.0)])
+def test_unary_functions(name: str, want: float) -> None:
+    assert float_unary(name)(3.0) == np.float32(want)
+
+
+def test_logarithm_of_zero() -> None:
+    with np.errstate(all="ignore"):
+        assert float_unary("log2")(0.0) == -math.inf
+        assert float_unary("exp2")(1000.0) == math.inf
+
+
+def test_wrapping_of_arrays() -> None:
+    assert wrap(np.array([2**31, -(2**31) - 1, 5])).tolist() == [-(2**31), 2**31 - 1, 5]
+
+
+def test_lanes_part_by_value() -> None:
+    values = np.array([4, 2, 4, 7])
+    with pytest.raises(Diverge) as raised:
+        uniform(values)
+    assert [p.tolist() for p in raised.value.parts] == [[0, 2], [1], [3]]
+    assert uniform(np.array([3, 3])) == 3
+    assert [p.tolist() for p in split_by(np.array([True, False])).parts] == [[0], [1]]
+
+
+TILES = """\
+@kernel(arch="sm_80")
+def tiles_of(X: Global[DT, 16, 32], Y: Global[DT, 16, 32], Z: Global[OUT, 16, 32], a: f32, n: i32, *, DT: const, OUT: const):
+    with role("all", warps=1):
+        x, y = load(X[:, :]), load(Y[:, :])
+        store(Z[:, :], EXPRESSION)
+"""
+FLOATS = {
+    "x + y * x - y": lambda x, y: x + y * x - y,
+    "x / (abs(y) + 1.0)": lambda x, y: x / (y.abs() + 1),
+    "where(x < y, x, y)": torch.minimum,
+    "where(x < y, 0.0, x)": lambda x, y: torch.where(x < y, 0.0, x),
+    "max(x, y, 0.5)": lambda x, y: torch.maximum(torch.maximum(x, y), torch.tensor(0.5)),
+    "min(0.25, x)": lambda x, y: x.clamp(max=0.25),
+    "1.0 - x": lambda x, y: 1 - x,
+    "-x * 2.0": lambda x, y: -x * 2,
+}
+F32_ONLY = {
+    "exp2(x) + log2(abs(y) + 1.0)": lambda x, y: torch.exp2(x) + torch.log2(y.abs() + 1),
+    "tanh(x - row_max(y))": lambda x, y: torch.tanh(x - y.amax(1, keepdim=True)),
+    "x * a + cast(n, f32)": lambda x, y: x * 1.5 + 7,
+    "row_sum(x) / row_sum(abs(y))": lambda x, y: (x.sum(1, keepdim=True) / y.abs().sum(1, keepdim=True)).expand(16, 32),
+    "cast(rows(16) * 3 + cols(32) // 5 % 4, f32)": lambda x, y: (torch.arange(16)[:, None] * 3 + torch.arange(32)[None] // 5 % 4).float(),
+    "cast(cast(x * 3.0, i32), f32)": lambda x, y: torch.trunc(x * 3),
+    "where((x < 0.0) & ~(y > 0.0) | (cols(32) == 3), x, y)": lambda x, y: torch.where((x < 0) & ~(y > 0) | (torch.arange(32) == 3), x, y),
+    "cast(cast(x, f16), f32)": lambda x, y: x.half().float(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(torch.float32, F32), (torch.float16, F16), (torch.bfloat16, BF16)], ids=["f32", "f16", "bf16"]
+)
+@pytest.mark.parametrize("text", [*FLOATS, *F32_ONLY])
+def test_tile_expressions(execute, text: str, dtype: torch.dtype, kind) -> None:
+    if text in F32_ONLY and kind is not F32:
+        return
+    g = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(16, 32, generator=g).to(dtype) for _ in range(2))
+    z = torch.empty(16, 32, dtype=dtype)
+    expression = f"{text} + zeros(f32, [16, 32])" if "row_sum(x)" in text else text
+    ran = execute(TILES.replace("EXPRESSION", expression), {"X": x, "Y": y, "Z": z, "a": 1.5, "n": 7}, {"DT": kind, "OUT": kind})
+    assert ran.error is None, ran.error
+    want = (FLOATS | F32_ONLY)[text](x, y).to(dtype)
+    torch.testing.assert_close(z, want, rtol=1e-6 if kind is F32 else 1e-2, atol=1e-6 if kind is F32 else 1e-2)
+    assert torch.equal(x, x.clone()) and not torch.isnan(z).any()
+
+
+def test_half_precision_rounds_after_each_operation(execute) -> None:
+    x = torch.full((16, 32), 2048.0, dtype=torch.float16)
+    y = torch.ones(16, 32, dtype=torch.float16)
+    z = torch.empty(16, 32, dtype=torch.float16)
+    execute(TILES.replace("EXPRESSION", "x + y + y"), {"X": x, "Y": y, "Z": z, "a": 0.0, "n": 0}, {"DT": F16, "OUT": F16})
+    assert torch.equal(z, x)  # 2048 + 1 rounds to even, twice
+
+
+def test_row_max_ignores_nans(execute) -> None:
+    x = torch.randn(16, 32)
+    x[3, 5] = torch.nan
+    x[4] = torch.nan
+    z = torch.empty(16, 32)
+    execute(
+        TILES.replace("EXPRESSION", "row_max(x) + zeros(f32, [16, 32])"),
+        {"X": x, "Y": x, "Z": z, "a": 0.0, "n": 0},
+        {"DT": F32, "OUT": F32},
+    )
+    assert z[3, 0] == x[3].nan_to_num(-torch.inf).max() and torch.isnan(z[4]).all() and not torch.isnan(z[5:]).any()
+
+
+def test_tiles_of_integers_divide_as_python(execute) -> None:
+    text = TILES.replace("EXPRESSION", "x // y * 100 + x % y")
+    x = torch.arange(-256, 256, dtype=torch.int32).reshape(16, 32)
+    y = torch.where(torch.arange(512).reshape(16, 32) % 2 == 0, 7, -5).to(torch.int32)
+    z = torch.empty_like(x)
+    ran = execute(text, {"X": x, "Y": y, "Z": z, "a": 0.0, "n": 0}, {"DT": I32, "OUT": I32})
+    assert ran.error is None, ran.error
+    assert z.tolist() == [[a // b * 100 + a % b for a, b in zip(r, s)] for r, s in zip(x.tolist(), y.tolist())]
+    y[5, 5] = 0
+    failed = execute(text, {"X": x, "Y": y, "Z": z, "a": 0.0, "n": 0}, {"DT": I32, "OUT": I32})
+    assert (failed.code, failed.at) == ("M411", "x // y")
+
+
+def test_smallest_integer_by_minus_one(execute) -> None:
+    x, y = torch.full((16, 32), -(2**31), dtype=torch.int32), torch.full((16, 32), -1, dtype=torch.int32)
+    z = torch.empty_like(x)
+    assert (
+        execute(TILES.replace("EXPRESSION", "x // y + x % y"), {"X": x, "Y": y, "Z": z, "a": 0.0, "n": 0}, {"DT": I32, "OUT": I32}).error
+        is None
+    )
+    assert torch.equal(z, x)
+
+
+LAZY = """\
+@kernel(arch="sm_80")
+def lazy(X: Global[i32, A], Y: Global[i32, A, 16], *, LAST: const = 0):
+    work = tiles(A)
+    with role("all", warps=1):
+        for t in work:
+            after = X[t + 1] if t + 1 < A else -1
+            both = t + 1 < A and X[t + 1] > 2
+            either = t + 1 == A or X[t + 1] > 2
+            v = after * 100 + (10 if both else 0) + (1 if either else 0)
+            store(Y[t, rows(16)], zeros(i32, [16, 1]) + v)
+"""
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_scalars_are_lazy_in_every_lane(execute, lanes: int) -> None:
+    x, y = torch.tensor([5, 1, 4, 2], dtype=torch.int32), torch.zeros(4, 16, dtype=torch.int32)
+    ran = execute(LAZY, {"X": x, "Y": y}, grid=4, lanes=lanes)
+    assert ran.error is None, ran.error
+    assert y[:, 0].tolist() == [100, 411, 200, -99]
+    eager = execute(LAZY.replace("X[t + 1] if t + 1 < A else -1", "X[t + 1]"), {"X": x, "Y": y}, grid=4, lanes=lanes)
+    assert (eager.code, eager.at) == ("M402", "X[t + 1]")

@@ -1,0 +1,57 @@
+"""Traces: engines overlap workers, waits end when barriers do, and the output opens in a viewer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cuir.interp import Trace, plot_trace
+
+FLAGSHIP = "corpus/kernels/flash_fwd_sm90.cuir"
+
+
+def record(attention) -> Trace:
+    trace = Trace()
+    ran, _, _ = attention(FLAGSHIP, 1, 2, 2, 384, 384, D=128, grid=1, trace=trace)
+    assert ran.error is None
+    return trace
+
+
+def test_tracks_and_kinds(attention) -> None:
+    trace = record(attention)
+    assert {"compute[0]", "compute[1]", "tensor core", "copy engine"} <= {e.track for e in trace.events}
+    assert {e.kind for e in trace.events} == {"work", "wait", "product", "copy", "store"}
+    assert all(e.length > 0 and e.start >= 0 for e in trace.events if e.kind != "wait")
+
+
+def test_a_track_does_one_thing_at_a_time(attention) -> None:
+    """Workers and the tensor core do; copies overlap by their latency."""
+    trace = record(attention)
+    for track in {e.track for e in trace.events} - {"copy engine"}:
+        events = sorted((e for e in trace.events if e.track == track), key=lambda e: e.start)
+        assert all(a.start + a.length <= b.start + 1e-6 for a, b in zip(events, events[1:]))
+
+
+def test_products_run_under_the_work_of_the_other_warpgroup(attention) -> None:
+    trace = record(attention)
+    products = [(e.start, e.start + e.length) for e in trace.events if e.kind == "product"]
+    work = [(e.start, e.start + e.length) for e in trace.events if e.kind == "work" and e.track.startswith("compute")]
+    shared = sum(max(0.0, min(b, d) - max(a, c)) for a, b in products for c, d in work)
+    assert shared > 0.2 * sum(b - a for a, b in products)
+
+
+def test_a_trace_changes_nothing(attention) -> None:
+    plain, _, _ = attention(FLAGSHIP, 1, 2, 2, 384, 384, D=128, grid=1)
+    traced, _, _ = attention(FLAGSHIP, 1, 2, 2, 384, 384, D=128, grid=1, trace=Trace())
+    assert plain.report is not None and traced.report is not None
+    assert plain.report.events == traced.report.events
+    assert plain.arguments["O"].equal(traced.arguments["O"])
+
+
+def test_output(attention, tmp_path: Path) -> None:
+    trace = record(attention)
+    trace.save(tmp_path / "t.json")
+    saved = json.loads((tmp_path / "t.json").read_text())
+    assert {e["ph"] for e in saved["traceEvents"]} == {"M", "X"}
+    plot_trace(trace, tmp_path / "t.png", 0, 4000)
+    assert (tmp_path / "t.png").read_bytes()[:4] == b"\x89PNG"
