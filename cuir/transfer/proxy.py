@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..diagnostics import CuirError
-from ..nodes import Binary, Call, Expr, Literal, Name, Subscript, Unary
+from ..nodes import Call, Expr, Literal, Name, Subscript, Unary
 from ..source import Source, Span
 from ..types import BOOL, F32, I32, DType
 
@@ -225,23 +225,13 @@ def to(p: Proxy, dtype: DType) -> Proxy:
     value = None if p.value is None else convert(p.value)
     if literal(p):
         return lift(value)
-    # Float minus float of two index vectors takes fewer conversions than the conversion of a whole block; exact below 2**24.
-    e = p.expr
-    if dtype == F32 and isinstance(e, Binary) and e.op in ("+", "-") and _vectors(e.left, e.right):
-        expr: Expr = Binary(e.op, _cast(e.left, F32), _cast(e.right, F32))
-    else:
-        expr = _cast(e, dtype)
-    return Proxy(expr, dtype, p.varies, value, p.numbers, p.pins)
+    return Proxy(_cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins)
 
 
 def _cast(e: Expr, dtype: DType) -> Expr:
     if isinstance(e, Literal) and not isinstance(e.value, bool):
         return Literal(float(e.value) if dtype == F32 else int(e.value))
     return Call(Name("cast"), (e, Name(dtype.name)))
-
-
-def _vectors(a: Expr, b: Expr) -> bool:
-    return isinstance(a, Name) and isinstance(b, Name) and {a.id, b.id} == {"q", "k"}
 
 
 def promoted(*xs: Any) -> list[Proxy]:

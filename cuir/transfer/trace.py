@@ -258,6 +258,9 @@ def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
 
 def _split(result: Proxy) -> tuple[Expr, Expr]:
     """score -> (score, factor of the base-2 logits). A factor known to be positive leaves the score and costs nothing per pair."""
-    if result.factor is not None and (result.factor.expr == Name("scale") or (result.factor.value or 0) > 0):
+    if result.factor is not None and (result.factor.expr == _SCALE or (result.factor.value or 0) > 0):
         return result.core, Binary("*", result.factor.expr, Name("LOG2E"))
     return result.expr, Name("LOG2E")
+
+
+_SCALE = Name("scale")
