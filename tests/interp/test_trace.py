@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def test_a_track_does_one_thing_at_a_time(attention) -> None:
     trace = record(attention)
     for track in {e.track for e in trace.events} - {"copy engine"}:
         events = sorted((e for e in trace.events if e.track == track), key=lambda e: e.start)
-        assert all(a.start + a.length <= b.start + 1e-6 for a, b in zip(events, events[1:]))
+        assert all(a.start + a.length <= b.start + 1e-6 for a, b in itertools.pairwise(events))
 
 
 def test_products_run_under_the_work_of_the_other_warpgroup(attention) -> None:
