@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,18 +14,38 @@ from .diagnostics import CuirError
 from .lowering import Compiled, compile_cuda, lower
 from .nodes import Program
 
+KNOWN_LIMIT = 1024  # signatures of calls that are kept
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was found out about calls of one signature: they fit, and where each tensor comes from.
+
+    sources: for each tensor of the kernel, in order, its index among the arguments given, or what to allocate. results: indices of the written tensors.
+    """
+
+    plan: Any
+    launcher: Any
+    sources: tuple[int | tuple[tuple[int, ...], torch.dtype], ...]
+    results: tuple[int, ...]
+    device: torch.device
+
 
 class CompiledKernel:
     """A kernel to be called with its parameters, by name or in order of the signature.
 
     Tensors that the kernel writes may be left out, or given in order by `out=`: those left out are allocated, with the lengths that the other tensors
-    say. Returns the written tensors: one, or a tuple in order of the signature. Runs on torch's current stream without synchronising.
-    Raises CuirError for arguments that do not fit (U4xx) and for what cannot run here (U5xx).
+    say. Returns the written tensors: one, or a tuple in order of the signature. Runs on torch's current stream without synchronising, and may be captured
+    in a CUDA graph. Raises CuirError for arguments that do not fit (U4xx) and for what cannot run here (U5xx).
+
+    A signature is what the checks depend on: names, shapes, strides, dtypes, devices, alignments and numbers. It is checked once; calls with a known one
+    cost little more than the launch.
     """
 
     def __init__(self, compiled: Compiled):
         self.compiled = compiled
         self._launchers: dict[torch.device, Any] = {}
+        self._known: dict[tuple[Any, ...], Known] = {}
 
     @property
     def checked(self) -> Checked:
@@ -35,43 +56,58 @@ class CompiledKernel:
         return self.compiled.cuda.source
 
     def __call__(self, *args: Any, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: Any) -> Any:
+        outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        given = (*args, *named.values(), *outs)
+        signature = _signature(given, (len(args), *named, len(outs)))
+        known = self._known.get(signature) if signature else None
+        if known is None:
+            known = self._examine(args, named, outs, given)
+            if signature:
+                if len(self._known) >= KNOWN_LIMIT:
+                    self._known.clear()
+                self._known[signature] = known
+        tensors = [given[s] if isinstance(s, int) else torch.empty(s[0], dtype=s[1], device=known.device) for s in known.sources]
+        known.launcher.launch(known.plan, tuple([t.data_ptr() for t in tensors]))
+        results = known.results
+        return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
+
+    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Known:
+        """Checks a call as a whole."""
         from .lowering.launch import Launcher, bound_arguments, check_alignment, need_device
 
-        arguments = self._arguments(args, named, out)
+        names = self._names(args, named, outs)
+        arguments = dict(zip(names, given, strict=True))
+        self._allocate(arguments)
         bound = bound_arguments(self.checked, arguments)
         device = need_device(self.checked, bound.device)
         check_alignment(self.checked, self.compiled.cuda.aligned, arguments)
         if device not in self._launchers:
             self._launchers[device] = Launcher(self.compiled, device)
-        self._launchers[device].launch(arguments, bound)
-        written = tuple(arguments[t.name] for t in self.checked.tensors if t.written)
-        return written[0] if len(written) == 1 else written
+        launcher = self._launchers[device]
+        tensors = {t.name: arguments[t.name] for t in self.checked.tensors}
+        sources = tuple(names.index(n) if n in names else (tuple(t.shape), t.dtype) for n, t in tensors.items())
+        results = tuple(i for i, t in enumerate(self.checked.tensors) if t.written)
+        return Known(launcher.plan(arguments, bound), launcher, sources, results, device)
 
-    def _arguments(
-        self, args: tuple[Any, ...], named: Mapping[str, Any], out: torch.Tensor | Sequence[torch.Tensor] | None
-    ) -> dict[str, Any]:
+    def _names(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> list[str]:
+        """The parameters' names of the arguments given, in order."""
         kernel = self.checked.origin
         order = [p.name for p in kernel.params if p.name not in self.checked.consts]
-        written = [t.name for t in self.checked.tensors if t.written]
         if len(args) > len(order):
             raise CuirError.of("U401", f"`{kernel.name}` takes {len(order)} arguments ({', '.join(order)}), found {len(args)}", kernel.span)
-        arguments = dict(zip(order, args, strict=False))
-        for name, value in named.items():
-            if name in arguments:
+        names = order[: len(args)]
+        for name in named:
+            if name in names:
                 raise CuirError.of("U401", f"`{kernel.name}` got `{name}` twice", kernel.span)
-            arguments[name] = value
-        if out is not None:
-            outs = [out] if isinstance(out, torch.Tensor) else list(out)
-            free = [w for w in written if w not in arguments]
-            if len(outs) > len(free):
-                raise CuirError.of(
-                    "U401", f"out= is for {', '.join(free) or 'nothing that was not given'}, found {len(outs)} tensors", kernel.span
-                )
-            arguments.update(zip(free, outs, strict=False))
-        self._allocate(arguments, [w for w in written if w not in arguments])
-        return arguments
+            names.append(name)
+        free = [t.name for t in self.checked.tensors if t.written and t.name not in names]
+        if len(outs) > len(free):
+            raise CuirError.of(
+                "U401", f"out= is for {', '.join(free) or 'nothing that was not given'}, found {len(outs)} tensors", kernel.span
+            )
+        return names + free[: len(outs)]
 
-    def _allocate(self, arguments: dict[str, Any], names: list[str]) -> None:
+    def _allocate(self, arguments: dict[str, Any]) -> None:
         """Tensors for results that were left out, of the lengths that the given tensors have."""
         lengths: dict[str, int] = {}
         device = None
@@ -80,11 +116,29 @@ class CompiledKernel:
             if isinstance(given, torch.Tensor) and given.dim() == len(t.dims):
                 device = device or given.device
                 lengths.update({d: n for d, n in zip(t.dims, given.shape, strict=True) if isinstance(d, str)})
-        for name in names:
-            t = next(p for p in self.checked.tensors if p.name == name)
+        for t in self.checked.tensors:
+            if not t.written or t.name in arguments:
+                continue
             if device is None or any(isinstance(d, str) and d not in lengths for d in t.dims):
                 continue  # bind says what is missing
-            arguments[name] = torch.empty([lengths[d] if isinstance(d, str) else d for d in t.dims], dtype=TORCH[t.dtype], device=device)
+            arguments[t.name] = torch.empty([lengths[d] if isinstance(d, str) else d for d in t.dims], dtype=TORCH[t.dtype], device=device)
+
+
+def _signature(given: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """All of a call that its checks depend on; None for arguments that no kernel takes."""
+    parts: list[Any] = [names, torch.is_grad_enabled()]
+    for value in given:
+        if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided or value.is_nested:
+                return None
+            parts += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() % 16)
+        elif isinstance(value, float):
+            parts += (float, value.hex())  # tells -0.0 from 0.0
+        elif isinstance(value, int):
+            parts += (type(value), value)
+        else:
+            return None
+    return tuple(parts)
 
 
 def compile(program: Program | Checked, *, kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> CompiledKernel:

@@ -67,6 +67,10 @@ class _Binder:
         if not isinstance(value, torch.Tensor):
             self.sink.error("U403", f"`{p.name}` must be a torch.Tensor, found {type(value).__name__}", p.span)
             return
+        if value.layout is not torch.strided or value.is_nested:
+            found_layout = "a nested tensor" if value.is_nested else str(value.layout).removeprefix("torch.")
+            self.sink.error("U403", f"`{p.name}` must be a dense tensor, found {found_layout}", p.span)
+            return
         found = _FROM_TORCH.get(value.dtype)
         wanted = DTYPES.get(t.dtype)
         if wanted is None and t.dtype in self.const_names:

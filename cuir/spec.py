@@ -82,7 +82,9 @@ class Specification:
             if mod is None:
                 return None
             given = {p.name: known[p.name] for p in asked(mod) if p.name in known}
-            return lambda *indices: mod(*indices, **given)
+            if mod is self.mask_mod:  # FlexAttention counts positional parameters
+                return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx, kv_idx, **given)
+            return lambda score, b, h, q_idx, kv_idx: mod(score, b, h, q_idx, kv_idx, **given)
 
         return filled(self.mask_mod), filled(self.score_mod)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from dataclasses import replace
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +20,11 @@ from ..nodes import Assign, Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..types import BF16, F16, F32, I32
 from .compile import Compiled
 from .kernel import TensorMap
+from .writer import identifier
 
 COPY_ALIGNMENT = 16  # bytes: base and strides of what the copy engine reads (CUDA driver API, cuTensorMapEncodeTiled)
+PACKED_LIMIT = 4096  # launches whose arguments are kept packed
+COUNTERS, COUNTER_BYTES = 1024, 64  # of one allocation; each in a sector of its own
 CTYPES = {"f32": ctypes.c_float, "i32": ctypes.c_int32, "bool": ctypes.c_bool}
 
 
@@ -86,21 +91,43 @@ def _value(expr: Expr, env: Mapping[str, Any]) -> Any:
     return found.value
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What launches of one signature share: `grid` CTAs (0: nothing to launch), dims and scalars."""
+
+    grid: int
+    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]  # of each tensor: sizes and strides, in elements
+    numbers: tuple[Any, ...]  # scalars, then dims, as C values
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Arguments as the driver takes them; immutable, so that threads may share them. `keep` owns what `pointers` points to."""
+
+    pointers: int
+    keep: tuple[Any, ...]
+
+
 class Launcher:
-    """A compiled kernel on one device: module, function, counters, tensor maps by place and shape."""
+    """A compiled kernel on one device: module, function, counters of tiles, packed arguments.
+
+    Safe under CUDA graph capture, from several threads, and on streams that overlap: each stream, and each captured launch, has a counter of its own.
+    """
 
     def __init__(self, compiled: Compiled, device: torch.device):
         self.cu, self.compiled, self.device = driver(), compiled, device
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
-        torch.zeros(1, device=device)  # the context is torch's
-        with torch.cuda.device(device):
+        self.symbol = identifier(self.cuda.name)
+        with torch.cuda.device(device), self._outside_of_capture():
+            self.context = self._ok(self.cu.cuCtxGetCurrent())  # torch's
             self.module = self._ok(self.cu.cuModuleLoadData(compiled.cubin))
-            self.function = self._ok(self.cu.cuModuleGetFunction(self.module, _symbol(self.cuda.name).encode()))
+            self.function = self._ok(self.cu.cuModuleGetFunction(self.module, self.symbol.encode()))
             limit = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._ok(self.cu.cuFuncSetAttribute(self.function, limit, self.cuda.shared_bytes))
             resident = self._ok(
                 self.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, self.cuda.threads, self.cuda.shared_bytes)
             )
+            self.nothing = self._zeros(256)  # stands for tensors without elements
         if resident < 1:
             raise CuirError.of(
                 "L011",
@@ -109,9 +136,10 @@ class Launcher:
                 "use fewer stages, threads or registers",
             )
         self.clusters = torch.cuda.get_device_properties(device).multi_processor_count * resident // self.cuda.cluster
-        self.counters: dict[int, torch.Tensor] = {}  # by stream: launches on different streams may overlap
-        self.maps: dict[tuple[Any, ...], Any] = {}
-        self.nothing = torch.zeros(256, dtype=torch.uint8, device=device)  # stands for tensors without elements
+        self.counters: dict[int, int] = {}  # stream -> address
+        self.free: list[int] = []  # counters not handed out
+        self.packed: dict[tuple[Any, ...], Packed] = {}
+        self.lock = threading.Lock()
 
     def _ok(self, result: tuple[Any, ...]) -> Any:
         if int(result[0]) != 0:
@@ -123,63 +151,117 @@ class Launcher:
             )
         return result[1] if len(result) > 1 else None
 
-    def launch(self, arguments: Mapping[str, Any], bound: Bound, stream: int | None = None) -> None:
-        """One launch on torch's current stream; no synchronisation. Tiles of work: none means no launch."""
+    @contextmanager
+    def _outside_of_capture(self) -> Iterator[None]:
+        """This thread may load and allocate although its stream is captured."""
+        torch.empty(1, device=self.device)  # the context is torch's
+        mode = self._ok(self.cu.cuThreadExchangeStreamCaptureMode(self.cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        try:
+            yield
+        finally:
+            self._ok(self.cu.cuThreadExchangeStreamCaptureMode(mode))
+
+    def _zeros(self, size: int) -> int:
+        """Address of new device memory, zero for every stream; lives as long as the context."""
+        cu = self.cu
+        address = self._ok(cu.cuMemAlloc(size))
+        stream = self._ok(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self._ok(cu.cuMemsetD8Async(address, 0, size, stream))
+        self._ok(cu.cuStreamSynchronize(stream))
+        self._ok(cu.cuStreamDestroy(stream))
+        return int(address)
+
+    def _new_counter(self) -> int:
+        with self.lock:
+            if not self.free:
+                with torch.cuda.device(self.device), self._outside_of_capture():
+                    first = self._zeros(COUNTERS * COUNTER_BYTES)
+                self.free = [first + i * COUNTER_BYTES for i in range(COUNTERS)]
+            return self.free.pop()
+
+    def plan(self, arguments: Mapping[str, Any], bound: Bound) -> Plan:
+        """What a launch with checked arguments needs besides addresses and a stream."""
         cuda = self.cuda
         scalars = {s: arguments[s] for s in cuda.scalars}
         count = tile_count(self.checked, bound, scalars)
-        if count is not None and count <= 0:
+        grid = cuda.cluster if count is None else min(max(count, 0), self.clusters) * cuda.cluster
+        numbers = [CTYPES[p.dtype.name](scalars[p.name]) for p in self.checked.scalars]
+        numbers += [ctypes.c_int32(bound.dims[d]) for d in cuda.dims]
+        shapes = {t.name: (tuple(arguments[t.name].shape), arguments[t.name].stride()) for t in self.checked.tensors}
+        return Plan(grid, shapes, tuple(numbers))
+
+    def launch(self, plan: Plan, places: tuple[int, ...]) -> None:
+        """One launch on torch's current stream, without synchronising; `places`: the tensors' addresses in order of the signature."""
+        if not plan.grid:
             return
-        stream = torch.cuda.current_stream(self.device).cuda_stream if stream is None else stream
-        values: list[Any] = [self._map(m, arguments[m.tensor]) for m in cuda.maps]
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        if self.cuda.counter and torch.cuda.is_current_stream_capturing():
+            packed = self._pack(plan, places, self._new_counter())  # replays may overlap with other launches, and with other graphs
+        else:
+            key = (id(plan), stream, places)
+            found = self.packed.get(key)
+            if found is None:
+                if len(self.packed) >= PACKED_LIMIT:
+                    self.packed.clear()
+                if self.cuda.counter and stream not in self.counters:
+                    self.counters[stream] = self._new_counter()
+                found = self.packed[key] = self._pack(plan, places, self.counters.get(stream, 0))
+            packed = found
+        if torch.cuda.current_device() == self.device.index:
+            self._start(plan.grid, stream, packed)
+        else:
+            with torch.cuda.device(self.device):
+                self._start(plan.grid, stream, packed)
+
+    def _start(self, grid: int, stream: int, packed: Packed) -> None:
+        cu, cuda = self.cu, self.cuda
+        while True:
+            if cuda.cluster == 1:
+                (status,) = cu.cuLaunchKernel(self.function, grid, 1, 1, cuda.threads, 1, 1, cuda.shared_bytes, stream, packed.pointers, 0)
+            else:
+                config = cu.CUlaunchConfig()
+                config.gridDimX, config.blockDimX = grid, cuda.threads
+                config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
+                config.sharedMemBytes, config.hStream = cuda.shared_bytes, stream
+                attribute = cu.CUlaunchAttribute()
+                attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+                attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cuda.cluster, 1, 1
+                config.attrs, config.numAttrs = [attribute], 1
+                (status,) = cu.cuLaunchKernelEx(config, self.function, packed.pointers, 0)
+            if status == cu.CUresult.CUDA_ERROR_INVALID_CONTEXT and int(self._ok(cu.cuCtxGetCurrent())) == 0:
+                self._ok(cu.cuCtxSetCurrent(self.context))  # a thread that has not touched the device before
+                continue
+            self._ok((status,))
+            return
+
+    def _pack(self, plan: Plan, places: tuple[int, ...], counter: int) -> Packed:
+        cuda = self.cuda
+        at = {t.name: place for t, place in zip(self.checked.tensors, places, strict=True)}
+        encoded = [self._encode(m, at[m.tensor], *plan.shapes[m.tensor]) for m in cuda.maps]
+        values: list[Any] = []
         for name in cuda.tensors:
-            t = arguments[name]
-            values.append(ctypes.c_uint64(t.data_ptr()))
-            values += [ctypes.c_int64(s) for s in t.stride()[:-1]]
+            values.append(ctypes.c_uint64(at[name]))
+            values += [ctypes.c_int64(s) for s in plan.shapes[name][1][:-1]]
         if cuda.counter:
-            if stream not in self.counters:
-                self.counters[stream] = torch.zeros(1, dtype=torch.int32, device=self.device)
-            values.append(ctypes.c_uint64(self.counters[stream].data_ptr()))
-        values += [CTYPES[p.dtype.name](scalars[p.name]) for p in self.checked.scalars]
-        values += [ctypes.c_int32(bound.dims[d]) for d in cuda.dims]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) if not isinstance(v, int) else v for v in values))
-        config = self.cu.CUlaunchConfig()
-        config.gridDimX = (
-            (self.clusters if count is None else min(count, self.clusters)) * cuda.cluster if count is not None else cuda.cluster
-        )
-        config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
-        config.blockDimX = cuda.threads
-        config.sharedMemBytes = cuda.shared_bytes
-        config.hStream = stream
-        config.numAttrs = 0
-        if cuda.cluster > 1:
-            attribute = self.cu.CUlaunchAttribute()
-            attribute.id = self.cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cuda.cluster, 1, 1
-            config.attrs, config.numAttrs = [attribute], 1
-        self._ok(self.cu.cuLaunchKernelEx(config, self.function, ctypes.addressof(pointers), 0))
+            values.append(ctypes.c_uint64(counter))
+        values += plan.numbers
+        addresses = [address for _, address in encoded] + [ctypes.addressof(v) for v in values]
+        pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        return Packed(ctypes.addressof(pointers), (pointers, plan, *(memory for memory, _ in encoded), *values))
 
     # ---- tensor maps
-    def _map(self, m: TensorMap, t: torch.Tensor) -> Any:
-        """A 64-byte aligned tensor map in host memory, by the tensor's place and shape."""
-        key = (m.name, t.data_ptr(), tuple(t.shape), t.stride())
-        if key not in self.maps:
-            if len(self.maps) > 4096:
-                self.maps.clear()
-            self.maps[key] = self._encode(m, t)
-        return self.maps[key][1]
-
-    def _encode(self, m: TensorMap, t: torch.Tensor) -> tuple[Any, int]:
+    def _encode(self, m: TensorMap, place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[Any, int]:
+        """A tensor map: the memory that holds it, and its address there, a multiple of 64 bytes."""
         cu, kinds = self.cu, self.cu.CUtensorMapDataType
         dtype = next(p for p in self.checked.tensors if p.name == m.tensor).dtype
         kind = {F16: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, BF16: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, F32: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                 I32: kinds.CU_TENSOR_MAP_DATA_TYPE_INT32}[dtype]  # fmt: skip
-        empty = t.numel() == 0
-        sizes = [1 if empty else n for n in t.shape]
-        strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], t.stride()[:-1], strict=True)]
+        empty = 0 in shape
+        sizes = [1 if empty else n for n in shape]
+        strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], stride[:-1], strict=True)]
         rank = len(sizes)
         encoded = self._ok(cu.cuTensorMapEncodeTiled(
-            kind, rank, self.nothing.data_ptr() if empty else t.data_ptr(), [cu.cuuint64_t(n) for n in reversed(sizes)],
+            kind, rank, self.nothing if empty else place, [cu.cuuint64_t(n) for n in reversed(sizes)],
             [cu.cuuint64_t(s) for s in reversed(strides)], [cu.cuuint32_t(n) for n in reversed(m.sizes)], [cu.cuuint32_t(1)] * rank,
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B, cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))  # fmt: skip
@@ -187,12 +269,6 @@ class Launcher:
         address = (ctypes.addressof(memory) + 63) // 64 * 64
         ctypes.memmove(address, encoded.getPtr(), 128)
         return memory, address
-
-
-def _symbol(name: str) -> str:
-    from .writer import identifier
-
-    return identifier(name)
 
 
 def check_alignment(checked: Checked, names: tuple[str, ...], arguments: Mapping[str, Any]) -> None:
