@@ -113,7 +113,7 @@ class _Job:
         origin: Program,
         kernel: str | None,
         consts: dict[str, Const],
-        level: str,
+        level: Literal["quick", "full"],
         out: Path | None,
         progress: Progress,
     ) -> None:

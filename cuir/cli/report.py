@@ -23,7 +23,10 @@ def print_bridge(report: BridgeReport, folder: Path) -> None:
     if report.verification is not None:
         print_verification(report.verification)
     if report.timing is not None:
-        rows = [(r["what"], f"{r['milliseconds']:.3f} ms", f"{r['tflops']:.0f} TFLOP/s") for r in report.timing["rows"]]
+        rows = [
+            (r["what"], f"{r['milliseconds']:.3f} ms", f"{r['tflops']:.0f} TFLOP/s") if r["milliseconds"] else (r["what"], "-", r["why"])
+            for r in report.timing["rows"]
+        ]
         print_table(f"time on {report.timing['device']}, {report.timing['problem']}", ("kernel", "time", "rate"), rows)
     for note in report.notes:
         console.print(f"note: {note}", markup=False)
