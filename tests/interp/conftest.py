@@ -53,6 +53,16 @@ def pipe(X: Global[f16, N, R, 64], W: Global[f16, 64, 64], Y: Global[f16, U, 128
 """
 
 
+@pytest.fixture(scope="session")
+def pipe_text() -> str:
+    return PIPE
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
 @dataclass
 class Ran:
     """Results of a run, or the error that it ended in."""
