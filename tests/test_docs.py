@@ -45,6 +45,18 @@ def test_the_python_of_the_language_page_runs(tmp_path: Path) -> None:
     assert shown.stdout == cuir.show(cuir.load(path)) + "\n"
 
 
+@pytest.mark.parametrize("name", ["window", "capped"])
+def test_the_variants_of_the_page_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    page = (ROOT / "docs/variants.md").read_text(encoding="utf-8")
+    text = re.search(r"<!-- file: mine.py -->\n```python\n(.*?)```", page, re.S)
+    command = re.search(rf"^cuir (bridge mine.py:{name} .*)$", page, re.M)
+    assert text and command
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(text.group(1), encoding="utf-8")
+    assert run_command([*command.group(1).split(), "--no-compile", "--no-run", "--head-dim", "64", "-c", "BM=64,BN=64"]) == 0
+    assert (tmp_path / "out" / name / f"{name}.cuir").is_file()
+
+
 def test_the_python_of_the_readme_runs_up_to_the_gpu() -> None:
     code = re.search(r"From Python:\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert code
