@@ -1,6 +1,6 @@
 """A compiled attention kernel on a GPU: first its numbers against float64, then its time beside PyTorch's kernels in the same run.
 
-Owns the protocol: medians of CUDA events with a cold L2 cache; FLOPs count unmasked pairs only (4 D a pair: two products of 2 D).
+Owns the protocol: medians of CUDA events with a cold L2 cache, all kernels in turn; FLOPs count unmasked pairs only (4 D a pair: two products of 2 D).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .transfer import TransferResult
 
 BATCH, HEADS, LENGTH = 2, 32, 8192  # Llama2-7B with 16k tokens: 32 heads, 8k keys
-REPEATS, WARM_UP = 20, 5
+ROUNDS, REPEATS, WARM_UP = 5, 40, 20
 
 
 def no_gpu() -> str:
@@ -57,14 +57,7 @@ def compare(checked: Checked, transferred: TransferResult) -> dict[str, Any]:
     lengths = _lengths(problem)
     flops = 4.0 * int(dim) * int(specification.mask(lengths, "cuda").sum(dtype=torch.int64))  # type: ignore[arg-type]
     arguments = _arguments(problem, transferred)
-    rows = [_row("this kernel", _median(lambda: launch(**arguments)), flops)]
-    for name, call in _peers(problem, specification).items():
-        try:
-            rows.append(_row(name, _median(call), flops))
-        except RuntimeError as failed:  # out of memory, or torch.compile lacks a compiler: a peer that cannot run is no fault of the kernel
-            rows.append(
-                {"what": name, "milliseconds": None, "tflops": None, "why": f"{type(failed).__name__}: {failed}".partition("\n")[0][:200]}
-            )
+    rows = _timed({"this kernel": lambda: launch(**arguments), **_peers(problem, specification)}, flops)
     best = min((r["milliseconds"] for r in rows[1:] if r["milliseconds"]), default=None)
     beside = f", {best / rows[0]['milliseconds']:.2f} x the best of PyTorch's" if best else ""
     return {
@@ -143,22 +136,39 @@ def _peers(problem: Mapping[str, torch.Tensor], specification: Specification) ->
     return peers
 
 
-def _median(call: Callable[[], Any]) -> float:
-    """Milliseconds of one call: the median of REPEATS, each after the L2 cache was overwritten."""
+def _timed(calls: Mapping[str, Callable[[], Any]], flops: float) -> list[dict[str, Any]]:
+    """A row for each call. All take turns for ROUNDS rounds: the card is as warm, and as near its power limit, for one as for another."""
     flush = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
+    times: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            try:
+                if name not in failed:
+                    times.setdefault(name, []).extend(_round(call, flush))
+            except (
+                RuntimeError
+            ) as error:  # out of memory, or torch.compile lacks a compiler: a peer that cannot run is no fault of the kernel
+                if not times.get(name) and name == next(iter(calls)):
+                    raise
+                failed[name] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+    rows = []
+    for name in calls:
+        milliseconds = None if name in failed else statistics.median(times[name])
+        row = {"what": name, "milliseconds": milliseconds, "tflops": flops / milliseconds / 1e9 if milliseconds else None}
+        rows.append(row | ({"why": failed[name]} if name in failed else {}))
+    return rows
+
+
+def _round(call: Callable[[], Any], flush: torch.Tensor) -> list[float]:
+    """Milliseconds of REPEATS calls in a row, each after the L2 cache was overwritten; the host never waits in between, so the card stays busy."""
     for _ in range(WARM_UP):
         call()
-    times = []
-    for _ in range(REPEATS):
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(REPEATS)]
+    for start, stop in events:
         flush.zero_()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         call()
         stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return statistics.median(times)
-
-
-def _row(what: str, milliseconds: float, flops: float) -> dict[str, Any]:
-    return {"what": what, "milliseconds": milliseconds, "tflops": flops / milliseconds / 1e9}
+    torch.cuda.synchronize()
+    return [start.elapsed_time(stop) for start, stop in events]
