@@ -268,7 +268,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         args, plain = (args[::-1] if plain[0] == "r" else args), plain[1:]
     handler = HANDLERS.get(plain)
     if handler is None:
-        refuse(f"`{name}` cannot become part of a kernel", f"what can: {', '.join(sorted(n for n in HANDLERS if n not in HIDDEN))}")
+        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
     try:
         return handler(*args, **kwargs)
     except TypeError as error:
@@ -283,4 +283,33 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return enter
 
 
-HIDDEN = {"truediv", "floordiv", "mod", "and", "or", "xor", "invert", "pos", "true_divide"}
+def _words() -> list[str]:
+    """The operations by one name each, without those that Python has a sign for."""
+    signs = {
+        "truediv",
+        "floordiv",
+        "mod",
+        "and",
+        "or",
+        "xor",
+        "invert",
+        "pos",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "pow",
+        "float",
+        "int",
+        "bool",
+    }
+    first: dict[Handler, str] = {}
+    for name, handler in HANDLERS.items():
+        first.setdefault(handler, name)
+    return sorted(set(first.values()) - signs)

@@ -40,7 +40,7 @@ from ..parser import parse
 from ..printer import show
 from ..spec import Lengths, Specification
 from ..types import DTYPES
-from ..walk import names_read, walk
+from ..walk import assigned, names_read, walk
 from .blocks import Blocks, blocks
 from .proxy import CONSTANTS
 from .trace import Parameter, Traced, Value, trace
@@ -98,7 +98,7 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
             name += "_"
         return name
 
-    made = blocks(traced.keep, fresh)
+    made = blocks(traced.keep, fresh, target.cluster)
     new = _functions(origin, traced, made)
     program = _spliced(origin, target, new, traced)
     before, after = show(origin), show(program)
@@ -246,7 +246,7 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], traced: T
     alive = _reachable(program)
     was_alive = _reachable(origin)
     items = [i for i in items if not (isinstance(i, Func) and i.name not in alive and i.name in was_alive and i.name in old)]
-    read = {name for i in items for name in names_read(i)}
+    read = {name for i in items for name in _free(i)}
     missing = [Constant(n, Literal(v)) for n, v in CONSTANTS.items() if n in read and n not in origin.constants()]
     items = [*missing, *(_without_dead(i, origin, read) if isinstance(i, Kernel) and i.name == target.name else i for i in items)]
     return Program(tuple(items), tail=origin.tail)
@@ -272,6 +272,13 @@ def _reachable(program: Program, without: set[str] = frozenset()) -> set[str]:  
     return found
 
 
+def _free(item: Definition) -> set[str]:
+    """Names that a definition reads and does not bind itself."""
+    if isinstance(item, Func):
+        return names_read(item) - set(item.params) - set(assigned(item.body))
+    return names_read(item)
+
+
 def _with_parameters(kernel: Kernel, parameters: tuple[Parameter, ...]) -> Kernel:
     """Captured values behind the last run-time parameter."""
     new = tuple(
@@ -284,10 +291,11 @@ def _with_parameters(kernel: Kernel, parameters: tuple[Parameter, ...]) -> Kerne
 
 def _without_dead(kernel: Kernel, origin: Program, read: set[str]) -> Kernel:
     """Without parameters of the origin that only its old splice points used."""
-    before = {name for i in origin.items for name in names_read(i)}
+    before = {name for i in origin.items for name in _free(i)}
+    dims = {d for p in kernel.params if isinstance(p.type, GlobalType) for d in (p.type.dtype, *p.type.dims)}
 
     def dead(p: Param) -> bool:
-        return p.name in before and p.name not in read and p.name not in STANDARD and not isinstance(p.type, ConstType)
+        return p.name in before and p.name not in read and p.name not in STANDARD and p.name not in dims
 
     return replace(kernel, params=tuple(p for p in kernel.params if not dead(p)))
 

@@ -5,18 +5,19 @@ Evaluates the program's own functions for problems small enough to look at every
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..diagnostics import CuirError, Sink
-from ..nodes import Func, Kernel, Program, Return
+from ..nodes import Call, Func, Kernel, Name, Program, Return
 from ..source import Span
 from ..spec import Lengths, Specification
 from ..transfer.splice import SPLICE_POINTS, captured_arguments
 from ..transfer.trace import captured_integers
-from ..walk import names_read
+from ..walk import walk
 from .evaluate import Evaluator, Value, kernel_names
 
 _CODES = {
@@ -80,24 +81,13 @@ def _violations(
     captured = captured_arguments(program, kernel, spec, at) if spec is not None else {}
     names = kernel_names(kernel, dims, {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}, {"scale": 0.125, **captured})
     run = Evaluator(program, names)
-    yield from _tile(program, run, problem)
-    for b, h in _heads(program, at, spec):
+    yield from _tile(program, kernel, run, problem)
+    for b, h in itertools.product(range(at.B), range(at.H)):
         keep = _kept(run, b, h, at)
         if spec is not None:
             yield from _agrees(program, keep, spec, at, b, h)
         yield from _blocks(program, run, keep, problem, b, h)
         yield from _score(program, run, keep, problem, b, h)
-
-
-def _heads(program: Program, at: Lengths, spec: Specification | None) -> list[tuple[int, int]]:
-    """The (b, h) to look at: all, unless no splice point reads them."""
-    funcs = program.funcs()
-
-    def reads(position: int) -> bool:
-        places = {"score": 1, "keep": 0, "kv_count": 0, "kv_block": 0}
-        return any(funcs[f].params[first + position] in set().union(*(names_read(s) for s in funcs[f].body)) for f, first in places.items())
-
-    return [(b, h) for b in range(at.B if reads(0) else min(at.B, 1)) for h in range(at.H if reads(1) else min(at.H, 1))]
 
 
 def _kept(run: Evaluator, b: int, h: int, at: Lengths) -> np.ndarray:
@@ -216,32 +206,40 @@ def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tu
     return q0, problem.lengths.N
 
 
-def _tile(program: Program, run: Evaluator, problem: Problem) -> Iterator[Violation]:
-    tile = program.funcs().get("tile")
-    if tile is None or len(tile.params) != 1:
-        return
-    at = problem.lengths
+def _tile(program: Program, kernel: Kernel, run: Evaluator, problem: Problem) -> Iterator[Violation]:
+    """tile(t), over the CTAs of a cluster, gives each (b, h, m) once; a cluster may also give tiles behind the last, which store nothing."""
+    tile, at = program.funcs().get("tile"), problem.lengths
     sizes = (at.B, at.H, -(-at.M // problem.BM))
-    total = int(np.prod(sizes))
-    if not total:
+    if tile is None or len(tile.params) != 1 or not all(sizes):
         return
-    t = np.arange(total)
-    places = [np.broadcast_to(np.asarray(x), t.shape) for x in run.call("tile", t)]
     span = _span(program, "tile")
-    for name, place, size in zip(("b", "h", "m"), places, sizes):
-        for i in np.flatnonzero((place < 0) | (place >= size))[:1]:
-            yield (_CODES["tile"], f"tile({i}) gives {name} = {int(place[i])}; expected 0 to {size - 1}", span, None)
-            return
-    number = (places[0] * sizes[1] + places[1]) * sizes[2] + places[2]
-    times = np.bincount(number, minlength=total)
-    for x in np.flatnonzero(times != 1)[:1]:
-        b, h, m = x // (sizes[1] * sizes[2]), x // sizes[2] % sizes[1], x % sizes[2]
+    units = np.arange(_units(kernel, run, int(np.prod(sizes))))
+    times = np.zeros(sizes, int)
+    for run.rank in range(kernel.cluster):
+        places = [np.broadcast_to(np.asarray(x), units.shape) for x in run.call("tile", units)]
+        for name, place, size in zip(("b", "h", "m"), places, sizes):
+            limit = size + kernel.cluster - 1 if name == "m" else size
+            for t in np.flatnonzero((place < 0) | (place >= limit))[:1]:
+                yield (_CODES["tile"], f"tile({t}) gives {name} = {int(place[t])}; expected 0 to {size - 1}", span, None)
+                return
+        inside = places[2] < sizes[2]
+        np.add.at(times, tuple(p[inside] for p in places), 1)
+    run.rank = 0
+    for b, h, m in np.argwhere(times != 1)[:1]:
         yield (
             _CODES["tile"],
-            f"tile(t) gives (b={b}, h={h}, m={m}) {times[x]} times for t in 0..{total - 1}; expected once each",
+            f"tile(t) gives (b={b}, h={h}, m={m}) {times[b, h, m]} times for t in 0..{len(units) - 1}; expected once each",
             span,
             None,
         )
+
+
+def _units(kernel: Kernel, run: Evaluator, otherwise: int) -> int:
+    """How many units of work the kernel asks tiles(...) for."""
+    for node in walk(kernel):
+        if isinstance(node, Call) and node.func == Name("tiles") and node.args:
+            return int(run.expr(node.args[0], {}))
+    return otherwise
 
 
 def _score(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:

@@ -52,6 +52,7 @@ class Evaluator:
 
     program: Program
     names: Mapping[str, Value]
+    rank: int = 0  # what cta_rank() gives
     funcs: dict[str, Func] = field(init=False)
     constants: dict[str, Value] = field(init=False)
 
@@ -159,6 +160,8 @@ class Evaluator:
         if name == "cast":
             x, dtype = self.expr(e.args[0], local), e.args[1]
             return _cast(x, dtype.id if isinstance(dtype, Name) else "")
+        if name == "cta_rank":
+            return self.rank
         arguments = tuple(self.expr(a, local) for a in e.args)
         if name in self.funcs:
             return self._call(self.funcs[name], arguments)

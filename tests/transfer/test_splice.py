@@ -62,7 +62,8 @@ def test_prefix_lm_as_a_person_would_write_it() -> None:
 
 def test_comments_of_the_origin_stay() -> None:
     text = transfer(expert(), variant("softcap")).text
-    assert "# ---- splice points" in text and "# the first turn is warpgroup 0's" in text
+    kept = {line.split("#", 1)[1] for line in show(expert()).splitlines() if "#" in line}
+    assert "# ---- splice points" in text and all(f"#{comment}" in text for comment in kept)
 
 
 def test_a_second_transfer_gives_what_the_first_would() -> None:
