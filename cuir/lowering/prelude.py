@@ -38,6 +38,17 @@ _part(
     "floormod",
     "DEV int floormod(int a, int b) { const int r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign",
 )
+_part(
+    "quotient",
+    """
+// x / y of numbers that are not negative, from inverse(y): the high product is the quotient or one less
+DEV unsigned inverse(int y) { return ~0u / unsigned(y); }
+DEV int quotient(int x, int y, unsigned inverse) {
+  const int q = int(__umulhi(unsigned(x), inverse));
+  return q + (x - q * y >= y);
+}
+DEV int remainder(int x, int y, unsigned inverse) { return x - quotient(x, y, inverse) * y; }""",
+)
 _part("ex2", 'DEV float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part("lg2", 'DEV float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part(
@@ -76,6 +87,12 @@ _part(
 DEV float to_float(float x) { return x; }
 DEV float to_float(__half x) { return __half2float(x); }
 DEV float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }""",
+)
+_part(
+    "after",
+    """
+// `value`, not known to the compiler before x is: what follows from it, made early, would fill registers while a product is in flight
+DEV float after(float value, float x) { return __int_as_float(__float_as_int(value) | (__float_as_int(x) & int(blockDim.z - 1))); }""",
 )
 
 # ---- rows of a tile
@@ -245,6 +262,14 @@ DEV uint64_t descriptor(uint32_t address, uint32_t leading) {
   return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }""",
 )
+_part(
+    "descriptor_at",
+    """
+// The descriptor of a place some bytes on in the same array: no carry leaves the address
+DEV uint64_t descriptor_at(uint64_t base, int bytes) {
+  return (base & 0xFFFFFFFF00000000) | uint32_t(uint32_t(base) + (uint32_t(bytes) >> 4));
+}""",
+)
 
 # ---- tiles of work given out one by one
 _part(
@@ -293,7 +318,9 @@ def render(body: str, extra: dict[str, str]) -> str:
                 want(other)
 
     for name in re.findall(r"cuir::(\w+)", body):
-        alias = {"get": "shared_access", "put": "shared_access", "Slots": "TileQueue"}.get(name, name)
+        alias = {"get": "shared_access", "put": "shared_access", "Slots": "TileQueue", "inverse": "quotient", "remainder": "quotient"}.get(
+            name, name
+        )
         if alias in _PARTS:
             want(alias)
     used = [text for name, (_, text) in _PARTS.items() if name in wanted]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..nodes import Assign, Call, Name, Stmt
-from ..types import SharedView, TileType
+from ..types import F32, SharedView, TileType
 from .flat import called, statements
 from .layouts import Operand, shape_of
 from .values import unsupported
@@ -75,9 +75,9 @@ class Products:
         function = role.kernel.wgmma(t.cols, dtype, "RS" if register else "SS", major_a, "K" if b[0].k_major else "MN", frag.count)
         per_slab = frag.groups * 4
         with out.block(""):
-            out.line(f"const uint64_t b_ = cuir::descriptor({b[1]}, {b[0].leading});")
+            out.line(f"const uint64_t b_ = {b[1]};")
             if a is not None:
-                out.line(f"const uint64_t a_ = cuir::descriptor({a[1]}, {a[0].leading});")
+                out.line(f"const uint64_t a_ = {a[1]};")
             for k in range(steps):
                 for s in range(frag.slabs):
                     at_b = f"b_ + {b[0].step(k)}" if k else "b_"
@@ -93,10 +93,17 @@ class Products:
         out.line("cute::warpgroup_commit_batch();")
 
     def _operand(self, expr: object, transposed_is_k_major: bool) -> tuple[Operand, str]:
-        view = self.role.views.shared(expr)  # type: ignore[arg-type]
+        """How an operand lies, and the text of its descriptor: one made at the start of the role, plus an offset."""
+        role, view = self.role, self.role.views.shared(expr)  # type: ignore[arg-type]
         if not view.alloc.panelled:
             raise unsupported("an operand in shared memory whose rows are no whole panels", expr.span)  # type: ignore[attr-defined]
-        return Operand(view.alloc, view.transposed == transposed_is_k_major), view.address
+        operand = Operand(view.alloc, view.transposed == transposed_is_k_major)
+        base = role.once(
+            "const uint64_t", f"descriptor_{view.alloc.name}", f"cuir::descriptor(smem_address + {view.alloc.offset}, {operand.leading})"
+        )
+        if view.within == "0":
+            return operand, base
+        return operand, f"cuir::descriptor_at({base}, {view.within})"
 
     # ---- wait
     def wait(self, call: Call) -> None:
@@ -159,9 +166,13 @@ class Products:
                 continue
             name = stmt.targets[0]
             t = self.role.role.locals[name]
-            if not isinstance(t, TileType) or shape_of(t) != "full" or self.role.tiles.storage(name).kind != "array":
+            if not isinstance(t, TileType) or shape_of(t) not in ("full", "rows") or self.role.tiles.storage(name).kind != "array":
                 continue
-            if name in self.role.tiles.sums:
+            if shape_of(t) == "rows":
+                if name not in self.role.facts.partial and t.dtype == F32:
+                    rest = [f"{identifier(name)}[{r}]" for r in range(self.role.fragment(t).row_values)]
+                    tests.append(" + ".join(rest) + " > 3e38f")
+            elif name in self.role.tiles.sums:
                 total = self.role.tiles.sums[name]
                 rows = self.role.fragment(t).row_values
                 tests.append(" + ".join(f"{total}[{r}]" for r in range(rows)) + " > 3e38f")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from ..checked import BoundCall, Checked, Role
 from ..diagnostics import CuirError
-from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
-from ..types import DType, Scalar, TileType
+from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
+from ..types import I32, DType, Scalar, TileType
 from .analysis import analyse
-from .flat import called, calls, integer, names, own_expressions, statements
+from .flat import called, calls, integer, names, operation, own_expressions, statements
 from .layouts import Fragment
 from .products import Products
 from .registry import emitter
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # What one lane can do for its whole worker: a role of such calls and scalars alone runs on one lane.
 SINGLE_LANE = {"mbarrier.expect", "mbarrier.arrive", "mbarrier.wait", "copy_async.bulk", "store_async", "store_wait", "fence_async", "nbytes", "cta_rank",
                "min", "max", "abs", "cast", "cdiv", "exp2", "log2", "tanh"}  # fmt: skip
+
+UNCHANGING = {"+", "-", "*", "//", "%", "cdiv", "min", "max"}
 
 
 def single_lane(checked: Checked, role: Role) -> bool:
@@ -43,12 +45,47 @@ class RoleEmitter:
         self.threads = role.threads
         self.facts = analyse(kernel.checked, role)
         self.single = single_lane(kernel.checked, role)
-        self.scalars = Scalars(kernel, self.facts.natural)
+        self.scalars = Scalars(kernel, self.facts.natural, self.inverse)
         self.views = Views(self)
         self.hoisted: dict[str, str] = {}  # texts computed before the loops of the current statement
         self.tiles = Tiles(self)
         self.products = Products(self)
         self.current: Stmt | None = None
+        self._declared: list[str] = []
+        self._once: dict[str, str] = {}  # text -> name of what is computed once, before all statements
+
+    def once(self, ctype: str, stem: str, text: str) -> str:
+        """The name of a value that never changes, computed at the start of the role."""
+        if text not in self._once:
+            self._once[text] = self.out.temp(stem)
+            self._declared.append(f"{ctype} {self._once[text]} = {text};")
+        return self._once[text]
+
+    def inverse(self, expr: Expr) -> str | None:
+        """The name of the inverse (see `quotient` in prelude.py) of a divisor that never changes and is not negative.
+
+        Not for a role on one lane: it has time to divide, and few registers.
+        """
+        text = self._unchanging(expr) if self.scalars.natural(expr) and not self.single else None
+        return None if text is None else self.once("const unsigned", "inverse", f"cuir::inverse({strip(text)})")
+
+    def _unchanging(self, expr: Expr) -> str | None:
+        """The text of an i32 scalar of dims, scalar parameters and names bound once to such, in their terms."""
+        checked = self.kernel.checked
+        if isinstance(expr, Name):
+            if expr.id not in self.role.locals:
+                return self.scalars.scalar(expr) if expr.id != self.role.index else None
+            found = self.facts.definitions.get(expr.id, [])
+            return self._unchanging(found[0].value) if len(found) == 1 and isinstance(found[0], Assign) else None
+        if isinstance(expr, Literal):
+            return self.scalars.scalar(expr)
+        op, args = operation(checked, expr)
+        if op not in UNCHANGING or any(checked.type_of(a) != Scalar(I32) for a in args):
+            return None
+        texts = {id(a): self._unchanging(a) for a in args}
+        if any(t is None for t in texts.values()):
+            return None
+        return self.scalars.apply(op, args, expr, lambda e: texts[id(e)])  # type: ignore[arg-type,return-value]
 
     # ---- lookups
     def call(self, expr: Expr) -> BoundCall:
@@ -91,7 +128,9 @@ class RoleEmitter:
             self.out.line(f"const int row = {first}, col = 2 * (lane % 4);  // of this thread's first element in a tile")
         if self.role.index and self.role.index in used:
             self.out.line(f"const int {identifier(self.role.index)} = {self.kernel.worker_index(self.role)};")
+        first_statement = len(self.out.lines)
         self.block(self.role.body)
+        self.out.insert(first_statement, list(self._declared))
         if any(c.op.name == "store_async" for c in (self.call(x) for x in calls(self.kernel.checked, self.role.body))):
             self.out.line(f"{self.first_lane}cute::tma_store_wait<0>();  // shared memory is read before the CTA ends")
 

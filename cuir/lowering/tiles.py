@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
-from ..types import BOOL, I32, Scalar, TileType
+from ..types import BOOL, F32, I32, Scalar, TileType
+from .affine import Affine, affine
 from .analysis import linear
-from .flat import called, operation, subexpressions
+from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, shape_of
 from .registry import emitter
@@ -52,6 +53,7 @@ class Tiles:
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
         self.conditions: dict[str, Condition] = {}
         self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
+        self.anchor: str | None = None  # an array that the current statement reads
         self._making: set[int] = set()  # expressions whose arrays are being filled
         self.whole: dict[str, str] = {}  # late sums that the current statement has summed over the quad
 
@@ -155,6 +157,8 @@ class Tiles:
         if op == "gather":
             assert isinstance(expr, Subscript)
             return self.role.views.gather(expr, lambda e: self.element(e, at, shape))
+        if op in ("+", "-", "*", "neg") and t.dtype == F32 and (line := affine(self, expr)) is not None and line.slope:
+            return self.affine_text(line, at)
         if op in ("zeros", "full"):
             bound = self.checked.call(expr).args  # type: ignore[arg-type]
             return self.uniform(bound["value"]) if "value" in bound else "0" if t.dtype == I32 else "0.f"
@@ -215,6 +219,11 @@ class Tiles:
             if value.slope != 1
             else f"({base} + float({at.col}))"
         )
+
+    def affine_text(self, line: Affine, at: At) -> str:
+        slope = line.slope if self.anchor is None else f"cuir::after({strip(line.slope)}, {self.anchor}[0])"
+        # a call: the compiler would take the products, which never change, out of loops and run out of registers
+        return f"fmaf({self.hoist('float', (slope,), at)}, float({at.col}), {self.hoist('float', line.rows, at)})"
 
     def hoist(self, ctype: str, texts: tuple[str, ...], at: At) -> str:
         """Texts that depend on the row alone, computed before the loop; the text to read them by."""
@@ -408,6 +417,7 @@ class Tiles:
         assert isinstance(t, TileType)
         target, s, frag = identifier(name), self.storage(name), self.role.fragment(t)
         self.whole = {}
+        self.anchor = next((identifier(n) for n in sorted(names(value)) if self._is_array(n)), None)
         self.sums.pop(name, None)
         if s.kind == "condition":
             self.conditions[name] = self.settled(self.condition(value, shape_of(t)), shape_of(t))
@@ -430,6 +440,10 @@ class Tiles:
         else:
             self.into(target, value, t)
         self.whole = {}
+
+    def _is_array(self, name: str) -> bool:
+        t = self.role.role.locals.get(name)
+        return isinstance(t, TileType) and shape_of(t) == "full" and self.storage(name).ctype == "float"
 
     def _summed_later(self, name: str, following: tuple[Stmt, ...]) -> bool:
         """Whether row_sum(name) stands in a later statement of this block, before name is bound again or a loop or branch begins."""
@@ -495,8 +509,5 @@ class Tiles:
 
     def costly(self, expr: Expr) -> bool:
         """Whether an expression takes the unit of exponentials and reciprocals."""
-        return any(
-            operation(self.checked, e)[0] in COSTLY
-            for e in subexpressions(expr)
-            if not isinstance(e, (Name, Literal)) and id(e) in self.checked.types
-        )  # type: ignore[arg-type]
+        parts = [e for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and id(e) in self.checked.types]
+        return any(operation(self.checked, e)[0] in COSTLY for e in parts)  # type: ignore[arg-type]

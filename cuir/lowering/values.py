@@ -36,6 +36,7 @@ class Operation:
     dtype: DType  # of the operands (of the second for `where` and `ifexp`)
     result: DType
     natural: Callable[[Expr], bool]  # certainly not negative
+    inverse: Callable[[Expr], str | None]  # of a divisor that never changes
 
     def rounded(self, text: str) -> str:
         """A result rounded to the dtype. Halves are computed in f32: one rounding more changes no result of one operation."""
@@ -71,6 +72,7 @@ class Scalars:
 
     kernel: KernelEmitter
     natural_names: set[str] = field(default_factory=set)
+    inverse: Callable[[Expr], str | None] = lambda _: None
 
     def natural(self, expr: Expr) -> bool:
         return natural(self.kernel.checked, expr, self.natural_names)
@@ -105,7 +107,7 @@ class Scalars:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op}` here", expr.span)
         values = [a for a in args if isinstance(self.kernel.checked.types.get(id(a)), (Scalar, TileType))]
         first = values[1] if op in ("where", "ifexp") else values[0]
-        return str(emit(Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural), *map(text, values)))
+        return str(emit(Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse), *map(text, values)))
 
     # ---- elements of tensors
     def element(self, expr: Subscript, text: Callable[[Expr], str]) -> str:

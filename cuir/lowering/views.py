@@ -23,6 +23,7 @@ class SharedRef:
     alloc: SharedAlloc
     address: str  # bytes, in the shared window
     offset: str  # bytes from the start of the CTA's arrays
+    within: str  # bytes from the start of the array
     rows: int  # of memory: before .T
     cols: int
     transposed: bool
@@ -89,7 +90,7 @@ class Views:
         parts = list(view.parts)
         if alloc.panelled and alloc.rows % 8:
             raise unsupported(f"`{alloc.name}` has stages of {alloc.rows} rows; swizzled panels hold multiples of 8", alloc.span)
-        address = _Sum(alloc.offset)
+        address = _Sum(0)
         stage_bytes = alloc.rows * alloc.row_bytes
         stride = stage_bytes
         for part, dim in reversed(list(zip(parts[:-2], alloc.dims[:-2], strict=True))):
@@ -111,8 +112,10 @@ class Views:
                 self._panel(address, last.start, alloc)
             else:
                 self._scaled(address, last.start, alloc.dtype.itemsize)
+        within = address.text()
+        address.add(alloc.offset)
         offset = address.text()
-        return SharedRef(alloc, f"smem_address + {offset}", offset, rows, last.size or alloc.dims[-1], view.transposed)
+        return SharedRef(alloc, f"smem_address + {offset}", offset, within, rows, last.size or alloc.dims[-1], view.transposed)
 
     def _scaled(self, total: _Sum, index: Expr, factor: int) -> None:
         if isinstance(index, Literal):

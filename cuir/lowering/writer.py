@@ -186,5 +186,10 @@ class Writer:
         self._temps += 1
         return f"{stem}__{self._temps}"
 
+    def insert(self, at: int, lines: list[str]) -> None:
+        """Lines that belong to no statement, before line `at`."""
+        self.lines[at:at] = ["  " * self.depth + line for line in lines]
+        self.spans[at:at] = [None] * len(lines)
+
     def text(self) -> str:
         return "\n".join(self.lines) + "\n"

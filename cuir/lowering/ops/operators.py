@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...types import BOOL
 from ..registry import emits
-from ..values import Operation
+from ..values import Operation, strip
 
 
 def _shift(value: int | None) -> int | None:
@@ -37,8 +37,15 @@ def floor_divide(cx: Operation, x: str, y: str) -> str:
     if (shift := _shift(cx.constant(1))) is not None:
         return f"({x} >> {shift})" if shift else x
     if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
-        return f"({x} / {y})"
+        return _quotient(cx, "/", x, y)
     return f"cuir::floordiv({x}, {y})"
+
+
+def _quotient(cx: Operation, sign: str, x: str, y: str) -> str:
+    """x / y or x % y of naturals: unsigned, and by a product if the divisor never changes."""
+    if cx.constant(1) is None and (inverse := cx.inverse(cx.args[1])):
+        return f"cuir::{'quotient' if sign == '/' else 'remainder'}({strip(x)}, {strip(y)}, {inverse})"
+    return f"int(unsigned({strip(x)}) {sign} unsigned({strip(y)}))"
 
 
 @emits("%", "value")
@@ -46,7 +53,7 @@ def floor_modulo(cx: Operation, x: str, y: str) -> str:
     if _shift(cx.constant(1)) is not None:
         return f"({x} & {int(y) - 1})"
     if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
-        return f"({x} % {y})"
+        return _quotient(cx, "%", x, y)
     return f"cuir::floormod({x}, {y})"
 
 
@@ -57,7 +64,7 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
     if (shift := _shift(value)) is not None:
         return f"({up} >> {shift})" if shift else x
     if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
-        return f"({up} / {y})"
+        return _quotient(cx, "/", up, y)
     return f"cuir::floordiv({up}, {y})"
 
 
