@@ -64,7 +64,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A cubin with the lowered kernel that it was made from."""
+    """A cubin (for sm_80: a fatbin, see `target`) with the lowered kernel that it was made from."""
 
     cuda: Cuda
     cubin: bytes
@@ -113,7 +113,7 @@ def compile_cuda(cuda: Cuda) -> Compiled:
     Without nvcc a cached cubin of the same text, architecture and flags serves, whichever compiler made it.
     Raises CuirError U503, U504 (nothing to compile with) or L010 (the compiler refuses the text: a fault of the lowering).
     """
-    key = hashlib.sha256("\n".join([cuda.source, cuda.arch, *FLAGS]).encode()).hexdigest()[:32]
+    key = hashlib.sha256("\n".join([cuda.source, *target(cuda.arch), *FLAGS]).encode()).hexdigest()[:32]
     folder = cache_dir()
     try:
         nvcc = find_nvcc()
@@ -160,6 +160,16 @@ def _compile(cuda: Cuda, nvcc: str, version: str) -> Compiled:
     return Compiled(cuda, cubin, _resources(cuda, cubin, log, time.perf_counter() - start, version))
 
 
+def target(arch: str) -> tuple[str, str, str]:
+    """What nvcc makes for a kernel's architecture: the form of its output, the virtual architecture, and the option that names the real ones.
+
+    Code for sm_90a runs on nothing else. Code for sm_80 runs on 8.x alone, so a kernel for it comes with code for Hopper, and with PTX for what follows.
+    """
+    if arch == "sm_80":
+        return "fatbin", "compute_80", "-code=sm_80,sm_90,compute_80"
+    return "cubin", arch.replace("sm_", "compute_"), f"-code={arch}"
+
+
 def _has_pycuda() -> bool:
     """PyCUDA compiles where it is installed and a GPU is there; it runs the same nvcc on the same text."""
     import torch
@@ -174,30 +184,22 @@ def _by_pycuda(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
+            form, arch, codes = target(cuda.arch)
             cubin = pycuda_compile(
-                cuda.source, nvcc=nvcc, options=list(FLAGS), arch=cuda.arch, no_extern_c=True, include_dirs=[include_dir()], cache_dir=False
-            )
+                cuda.source, nvcc=nvcc, options=[*FLAGS, codes], arch=arch, no_extern_c=True, include_dirs=[include_dir()], cache_dir=False,
+                target=form,
+            )  # fmt: skip
         except CompileError as error:
             raise _refused(cuda, str(error)) from None
     return bytes(cubin), "\n".join(str(w.message) for w in said)
 
 
 def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
-    number = cuda.arch.removeprefix("sm_")
+    form, arch, codes = target(cuda.arch)
     with tempfile.TemporaryDirectory() as folder:
-        source, out = Path(folder) / f"{cuda.name}.cu", Path(folder) / "kernel.cubin"
+        source, out = Path(folder) / f"{cuda.name}.cu", Path(folder) / f"kernel.{form}"
         source.write_text(cuda.source, encoding="utf-8")
-        command = [
-            nvcc,
-            "-cubin",
-            f"-gencode=arch=compute_{number},code=sm_{number}",
-            *FLAGS,
-            "-I",
-            include_dir(),
-            "-o",
-            str(out),
-            str(source),
-        ]
+        command = [nvcc, f"-{form}", f"-arch={arch}", codes, *FLAGS, "-I", include_dir(), "-o", str(out), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise _refused(cuda, (done.stdout + done.stderr).replace(folder + os.sep, ""))
