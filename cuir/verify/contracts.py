@@ -47,19 +47,26 @@ class Problem:
 
 
 def check_contracts(
-    program: Program, kernel: Kernel, spec: Specification | None, problems: Iterable[Problem], consts: Mapping[str, Value] | None = None
+    program: Program,
+    kernel: Kernel,
+    spec: Specification | None,
+    problems: Iterable[Problem],
+    consts: Mapping[str, Value] | None = None,
+    changed: Mapping[str, int] | None = None,
 ) -> int:
     """Enumerates the contracts; returns how many pairs were looked at. Raises CuirError with the first violation of each kind, codes V101-V108.
 
-    spec: adds the comparison of `keep` with the mask that the specification gives.
+    spec: adds the comparison of `keep` with the mask that the specification gives. changed: other values for captured numbers; `keep` is then taken
+    as it is, and the blocks must fit it.
     """
     sink, pairs = Sink(), 0
     seen: set[str] = set()
     for problem in problems:
-        for code, message, span, hint in _violations(program, kernel, spec, problem, dict(consts or {})):
+        for code, message, span, hint in _violations(program, kernel, spec, problem, dict(consts or {}), changed or {}):
             if code not in seen:
                 seen.add(code)
-                sink.error(code, message, span, hint, [(f"found for {problem}", None)])
+                others = "".join(f", {n} = {v}" for n, v in (changed or {}).items())
+                sink.error(code, message, span, hint, [(f"found for {problem}{others}", None)])
         pairs += problem.lengths.M * problem.lengths.N
     sink.stop_if_any()
     return pairs
@@ -74,17 +81,17 @@ Violation = tuple[str, str, Span, str | None]
 
 
 def _violations(
-    program: Program, kernel: Kernel, spec: Specification | None, problem: Problem, consts: dict[str, Value]
+    program: Program, kernel: Kernel, spec: Specification | None, problem: Problem, consts: dict[str, Value], changed: Mapping[str, int]
 ) -> Iterator[Violation]:
     at = problem.lengths
     dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
     captured = captured_arguments(program, kernel, spec, at) if spec is not None else {}
-    names = kernel_names(kernel, dims, {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}, {"scale": 0.125, **captured})
+    names = kernel_names(kernel, dims, {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}, {"scale": 0.125, **captured, **changed})
     run = Evaluator(program, names)
     yield from _tile(program, kernel, run, problem)
     for b, h in itertools.product(range(at.B), range(at.H)):
         keep = _kept(run, b, h, at)
-        if spec is not None:
+        if spec is not None and not changed:
             yield from _agrees(program, keep, spec, at, b, h)
         yield from _blocks(program, run, keep, problem, b, h)
         yield from _score(program, run, keep, problem, b, h)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import Program
 from ..spec import Lengths, Specification
+from ..transfer.splice import STANDARD
 from ..transfer.trace import captured_integers
-from ..types import BF16, F16, DType
-from .contracts import check_contracts, has_splice_points, problems_for
+from ..types import BF16, F16, I32, DType
+from .contracts import Problem, check_contracts, has_splice_points, problems_for
 from .mask import check_mask, readout_lengths
 from .numeric import check_numbers
 from .problems import Case, cases, require_attention
@@ -118,6 +120,12 @@ class _Verification:
             problems = problems_for(self.spec, *tile, self.level)
             pairs = check_contracts(self.program, checked.origin, self.spec, problems, checked.consts)
             stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated"
+            numbers = [p.name for p in checked.scalars if p.dtype == I32 and p.name not in STANDARD]
+            few = [Problem(Lengths(1, 1, 1, M, N), 16, 8) for M, N in ((61, 61), (40, 70), (70, 40))]
+            for name, value in itertools.product(numbers, (1, 6, 45)):
+                check_contracts(self.program, checked.origin, self.spec, few, checked.consts, {name: value})
+            if numbers:
+                stage.reason += f", other values of {', '.join(numbers)} too"
 
     def tile(self, checked: Checked) -> tuple[int, int]:
         """Queries and keys of a tile."""

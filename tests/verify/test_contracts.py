@@ -125,3 +125,16 @@ def test_differences_that_are_not_off_by_one() -> None:
 
 def test_splice_points_are_recognised() -> None:
     assert has_splice_points(parse(CAUSAL)) and not has_splice_points(parse(CAUSAL.replace("kv_block", "kv_blok")))
+
+
+def test_text_made_for_one_value_of_a_captured_number_is_found() -> None:
+    """The number of the specification passes; the kernel says that it takes any."""
+    spec = variant("prefix_lm")
+    text = transfer(parse(CAUSAL), spec).text.replace("max(prefix, m * BM + 1) // BN", "max(256, m * BM + 1) // BN")
+    program = parse(text)
+    kernel = program.kernels()["flash_fwd"]
+    check_contracts(program, kernel, spec, [SMALL])
+    with pytest.raises(CuirError) as caught:
+        check_contracts(program, kernel, spec, [SMALL], changed={"prefix": 6})
+    d = caught.value.diagnostics[0]
+    assert d.code == "V102" and "prefix = 6" in d.notes[0].message

@@ -7,6 +7,8 @@ from importlib.resources import files
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import corpus
 from cuir.check import check
@@ -206,6 +208,32 @@ def test_extreme_inputs_pass_in_both_dtypes(kind: str, dtype: object) -> None:
     checked = check(program, None, {"T": dtype, "D": 64})  # type: ignore[dict-item]
     found = check_numbers(program, checked, spec, Case("extreme", Lengths(1, 2, 1, 70, 150), kind))  # type: ignore[arg-type]
     assert found.error <= 1.2 * found.yardstick + 1e-2
+
+
+BOUNDS = ["k <= q", "k < 70", "q - k < 33", "k >= q - 90", "(k + q) % 3 > 0", "abs(q - k) <= w", "q < 40", "k >= w"]
+SCORES = ["s", "s * 0.5 + 0.1 * (k - q)", "w * tanh(s / w)", "where(k == q, s + 1.0, s)", "s - (h + 1) * 0.01 * abs(q - k)"]
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.sampled_from(BOUNDS), min_size=1, max_size=3),
+    st.sampled_from(["&", "|"]),
+    st.sampled_from(SCORES),
+    st.integers(1, 130),
+    st.integers(1, 170),
+)
+def test_random_variants_compute_what_they_say(bounds: list[str], joint: str, score: str, M: int, N: int) -> None:
+    """From the user's function to the running kernel: mask and score drawn, queries without keys among them."""
+    mask, rule, w = compile(f" {joint} ".join(f"({b})" for b in bounds), "mask", "eval"), compile(score, "score", "eval"), 20
+    known = {"abs": abs, "tanh": torch.tanh, "where": torch.where}
+    spec = Specification(
+        "drawn",
+        lambda b, h, q, k, *, w: eval(mask, {**known, "q": q, "k": k, "w": w}),
+        lambda s, b, h, q, k, *, w: eval(rule, {**known, "s": s, "h": h, "q": q, "k": k, "w": w}),
+        {"w": w},
+    )
+    program = transfer(parse(PLAIN), spec).program
+    check_numbers(program, check(program, None, CONSTS), spec, Case("drawn", Lengths(1, 2, 1, M, N)))
 
 
 # ---- schedules
