@@ -138,18 +138,17 @@ def chosen_grid(count: int) -> int:
 
 def _read_tensors(checked: Checked) -> set[str]:
     """Names of tensors that the kernel reads somewhere: roots of places other than the targets of stores."""
-    found: set[str] = set()
     names = {p.name for p in checked.tensors}
-    for role in checked.roles:
-        for stmt in role.body:
-            targets = set()
-            for n in walk(stmt):
-                bound = checked.calls.get(id(n))
-                if bound is not None:
-                    for access in bound.op.effects.accesses:
-                        root = root_name(bound.args[access.arg]) if access.arg in bound.args else None
-                        if root in names and access.mode == "read":
-                            found.add(root)
-                        targets.add(id(bound.args.get(access.arg)))
-            found |= {root for n in walk(stmt) if isinstance(n, Subscript) and id(n) not in targets and (root := root_name(n)) in names}
-    return found
+    found: set[str] = set()
+    targets: set[int] = set()  # places that a call accesses, and says how
+    for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):  # parents come first
+        bound = checked.calls.get(id(node))
+        if bound is not None:
+            for access in bound.op.effects.accesses:
+                place = bound.args.get(access.arg)
+                targets.add(id(place))
+                if place is not None and access.mode == "read":
+                    found.add(root_name(place) or "")
+        elif isinstance(node, Subscript) and id(node) not in targets:
+            found.add(root_name(node) or "")
+    return found & names

@@ -1,6 +1,6 @@
 """A recording of what workers and engines did over logical time, for Chrome's or Perfetto's viewer and for pictures. Never changes a run.
 
-Cost model, in cycles of a multiprocessor of an H200 (NVIDIA's tuning guide and programming guide give the rates): a product takes R*C*K / 4096 on the one tensor core;
+Cost model, in cycles of a multiprocessor of an H200 (NVIDIA's tuning guide and programming guide give the rates): a product takes R*C*K / 2048 (multiply-adds) on the tensor cores;
 a bulk copy takes 600 and its bytes / 32 on the copy engine; elementwise work on a tile takes elements / 128 an operation, exp2, log2 and tanh elements / 16.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .agents import Copy, Product, Store
     from .machine import Machine, Worker
 
-PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 4096, 32, 600, 128, 16
+PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 2048, 32, 600, 128, 16
 _SPECIAL = ("exp2", "log2", "tanh")
 _ELSEWHERE = ("mma", "mma_async", "mma_wait", "load", "store", "zeros", "full", "rows", "cols")
 
@@ -126,19 +126,25 @@ def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float |
     events = [e for e in trace.events if e.start + e.length > start and (stop is None or e.start < stop)]
     engines = ("tensor core", "copy engine")
     tracks = sorted({e.track for e in events}, key=lambda t: (t in engines, t))
+    end = stop if stop is not None else max((e.start + e.length for e in events), default=1.0)
+    shown = {e.kind for e in events}
     figure, axes = pyplot.subplots(figsize=(14, 0.6 * len(tracks) + 1.4))
     for e in events:
         y = tracks.index(e.track)
         axes.barh(y, e.length, left=e.start, height=0.8, color=_COLORS[e.kind], edgecolor="white", linewidth=0.4)
-        if e.kind == "wait" and e.length > 150:
+        if e.kind == "wait" and e.length > 0.035 * (end - start):  # room for its name
             axes.text(e.start + e.length / 2, y, e.name.removeprefix("wait "), ha="center", va="center", fontsize=6, clip_on=True)
     axes.set_yticks(range(len(tracks)), tracks)
     axes.invert_yaxis()
-    axes.set_xlim(start, stop if stop is not None else max((e.start + e.length for e in events), default=1.0))
+    axes.set_xlim(start, end)
     axes.set_xlabel("cycles of the interpreter's cost model")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(
-        handles=[Patch(color=c, label=k) for k, c in _COLORS.items()], ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False
+        handles=[Patch(color=c, label=k) for k, c in _COLORS.items() if k in shown],
+        ncols=5,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        frameon=False,
     )
     figure.tight_layout()
     figure.savefig(path, dpi=160)
