@@ -12,12 +12,12 @@ import cuir
 from cuir.interp import Trace, plot_trace
 from cuir.types import F16
 
-HEADS, LENGTH, DIM = 2, 512, 128
-START, STOP = 0.0, 14000.0  # cycles shown
+HEADS, LENGTH, DIM = 1, 1024, 128
+START, STOP = 0.0, 17200.0  # cycles shown
 
 
 def record() -> Trace:
-    """One CTA at work on two heads of causal attention."""
+    """One CTA at work on a head of causal attention, longest row of tiles first."""
     program = cuir.parse((files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
     checked = cuir.check(program, consts={"T": F16, "D": DIM, "PINGPONG": True})
     q, k, v = (torch.randn(1, HEADS, LENGTH, DIM).to(torch.float16) for _ in range(3))
