@@ -253,10 +253,8 @@ class _Job:
             except CuirError as error:
                 if demand == "yes" or not _absent(error):
                     raise
-                step.status, step.detail = "skipped", "no nvcc on this machine"
-                self.report.missing.append(
-                    "nvcc (a CUDA toolkit, 12.3 or newer) would add the cubin and the resource report: registers, spills, shared memory"
-                )
+                step.status, step.detail = "skipped", error.diagnostics[0].message
+                self.report.missing.append(f"{step.detail}: it would add the cubin and the resource report; {error.diagnostics[0].hint}")
                 return
             self.report.resources = compiled.resources.as_json()
             self.write(f"{self.spec.name}.cubin", compiled.cubin)

@@ -61,7 +61,7 @@ def test_bridge_takes_your_own_specification_and_says_what_is_missing(
     Path("mine.py").write_text("def mine(b, h, q_idx, kv_idx, *, prefix=256):\n    return (kv_idx < prefix) | (kv_idx <= q_idx)\n")
     shown = cuir("bridge", "mine.py:mine", "-p", "prefix=70", *SMALL)
     assert shown.code == 0 and "mine: verified" in shown.out
-    assert "nvcc (a CUDA toolkit" in shown.out and "a Hopper GPU" in shown.out
+    assert "nvcc is needed to compile" in shown.out and "CUDA toolkit" in shown.out and "a Hopper GPU" in shown.out
     assert "left out" in shown.err and (tmp_path / "out" / "mine" / "mine.cuir").is_file()
 
 
