@@ -321,3 +321,22 @@ def _bool(x: Any) -> Proxy:
 @handles("type_as")
 def _type_as(x: Any, y: Any) -> Proxy:
     return to(lift(x), lift(y).dtype)
+
+
+def _filled(default: float) -> Handler:
+    """A new scalar like another: `b.new_ones((), dtype=torch.bool)` in FlexAttention's and_masks."""
+
+    def handle(x: Any, *args: Any, dtype: torch.dtype | None = None, fill_value: Any = None, **kwargs: Any) -> Proxy:
+        sizes = [a for a in args if isinstance(a, (tuple, list, torch.Size))]
+        if any(len(s) for s in sizes):
+            refuse("a mod works on one score: new tensors have no dims", "size ()")
+        values = [a for a in args if isinstance(a, (bool, int, float, Proxy))]
+        value = fill_value if fill_value is not None else values[0] if values else default
+        return to(lift(value), _DTYPES[dtype] if dtype in _DTYPES else lift(x).dtype)
+
+    return handle
+
+
+handles("new_ones", "ones_like")(_filled(1))
+handles("new_zeros", "zeros_like")(_filled(0))
+handles("new_full", "full_like")(_filled(0))

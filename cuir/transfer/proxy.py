@@ -63,6 +63,7 @@ class Proxy:
     pins: set[str] | None = None
     core: Any = None  # of a product `core * factor` in f32 whose factor is the same in the whole block
     factor: Proxy | None = None
+    size: int = 1  # of the expression, written out
 
     # ---- what Python asks of a value
     def _known(self, what: str) -> int | float | bool:
@@ -259,6 +260,7 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
 # ---- operations
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
+MAX_SIZE = 2000
 
 
 def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -270,9 +272,16 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if handler is None:
         refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
     try:
-        return handler(*args, **kwargs)
+        found = handler(*args, **kwargs)
     except TypeError as error:
         refuse(f"`{name}`: {error}")
+    found.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
+    if found.size > MAX_SIZE:
+        refuse(
+            f"the expression has more than {MAX_SIZE} operations when written out",
+            "a kernel evaluates it for every pair of query and key: make it simpler",
+        )
+    return found
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:

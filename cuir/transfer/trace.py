@@ -199,8 +199,8 @@ class _Tracer:
 
     def function(self, value: Any) -> Any:
         """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured."""
-        if isinstance(value, types.MethodType) or not isinstance(value, types.FunctionType) or value.__code__.co_filename.startswith(_OWN):
-            return value
+        if not isinstance(value, types.FunctionType) or (value.__code__.co_filename.startswith(_OWN) and not value.__closure__):
+            return value  # but FlexAttention's and_masks(...) closes over the user's mods
         if id(value) in self.lifted:
             return self.lifted[id(value)]
         self.alive.append(value)

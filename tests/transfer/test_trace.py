@@ -172,6 +172,17 @@ def test_combined_masks_as_in_attention_gym() -> None:
     assert [p.name for p in traced.parameters] == ["size"]
 
 
+def test_combinations_of_flex_attention() -> None:
+    from torch.nn.attention.flex_attention import and_masks, noop_mask, or_masks
+
+    size = 7
+    mask = or_masks(and_masks(lambda b, h, q, k: k <= q, lambda b, h, q, k: q - k <= size), lambda b, h, q, k: k == 0)
+    traced = trace(Specification("flex", mask))
+    assert traced.keep is not None and show(traced.keep) == "(k <= q) & (q - k <= size) | (k == 0)"
+    assert [p.name for p in traced.parameters] == ["size"]
+    assert trace(Specification("all", noop_mask)).keep is None
+
+
 def test_partials_defaults_and_the_lengths() -> None:
     def mod(b: Any, h: Any, q: Any, k: Any, *, M: int, N: int, window: int = 4) -> Any:
         return q + (N - M) - k <= window
@@ -241,6 +252,15 @@ def test_whole_tensors_are_refused() -> None:
     refused("X120", lambda s, b, h, q, k: s + table[h], "s + table[h]", "1 of 2 indices")
     refused("X120", lambda s, b, h, q, k: s + table[h, k, 0], "table[h, k, 0]", "2 dims")
     refused("X120", lambda s, b, h, q, k: s + table[s, k], "table[s, k]", "indexed by integers")
+
+
+def test_expressions_that_explode_are_refused() -> None:
+    def mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        for _ in range(40):
+            s = s * s + s
+        return s
+
+    refused("X120", mod, "s * s", "more than 2000 operations")
 
 
 def test_failures_of_the_mod_keep_their_place() -> None:
