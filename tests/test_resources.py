@@ -1,0 +1,64 @@
+"""Layout of shared memory and of warps: no two arrays overlap, alignment, aliasing, packing of roles."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuir.check import check
+from cuir.diagnostics import CuirError
+from cuir.parser import parse
+from cuir.targets import register_pool
+
+BODY = '    with role("all", warps=1):\n        x = 1\n'
+
+
+def allocate(lines: list[str]) -> dict[str, tuple[int, int, bool]]:
+    text = '@kernel(arch="sm_90a")\ndef k(X: Global[f32, M]):\n' + "".join(f"    {line}\n" for line in lines) + BODY
+    return {a.name: (a.offset, a.nbytes, a.panelled) for a in check(parse(text)).shared.values()}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["f16", "f32", "i32"]), st.sampled_from([8, 16, 64]), st.sampled_from([1, 3, 8, 32, 64, 128])),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_arrays_lie_apart_and_aligned(arrays: list[tuple[str, int, int]]) -> None:
+    found = allocate([f"a{i} = shared({d}, [{r}, {c}])" for i, (d, r, c) in enumerate(arrays)])
+    spans = sorted((offset, offset + size) for offset, size, _ in found.values())
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    assert all(offset % (1024 if panelled else 16) == 0 for offset, _, panelled in found.values())
+
+
+def test_over_shares_bytes() -> None:
+    found = allocate(["a = shared(f16, [2, 64, 64])", "b = shared(f16, [64, 64], over=a)", "c = shared(f16, [8, 64])"])
+    assert found["b"][0] == found["a"][0] and found["c"][0] >= found["a"][1]
+
+
+@pytest.mark.parametrize("line", ["b = shared(f16, [128, 64], over=a)", "b = shared(f16, [8, 64], over=c)"])
+def test_over_must_fit(line: str) -> None:
+    with pytest.raises(CuirError, match="M304"):
+        allocate(["a = shared(f16, [64, 64])", "d = shared(i32, [4])", "c = shared(i32, [8, 40])", line])
+
+
+def test_roles_of_warps_share_a_warpgroup_while_they_agree() -> None:
+    text = '@kernel(arch="sm_90a")\ndef k(X: Global[f32, M]):\n'
+    for name, size in (
+        ("a", "warps=1, registers=40"),
+        ("b", "warps=3, registers=40"),
+        ("c", "warps=1, registers=40"),
+        ("d", "warpgroups=2, registers=160"),
+    ):
+        text += f'    with role("{name}", {size}):\n        x = 1\n'
+    checked = check(parse(text))
+    assert [(r.warpgroup, r.warp) for r in checked.roles] == [(0, 0), (0, 1), (1, 0), (2, 0)] and checked.warpgroups == 4
+
+
+@pytest.mark.parametrize(("threads", "each"), [(384, 168), (512, 128), (128, 255), (256, 255), (1024, 64)])
+def test_register_pool_is_what_a_cta_is_launched_with(threads: int, each: int) -> None:
+    assert register_pool(threads) == each * threads
