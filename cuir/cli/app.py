@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -187,17 +186,6 @@ def _register_jobs() -> None:
     app.command()(jobs.lower)
     app.command()(jobs.run)
     app.command()(jobs.bridge)
-
-
-def existing_folder(path: Path) -> Path:
-    """The folder, made if it is not there. Raises CuirError."""
-    from ..diagnostics import CuirError
-
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CuirError.of("U108", f"cannot make the folder {path}: {error.strerror}", hint="name another with --out") from None
-    return path
 
 
 _register_jobs()

@@ -101,3 +101,12 @@ def read_variant(name: str, parameters: Iterable[str]) -> Specification:
             "U102", f"there is no variant `{name}`", hint=f"{suggestion(name, known, 'there are')}; your own: file.py:function"
         )
     return as_specification(corpus.variant(name), name, given)
+
+
+def output_folder(path: Path) -> Path:
+    """The folder, made if it is not there. Raises CuirError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot make the folder {path}: {error.strerror}", hint="name another with --out") from None
+    return path

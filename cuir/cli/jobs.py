@@ -50,19 +50,18 @@ def bridge(
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
     from ..bridge import attention_consts
     from ..bridge import bridge as run_bridge
-    from .app import existing_folder
-    from .inputs import read_consts, read_program, read_variant
+    from .inputs import output_folder, read_consts, read_program, read_variant
     from .progress import Steps
     from .report import print_bridge
 
     _one_thread()
-    consts = attention_consts(dtype, head_dim) | read_consts(const or ())
+    effort, consts = _level(level), attention_consts(dtype, head_dim) | read_consts(const or ())
     specification = read_variant(variant, param or ())
     program = read_program(origin)
-    folder = existing_folder(out if out is not None else Path("out") / specification.name)
+    folder = output_folder(out if out is not None else Path("out") / specification.name)
     demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
     with Steps(f"{origin} -> {specification.name}  ({dtype}, head dim {head_dim})", quiet=as_json) as steps:
-        report = run_bridge(specification, program, kernel=kernel, consts=consts, level=_level(level), out=folder,
+        report = run_bridge(specification, program, kernel=kernel, consts=consts, level=effort, out=folder,
                             compile=demand[compile], run=demand[run], progress=steps)  # fmt: skip
     if as_json:
         print_json(report.as_json())
@@ -87,7 +86,7 @@ def verify(
     from .report import print_verification
 
     _one_thread()
-    consts = attention_consts(dtype, head_dim) | read_consts(const or ())
+    effort, consts = _level(level), attention_consts(dtype, head_dim) | read_consts(const or ())
     if against is None:
         specification = read_variant(target, param or ())
         program = transfer(read_program(origin), specification).program
@@ -101,7 +100,7 @@ def verify(
             steps(step)
 
         tell("")
-        report = run_verify(program, specification, kernel=kernel, consts=consts, level=_level(level), progress=tell)
+        report = run_verify(program, specification, kernel=kernel, consts=consts, level=effort, progress=tell)
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)

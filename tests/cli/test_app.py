@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cuir import parse, show
+from cuir import parse, reference, show
 from cuir.cli import run as run_command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -127,7 +127,7 @@ def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     def broken(*_: object) -> None:
         raise RuntimeError("boom\nmore")
 
-    monkeypatch.setattr(sys.modules["cuir.reference"], "entries", broken)
+    monkeypatch.setattr(reference, "entries", broken)
     monkeypatch.delenv("CUIR_DEBUG", raising=False)
     assert run_command(["ops"]) == 70
     err = capsys.readouterr().err
