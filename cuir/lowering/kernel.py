@@ -15,7 +15,7 @@ from ..views import Range, root_name, view_of
 from .flat import statements
 from .prelude import HEADERS, HEADERS_90, render
 from .role import RoleEmitter, single_lane
-from .values import CTYPE, MEMORY, Scalars, strip
+from .values import CTYPE, MEMORY, Scalars, strip, summand
 from .writer import Writer, identifier
 
 WARPS = 4  # of a warpgroup
@@ -121,7 +121,7 @@ class KernelEmitter:
             f"{strip(x)} * {ident}_stride{i}" if " " not in strip(x) else f"({strip(x)}) * {ident}_stride{i}"
             for i, x in enumerate(indices[:-1])
         ]
-        return " + ".join([*parts, strip(indices[-1])])
+        return " + ".join([*parts, summand(indices[-1])])
 
     def inside(self, tensor: str, indices: list[str]) -> str:
         """A condition that indices lie in the tensor."""

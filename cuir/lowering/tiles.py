@@ -254,6 +254,8 @@ class Tiles:
             s = self.storage(expr.id)
             return self.named_linear(expr.id) if s.kind == "linear" else None
         op, args = operation(self.checked, expr)
+        if shape == "one" and op in ("rows", "cols"):
+            return Linear(("0",), 0)
         if op == "rows":
             return Linear(tuple(f"(row + {frag.row_offset(r)})" if frag.row_offset(r) else "row" for r in range(frag.row_values)), 0)
         if op == "cols":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -64,6 +65,12 @@ def strip(text: str) -> str:
         if depth == 0 and i < len(text) - 1:
             return text
     return text[1:-1]
+
+
+def summand(text: str) -> str:
+    """The text as a summand: in parentheses unless it is a sum of products itself."""
+    text = strip(text)
+    return text if re.fullmatch(r"[\w\s+*\[\]]*", text) else f"({text})"
 
 
 @dataclass

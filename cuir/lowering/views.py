@@ -10,7 +10,7 @@ from ..checked import SharedAlloc
 from ..nodes import Expr, Literal, Name, Subscript
 from ..types import PANEL_BYTES, GlobalView, Scalar, SharedView, TileType
 from ..views import Drop, Range, panel_cols, root_name, view_of
-from .values import strip, unsupported
+from .values import strip, summand, unsupported
 
 if TYPE_CHECKING:
     from .role import RoleEmitter
@@ -154,7 +154,7 @@ class Views:
 
     def box_indices(self, box: Box, row: str, column: str) -> list[str]:
         """Index texts of an element of a box, by flattened row and column."""
-        indices = [f"({box.starts[-1]} + {column})" if box.starts[-1] != "0" else f"({column})"]
+        indices = [f"({summand(box.starts[-1])} + {column})" if box.starts[-1] != "0" else f"({column})"]
         inner = 1
         outer = [i for i, s in enumerate(box.sizes[:-1]) if s > 1]
         for i in range(len(box.sizes) - 2, -1, -1):
@@ -165,7 +165,7 @@ class Views:
             part = row if inner == 1 else f"{row} / {inner}"
             if i != outer[0]:
                 part = f"{part} % {size}"
-            indices.append(f"({start} + {part})")
+            indices.append(f"({summand(start)} + {part})")
             inner *= size
         return indices[::-1]
 
