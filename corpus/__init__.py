@@ -23,6 +23,11 @@ def kernels() -> dict[str, Traversable]:
     return _named("kernels", ".cuir")
 
 
+def spaces() -> dict[str, Traversable]:
+    """Settings worth trying when a kernel is tuned, by the kernel's name: `.tune.json` files beside it."""
+    return _named("kernels", ".tune.json")
+
+
 def programs() -> dict[str, Traversable]:
     """Other programs of the language, from GEMM to a backward pass, by name."""
     return _named("programs", ".cuir")

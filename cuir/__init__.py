@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .printer import show
     from .spec import Specification
     from .transfer import transfer
+    from .tuning import tuned
     from .verify import verify
 
 _HOME = {
@@ -42,6 +43,7 @@ _HOME = {
     "printer": ("show",),
     "spec": ("Specification",),
     "transfer": ("transfer",),
+    "tuning": ("tuned",),
     "verify": ("verify",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -71,6 +73,7 @@ __all__ = [
     "run",
     "show",
     "transfer",
+    "tuned",
     "verify",
 ]  # fmt: skip
 

@@ -180,12 +180,14 @@ def corpus(as_json: Json = False) -> None:
 
 
 def _register_jobs() -> None:
-    from . import jobs
+    from . import jobs, measuring
 
     app.command()(jobs.verify)
     app.command()(jobs.lower)
     app.command()(jobs.run)
     app.command()(jobs.bridge)
+    app.command()(measuring.tune)
+    app.command()(measuring.bench)
 
 
 _register_jobs()

@@ -1,0 +1,120 @@
+"""What users have today, as contenders: cuDNN and FlashAttention-2 through scaled_dot_product_attention, compiled FlexAttention, compiled PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..diagnostics import CuirError
+from ..measure.protocol import Call
+from ..spec import Specification, indices, lengths_of
+from ..tuning.device import Prepared
+
+PEERS = {
+    "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",
+    "fa2": "FlashAttention-2 through scaled_dot_product_attention (full and causal)",
+    "flex": "compiled FlexAttention with its block mask",
+    "compiled": "torch.compile of the formula with a dense mask",
+}
+
+
+def check_peers(names: Sequence[str]) -> None:
+    """Raises CuirError U118 for an unknown one."""
+    for name in names:
+        if name not in PEERS:
+            raise CuirError.of("U118", f"there is no peer `{name}`", hint="; ".join(f"{n}: {about}" for n, about in PEERS.items()))
+
+
+def contenders(names: Sequence[str], spec: Specification, case: Prepared) -> dict[str, Call]:
+    """Calls that give O, by name; those that cannot say the variant are left out. Nothing runs yet."""
+    check_peers(names)
+    q, k, v = (case.problem[n] for n in "QKV")
+    plain_mask = _flag(spec, q, k)
+    found: dict[str, Call] = {}
+    for name in names:
+        if name in ("cudnn", "fa2"):
+            if plain_mask is not None:
+                found[name] = _sdpa(name, q, k, v, plain_mask, case.scale)
+        elif name == "flex":
+            found[name] = _flex(spec, q, k, v, case.scale)
+        else:
+            found[name] = _formula(spec, q, k, v, case.scale)
+    return found
+
+
+def _flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool | None:
+    """is_causal of scaled_dot_product_attention, or None where no flag says the variant."""
+    mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
+    if score_mod is not None:
+        return None
+    if mask_mod is None:
+        return False
+    mask = torch.as_tensor(mask_mod(*indices(lengths_of(q, k), q.device)), device=q.device)
+    causal = q.shape[2] == k.shape[2] and bool((mask == torch.ones(mask.shape[-2:], dtype=torch.bool, device=q.device).tril()).all())
+    return True if causal else None
+
+
+def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    backend = SDPBackend.CUDNN_ATTENTION if name == "cudnn" else SDPBackend.FLASH_ATTENTION
+
+    def call() -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return sdpa(q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+
+    return call
+
+
+def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+    """Compiled at the first call: block mask, then the kernel."""
+    compiled: list[Callable[[], Any]] = []
+
+    def call() -> Any:
+        if not compiled:
+            from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+            torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
+            lengths = lengths_of(q, k)
+            mask_mod, score_mod = spec.mods(lengths, q.device)
+            blocks = None
+            if mask_mod is not None:  # of its own for each batch and head only if the mask depends on them
+                mask = torch.as_tensor(mask_mod(*indices(lengths, q.device)))
+                batches, heads = (n if n > 1 else None for n in mask.shape[:2])
+                blocks = create_block_mask(mask_mod, batches, heads, lengths.M, lengths.N, device=str(q.device))
+            kernel = torch.compile(flex_attention, dynamic=False)
+            compiled.append(
+                lambda: kernel(q, k, v, score_mod=score_mod, block_mask=blocks, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+            )
+        return compiled[0]()
+
+    return call
+
+
+def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+    """Products, score rule, dense mask, softmax, product: what PyTorch makes of the definition."""
+    compiled: list[Callable[..., Any]] = []
+    lengths = lengths_of(q, k)
+    mask_mod, score_mod = spec.mods(lengths, q.device)
+    b, h, i, j = indices(lengths, q.device)
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        group = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k, v))
+        s = (q @ k.mT).float() * scale
+        if score_mod is not None:
+            s = score_mod(s, b, h, i, j)
+        if mask_mod is not None:
+            s = s.masked_fill(~mask_mod(b, h, i, j), -torch.inf)
+        return torch.softmax(s, -1).to(q.dtype) @ v
+
+    def call() -> torch.Tensor:
+        if not compiled:
+            torch._dynamo.reset()
+            compiled.append(torch.compile(attention, dynamic=False))
+        return compiled[0](q, k, v)
+
+    return call

@@ -1,0 +1,74 @@
+"""The suites: which problems are timed, and beside what. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..diagnostics import CuirError
+from ..measure.problem import Shape
+from .cells import Cell
+
+TOKENS = 16384  # batch x sequence of every problem
+MODELS = {
+    "llama2-7b": (32, 32, 128),
+    "qwen2.5-72b": (64, 8, 128),
+    "llama3.1-405b": (128, 8, 128),
+    "hd64": (32, 32, 64),
+}  # heads, key heads, head dim
+
+# Parameters of the variants follow the length: window of an eighth (at least 256), 8 blocks or documents, a prefix of a quarter, half a question.
+_Parameters = Callable[[int], Mapping[str, int | float]]
+VARIANTS: dict[str, _Parameters] = {
+    "full": lambda n: {},
+    "causal": lambda n: {},
+    "sliding_window": lambda n: {"window": max(256, n // 8)},
+    "prefix_lm": lambda n: {"prefix": n // 4},
+    "global_sliding_window": lambda n: {"left": n // 16, "right": n // 16, "tokens": 16},
+    "causal_blockwise": lambda n: {"length": n // 8},
+    "share_question": lambda n: {"question": n // 2, "answer": n // 8, "answers": 4},
+    "causal_document": lambda n: {"length": n // 8},
+    "relative_position": lambda n: {"weight": 0.01},
+    "softcap": lambda n: {"cap": 20.0},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Suite:
+    """peers: contenders of PyTorch; those that cannot say a variant are left out of its cells."""
+
+    name: str
+    about: str
+    variants: tuple[str, ...]
+    models: tuple[str, ...]
+    lengths: tuple[int, ...]
+    peers: tuple[str, ...]
+    rounds: int = 3
+
+    def cells(self) -> list[Cell]:
+        return [cell(v, m, n) for n in self.lengths for v in self.variants for m in self.models]
+
+
+def cell(variant: str, model: str, length: int) -> Cell:
+    H, HK, D = MODELS[model]
+    return Cell(variant, VARIANTS[variant](length), model, Shape(max(1, TOKENS // length), H, HK, length, length, D))
+
+
+_DENSE, _MASKED = ("full", "causal"), tuple(v for v in VARIANTS if v not in ("full", "causal"))
+_LLAMAS = ("llama2-7b", "qwen2.5-72b", "llama3.1-405b")
+SUITES = {
+    s.name: s
+    for s in (
+        Suite("smoke", "a few cells, under a minute", ("causal", "prefix_lm"), ("llama2-7b",), (1024,), ("cudnn", "fa2", "flex"), rounds=2),
+        Suite("flash", "full and causal, 1k to 16k, head dims 128 and 64", _DENSE, ("llama2-7b", "hd64"), (1024, 2048, 4096, 8192, 16384), ("cudnn", "fa2")),
+        Suite("models", "full and causal of three models with grouped key heads", _DENSE, _LLAMAS, (1024, 2048, 4096, 8192), ("cudnn", "fa2")),
+        Suite("paper", "the variants of the CuBridge paper, three models, 1k to 8k", _MASKED, _LLAMAS, (1024, 2048, 4096, 8192), ("flex", "compiled")),
+    )
+}  # fmt: skip
+
+
+def suite(name: str) -> Suite:
+    """Raises CuirError U117 for an unknown name."""
+    if name not in SUITES:
+        raise CuirError.of("U117", f"there is no suite `{name}`", hint="; ".join(f"{s.name}: {s.about}" for s in SUITES.values()))
+    return SUITES[name]

@@ -1,0 +1,248 @@
+"""The commands that need a GPU to be of full use: tune and bench. What they do is in the library; here is what they take and show."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..diagnostics import CuirError
+from .jobs import EXPERT, Consts, Dtype, Json, Origin, Parameters
+from .output import print_json, stderr
+
+if TYPE_CHECKING:
+    from ..measure.problem import Shape
+    from ..transfer import TransferResult
+    from ..tuning import Outcome, Space, TuneReport
+    from ..tuning.cache import Key
+
+Limit = Annotated[float, typer.Option("--limit", help="seconds after which nothing new begins; the same command later goes on")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", help="compilers at a time (left out: one a core, as far as memory goes)", show_default=False)
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")]
+
+
+def tune(
+    targets: Annotated[list[str], typer.Argument(help="variants to adapt --origin to, or kernels to tune as they stand", show_default=False)],
+    shape: Annotated[list[str] | None, typer.Option("--shape", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192,128")] = None,
+    param: Parameters = None, origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
+    space: Annotated[Path | None, typer.Option("--space", help="values worth trying, as JSON (left out: NAME.tune.json beside the kernel)", show_default=False)] = None,
+    limit: Limit = 600.0, jobs: Jobs = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="of timing, all candidates in turns")] = 3,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="every combination, instead of axis after axis around the best")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list candidates, and why others do not fit")] = False,
+    fresh: Fresh = False, as_json: Json = False,
+) -> int:  # fmt: skip
+    """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API."""
+    from ..measure.problem import Shape as ShapeType
+    from ..timing import no_gpu
+
+    shapes = [ShapeType.parse(s) for s in shape or ["2,32,32,8192,8192,128"]]
+    missing = "" if dry_run else no_gpu()
+    reports = []
+    for target in targets:
+        for one in shapes:
+            reports.append(_tune_one(target, one, list(param or ()), origin, dtype, list(const or ()), space, limit, jobs, rounds, exhaustive,
+                                     dry_run or bool(missing), fresh, as_json))  # fmt: skip
+    if as_json:
+        print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})
+    elif missing:
+        stderr().print(
+            f"left out: {missing}. A Hopper GPU would compile the candidates that fit, check each against float64, time them and keep the best.",
+            soft_wrap=True,
+        )
+    return 0 if all(r["ok"] for r in reports) else 1
+
+
+def _tune_one(
+    target: str, shape: Shape, param: list[str], origin: str, dtype: str, const: list[str], space_file: Path | None, limit: float, jobs: int | None,
+    rounds: int, exhaustive: bool, static: bool, fresh: bool, as_json: bool,
+) -> dict[str, Any]:  # fmt: skip
+    from ..bridge import attention_consts
+    from ..measure.worker import Worker
+    from ..tuning import compile_all, shape_class
+    from ..tuning import tune as search
+    from ..tuning.cache import Journal, Key, device, fingerprint, keep
+    from ..tuning.device import RemoteDevice
+    from ..tuning.space import plain
+    from .inputs import read_consts
+    from .measuring_view import TuneView, print_tuned
+    from .worker import COMMAND
+
+    variant, source, space = _target(target, origin, space_file)
+    transferred = _transferred(variant, param, source)
+    fixed = attention_consts(dtype, shape.D) | read_consts(const)
+    arch, sms = device()
+    key = Key(arch, fingerprint(transferred.program), dtype, shape.D)
+    journal = Journal(None) if static else Journal.of(key, shape)
+    if fresh:
+        journal.clear()
+    job = {
+        "variant": variant,
+        "parameters": param,
+        "origin": source,
+        "kernel": transferred.kernel,
+        "shape": list(shape.as_tuple()),
+        "dtype": dtype,
+    }
+
+    def compiled(settings: Sequence[Any]) -> Any:
+        return compile_all([(transferred.text, transferred.kernel, s) for s in settings], jobs)
+
+    def keep_best(best: Outcome) -> None:
+        from ..measure.protocol import versions
+
+        record = {
+            "consts": plain(best.consts),
+            "milliseconds": best.median,
+            "shape": list(shape.as_tuple()),
+            "target": target,
+            **versions(),
+        }
+        keep(key, shape_class(shape, sms), record)
+
+    with TuneView(f"{target} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
+        report = search(transferred.program, transferred.kernel, fixed, space, None if static else RemoteDevice(worker, job), compiled,
+                        journal=journal, limit=limit, rounds=rounds, exhaustive=exhaustive, tell=view, keep=None if static else keep_best)  # fmt: skip
+    if not as_json:
+        print_tuned(report, static)
+    return _tuned_json(target, shape, dtype, key, report, static)
+
+
+def _tuned_json(target: str, shape: Shape, dtype: str, key: Key, report: TuneReport, static: bool) -> dict[str, Any]:
+    fits = report.count("waiting") if static else report.count("timed")
+    return {
+        "ok": fits > 0, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype, "device": key.arch or None, "complete": report.complete,
+        "seconds": round(report.seconds, 1), "best": report.best.as_json() if report.best else None, "candidates": [o.as_json() for o in report.outcomes],
+    }  # fmt: skip
+
+
+def _target(name: str, origin: str, space_file: Path | None) -> tuple[str, str, Space]:
+    """(variant, kernel to start from, space) of what a user wants tuned: a variant, or a kernel as it stands. Raises CuirError."""
+    import corpus
+
+    from ..tuning import Space
+
+    is_kernel = name in corpus.kernels() or name.endswith(".cuir")
+    source = name if is_kernel else origin
+    if space_file is not None:
+        place: Any = space_file
+    elif source in corpus.spaces():
+        place = corpus.spaces()[source]
+    else:
+        place = Path(source).with_suffix(".tune.json")
+    try:
+        text = place.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise CuirError.of(
+            "U115",
+            f"nothing says which values are worth trying for {source}: {place.name} cannot be read",
+            hint="--space names a file; docs/tuning.md shows one",
+        ) from None
+    space = Space.parse(text, place.name)
+    if is_kernel and not space.computes:
+        raise CuirError.of(
+            "U115",
+            f"{place.name} does not say which variant {name} computes",
+            hint='"computes": "causal", or give the variant and --origin',
+        )
+    return (space.computes if is_kernel else name), source, space
+
+
+def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferResult:
+    from ..transfer import transfer
+    from .inputs import read_program, read_variant
+
+    return transfer(read_program(origin), read_variant(variant, param))
+
+
+def bench(
+    suite: Annotated[str, typer.Argument(help="smoke, flash, models or paper")] = "smoke",
+    origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
+    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, flex or compiled, instead of the suite's own; several allowed", show_default=False)] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="of timing (left out: the suite's)", show_default=False)] = None,
+    limit: Limit = 3600.0, jobs: Jobs = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the results file (left out: benchmarks/results/SUITE-DEVICE-DATE.jsonl)", show_default=False)] = None,
+    show: Annotated[bool, typer.Option("--show", help="measure nothing: table and plot of --out")] = False,
+    fresh: Fresh = False, as_json: Json = False,
+) -> int:  # fmt: skip
+    """Time kernels of the corpus beside cuDNN, FlashAttention-2, FlexAttention and compiled PyTorch; every result is checked."""
+    from ..bench import Results
+    from ..bench import suite as find_suite
+    from ..bench.peers import check_peers
+    from ..bench.results import read
+    from ..bridge import attention_consts
+    from ..measure.protocol import versions
+    from ..timing import need_gpu
+    from .measuring_view import finish_bench
+
+    chosen = find_suite(suite)
+    attention_consts(dtype, 128)
+    peers = tuple(peer) if peer else chosen.peers
+    check_peers(peers)
+    if show:
+        if out is None:
+            raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
+        return finish_bench(*read(out), out, True, as_json)
+    cells = _only(chosen.cells(), only or ())
+    need_gpu()
+    known = versions()
+    path = out or Path("benchmarks") / "results" / f"{suite}-{_slug(known['device'])}-{known['date']}.jsonl"
+    head = {"suite": suite, **known, "dtype": dtype, "origin": origin, "command": shlex.join(["cuir", *sys.argv[1:]])}
+    results = Results(path, head, fresh)
+    complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, rounds or chosen.rounds, limit, jobs, as_json)
+    return finish_bench(results.head, results.rows, path, complete, as_json)
+
+
+def _bench_cells(
+    cells: Any, results: Any, origin: str, dtype: str, const: list[str], peers: Sequence[str], rounds: int, limit: float, jobs: int | None, as_json: bool
+) -> bool:  # fmt: skip
+    """Settings of a cell: those given, else the best that tuning has found, else every start of the kernel's space."""
+    from ..bench.run import Planned, run_cells
+    from ..bridge import attention_consts
+    from ..measure.worker import Worker
+    from ..tuning import compile_all, tuned
+    from .inputs import read_consts
+    from .measuring_view import BenchView
+    from .worker import COMMAND, transferred
+
+    given = read_consts(const)
+    space = _target(origin, origin, None)[2] if not given else None
+
+    def plan(cell: Any) -> Planned:
+        made = transferred(cell.variant, tuple(cell.arguments), origin)
+        base = attention_consts(dtype, cell.shape.D)
+        if given:
+            settings = [given]
+        else:
+            known = tuned(made.program, cell.shape, dtype)
+            settings = [known] if known else [dict(s) for s in space.narrowed(base).starts] if space else [{}]
+        return Planned(cell, made.text, made.kernel, tuple({**base, **s} for s in settings))
+
+    with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
+        return run_cells(cells, results, plan, lambda work: compile_all(work, jobs), lambda request, seconds: worker.ask({"origin": origin, **request}, seconds),
+                         dtype=dtype, peers=peers, rounds=rounds, limit=limit, tell=view)  # fmt: skip
+
+
+def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
+    """Cells that fit every kind of word (variant, model, length) of which one is given."""
+    kinds = [{c.variant for c in cells}, {c.model for c in cells}, {str(c.shape.M) for c in cells}]
+    unknown = [w for w in words if not any(w in kind for kind in kinds)]
+    if unknown:
+        raise CuirError.of(
+            "U100",
+            f"--only is a variant, a model or a length of the suite, found `{unknown[0]}`",
+            hint="; ".join(", ".join(sorted(k)) for k in kinds),
+        )
+    wanted = [kind & set(words) or kind for kind in kinds]
+    return [c for c in cells if all(x in w for x, w in zip((c.variant, c.model, str(c.shape.M)), wanted))]
+
+
+def _slug(device: str | None) -> str:
+    return (device or "gpu").lower().replace("nvidia", "").strip().replace(" ", "-")

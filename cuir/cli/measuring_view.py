@@ -1,0 +1,151 @@
+"""How tuning and benchmarks look while they run and when they are done. Owns no number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..diagnostics import CuirError
+from .output import plain, print_json, stderr, stdout
+from .tables import print_table
+
+if TYPE_CHECKING:
+    from ..bench.results import Row
+    from ..bench.run import Told
+    from ..tuning import TuneReport
+    from ..tuning.search import Progress
+
+SHOWN = 8  # candidates of a table
+
+
+class _View:
+    """One line that changes on a terminal; elsewhere a line for each thing of note."""
+
+    def __init__(self, title: str, quiet: bool):
+        self.title, self.quiet = title, quiet
+        self.status: Any = None
+        self.said = ""
+
+    def __enter__(self) -> Any:
+        if not self.quiet and not plain():
+            self.status = stderr().status(self.title)
+            self.status.__enter__()
+        elif not self.quiet:
+            stderr().print(self.title, markup=False)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.status is not None:
+            self.status.__exit__(kind, error, trace)
+
+    def update(self, text: str) -> None:
+        if self.status is not None:
+            from rich.text import Text
+
+            self.status.update(Text(f"{self.title}: {text}"))
+
+    def note(self, text: str) -> None:
+        if not self.quiet and text != self.said:
+            self.said = text
+            console = self.status.console if self.status is not None else stderr()
+            console.print(f"  {text}", markup=False, soft_wrap=True)
+
+
+class TuneView(_View):
+    def __call__(self, progress: Progress) -> None:
+        counts: dict[str, int] = {}
+        for outcome in progress.outcomes:
+            counts[outcome.status] = counts.get(outcome.status, 0) + 1
+        self.update(f"{progress.doing}  ({', '.join(f'{n} {s}' for s, n in counts.items())}; {progress.seconds:.0f} s)")
+        if progress.best is not None:
+            self.note(f"best so far {progress.best.median:.4f} ms: {_settings(progress.best.consts)}")
+
+
+class BenchView(_View):
+    def __call__(self, told: Told) -> None:
+        self.update(f"{told.doing}, {told.done} of {told.of} done" if told.of else told.doing)
+        if told.row is not None:
+            self.note(line(told.row))
+
+
+def line(row: Row) -> str:
+    """A row in a line."""
+    from ..bench.results import ours, peers, ratio
+
+    head = f"{row['variant']:22s} {row['model']:14s} {row['shape'][3]:6d}  "
+    if "failed" in row:
+        return f"{head}failed: {row['failed']}"
+    mine, share = ours(row), ratio(row)
+    wrong = [f"{n}: {c.get('wrong') or c.get('failed')}" for n, c in row["contenders"].items() if "wrong" in c or "failed" in c]
+    figures = "  ".join(f"{n} {t:.0f}" for n, t in peers(row).items())
+    first = f"{mine[0]} {mine[1]['tflops']:.0f}" if mine else "cuir -"
+    return f"{head}{first}  {figures}  {f'{share:.2f} x' if share else ''}  {'; '.join(wrong)}".rstrip()
+
+
+def print_tuned(report: TuneReport, static: bool) -> None:
+    console = stdout()
+    counts = {s: report.count(s) for s in dict.fromkeys(o.status for o in report.outcomes)}
+    words = {"waiting": "fit" if static else "not tried"}
+    console.print(", ".join(f"{n} {words.get(s, s)}" for s, n in counts.items()) + f"; {report.seconds:.0f} s", highlight=False)
+    if static:
+        print_table("candidates that fit", ("setting",), [(_settings(o.consts),) for o in report.outcomes if o.status == "waiting"])
+    timed = sorted((o for o in report.outcomes if o.status == "timed"), key=lambda o: o.median)
+    if timed:
+        print_table("fastest", ("milliseconds", "setting"), [(f"{o.median:.4f}", _settings(o.consts)) for o in timed[:SHOWN]])
+    reasons: dict[str, tuple[int, str]] = {}
+    for o in report.outcomes:
+        if o.why:
+            kind = f"{o.status}: {o.why.split(':')[0]}"
+            reasons[kind] = (reasons.get(kind, (0, ""))[0] + 1, f"{_settings(o.consts)}: {o.why}")
+    if reasons:
+        print_table(
+            "left out", ("how many", "why", "the last of them"), [(str(n), kind, example) for kind, (n, example) in reasons.items()]
+        )
+    if not report.complete:
+        console.print("[yellow]the limit of time was reached; the same command goes on from here[/]")
+    if report.best is not None:
+        console.print(
+            f"[bold green]best[/]  {report.best.median:.4f} ms: -c {_settings(report.best.consts)}", highlight=False, soft_wrap=True
+        )
+
+
+def _settings(consts: Any) -> str:
+    from ..tuning.space import label
+
+    return label(consts)
+
+
+def finish_bench(head: dict[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool) -> int:
+    """Table and plot beside the results file; returns the exit code: 1 if a kernel of ours failed or is wrong."""
+    from ..bench.plot import plot
+    from ..bench.results import OURS, markdown, summary
+
+    table, picture, missing = path.with_suffix(".md"), path.with_suffix(".svg"), ""
+    try:
+        table.write_text(markdown(head, rows), encoding="utf-8")
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot write {table}: {error.strerror}", hint="name another file with --out") from None
+    try:
+        plot(head, rows, picture)
+    except CuirError as error:
+        if error.diagnostics[0].code != "U120":
+            raise
+        missing = error.diagnostics[0].message
+    good = bool(rows) and all(
+        "failed" not in r and not any(n.startswith(OURS) and "wrong" in c for n, c in r["contenders"].items()) for r in rows
+    )
+    if as_json:
+        print_json({"ok": good, "diagnostics": [], "complete": complete, "missing": missing or None, **head, "rows": list(rows), "summary": summary(rows),
+                    "files": [str(p) for p in (path, table, picture) if p.exists()]})  # fmt: skip
+        return 0 if good else 1
+    console = stdout()
+    for row in rows:
+        console.print(line(row), markup=False, highlight=False, soft_wrap=True)
+    for text in summary(rows):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"in {path}, {table}" + (f"; left out: {missing}" if missing else f", {picture}"), markup=False, soft_wrap=True)
+    if not complete:
+        console.print("[yellow]the limit of time was reached; the same command goes on from here[/]")
+    return 0 if good else 1

@@ -1,0 +1,157 @@
+"""An attention problem of a given shape: its tensors from a seed, its unmasked pairs, and what float64 makes of some of its heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..diagnostics import CuirError
+from ..spec import Specification, lengths_of
+
+FACTOR, SLACK = 1.5, 2e-5  # a relative error may be this much more than PyTorch's own in half precision
+LSE_SLACK = 2e-3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Batch, query heads, key heads, queries, keys, head dim."""
+
+    B: int
+    H: int
+    HK: int
+    M: int
+    N: int
+    D: int
+
+    @staticmethod
+    def parse(text: str) -> Shape:
+        """`B,H,HK,M,N,D`. Raises CuirError U116."""
+        try:
+            numbers = [int(part) for part in text.split(",")]
+            shape = Shape(*numbers)
+        except (ValueError, TypeError):
+            raise CuirError.of(
+                "U116", f"a shape is B,H,HK,M,N,D, found `{text}`", hint="for example --shape 2,32,32,8192,8192,128"
+            ) from None
+        if min(numbers) < 1:
+            raise CuirError.of("U116", f"every length of a shape is at least 1, found `{text}`")
+        if shape.H % shape.HK:
+            raise CuirError.of("U116", f"query heads are a multiple of key heads, found {shape.H} and {shape.HK}")
+        return shape
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.as_tuple()))
+
+    def as_tuple(self) -> tuple[int, int, int, int, int, int]:
+        return self.B, self.H, self.HK, self.M, self.N, self.D
+
+
+def tensors(shape: Shape, dtype: torch.dtype, device: torch.device | str = "cuda", seed: int = 0) -> dict[str, torch.Tensor]:
+    """Q [B, H, M, D], K and V [B, HK, N, D]: normal numbers from a seed."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def random(heads: int, length: int) -> torch.Tensor:
+        return torch.randn(shape.B, heads, length, shape.D, generator=generator, device=device).to(dtype)
+
+    return {"Q": random(shape.H, shape.M), "K": random(shape.HK, shape.N), "V": random(shape.HK, shape.N)}
+
+
+def kept_pairs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> int:
+    """Pairs that the mask keeps, over all heads and batches; the mask is computed once for what it does not depend on."""
+    from ..spec import indices
+
+    lengths = lengths_of(q, k)
+    everything = lengths.B * lengths.H * lengths.M * lengths.N
+    mask_mod, _ = spec.mods(lengths, q.device)
+    if mask_mod is None or everything == 0:
+        return everything
+    mask = torch.as_tensor(mask_mod(*indices(lengths, q.device)), device=q.device)
+    return int(mask.sum(dtype=torch.int64)) * (everything // mask.numel())
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What float64 makes of some heads, and how far PyTorch in half precision is from it.
+
+    parts: (batch, head, O [M, D], LSE [M]) in float64. own: the larger relative error of half precision over the parts.
+    """
+
+    parts: tuple[tuple[int, int, torch.Tensor, torch.Tensor], ...]
+    own: float
+
+    @property
+    def bound(self) -> float:
+        return FACTOR * self.own + SLACK
+
+    def error(self, o: torch.Tensor) -> float:
+        """The largest relative error of O [B, H, M, D] over the parts; NaN if there is one in O."""
+        worst = 0.0
+        for b, h, wanted, _ in self.parts:
+            found = _relative(o[b, h].double(), wanted)
+            worst = found if math.isnan(found) else max(worst, found)
+            if math.isnan(worst):
+                return worst
+        return worst
+
+    def judge(self, o: torch.Tensor, lse: torch.Tensor | None = None) -> str:
+        """Why the result is wrong; empty if it is right."""
+        error = self.error(o)
+        if not error <= self.bound:
+            return f"relative error {error:.2e}, PyTorch in half precision has {self.own:.2e}"
+        if not bool(torch.isfinite(o).all()):
+            return "O has numbers that are not finite: part of it was not written"
+        for b, h, wanted, wanted_lse in self.parts:
+            dead = wanted_lse == -math.inf
+            if bool((o[b, h][dead] != 0).any()):
+                return f"O is not 0 for a query without keys (batch {b}, head {h})"
+            if lse is None or wanted.numel() == 0:
+                continue
+            found = lse[b, h].double()
+            if not bool((found[dead] == -math.inf).all()):
+                return f"LSE is not -inf for a query without keys (batch {b}, head {h})"
+            if not bool((found - wanted_lse)[~dead].abs().le(LSE_SLACK).all()):
+                return f"LSE is off by more than {LSE_SLACK} (batch {b}, head {h})"
+        if lse is not None and bool(torch.isnan(lse).any()):
+            return "LSE has NaNs: part of it was not written"
+        return ""
+
+
+def expectation(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Expectation:
+    """The first head of the first batch and the last head of the last: one head's float64 scores fit where all would not."""
+    B, H, group = q.shape[0], q.shape[1], q.shape[1] // k.shape[1]
+    parts, own = [], 0.0
+    for b, h in dict.fromkeys(((0, 0), (B - 1, H - 1))):
+        one = _one_head(spec, q, k, b, h)
+        part = q[b : b + 1, h : h + 1], k[b : b + 1, h // group : h // group + 1], v[b : b + 1, h // group : h // group + 1]
+        wanted, lse = one.reference(*part, scale)
+        half, _ = one.half(*part, scale)
+        parts.append((b, h, wanted[0, 0], lse[0, 0]))
+        own = max(own, _relative(half[0, 0].double().nan_to_num(), wanted[0, 0]))
+    return Expectation(tuple(parts), own)
+
+
+def _one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0: int) -> Specification:
+    """The variant on one head alone; its mods see the batch, the head and the lengths of the whole problem."""
+    mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
+    mask: Callable[..., Any] | None = None
+    score: Callable[..., Any] | None = None
+    if mask_mod is not None:
+
+        def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+            return mask_mod(b + b0, h + h0, i, j)
+
+    if score_mod is not None:
+
+        def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return score_mod(s, b + b0, h + h0, i, j)
+
+    return replace(spec, mask_mod=mask, score_mod=score, captured={})
+
+
+def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    size = wanted.norm().item()
+    return (found - wanted).norm().item() / size if size > 0 else found.abs().max().item() if found.numel() else 0.0

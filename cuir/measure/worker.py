@@ -1,0 +1,114 @@
+"""A process that does GPU work on request, so that a kernel that hangs or faults costs one request: JSON lines over pipes.
+
+Owns the protocol and the restart. Does not own what requests mean: those are functions given to `serve`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+from ..diagnostics import CuirError
+
+Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class WorkerLost(Exception):
+    """The worker gave no answer: it hung (and was killed) or ended. `status` is "hangs" or "fault"."""
+
+    def __init__(self, status: str, why: str):
+        super().__init__(why)
+        self.status = status
+
+
+class Worker:
+    """The requesting side. The process starts with the first request, and anew after one that was lost."""
+
+    def __init__(self, command: Sequence[str]):
+        self.command = list(command)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.errors: Any = None
+        self.buffer = b""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """The answer to a request. Raises WorkerLost after `seconds` or when the process ends, CuirError for what the worker was told wrongly."""
+        process = self._running()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+        answer: dict[str, Any] = json.loads(self._line(seconds))
+        if "diagnostic" in answer:
+            d = answer["diagnostic"]
+            raise CuirError.of(d["code"], d["message"], hint=d["hint"])
+        return answer
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            for pipe in (self.process.stdin, self.process.stdout, self.errors):
+                if pipe is not None:
+                    pipe.close()
+        self.process, self.buffer = None, b""
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self.process is None:
+            self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
+        return self.process
+
+    def _line(self, seconds: float) -> bytes:
+        assert self.process is not None and self.process.stdout is not None
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self.buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.close()
+                    raise WorkerLost("hangs", f"no answer within {seconds:.0f} s")
+                chunk = os.read(self.process.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    raise self._ended()
+                self.buffer += chunk
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return line
+
+    def _ended(self) -> WorkerLost:
+        assert self.process is not None
+        code = self.process.wait()
+        self.errors.seek(0)
+        said = [line for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
+        self.close()
+        return WorkerLost("fault", f"the process ended with {code}: {said[-1][:200] if said else 'it said nothing'}")
+
+
+def serve(handlers: Mapping[str, Handler], requests: TextIO | None = None) -> int:
+    """The answering side: one JSON object a line, `{"do": NAME, ...}`, until the input ends. What handlers print goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in requests or sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = handlers[request["do"]](request)
+        except CuirError as error:
+            d = error.diagnostics[0]
+            answer = {"diagnostic": {"code": d.code, "message": d.message, "hint": d.hint}}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    return 0

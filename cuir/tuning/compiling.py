@@ -1,0 +1,84 @@
+"""Many settings of a program compiled in parallel processes, into the disk cache. Owns no choice between them."""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..checked import Const
+from ..diagnostics import CuirError
+from .space import from_plain, plain
+
+MEMORY_OF_A_JOB = 3 << 30  # bytes that nvcc takes for one kernel, at most
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of compiling one setting: `refused` says why there is no cubin; spills in bytes, `serialised`: warnings of ptxas about products."""
+
+    refused: str = ""
+    spills: int = 0
+    serialised: int = 0
+    registers: int = 0
+    seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        return not self.refused and not self.spills and not self.serialised
+
+    def flaw(self) -> str:
+        if self.refused:
+            return self.refused
+        return (
+            f"{self.spills} bytes of spills"
+            if self.spills
+            else f"{self.serialised} warnings of serialised products"
+            if self.serialised
+            else ""
+        )
+
+
+def default_jobs() -> int:
+    """One compiler a core, as far as memory goes."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(os.cpu_count() or 1, memory // MEMORY_OF_A_JOB))
+
+
+Job = tuple[str, str | None, Mapping[str, Const]]  # a program's text, its kernel, consts
+
+
+def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[int, Built]]:
+    """Compiles programs with settings; gives (index, what came of it) in the order in which they are done.
+
+    jobs: processes (left out: one a core, as far as memory goes). Raises CuirError U503 or U504 if nothing can be compiled here.
+    """
+    if not work:
+        return
+    from ..lowering.compile import find_nvcc, include_dir
+
+    find_nvcc()
+    include_dir()
+    pool = futures.ProcessPoolExecutor(min(jobs or default_jobs(), len(work)), mp_context=multiprocessing.get_context("spawn"))
+    try:
+        waiting = {pool.submit(_build, text, kernel, plain(consts)): i for i, (text, kernel, consts) in enumerate(work)}
+        for done in futures.as_completed(waiting):
+            yield waiting[done], done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> Built:
+    from ..check import check
+    from ..lowering import compile_cuda, lower
+    from ..parser import parse
+
+    try:
+        resources = compile_cuda(lower(check(parse(text), kernel, from_plain(consts)))).resources
+    except CuirError as error:
+        return Built(refused=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
+    spills = resources.spill_stores + resources.spill_loads
+    return Built("", spills, len(resources.warnings), resources.registers, resources.seconds)

@@ -1,0 +1,125 @@
+"""Candidates of one kernel on a GPU: checked against float64, timed. In this process, or in one that may hang.
+
+Owns poisoned outputs and what counts as right. Does not own the protocol of timing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..bind import TORCH
+from ..checked import Const
+from ..diagnostics import CuirError
+from ..measure.problem import Expectation, Shape, expectation, tensors
+from ..measure.protocol import median_ms
+from ..measure.worker import Worker, WorkerLost
+from ..spec import lengths_of
+from ..types import DTYPES
+from .space import plain
+
+REPEATS = 3
+CHECK_SECONDS, TIME_SECONDS = 90.0, 60.0  # a cold start and a compilation are in them
+RAGGED = (2, 2, 1000, 1100)  # batch, heads for each key head, queries, keys: no multiple of any tile
+
+
+class Prepared:
+    """A problem with poisoned outputs, and what it should come to."""
+
+    def __init__(self, transferred: Any, shape: Shape, dtype: torch.dtype, device: str = "cuda"):
+        self.problem = tensors(shape, dtype, device)
+        q, k = self.problem["Q"], self.problem["K"]
+        self.scale = shape.D**-0.5
+        self.outputs = {"O": torch.empty_like(q), "LSE": torch.empty(q.shape[:-1], device=device)}
+        self.arguments: dict[str, Any] = {
+            **self.problem,
+            **self.outputs,
+            "scale": self.scale,
+            **transferred.arguments(lengths_of(q, k), device),
+        }
+        self.spec = transferred.spec
+        self._expected: Expectation | None = None
+
+    @property
+    def expected(self) -> Expectation:
+        if self._expected is None:
+            self._expected = expectation(self.spec, self.problem["Q"], self.problem["K"], self.problem["V"], self.scale)
+        return self._expected
+
+    def verdict(self, launch: Callable[..., Any]) -> str:
+        """Why a kernel is wrong; empty if it is right, with the same bits each time."""
+        first: list[torch.Tensor] = []
+        for _ in range(REPEATS):
+            for output in self.outputs.values():
+                output.fill_(math.nan)
+            launch(**self.arguments)
+            if self.problem["Q"].is_cuda:
+                torch.cuda.synchronize()
+            found = [output.clone() for output in self.outputs.values()]
+            if (
+                first
+                and not all(torch.equal(a, b) for a, b in zip(first, found))
+                and not any(bool(torch.isnan(f).any()) for f in (*first, *found))
+            ):
+                return "two runs give different bits"
+            first = first or found
+        return self.expected.judge(self.outputs["O"], self.outputs["LSE"])
+
+
+class LocalDevice:
+    """Candidates of one program at one shape, in this process: a kernel that hangs takes the process with it."""
+
+    def __init__(self, transferred: Any, kernel: str | None, shape: Shape, dtype: str):
+        self.transferred, self.kernel, self.shape = transferred, kernel, shape
+        self.kernels: dict[str, Any] = {}
+        torch_dtype = TORCH[DTYPES[dtype]]
+        batch, group, queries, keys = RAGGED
+        ragged = Shape(batch, 2 * group, 2, queries, keys, shape.D)
+        self.cases = [Prepared(transferred, s, torch_dtype) for s in (ragged, shape)]
+
+    def launch(self, consts: Mapping[str, Const]) -> Any:
+        from ..api import compile
+
+        name = str(plain(consts))
+        if name not in self.kernels:
+            self.kernels[name] = compile(self.transferred.program, kernel=self.kernel, consts=consts)
+        return self.kernels[name]
+
+    def check(self, consts: Mapping[str, Const]) -> tuple[str, str]:
+        for case in self.cases:
+            why = case.verdict(self.launch(consts))
+            if why:
+                q = case.problem["Q"]
+                return "wrong", f"{why}; {tuple(q.shape)} queries, {case.problem['K'].shape[2]} keys"
+        return "right", ""
+
+    def time(self, consts: Mapping[str, Const]) -> float:
+        launch, arguments = self.launch(consts), self.cases[-1].arguments
+        return median_ms(lambda: launch(**arguments))
+
+
+class RemoteDevice:
+    """The same through a worker (`Worker`), which is killed when a candidate hangs. job: the request's fields that say what is tuned."""
+
+    def __init__(self, worker: Worker, job: Mapping[str, Any]):
+        self.worker, self.job = worker, dict(job)
+
+    def check(self, consts: Mapping[str, Const]) -> tuple[str, str]:
+        try:
+            answer = self.worker.ask({**self.job, "do": "check", "consts": plain(consts)}, CHECK_SECONDS)
+        except WorkerLost as lost:
+            return lost.status, str(lost)
+        except CuirError as error:
+            if error.diagnostics[0].code.startswith("U"):
+                raise
+            return "refused", f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
+        return answer["status"], answer["why"]
+
+    def time(self, consts: Mapping[str, Const]) -> float:
+        try:
+            return float(self.worker.ask({**self.job, "do": "time", "consts": plain(consts)}, TIME_SECONDS)["milliseconds"])
+        except WorkerLost:
+            return math.nan

@@ -1,0 +1,132 @@
+"""The values of const parameters that are worth trying: data beside a kernel (`NAME.tune.json`). Owns their form and what `check` rules out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..checked import Const
+from ..diagnostics import CuirError, Diagnostic
+from ..nodes import ConstType, Literal, Program
+from ..types import DTYPES, DType
+
+Consts = dict[str, Const]
+
+
+@dataclass(frozen=True)
+class Space:
+    """axes: parameters that are varied together, with their values; starts: settings that are known to be good, tried first.
+
+    A start may name a const that is not tuned (D): it holds for that value alone. computes: the variant that the kernel is as it stands.
+    """
+
+    axes: tuple[Mapping[str, tuple[int | bool, ...]], ...]
+    starts: tuple[Mapping[str, int | bool], ...]
+    computes: str = ""
+
+    @staticmethod
+    def parse(text: str, name: str) -> Space:
+        """A space from its JSON text. Raises CuirError U115."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise _malformed(name, f"it is no JSON: {error}") from None
+        if not isinstance(data, dict) or not isinstance(data.get("axes"), list):
+            raise _malformed(name, "it is an object with `axes`, a list of objects")
+        axes = []
+        for axis in data["axes"]:
+            if not isinstance(axis, dict) or not axis or not all(isinstance(v, list) and v and all(map(_number, v)) for v in axis.values()):
+                raise _malformed(
+                    name, f"an axis is an object of parameters with lists of integers or true, false; found {json.dumps(axis)}"
+                )
+            axes.append({parameter: tuple(values) for parameter, values in axis.items()})
+        starts = data.get("starts", [])
+        if not isinstance(starts, list) or not all(isinstance(s, dict) and all(map(_number, s.values())) for s in starts):
+            raise _malformed(name, "`starts` is a list of objects of parameters with a value each")
+        twice = [p for p, n in _counts(axes).items() if n > 1]
+        if twice:
+            raise _malformed(name, f"`{twice[0]}` is on more than one axis")
+        return Space(tuple(axes), tuple(starts), str(data.get("computes", "")))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(p for axis in self.axes for p in axis)
+
+    def check_names(self, program: Program, kernel: str | None) -> None:
+        """Raises CuirError N111 if the kernel lacks a parameter of the space."""
+        from ..check import pick_kernel
+
+        found = pick_kernel(program, kernel)
+        known = {p.name for p in found.params if isinstance(p.type, ConstType)}
+        for parameter in self.parameters:
+            if parameter not in known:
+                raise CuirError.of(
+                    "N111", f"`{found.name}` has no const parameter `{parameter}`, which its space of candidates names", found.span
+                )
+
+    def narrowed(self, fixed: Mapping[str, Const]) -> Space:
+        """Without the parameters that are given, and with the starts that agree with them."""
+        axes = [{p: values for p, values in axis.items() if p not in fixed} for axis in self.axes]
+        starts = [s for s in self.starts if all(fixed.get(p, value) == value for p, value in s.items())]
+        kept = [{p: v for p, v in s.items() if p not in fixed} for s in starts]
+        return Space(tuple(axis for axis in axes if axis), tuple(kept), self.computes)
+
+    def around(self, axis: Mapping[str, tuple[int | bool, ...]], consts: Mapping[str, Const]) -> Iterator[Consts]:
+        """`consts` with every combination of values on one axis."""
+        for values in itertools.product(*axis.values()):
+            yield {**consts, **dict(zip(axis, values, strict=True))}
+
+    def everything(self) -> Iterator[Consts]:
+        """Every combination of all axes."""
+        values = [v for axis in self.axes for v in axis.values()]
+        for chosen in itertools.product(*values):
+            yield dict(zip(self.parameters, chosen, strict=True))
+
+
+def ruled_out(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Diagnostic | None:
+    """Why a candidate does not fit the architecture, without compiling it; None if it does."""
+    from ..check import check
+
+    try:
+        check(program, kernel, consts)
+    except CuirError as error:
+        return error.diagnostics[0]
+    return None
+
+
+def defaults(program: Program, kernel: str | None) -> Consts:
+    """The const parameters that have a literal as their default."""
+    from ..check import pick_kernel
+
+    params = pick_kernel(program, kernel).params
+    return {p.name: p.default.value for p in params if isinstance(p.type, ConstType) and isinstance(p.default, Literal)}
+
+
+def plain(consts: Mapping[str, Const]) -> dict[str, Any]:
+    """Consts as JSON holds them."""
+    return {name: value.name if isinstance(value, DType) else value for name, value in sorted(consts.items())}
+
+
+def from_plain(data: Mapping[str, Any]) -> Consts:
+    return {name: DTYPES[value] if isinstance(value, str) else value for name, value in data.items()}
+
+
+def label(consts: Mapping[str, Const]) -> str:
+    """Consts in a line, as the command line takes them: `BM=128,BN=128`."""
+    return ",".join(f"{name}={value}" for name, value in consts.items())
+
+
+def _counts(axes: list[dict[str, tuple[int | bool, ...]]]) -> dict[str, int]:
+    names = [p for axis in axes for p in axis]
+    return {p: names.count(p) for p in names}
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def _malformed(name: str, why: str) -> CuirError:
+    return CuirError.of("U115", f"{name} is no space of candidates: {why}", hint="docs/tuning.md shows one")
