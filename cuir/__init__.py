@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-import types
+from types import ModuleType  # by name: the module `types` of this package takes the attribute `types`
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Package(types.ModuleType):
+class _Package(ModuleType):
     """`cuir.check` is the function, also after something imported the module `cuir.check` (the same for bind, bridge, transfer, verify)."""
 
     def __getattr__(self, name: str) -> Any:
@@ -91,7 +91,7 @@ class _Package(types.ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         # The import system binds a submodule to its package after loading it; a public function of that name stays on top.
-        if isinstance(value, types.ModuleType) and _MODULE_OF.get(name) == name:
+        if isinstance(value, ModuleType) and _MODULE_OF.get(name) == name:
             value = getattr(value, name)
         super().__setattr__(name, value)
 
