@@ -14,7 +14,7 @@ from .barriers import Mbarrier
 from .memory import SharedRef
 from .races import Actor, Event, Record
 from .state import State
-from .tensors import BoxRef
+from .tensors import Access, BoxRef
 from .values import POISON
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Action(State):
         self.actor = actor
         self.acted = False
         self.records: list[Record] = []  # late accesses to shared memory, retired by a wait
+        self.read: Access | None = None  # and of a tensor that the kernel writes
         self.time = 0.0  # when it is over, by the cost model
 
     def act(self, m: Machine) -> None:
@@ -43,6 +44,8 @@ class Action(State):
         self.act(m)
         for r in self.records:
             r.done = event
+        if self.read is not None:
+            self.read.done = event
         m.retired(self)
 
 
@@ -55,17 +58,21 @@ class Copy(Action):
 
     def issue(self, m: Machine) -> None:
         """The destination is undefined from now on, though writing it counts as done: who reads it early is told of the race."""
+        self.read = self.box.tensor.enter_read(m, self.actor, self.box, None)
         for ref in self.targets:
             ref.values(m).fill_(POISON[ref.alloc.dtype])
             m.shared[ref.cta].wrote(ref)
 
     def perform(self, m: Machine) -> None:
         first = self.targets[0].values(m)
-        self.box.tensor.read_box(m, self.actor, self.box, first, None)
+        self.box.tensor.fetch(self.box, first)
         for ref in self.targets[1:]:
             ref.values(m).copy_(first)
         for i, bar in enumerate(self.bars):
-            self.records[i].done = bar.land(m, self.targets[i].nbytes, self.actor.label, self.actor.span, self.time)
+            event = bar.land(m, self.targets[i].nbytes, self.actor.label, self.actor.span, self.time)
+            self.records[i].done = event
+            if self.read is not None and self.targets[i].cta == self.actor.cta:
+                self.read.done = event
         if self.bars:
             m.retired(self)
 
@@ -77,8 +84,11 @@ class Store(Action):
         super().__init__(actor)
         self.source, self.box, self.add = source, box, add
 
+    def issue(self, m: Machine) -> None:
+        self.box.tensor.enter_write(m, self.actor, self.box, self.add, None)
+
     def perform(self, m: Machine) -> None:
-        self.box.tensor.write_box(m, self.actor, self.box, self.source.values(m), self.add, None)
+        self.box.tensor.deliver(self.box, self.source.values(m), m.lanes, self.add)
 
 
 class Product(Action):

@@ -104,12 +104,12 @@ class Worker(State):
         self.released()
 
     def actor(self, span: Span, what: str) -> Actor:
-        return Actor(self.number, self.label, self.clock, span, what)
+        return Actor(self.number, self.cta, self.label, self.clock, span, what)
 
     def engine(self, kind: str, span: Span, what: str) -> Actor:
         """An engine that acts for this worker, with what it knows now."""
         self.m.engines += 1
-        return Actor(self.number, f"{kind} #{self.m.engines} by {self.label}", self.clock.copy(), span, what)
+        return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", self.clock.copy(), span, what)
 
 
 class Machine(State):

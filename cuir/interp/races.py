@@ -24,8 +24,8 @@ Event = tuple[int, int]
 class Actor(State):
     """Who accesses: a worker now, or an engine on its behalf with the worker's knowledge at issue."""
 
-    def __init__(self, worker: int, label: str, clock: Clock, span: Span, what: str):
-        self.worker, self.label, self.clock, self.span, self.what = worker, label, clock, span, what
+    def __init__(self, worker: int, cta: int, label: str, clock: Clock, span: Span, what: str):
+        self.worker, self.cta, self.label, self.clock, self.span, self.what = worker, cta, label, clock, span, what
 
 
 class Record(State):

@@ -86,7 +86,7 @@ class TensorArg:
             if mode == "add" and old.mode == "add":
                 continue
             same = owner == cluster
-            if same and old.done is not None and (old.worker == actor.worker or actor.clock.has(old.done)):
+            if same and old.done is not None and actor.clock.has(old.done):
                 continue
             whose = "" if same else f" of another {'cluster' if m.launch.checked.cluster > 1 else 'CTA'} ({owner})"
             hint = (
@@ -103,23 +103,28 @@ class TensorArg:
         return fault(m, "R402", f"several CTAs write the same elements of `{self.name}` here", actor.span,
                      "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True")  # fmt: skip
 
-    # ---- boxes
-    def read_box(self, m: Machine, actor: Actor, box: BoxRef, out: torch.Tensor, done: Event | None) -> None:
+    # ---- boxes: an access is entered when it is issued, data move when it is done
+    def enter_read(self, m: Machine, actor: Actor, box: BoxRef, done: Event | None) -> Access | None:
+        """Checks a read against the writes before it. `done`: None while an engine may still do it. Gives what was entered, if anything."""
+        return None if self.writes is None else self._mark(m, actor, box, "read", done, self.reads)
+
+    def enter_write(self, m: Machine, actor: Actor, box: BoxRef, add: bool, done: Event | None) -> Access | None:
+        """Checks a write against the accesses before it."""
+        return self._mark(m, actor, box, "add" if add else "write", done, self.writes)
+
+    def fetch(self, box: BoxRef, out: torch.Tensor) -> None:
         """Fills `out` [lanes, R, C] with the box of each lane; elements outside of the tensor read 0."""
         target = out.view(out.shape[0], *box.sizes)
         if not box.inside():
             target.zero_()
         for lanes, part, offsets in box.pieces(self.strides):
             _each(self.flat, self.strides, part, offsets, target[(lanes, *part)], _assign)
-        if self.writes is not None:
-            self._mark(m, actor, box, "read", done, self.reads)
 
-    def write_box(self, m: Machine, actor: Actor, box: BoxRef, values: torch.Tensor, add: bool, done: Event | None) -> None:
+    def deliver(self, box: BoxRef, values: torch.Tensor, lanes: int, add: bool) -> None:
         """Writes `values` [lanes or 1, R, C], dropping what lies outside of the tensor."""
-        source = values.expand(len(m.clusters), *values.shape[1:]).view(len(m.clusters), *box.sizes)
-        self._mark(m, actor, box, "add" if add else "write", done, self.writes)
-        for lanes, part, offsets in box.pieces(self.strides):
-            chunk = source[(lanes, *part)]
+        source = values.expand(lanes, *values.shape[1:]).view(lanes, *box.sizes)
+        for chosen, part, offsets in box.pieces(self.strides):
+            chunk = source[(chosen, *part)]
             if add or not isinstance(offsets, np.ndarray):
                 for lane, offset in enumerate(np.broadcast_to(offsets, chunk.shape[0])):
                     region = _region(self.flat, self.strides, part, int(offset))
@@ -130,7 +135,7 @@ class TensorArg:
             else:
                 _each(self.flat, self.strides, part, offsets, chunk, _deliver)
 
-    def _mark(self, m: Machine, actor: Actor, box: BoxRef, mode: str, done: Event | None, own: Shadow | None) -> None:
+    def _mark(self, m: Machine, actor: Actor, box: BoxRef, mode: str, done: Event | None, own: Shadow | None) -> Access | None:
         assert self.writes is not None
         if mode == "write" and m.launch.detect and box.lanes_overlap(len(m.clusters)):
             raise self._overlapping_lanes(m, actor)
@@ -143,6 +148,7 @@ class TensorArg:
                     self.check(m, actor, mode, _region(shadow.flat, shadow.strides, part, int(offset)), shadow, int(m.clusters[lane]))
                 if own is not None and access is not None:
                     _region(own.flat, own.strides, part, int(offset)).fill_(access.first + int(lane))
+        return access
 
     # ---- gathers and scatters
     def gather(self, m: Machine, actor: Actor, indices: list[Any]) -> torch.Tensor:

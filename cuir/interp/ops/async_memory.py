@@ -87,6 +87,7 @@ def store_async(site: Site) -> Evaluate:
         actor = w.engine("bulk store", span, "the store")
         action = Store(actor, ref, target, add)
         action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls store_wait")
+        action.issue(m)
         w.groups.stores.append(action)
         m.count("bulk stores")
         if m.launch.trace is not None:

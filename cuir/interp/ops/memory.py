@@ -81,7 +81,8 @@ def load(site: Site) -> Evaluate:
     def load_tensor(w: Worker) -> torch.Tensor:
         out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device)
         ref = box(w)
-        ref.tensor.read_box(w.m, w.actor(span, "the load"), ref, out, w.event())
+        ref.tensor.enter_read(w.m, w.actor(span, "the load"), ref, w.event())
+        ref.tensor.fetch(ref, out)
         return out
 
     return load_tensor
@@ -116,7 +117,8 @@ def store(site: Site) -> Evaluate:
         def store_box(w: Worker) -> int:
             ref, v = box(w), value(w)
             if mask is None:
-                ref.tensor.write_box(w.m, w.actor(span, "the store"), ref, v, add, w.event())
+                ref.tensor.enter_write(w.m, w.actor(span, "the store"), ref, add, w.event())
+                ref.tensor.deliver(ref, v, w.m.lanes, add)
             else:
                 ref.tensor.scatter(w.m, w.actor(span, "the store"), _coordinates(ref, v), v, mask(w), add)
             return GO

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuir
-from cuir.interp import run
+from cuir.interp import Schedule, run
 
 BOX = """\
 @kernel(arch="sm_80")
@@ -141,3 +141,35 @@ def table(X: Global[i32, 8], Y: Global[i32, 8]):
     assert torch.equal(y, x.flip(0) * 2)
     assert execute(text.replace("range(8)", "range(9)", 1), {"X": x, "Y": y}).code in ("M402", "M409")
     assert execute(text.replace("range(8)", "range(7)", 1), {"X": x, "Y": y}).code == "M401"
+
+
+IN_PLACE = """\
+@kernel(arch="sm_90a")
+def twice(Y: Global[f16, A, 64, 64]):
+    s = shared(f16, [64, 64])
+    full = mbarrier(1)
+    work = tiles(A)
+    with role("all", warpgroups=1):
+        i = 0
+        for t in work:
+            full.expect(nbytes(s))
+            copy_async(Y[t, :, :], s, full)
+            full.wait(i % 2)
+            x = load(s)
+            store(Y[t, :, :], x + x)
+            i += 1
+"""
+
+
+def test_a_tensor_updated_in_place(execute) -> None:
+    """A copy has read its box once its barrier was waited for; not before."""
+    y = torch.randn(4, 64, 64).half()
+    want = y + y
+    assert execute(IN_PLACE, {"Y": y}, grid=2).error is None
+    assert torch.equal(y, want)
+    early = IN_PLACE.replace("            full.wait(i % 2)\n            x = load(s)\n", "            x = zeros(f16, [64, 64])\n").replace(
+        "x + x)\n", "x + x)\n            full.wait(i % 2)\n"
+    )
+    for schedule in (Schedule.adversarial("engines_first"), Schedule.random(0), Schedule.in_order()):
+        ran = execute(early, {"Y": y}, grid=2, schedule=schedule)
+        assert (ran.code, ran.at) in {("R402", "store(Y[t, :, :], x + x)"), ("R402", "copy_async(Y[t, :, :], s, full)")}, ran.error
