@@ -39,7 +39,7 @@ class Mbarrier(State):
         self.last = Arrival(w.label, span)
         if self.pending == 0:
             raise fault(m, "S402", f"`{self.text}` takes {self.count} arrivals a phase; one more came from {w.label} while phase {self.phase} still misses {self.bytes} bytes",
-                        span, "the count of the mbarrier is the number of workers that arrive", [(a.label + " arrived here", a.span) for a in self.arrivals])  # fmt: skip
+                        span, "arrive for the next phase only after a wait that knows this one over; or the count is too small: it is the number of workers that arrive", [(a.label + " arrived here", a.span) for a in self.arrivals])  # fmt: skip
         self.arrivals.append(self.last)
         self.clock.join(w.clock)
         self.pending -= 1
