@@ -21,6 +21,7 @@ from .kernel import Cuda
 from .sass import exponentials_around_waits
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")
+TOOLKITS = ("/usr/local/cuda",)  # where installers put one
 INSTALL = "install a CUDA toolkit (12.3 or newer) and put nvcc on the PATH, or name it in CUDA_HOME"
 
 
@@ -74,7 +75,7 @@ class Compiled:
 def find_nvcc() -> str:
     """The path of nvcc. Raises CuirError U503 if there is none."""
     found = shutil.which("nvcc")
-    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *TOOLKITS):
         if found is None and home:
             found = shutil.which("nvcc", path=os.path.join(home, "bin"))
     if found is None:

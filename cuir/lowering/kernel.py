@@ -244,9 +244,10 @@ class KernelEmitter:
             params.append("unsigned* __restrict__ counter")
         params += [f"const {CTYPE[s.dtype]} {identifier(s.name)}" for s in checked.scalars]
         params += [f"const int {identifier(d)}" for d in checked.dims]
+        listed = ",\n    ".join(params)
         head = [
             f'extern "C" __global__ void __launch_bounds__({checked.threads}, 1)',
-            f"{identifier(checked.name)}(" + ",\n    ".join(params) + ") {",
+            *f"{identifier(checked.name)}({listed}) {{".split("\n"),
         ]
         out.depth = 1
         out.line("extern __shared__ __align__(1024) uint8_t smem[];")

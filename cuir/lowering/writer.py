@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -123,6 +124,9 @@ RESERVED = frozenset(
         "int64_t",
         "size_t",
         "smem",
+        "tile_count",
+        "counter",
+        "slots",
         "smem_address",
         "lane",
         "warp",
@@ -143,9 +147,13 @@ RESERVED = frozenset(
 )
 
 
+# Names that the emitter makes: loop variables, parameters of tensors, temporaries.
+_EMITTED = re.compile(r"__.*|.*_u|.*_|map_.*|.*_stride\d+|descriptor_.*|.*__\d+")
+
+
 def identifier(name: str) -> str:
-    """A C++ identifier for a CuIR name, different for different names. Those that end in `_` are the emitter's (loop variables)."""
-    return f"{name}_u" if name in RESERVED or name.endswith(("_u", "_")) or name.startswith("__") else name
+    """A C++ identifier for a CuIR name, different for different names and from the emitter's own."""
+    return f"{name}_u" if name in RESERVED or _EMITTED.fullmatch(name) else name
 
 
 class Writer:

@@ -227,6 +227,16 @@ def nothing_to_do() -> None:
         assert (o == 0).all() and (lse == -torch.inf).all()
 
 
+def small_run() -> None:
+    """A little of everything, for compute-sanitizer."""
+    f = kernel()
+    for m, n in ((130, 200), (64, 64), (1, 1)):
+        p = problem(m, n, 2)
+        o, _ = f(**p)
+        torch.cuda.synchronize()
+        assert right(o, p)
+
+
 def same_bits() -> int:
     """Launches whose tiles fall to the CTAs in another order each time give the same bits."""
     f, p = kernel(), problem(2000, 2000, 16)

@@ -37,6 +37,9 @@ def isolated(function: Callable[..., Any], *args: Any, seconds: float = 120.0) -
 
 
 def main() -> None:
+    import torch
+
+    torch.set_num_threads(2)  # several such processes run at once
     module, function, args = sys.argv[1:]
     found = getattr(importlib.import_module(module), function)(*json.loads(args))
     print(f"\n{MARK}{json.dumps(found)}", flush=True)

@@ -1,0 +1,227 @@
+"""Compiling: the cache, what ptxas says, what is missing; with a compiler that only pretends, and with nvcc where there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+
+from cuir.check import check
+from cuir.diagnostics import CuirError
+from cuir.lowering import Cuda, compile_cuda, lower
+from cuir.lowering import compile as compiling
+from cuir.lowering.compile import cache_dir, include_dir, target
+from cuir.lowering.sass import count_exponentials
+from cuir.parser import parse
+from tests.lowering.conftest import GOOD, kernel
+from tests.lowering.test_kernel import HARD, KERNELS, with_names
+from tests.strategies.typed import Case, kernels
+
+NVCC = shutil.which("nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc on the PATH")
+Pretend = Callable[..., Callable[[], int]]
+
+
+# ---- the cache
+def test_a_second_compilation_reads_the_cache(cuda: Cuda, pretend: Pretend) -> None:
+    calls = pretend()
+    first, second = compile_cuda(cuda), compile_cuda(cuda)
+    assert calls() == 1 and first.cubin == second.cubin == b"cubin\n" and first.resources == second.resources
+    assert not [p for p in cache_dir().iterdir() if p.suffix not in (".json", ".cubin")]  # no temporary file stays
+
+
+def test_the_key_is_text_architecture_flags_and_compiler(cuda: Cuda, pretend: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = pretend()
+    compile_cuda(cuda)
+    compile_cuda(replace(cuda, source=cuda.source + "// more\n"))
+    compile_cuda(replace(cuda, arch="sm_80"))
+    monkeypatch.setattr(compiling, "FLAGS", (*compiling.FLAGS, "-G"))
+    compile_cuda(cuda)
+    monkeypatch.setattr(compiling, "compiler_version", lambda nvcc: "nvcc V100")
+    compile_cuda(cuda)
+    assert calls() == 5
+
+
+@pytest.mark.parametrize("damage", ["no cubin", "no record", "broken record", "record of another version", "empty record"])
+def test_a_damaged_entry_is_made_anew(cuda: Cuda, pretend: Pretend, damage: str) -> None:
+    calls = pretend()
+    compile_cuda(cuda)
+    (record,) = cache_dir().glob("*.json")
+    if damage == "no cubin":
+        record.with_suffix(".cubin").unlink()
+    elif damage == "no record":
+        record.unlink()
+    else:
+        record.write_text(
+            {"broken record": "{", "record of another version": json.dumps({"kernel": "k", "new": 1}), "empty record": ""}[damage]
+        )
+    assert compile_cuda(cuda).cubin == b"cubin\n" and calls() == 2
+    compile_cuda(cuda)
+    assert calls() == 2
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(cuda: Cuda, pretend: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = pretend()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "file" / "cache"))
+    assert compile_cuda(cuda).cubin == compile_cuda(cuda).cubin and calls() == 2
+
+
+def test_a_full_disk_leaves_no_half_entry(cuda: Cuda, pretend: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = pretend()
+
+    def full(source: str, destination: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as m:
+        m.setattr(os, "replace", full)
+        compile_cuda(cuda)
+    assert not list(cache_dir().glob("*.json")) and not list(cache_dir().glob("*.cubin"))
+    compile_cuda(cuda)
+    assert calls() == 2
+
+
+def test_without_nvcc_a_cached_cubin_serves(cuda: Cuda, pretend: Pretend, request: pytest.FixtureRequest) -> None:
+    pretend()
+    made = compile_cuda(cuda)
+    request.getfixturevalue("no_nvcc")
+    assert compile_cuda(cuda).cubin == made.cubin
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CUIR_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "cuir"
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "mine"))
+    assert cache_dir() == tmp_path / "mine"
+
+
+# ---- what is missing, what is refused
+def test_no_nvcc(cuda: Cuda, no_nvcc: None) -> None:
+    with pytest.raises(CuirError) as caught:
+        compile_cuda(cuda)
+    (found,) = caught.value.diagnostics
+    assert found.code == "U503" and "CUDA_HOME" in (found.hint or "")
+
+
+@pytest.mark.parametrize("how", ["not installed", "a folder without them"])
+def test_no_headers(cuda: Cuda, pretend: Pretend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str) -> None:
+    pretend()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    if how == "a folder without them":
+        monkeypatch.setenv("CUTLASS_INCLUDE", str(tmp_path))
+    with pytest.raises(CuirError) as caught:
+        compile_cuda(cuda)
+    (found,) = caught.value.diagnostics
+    assert found.code == "U504" and "nvidia-cutlass" in (found.hint or "")
+
+
+def test_text_that_the_compiler_refuses_is_found_in_the_program(pretend: Pretend) -> None:
+    cuda = lower(kernel("a = n + 1\nstore(I[0], a)"))
+    number = next(i for i, line in enumerate(cuda.source.split("\n"), 1) if "I[0] = a;" in line)
+    calls = pretend(f'echo "k.cu({number}): error: expected a monkey" >&2; exit 2')
+    with pytest.raises(CuirError) as caught:
+        compile_cuda(cuda)
+    (found,) = caught.value.diagnostics
+    assert found.code == "L010" and found.span and found.span.line == 9 and "expected a monkey" in found.message and calls() == 1
+    assert not list(cache_dir().glob("*")) if cache_dir().exists() else True
+
+
+def test_a_compiler_that_dies_without_a_word(cuda: Cuda, pretend: Pretend) -> None:
+    pretend("exit 139")
+    with pytest.raises(CuirError) as caught:
+        compile_cuda(cuda)
+    assert [d.code for d in caught.value.diagnostics] == ["L010"]
+
+
+# ---- what ptxas says
+def test_resources(cuda: Cuda, pretend: Pretend) -> None:
+    pretend(GOOD)
+    r = compile_cuda(cuda).resources
+    assert (r.registers, r.stack, r.spill_stores, r.spill_loads, r.threads) == (168, 16, 24, 32, 128)
+    assert len(r.warnings) == 1 and "C7510" in r.warnings[0] and r.compiler == "nvcc V99.1.7"
+    assert "168 registers, 56 bytes of spills" in r.summary() and "1 warnings" in r.summary() and "C7510" in r.as_text()
+    assert json.loads(json.dumps(r.as_json()))["registers"] == 168
+
+
+def test_exponentials_are_counted_between_waits() -> None:
+    code = [
+        "MUFU.EX2 R1, R2",
+        "WARPGROUP.DEPBAR.LE gsb0, 0x1",
+        "MUFU.EX2 R3, R3",
+        "MUFU.RCP R3, R3",
+        "MUFU.EX2 R3, R3",
+        "WARPGROUP.DEPBAR.LE gsb0, 0x0",
+    ]
+    assert count_exponentials(code) == (1, 2, 0) and count_exponentials(["MUFU.EX2 R1, R2"]) == ()
+
+
+@pytest.mark.parametrize(("arch", "options"), [
+    ("sm_90a", ("cubin", "compute_90a", "-code=sm_90a")), ("sm_80", ("fatbin", "compute_80", "-code=sm_80,sm_90,compute_80")),
+])  # fmt: skip
+def test_targets(arch: str, options: tuple[str, str, str]) -> None:
+    assert target(arch) == options
+
+
+# ---- with nvcc
+@needs_nvcc
+def test_the_expert_kernel_compiles_without_spills() -> None:
+    (checked,) = [k for name, k in KERNELS if name == "flash_fwd_sm90.flash_fwd"]
+    found = compile_cuda(lower(checked))
+    r = found.resources
+    assert found.cubin[:4] == b"\x7fELF" and r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
+
+
+def one_file(sources: list[str]) -> str:
+    """Kernels in namespaces of one file: most of the compiler's time goes into the headers."""
+    lines = [line for source in sources for line in source.split("\n")]
+    parts = [line for line in dict.fromkeys(lines) if line.startswith(("#include", "#define"))]
+    for i, source in enumerate(sources):
+        body = "\n".join(line for line in source.split("\n") if not line.startswith(("#include", "#define"))).replace('extern "C" ', "")
+        parts.append(f"namespace program_{i} {{\n{body}\n}}")
+    return "\n".join(parts) + "\n"
+
+
+def some_random_kernels() -> list[Case]:
+    """The five longest of forty."""
+    cases: list[Case] = []
+
+    @seed(2026)
+    @settings(max_examples=40, database=None, suppress_health_check=list(HealthCheck))
+    @given(kernels())
+    def collect(case: Case) -> None:
+        cases.append(case)
+
+    collect()
+    return sorted(cases, key=lambda c: -len(c.text))[:5]
+
+
+@needs_nvcc
+def test_the_corpus_random_kernels_and_hard_names_compile(tmp_path: Path) -> None:
+    """What nvcc says when it makes PTX; without ptxas, which the test of the expert kernel runs."""
+    sources = [lower(checked).source for _, checked in KERNELS]
+    sources += [lower(check(parse(case.text))).source for case in some_random_kernels()]
+    sources.append(lower(kernel(with_names([n for n in HARD if n != "INFINITY"]))).source)
+    path = tmp_path / "all.cu"
+    path.write_text(one_file(sources), encoding="utf-8")
+    options = [
+        "-std=c++17",
+        "--expt-relaxed-constexpr",
+        "-diag-suppress=780",
+        "-Xcicc=-O0",
+        "-I",
+        include_dir(),
+        "-o",
+        str(tmp_path / "all.ptx"),
+    ]
+    done = subprocess.run([NVCC or "nvcc", "-ptx", "-arch=compute_90a", *options, str(path)], capture_output=True, text=True, check=False)
+    errors = [line for line in (done.stdout + done.stderr).split("\n") if "error" in line]
+    assert done.returncode == 0 and not errors, errors[:5]
+    assert (tmp_path / "all.ptx").read_text().count(".entry") == len(sources)
