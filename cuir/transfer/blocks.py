@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 from ..nodes import Binary, Call, Expr, Literal, Name, Subscript
 from ..printer import show
+from ..walk import names_read, walk
 from .predicate import Bound, Linear, Term, Uniform, normal
 
 _Q0 = Binary("*", Name("m"), Name("BM"))  # the first query of the tile; its last is m * BM + BM - 1
 _BM = Name("BM")
+_LAST = Binary("-", Binary("*", Binary("+", Name("m"), Literal(1)), _BM), Literal(1))
 _NEVER_NEGATIVE = {_Q0, _BM, Name("M"), Name("N"), Name("B"), Name("H"), Name("HK"), Name("b"), Name("h")}
 
 
@@ -40,17 +42,29 @@ Value = Linear | Extremum | Guarded
 
 
 def _first(at: Linear) -> Linear:
-    return _rows(at, at.q > 0)
+    """The least value of a bound over the rows of a tile (of each of its parts)."""
+    return _extreme(at, True)
 
 
 def _last(at: Linear) -> Linear:
-    return _rows(at, at.q < 0)
+    return _extreme(at, False)
 
 
-def _rows(at: Linear, first_row: bool) -> Linear:
-    """A bound at the first or the last row of the tile."""
-    row = Linear(frozenset([(_Q0, 1)])) if first_row else Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1)
-    return Linear(at.terms, 0, 0, at.const).plus(row.times(at.q))
+def _extreme(at: Linear, least: bool) -> Linear:
+    first, last = Linear(frozenset([(_Q0, 1)])), Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1)
+    found = Linear(const=at.const).plus((first if (at.q > 0) == least else last).times(at.q))
+    for term, n in at.terms:
+        if "q" in names_read(term):
+            term = _at_row(term, _Q0 if (n > 0) == least else _LAST)
+        found = found.plus(Linear(frozenset([(term, n)])))
+    return found
+
+
+def _at_row(e: Expr, row: Expr) -> Expr:
+    """A step of q at a row of the tile."""
+    if isinstance(e, Binary):
+        return replace(e, left=_at_row(e.left, row), right=_at_row(e.right, row))
+    return row if e == Name("q") else e
 
 
 def _at_least(a: Linear, b: Linear) -> bool:
@@ -95,27 +109,32 @@ def text(v: Value) -> str:
     if isinstance(v, Guarded):
         return f"({text(v.value)} if {v.cond} else {text(v.other)})"
     terms = dict(v.terms)
-    parts: list[tuple[int, str]] = []
+    parts: list[tuple[int, str, bool]] = []  # coefficient, text, whether it stands under any factor without parentheses
     rows, ends = terms.pop(_Q0, 0), terms.get(_BM, 0)
     if rows and rows == ends:
-        parts.append((rows, "(m + 1) * BM"))
+        parts.append((rows, "(m + 1) * BM", False))
         del terms[_BM]
     elif rows:
-        parts.append((rows, "m * BM"))
-    rest = sorted(((c, _factor(t)) for t, c in terms.items()), key=lambda p: (p[0] < 0, p[1]))
-    parts.extend(rest)
+        parts.append((rows, "m * BM", False))
+    parts += sorted(
+        ((c, show(t) if _product(t) or isinstance(t, _TIGHT) else f"({show(t)})", not _product(t)) for t, c in terms.items()),
+        key=lambda p: (p[0] < 0, p[1]),
+    )
     if v.const or not parts:
-        parts.append((v.const, ""))
+        parts.append((v.const, "", True))
     out = ""
-    for c, t in parts:
-        amount = str(abs(c)) if not t else t if abs(c) == 1 else f"{abs(c)} * {t}"
+    for c, t, tight in parts:
+        factor = t if tight or (abs(c) == 1 and (out or c > 0)) else f"({t})"
+        amount = str(abs(c)) if not t else factor if abs(c) == 1 else f"{abs(c)} * {factor}"
         out += (f" {'-' if c < 0 else '+'} " if out else "-" if c < 0 else "") + amount
     return out
 
 
-def _factor(e: Expr) -> str:
-    plain = isinstance(e, (Name, Literal, Call, Subscript)) or (isinstance(e, Binary) and e.op in ("*", "//", "%"))
-    return show(e) if plain else f"({show(e)})"
+_TIGHT = (Name, Literal, Call, Subscript)
+
+
+def _product(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op in ("*", "//", "%")
 
 
 # ---- which keys a tile touches
@@ -200,6 +219,13 @@ def _blocks(keep: Expr | None, fresh: Callable[[str], str]) -> Blocks:
     kept, dropped = normal(mask, True), normal(mask, False)
     need, drop = touched(kept.terms), touched(dropped.terms)
     notes = []
+    divisors = {
+        n.right.id
+        for n in walk(mask)
+        if isinstance(n, Binary) and n.op == "//" and isinstance(n.right, Name) and names_read(n.left) & {"q", "k"}
+    }
+    if divisors:
+        notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
     if not kept.exact or not dropped.exact:
         if need.everything:
             notes.append("the mask has no bounds that are linear in q and k: every block is visited, all with the mask (correct, slow)")

@@ -20,7 +20,10 @@ _NOT = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!=", "!=": "=="}
 
 @dataclass(frozen=True)
 class Linear:
-    """q * `q` + k * `k` + sum of coefficient * term + `const`; terms are expressions that q and k do not occur in."""
+    """q * `q` + k * `k` + sum of coefficient * term + `const`.
+
+    Terms are expressions without k: without q, or steps such as q // c, which never fall as q grows (for c > 0).
+    """
 
     terms: frozenset[tuple[Expr, int]] = frozenset()
     q: int = 0
@@ -67,9 +70,26 @@ def linear(e: Expr) -> Linear | None:
         for x, y in ((left, right), (right, left)):
             if x is not None and y is not None and x == Linear(const=x.const):
                 return y.times(x.const)
+        for x, by in ((left, e.right), (right, e.left)):  # steps times what is the same in a tile
+            if x is not None and x.q == x.k == 0 and has_steps(x) and not names_read(by) & {"q", "k"}:
+                scaled: dict[Expr, int] = {Binary("*", term, by): n for term, n in x.terms}
+                return Linear(_terms(scaled)).plus(Linear(_terms({by: x.const})))
+    if isinstance(e, Binary) and e.op == "//" and positive(e.right):
+        inner = linear(e.left)
+        if inner is not None and inner.q > 0 and inner.k == 0 and not has_steps(inner):
+            return Linear(_terms({e: 1}))
     if not names_read(e) & {"q", "k"}:
         return Linear(_terms({e: 1}))
     return None
+
+
+def has_steps(x: Linear) -> bool:
+    return any("q" in names_read(term) for term, _ in x.terms)
+
+
+def positive(divisor: Expr) -> bool:
+    """A positive number, or a captured one, which is taken to be positive as a divisor of positions."""
+    return isinstance(divisor, Name) if not isinstance(divisor, Literal) else divisor.value > 0
 
 
 @dataclass(frozen=True)
@@ -147,6 +167,14 @@ def _both(a: list[Term], b: list[Term], out: Normal) -> list[Term]:
 
 def _comparison(op: str, left: Expr, right: Expr, out: Normal) -> list[Term]:
     for x, y, sign in ((left, right, op), (right, left, _FLIP[op])):
+        if (
+            isinstance(x, Binary)
+            and x.op == "//"
+            and "k" in names_read(x.left)
+            and positive(x.right)
+            and not names_read(x.right) & {"q", "k"}
+        ):
+            return _chunk(sign, x, y, out)
         if isinstance(x, Call) and isinstance(x.func, Name) and names_read(x) & {"q", "k"} and sign not in ("==", "!="):
             if x.func.id in ("min", "max", "abs"):
                 choices = (x.args[0], Unary("-", x.args[0])) if x.func.id == "abs" else x.args
@@ -176,12 +204,22 @@ def _comparison(op: str, left: Expr, right: Expr, out: Normal) -> list[Term]:
     return [frozenset(x for x in atoms if x is not None)]
 
 
+def _chunk(op: str, quotient: Binary, y: Expr, out: Normal) -> list[Term]:
+    """x // c < y is x < y * c, for c > 0; x // c <= y is x // c < y + 1."""
+    x, c = quotient.left, quotient.right
+    if op in ("==", "!="):
+        both = [_chunk(sign, quotient, y, out) for sign in ((">=", "<=") if op == "==" else ("<", ">"))]
+        return _both(both[0], both[1], out) if op == "==" else _simplified([*both[0], *both[1]])
+    limit = Binary("*", Binary("+", y, Literal(1)) if op in ("<=", ">") else y, c)
+    return _comparison("<" if op in ("<=", "<") else ">=", x, limit, out)
+
+
 def _at_most_zero(d: Linear) -> Atom | None:
     """d <= 0 as a bound of k, or of q; None if the coefficient is not 1."""
     if d.k in (1, -1):
         rest = Linear(d.terms, d.q, 0, d.const)
         return Bound(True, rest.times(-1)) if d.k == 1 else Bound(False, rest)
-    if d.k == 0 and d.q in (1, -1):
+    if d.k == 0 and d.q in (1, -1) and not has_steps(d):
         rest = Linear(d.terms, 0, 0, d.const)
         return Bound(True, rest.times(-1), True) if d.q == 1 else Bound(False, rest, True)
     return None

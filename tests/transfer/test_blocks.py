@@ -72,6 +72,14 @@ atoms = st.one_of(
     st.builds("(abs(k - q) <= {})".format, st.integers(0, 20)),
     st.builds("((q * k) % 3 == {})".format, st.integers(0, 2)),
     st.builds("(q < {})".format, offsets),
+    st.builds(
+        "((k + {}) // {} {} (q + {}) // c)".format,
+        st.integers(-3, 5),
+        st.sampled_from(["c", "5"]),
+        st.sampled_from(["==", "!=", "<=", "<", ">=", ">"]),
+        offsets,
+    ),
+    st.builds("(k {} q // {} * c + {})".format, st.sampled_from(["<", ">="]), st.sampled_from(["c", "3"]), offsets),
     st.builds("(b == {})".format, st.integers(0, 1)),
 )
 masks = st.recursive(
@@ -84,10 +92,10 @@ masks = st.recursive(
 def specification(mask: str, w: int) -> Specification:
     code = compile(mask, "<mask>", "eval")
 
-    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: int, N: int, w: int) -> Any:
-        return eval(code, {"abs": abs, "b": b, "q": q_idx, "k": kv_idx, "M": M, "N": N, "w": w})
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: int, N: int, w: int, c: int) -> Any:
+        return eval(code, {"abs": abs, "b": b, "q": q_idx, "k": kv_idx, "M": M, "N": N, "w": w, "c": c})
 
-    return Specification("random", mask_mod, captured={"w": w})
+    return Specification("random", mask_mod, captured={"w": w, "c": 4})
 
 
 sizes = st.tuples(st.integers(1, 40), st.integers(0, 40))
@@ -126,6 +134,8 @@ def visited(mask_mod: Callable[..., Any], M: int, N: int, BM: int, BN: int) -> t
         ("window", lambda b, h, q, k: (k <= q) & (q - k < 32), (8 + 6, 8 + 7 + 6)),
         ("prefix", lambda b, h, q, k: (k < 32) | (k <= q), (6, 36 + 1)),
         ("anticausal", lambda b, h, q, k: k >= q, (8, 36)),
+        ("chunks", lambda b, h, q, k: (k // 32 == q // 32) & (k <= q), (8, 8 + 4)),
+        ("blocks", lambda b, h, q, k: k // 32 <= q // 32, (0, 2 * (2 + 4 + 6 + 8))),
         ("nothing", lambda b, h, q, k: (k < q) & (k > q), (0, 0)),
     ],
 )
@@ -146,3 +156,33 @@ def test_tiles_are_turned_round_when_the_first_ones_are_the_longest() -> None:
     assert "tile" in result.replaced
     check_contracts(result.program, result.program.kernels()["attention"], result.spec, [Problem(Lengths(2, 3, 1, 50, 50), 8, 8)])
     assert "return t // H % B, t % H, t // (H * B)" in result.text
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        "2 * (x // c)",
+        "-(x // c)",
+        "3 - 2 * (a if p else c)",
+        "q0 - x % c",
+        "-(x + y) // c * 5",
+        "-((x + y) // c)",
+        "2 * ((x + y) // c)",
+        "-(x * c) + 1",
+        "(a if p else c) - x",
+        "2 * -(x // c)",
+    ],
+)
+def test_bounds_are_written_with_the_parentheses_they_need(expr: str) -> None:
+    from cuir.nodes import Return
+    from cuir.transfer.blocks import text
+    from cuir.transfer.predicate import Linear, linear
+
+    def read(source: str) -> Linear:
+        last = parse(f"@func\ndef f(x):\n    return {source}\n").funcs()["f"].body[-1]
+        assert isinstance(last, Return)
+        found = linear(last.value)
+        assert found is not None
+        return found
+
+    assert read(text(read(expr))) == read(expr)
