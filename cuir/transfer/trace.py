@@ -6,6 +6,7 @@ nor the blocks that a mask needs (blocks.py).
 
 from __future__ import annotations
 
+import copy
 import dis
 import functools
 import inspect
@@ -198,7 +199,21 @@ class _Tracer:
         return found
 
     def function(self, value: Any) -> Any:
-        """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured."""
+        """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured.
+
+        A callable object, or a method, becomes one whose attributes are captured.
+        """
+        if isinstance(value, types.MethodType):
+            return types.MethodType(self.function(value.__func__), self.function(value.__self__))
+        if (
+            type(value).__module__ not in ("builtins", "functools")
+            and callable(value)
+            and hasattr(value, "__dict__")
+            and isinstance(getattr(type(value), "__call__", None), types.FunctionType)
+        ):
+            new = copy.copy(value)
+            new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
+            return new
         if not isinstance(value, types.FunctionType) or (value.__code__.co_filename.startswith(_OWN) and not value.__closure__):
             return value  # but FlexAttention's and_masks(...) closes over the user's mods
         if id(value) in self.lifted:

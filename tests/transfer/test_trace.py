@@ -183,6 +183,24 @@ def test_combinations_of_flex_attention() -> None:
     assert trace(Specification("all", noop_mask)).keep is None
 
 
+def test_callable_objects_and_methods() -> None:
+    class Window:
+        def __init__(self, size: int):
+            self.size, self.flags = size, torch.arange(300) % 3 != 0
+
+        def __call__(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return (q - k <= self.size) & self.flags[k]
+
+        def open(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return q >= self.size
+
+    window = Window(20)
+    for mod, text in ((window, "(q - k <= size) & (flags[k] != 0)"), (window.open, "q >= size")):
+        traced = trace(Specification("object", mod))
+        assert traced.keep is not None and show(traced.keep) == text
+    assert window.size == 20
+
+
 def test_partials_defaults_and_the_lengths() -> None:
     def mod(b: Any, h: Any, q: Any, k: Any, *, M: int, N: int, window: int = 4) -> Any:
         return q + (N - M) - k <= window
