@@ -205,12 +205,7 @@ class _Tracer:
         """
         if isinstance(value, types.MethodType):
             return types.MethodType(self.function(value.__func__), self.function(value.__self__))
-        if (
-            type(value).__module__ not in ("builtins", "functools")
-            and callable(value)
-            and hasattr(value, "__dict__")
-            and isinstance(getattr(type(value), "__call__", None), types.FunctionType)
-        ):
+        if not isinstance(value, types.FunctionType) and isinstance(inspect.getattr_static(value, "__call__", None), types.FunctionType):
             new = copy.copy(value)
             new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
             return new
