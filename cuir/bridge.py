@@ -132,6 +132,7 @@ class _Job:
         self.demands(compile, run)
         try:
             transferred = self.transfer()
+            self.tuned(transferred.program)
             checked = self.check(transferred.program)
             self.verify(transferred.program)
             cuda = self.lower(checked)
@@ -201,6 +202,16 @@ class _Job:
             removed = sum(line.startswith("-") and not line.startswith("---") for line in result.diff.splitlines())
             step.detail = f"{removed} lines of the origin became {added}" if added or removed else "the origin is this variant already"
         return result
+
+    def tuned(self, program: Program) -> None:
+        """The setting that `cuir tune` has found for the problem that is timed, unless consts were given."""
+        from .timing import BATCH, HEADS, LENGTH
+        from .tuning import completed
+
+        given, self.consts = self.consts, completed(program, self.consts, (BATCH, HEADS, HEADS, LENGTH, LENGTH))
+        found = [f"{name}={value}" for name, value in self.consts.items() if name not in given]
+        if found:
+            self.report.notes.append(f"as `cuir tune` has found: {', '.join(found)}")
 
     def check(self, program: Program) -> Checked:
         from .check import check

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import CuirError
+from ..jsontext import append_line
 from .cells import OURS, Cell
 
 Row = dict[str, Any]
@@ -22,28 +23,29 @@ class Results:
         if path.exists() and not fresh:
             self.head, self.rows = read(path)
         else:
-            self._append(path, self.head, "w")
+            self._append(path, self.head, fresh=True)
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         done = [Cell.from_json(r) for r in self.rows if "failed" not in r]
         return [c for c in cells if c not in done]
 
     def add(self, row: Row) -> None:
-        self.rows.append(row)
-        self._append(self.path, row, "a")
+        self.rows = [r for r in self.rows if Cell.from_json(r) != Cell.from_json(row)] + [row]
+        self._append(self.path, row)
 
     @staticmethod
-    def _append(path: Path, line: Mapping[str, Any], mode: str) -> None:
+    def _append(path: Path, line: Mapping[str, Any], fresh: bool = False) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open(mode, encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            if fresh:
+                path.unlink(missing_ok=True)
+            append_line(path, json.dumps(line))
         except OSError as error:
             raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file with --out") from None
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """Head and rows of a results file. Raises CuirError U119. A line that was cut short by an interruption is left out."""
+    """Head and rows of a results file. Raises CuirError U119. Lines that an interruption cut short are left out."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -53,9 +55,10 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
         try:
             found.append(json.loads(line))
         except ValueError:
-            if number == 0 or number < len(lines) - 1:
-                raise CuirError.of("U119", f"line {number + 1} of {path} is no JSON", hint="--fresh starts a new file") from None
-    if not found or "suite" not in found[0] or not all("variant" in r for r in found[1:]):
+            if number == 0:
+                raise CuirError.of("U119", f"the first line of {path} is no JSON", hint="--fresh starts a new file") from None
+    columns = {"variant", "parameters", "model", "shape"}
+    if not found or not all(isinstance(f, dict) for f in found) or "suite" not in found[0] or not all(columns <= set(r) for r in found[1:]):
         raise CuirError.of("U119", f"{path} holds no results of `cuir bench`", hint="--out names another file")
     rows = {json.dumps([r["variant"], r["parameters"], r["shape"]]): r for r in found[1:]}  # a cell that was measured again counts once
     return found[0], list(rows.values())

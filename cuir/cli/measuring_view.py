@@ -14,7 +14,7 @@ from .tables import print_table
 if TYPE_CHECKING:
     from ..bench.results import Row
     from ..bench.run import Told
-    from ..tuning import TuneReport
+    from ..tuning import Outcome, TuneReport
     from ..tuning.search import Progress
 
 SHOWN = 8  # candidates of a table
@@ -26,7 +26,6 @@ class _View:
     def __init__(self, title: str, quiet: bool):
         self.title, self.quiet = title, quiet
         self.status: Any = None
-        self.said = ""
 
     def __enter__(self) -> Any:
         if not self.quiet and not plain():
@@ -47,20 +46,27 @@ class _View:
             self.status.update(Text(f"{self.title}: {text}"))
 
     def note(self, text: str) -> None:
-        if not self.quiet and text != self.said:
-            self.said = text
+        if not self.quiet:
             console = self.status.console if self.status is not None else stderr()
             console.print(f"  {text}", markup=False, soft_wrap=True)
 
 
 class TuneView(_View):
+    best = ""
+
     def __call__(self, progress: Progress) -> None:
         counts: dict[str, int] = {}
         for outcome in progress.outcomes:
             counts[outcome.status] = counts.get(outcome.status, 0) + 1
         self.update(f"{progress.doing}  ({', '.join(f'{n} {s}' for s, n in counts.items())}; {progress.seconds:.0f} s)")
         if progress.best is not None:
-            self.note(f"best so far {progress.best.median:.4f} ms: {_settings(progress.best.consts)}")
+            self.tell(progress.best)
+
+    def tell(self, best: Outcome) -> None:
+        """A new setting, once; the same one with newer figures is no news."""
+        if _settings(best.consts) != self.best:
+            self.best = _settings(best.consts)
+            self.note(f"best so far {best.median:.4f} ms: {self.best}")
 
 
 class BenchView(_View):

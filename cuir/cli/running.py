@@ -30,6 +30,11 @@ def run_kernel(
         from ..timing import need_gpu
 
         need_gpu()
+        lengths = [dims.get(name) for name in ("B", "H", "HK", "M", "N")]
+        if all(type(n) is int for n in lengths):
+            from ..tuning import completed
+
+            consts = completed(program, consts, tuple(lengths))  # type: ignore[arg-type]
     checked = check(program, pick_kernel(program, kernel).name, consts)
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)

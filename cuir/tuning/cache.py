@@ -18,9 +18,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ..checked import Const
+from ..jsontext import append_line
 from ..measure.problem import Shape
 from ..nodes import Program
-from .space import Consts, from_plain, plain
+from ..types import DTYPES, DType
+from .space import Consts, from_plain, plain, ruled_out
 
 GROUP_PENALTY = 2.0  # another number of query heads per key head is as far as two doublings
 FARTHEST = 6.0  # classes that are farther apart than this say nothing about each other
@@ -141,8 +144,18 @@ def tuned(program: Program, shape: Shape | tuple[int, int, int, int, int, int], 
     arch, sms = device()
     if not arch:
         return {}
-    found = best(Key(arch, fingerprint(program), dtype, shape.D), shape_class(shape, sms))
-    return from_plain(found["consts"]) if found else {}
+    record = best(Key(arch, fingerprint(program), dtype, shape.D), shape_class(shape, sms))
+    found = from_plain(record["consts"]) if record else {}
+    return found if ruled_out(program, None, {"T": DTYPES[dtype], "D": shape.D, **found}) is None else {}
+
+
+def completed(program: Program, consts: Mapping[str, Const], lengths: tuple[int, int, int, int, int]) -> Consts:
+    """`consts`, with the tuned setting for B, H, HK, M, N if they name T and D and nothing of that setting: a choice of the user's stands as it is."""
+    dtype, dim = consts.get("T"), consts.get("D")
+    if not isinstance(dtype, DType) or type(dim) is not int:
+        return dict(consts)
+    found = tuned(program, (*lengths, dim), dtype.name)
+    return dict(consts) if set(found) & set(consts) else {**found, **consts}
 
 
 class Journal:
@@ -171,8 +184,7 @@ class Journal:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self.found[_name(consts)]) + "\n")
+        append_line(self.path, json.dumps(self.found[_name(consts)]))
 
     def clear(self) -> None:
         self.found = {}

@@ -1,0 +1,140 @@
+"""Results: an interrupted suite goes on, cells that hang cost themselves alone, the table and the plot say what the rows say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cuir import CuirError
+from cuir.bench.cells import Cell
+from cuir.bench.plot import plot
+from cuir.bench.results import Results, markdown, ours, ratio, read, summary
+from cuir.bench.run import Planned, Told, run_cells
+from cuir.bench.suites import cell
+from cuir.measure.worker import WorkerLost
+from cuir.tuning.compiling import Built
+
+HEAD = {"suite": "smoke", "device": "a GPU", "driver": "1", "torch": "2", "cuda": "13", "date": "2026-01-01", "command": "cuir bench smoke"}
+CELLS = [cell("causal", "llama2-7b", n) for n in (1024, 2048, 4096)]
+SETTINGS = ({"BM": 64}, {"BM": 128})
+
+
+def row(one: Cell, mine: float = 600.0, theirs: float = 400.0) -> dict:
+    contenders = {"cuir BM=64": {"consts": {"BM": 64}, "tflops": mine - 100, "milliseconds": 1.0}, "cuir BM=128": {"consts": {"BM": 128}, "tflops": mine, "milliseconds": 0.9},
+                  "cudnn": {"tflops": theirs, "milliseconds": 1.4}, "flex": {"failed": "out of memory"}}  # fmt: skip
+    return {**one.as_json(), "dtype": "f16", "contenders": contenders}
+
+
+class Gpu:
+    def __init__(self, stop_at: int | None = None, lost: str = ""):
+        self.asked: list[Mapping] = []
+        self.stop_at, self.lost = stop_at, lost
+
+    def __call__(self, request: Mapping, seconds: float) -> Mapping:
+        if len(self.asked) == self.stop_at:
+            raise KeyboardInterrupt
+        self.asked.append(request)
+        one = Cell.from_json(request)
+        if one.name == self.lost:
+            raise WorkerLost("hangs", "no answer within 240 s")
+        return row(one)
+
+
+def go(results: Results, gpu: Gpu, refused: str = "", **options: object) -> bool:
+    def compile(work: object) -> object:
+        return ((i, Built(refused=refused if consts["BM"] == 128 else "")) for i, (_, _, consts) in enumerate(work))
+
+    def plan(one: Cell) -> Planned:
+        return Planned(one, "text", "flash_fwd", SETTINGS)
+
+    settled = {"dtype": "f16", "peers": ("cudnn",), "rounds": 2, "limit": 100.0, "tell": lambda told: None, **options}
+    return run_cells(CELLS, results, plan, compile, gpu, **settled)
+
+
+def test_an_interrupted_suite_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "smoke.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        go(Results(path, HEAD), Gpu(stop_at=1))
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"variant": "cau')
+    gpu = Gpu()
+    again = Results(path, {**HEAD, "date": "another"})
+    assert go(again, gpu) and [Cell.from_json(r) for r in gpu.asked] == CELLS[1:]
+    head, rows = read(path)
+    assert head == HEAD and [Cell.from_json(r) for r in rows] == CELLS
+    idle = Gpu()
+    assert go(Results(path, HEAD), idle) and not idle.asked
+    assert Results(path, HEAD, fresh=True).missing(CELLS) == CELLS
+
+
+def test_a_cell_that_hangs_costs_itself_and_is_tried_again(tmp_path: Path) -> None:
+    results = Results(tmp_path / "r.jsonl", HEAD)
+    assert go(results, Gpu(lost=CELLS[0].name))
+    assert results.rows[0]["failed"] == "hangs: no answer within 240 s" and "contenders" in results.rows[1]
+    gpu = Gpu()
+    go(Results(tmp_path / "r.jsonl", HEAD), gpu)
+    assert [Cell.from_json(r) for r in gpu.asked] == CELLS[:1]
+    assert all("failed" not in r for r in read(tmp_path / "r.jsonl")[1])
+
+
+def test_settings_that_do_not_compile_are_not_asked_for(tmp_path: Path) -> None:
+    gpu = Gpu()
+    go(Results(tmp_path / "r.jsonl", HEAD), gpu, refused="L010: no")
+    assert all(r["settings"] == [{"BM": 64}] for r in gpu.asked)
+
+
+def test_the_limit_of_time(tmp_path: Path) -> None:
+    times = iter([0.0, 1.0, 200.0])
+    results, told = Results(tmp_path / "r.jsonl", HEAD), list[Told]()
+    assert not go(results, Gpu(), clock=lambda: next(times), tell=told.append)
+    assert len(results.rows) == 1 and told[-1].row == results.rows[0] and (told[-1].done, told[-1].of) == (1, 3)
+
+
+def test_the_table_says_what_the_rows_say() -> None:
+    rows = [row(CELLS[0], 600, 400), row(CELLS[1], 500, 625), {**CELLS[2].as_json(), "failed": "hangs"}]
+    best = ours(rows[0])
+    assert best is not None and best[0] == "cuir BM=128" and ratio(rows[0]) == 1.5 and ratio(rows[2]) is None
+    text = markdown(HEAD, rows)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1, "every line has the columns of the head"
+    assert "| causal | llama2-7b | 1024 | 16 | 600 | 400 | out of memory | 1.50 | BM=128 |" in lines
+    assert "a GPU, driver 1, CUDA 13, torch 2, 2026-01-01." in text and "    cuir bench smoke" in text
+    assert summary(rows) == ["cuir / cudnn: 1.10 in the geometric mean of 2 rows, 0.80 in the weakest"]
+
+
+def test_what_is_wrong_is_named_and_counts_for_nothing() -> None:
+    bad = row(CELLS[0])
+    bad["contenders"]["cudnn"] = {"wrong": "relative error 1"}
+    assert ratio(bad) is None and summary([bad]) == ["wrong: causal llama2-7b 1024: cudnn: relative error 1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no json\n{}", "[]", '{"a": 1}', '{"suite": "x"}\n{"no": "row"}', '{"suite": "x"}\n[1]', '{"suite": "x"}\n{"variant": "causal"}'],
+)
+def test_files_that_hold_no_results(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CuirError) as error:
+        read(path)
+    assert error.value.diagnostics[0].code == "U119"
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_the_plot(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"p.{ending}"
+    plot(HEAD, [row(c) for c in CELLS] + [row(cell("prefix_lm", "hd64", 1024))], path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG") if ending == "png" else b"<svg" in data
+    with pytest.raises(CuirError):
+        plot(HEAD, [row(CELLS[0])], tmp_path / "p.nothing")
+
+
+def test_rows_are_json(tmp_path: Path) -> None:
+    results = Results(tmp_path / "r.jsonl", HEAD)
+    results.add(row(CELLS[0]))
+    assert [json.loads(line) for line in (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()] == [HEAD, row(CELLS[0])]

@@ -1,0 +1,62 @@
+"""Tuning and benchmarks on a GPU: a small search from the command line to the kept setting, a candidate that is wrong, one cell of a suite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import corpus
+from cuir import Program, parse, transfer, tuned
+from cuir.bench.cells import Cell, measure_cell
+from cuir.cli import run as command
+from cuir.cli.inputs import read_variant
+from cuir.measure.problem import Shape
+from cuir.transfer import TransferResult
+from cuir.tuning.device import LocalDevice
+from cuir.types import F16
+
+pytestmark = pytest.mark.gpu
+SHAPE = Shape(2, 8, 2, 1024, 1024, 64)
+SETTING = {"T": F16, "D": 64, "BM": 128, "BN": 128}
+
+
+def origin() -> Program:
+    return parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
+
+
+def made(variant: str) -> TransferResult:
+    return transfer(origin(), read_variant(variant, ()))
+
+
+def test_a_small_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    space = tmp_path / "space.json"
+    space.write_text('{"axes": [{"BM": [64, 128]}, {"BN": [64, 128]}], "starts": [{"BM": 64, "BN": 64}]}', encoding="utf-8")
+    call = ["tune", "prefix_lm", "--shape", str(SHAPE), "--space", str(space), "--json"]
+    assert command(call) == 0
+    (report,) = json.loads(capsys.readouterr().out)["tuned"]
+    assert report["complete"] and {c["status"] for c in report["candidates"]} <= {"timed", "flawed"}
+    assert {k: report["best"]["consts"][k] for k in ("BM", "BN")} == tuned(made("prefix_lm").program, SHAPE)
+    assert command(call) == 0
+    assert json.loads(capsys.readouterr().out)["tuned"][0]["seconds"] < report["seconds"], "the second goes on where the first ended"
+
+
+def test_a_wrong_candidate_is_seen() -> None:
+    right, other = made("causal"), made("full")
+    assert LocalDevice(right, None, SHAPE, "f16").check(SETTING) == ("right", "")
+
+    device = LocalDevice(right, None, SHAPE, "f16")
+    device.transferred = other
+    status, why = device.check(SETTING)
+    assert status == "wrong" and "relative error" in why
+
+
+@pytest.mark.parametrize("variant", ["causal", "causal_document", "softcap"])
+def test_a_cell(variant: str) -> None:
+    peers = ("cudnn", "fa2", "flex", "compiled")
+    row = measure_cell(Cell(variant, {}, "small", SHAPE), made(variant), "f16", [SETTING], peers, rounds=1)
+    expected = {"cuir BM=128,BN=128", "flex", "compiled"} | ({"cudnn", "fa2"} if variant == "causal" else set())
+    assert set(row["contenders"]) == expected
+    assert all(c["tflops"] > 0 and c["error"] <= row["bound"] for c in row["contenders"].values())

@@ -1,0 +1,65 @@
+"""The process that may hang: answers, hangs, ends, is told wrongly; the next request is answered by a new one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cuir import CuirError
+from cuir.measure.worker import Worker, WorkerLost
+
+PROGRAM = """
+import os, sys, time
+from cuir.diagnostics import CuirError
+from cuir.measure.worker import serve
+
+def hang(request):
+    time.sleep(60)
+
+def end(request):
+    print("the last words", file=sys.stderr, flush=True)
+    os._exit(7)
+
+def wrong(request):
+    raise CuirError.of("U116", "no such shape", hint="another")
+
+def add(request):
+    print("noise on stdout")
+    return {"sum": request["a"] + request["b"], "pid": os.getpid()}
+
+sys.exit(serve({"hang": hang, "end": end, "wrong": wrong, "add": add}))
+"""
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    with Worker([sys.executable, "-c", PROGRAM]) as one:
+        yield one
+
+
+def test_one_process_answers_many_requests(worker: Worker) -> None:
+    answers = [worker.ask({"do": "add", "a": 1, "b": b}, 60) for b in range(3)]
+    assert [a["sum"] for a in answers] == [1, 2, 3] and len({a["pid"] for a in answers}) == 1
+
+
+def test_what_hangs_is_killed_and_the_next_is_answered(worker: Worker) -> None:
+    first = worker.ask({"do": "add", "a": 1, "b": 1}, 60)
+    with pytest.raises(WorkerLost) as lost:
+        worker.ask({"do": "hang"}, 0.3)
+    assert lost.value.status == "hangs"
+    assert worker.ask({"do": "add", "a": 1, "b": 1}, 60)["pid"] != first["pid"]
+
+
+def test_what_ends_says_its_last_words(worker: Worker) -> None:
+    with pytest.raises(WorkerLost, match=r"ended with 7: the last words") as lost:
+        worker.ask({"do": "end"}, 60)
+    assert lost.value.status == "fault"
+    assert worker.ask({"do": "add", "a": 2, "b": 2}, 60)["sum"] == 4
+
+
+def test_a_wrong_request_is_an_error_of_the_call(worker: Worker) -> None:
+    with pytest.raises(CuirError, match="no such shape") as error:
+        worker.ask({"do": "wrong"}, 60)
+    assert error.value.diagnostics[0].hint == "another"

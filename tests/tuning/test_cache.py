@@ -1,0 +1,93 @@
+"""What is kept: by architecture, program, dtype, head dim and shape class; the nearest class serves; a choice of the user's stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import corpus
+from cuir import Program, parse, tuned
+from cuir.measure.problem import Shape
+from cuir.tuning import cache, completed, shape_class
+from cuir.tuning.cache import Key
+from cuir.types import BF16, F16
+from tests.tuning.fakes import TEXT
+
+ARCH = "NVIDIA H200 sm_90 132"
+lengths = st.integers(1, 1 << 17)
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "device", lambda: (ARCH, 132))
+    return tmp_path
+
+
+def keep(program: Program, shape: Shape, dtype: str = "f16", **consts: int) -> None:
+    cache.keep(Key(ARCH, cache.fingerprint(program), dtype, shape.D), shape_class(shape, 132), {"consts": consts})
+
+
+SHAPE = Shape(16, 32, 32, 1024, 1024, 128)
+
+
+def test_what_was_kept_is_found(program: Program) -> None:
+    assert tuned(program, SHAPE) == {}
+    keep(program, SHAPE, BM=64, BN=96)
+    assert tuned(program, SHAPE.as_tuple()) == {"BM": 64, "BN": 96}
+    assert tuned(program, Shape(17, 32, 32, 1000, 1100, 128)) == {"BM": 64, "BN": 96}, "the same class"
+    keep(program, SHAPE, BM=128, BN=64)
+    assert tuned(program, SHAPE) == {"BM": 128, "BN": 64}, "the newer one"
+
+
+def test_another_program_dtype_or_head_dim_has_its_own(program: Program) -> None:
+    keep(program, SHAPE, BM=64, BN=96)
+    other = parse(TEXT.replace("return k <= q + (N - M)", "return k <= q"))
+    assert tuned(other, SHAPE) == {} and tuned(program, SHAPE, "bf16") == {} and tuned(program, Shape(16, 32, 32, 1024, 1024, 64)) == {}
+
+
+def test_the_nearest_class_serves(program: Program) -> None:
+    keep(program, SHAPE, BM=64, BN=64)
+    keep(program, Shape(2, 32, 32, 8192, 8192, 128), BM=128, BN=128)
+    assert tuned(program, Shape(1, 32, 32, 16384, 16384, 128)) == {"BM": 128, "BN": 128}
+    assert tuned(program, Shape(8, 32, 32, 2048, 2048, 128)) == {"BM": 64, "BN": 64}
+    assert tuned(program, Shape(1, 1, 1, 1, 1, 128)) == {}, "too far from both"
+
+
+def test_a_setting_that_does_not_fit_any_more_is_not_used(program: Program) -> None:
+    keep(program, SHAPE, BM=192, BN=176)
+    assert tuned(program, SHAPE) == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 3}', '{"a": {"class": [1]}}'])
+def test_a_spoilt_file_is_as_none(program: Program, text: str) -> None:
+    keep(program, SHAPE, BM=64)
+    (file,) = cache.folder().glob("*.json")
+    file.write_text(text, encoding="utf-8")
+    assert tuned(program, SHAPE) == {}
+
+
+def test_a_choice_of_the_users_stands(program: Program) -> None:
+    keep(program, SHAPE, BM=64, BN=96)
+    base = {"T": F16, "D": 128}
+    assert completed(program, base, SHAPE.as_tuple()[:5]) == {**base, "BM": 64, "BN": 96}
+    assert completed(program, {**base, "BM": 128}, SHAPE.as_tuple()[:5]) == {**base, "BM": 128}
+    assert completed(program, {**base, "STAGES": 2}, SHAPE.as_tuple()[:5]) == {**base, "STAGES": 2, "BM": 64, "BN": 96}
+    assert completed(program, {"T": BF16, "D": 128}, SHAPE.as_tuple()[:5]) == {"T": BF16, "D": 128}
+    assert completed(program, {"D": 128}, SHAPE.as_tuple()[:5]) == {"D": 128}
+
+
+@given(lengths, lengths, st.integers(1, 64), st.sampled_from([1, 2, 8]))
+def test_classes_are_near_for_near_shapes(m: int, n: int, b: int, group: int) -> None:
+    one = shape_class(Shape(b, 8 * group, 8, m, n, 64), 132)
+    assert one.distance(one) == 0 and one == shape_class(Shape(b, 8 * group, 8, m, n, 128), 132)
+    assert one.distance(shape_class(Shape(b, 8 * group, 8, 2 * m, n, 64), 132)) <= 3
+    assert shape_class(Shape(b, 8 * group, 8, m, n, 64), 132).group == group
+
+
+def test_every_kernel_of_the_corpus_has_its_own_fingerprint() -> None:
+    prints = [cache.fingerprint(parse(p.read_text(encoding="utf-8"))) for p in corpus.kernels().values()]
+    assert len(prints) == len(set(prints))
