@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -31,24 +32,23 @@ def emits(name: str, kind: Kind) -> Callable[[Emitter], Emitter]:
     return enter
 
 
-def _load() -> None:
+@functools.cache
+def _all() -> dict[str, tuple[Kind, Emitter]]:
+    """Every emitter; whole before any thread sees it."""
     from . import ops
 
     for module in pkgutil.iter_modules(ops.__path__):
         importlib.import_module(f"{ops.__name__}.{module.name}")
+    return _EMITTERS
 
 
 def emitter(name: str, kind: Kind) -> Emitter | None:
     """The emitter of a primitive, if it has one of this kind."""
-    if not _EMITTERS:
-        _load()
-    found = _EMITTERS.get(name)
+    found = _all().get(name)
     return found[1] if found and found[0] == kind else None
 
 
 def gaps() -> tuple[set[str], set[str]]:
     """Names of the table without an emitter, and emitters of names that the table lacks; both empty if all is well."""
-    if not _EMITTERS:
-        _load()
-    known = TABLE.keys() | OPERATORS.keys()
-    return set(known - _EMITTERS.keys()), set(_EMITTERS.keys() - known)
+    known, found = TABLE.keys() | OPERATORS.keys(), _all().keys()
+    return set(known - found), set(found - known)

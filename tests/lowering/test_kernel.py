@@ -85,6 +85,17 @@ def test_the_line_map_leads_to_the_statement() -> None:
         assert found and all(cuda.line_map[i].line == line for i in found), word
 
 
+def test_threads_may_lower_at_once() -> None:
+    """The first ones to need the emitters find all of them."""
+    code = (
+        "import sys; from concurrent.futures import ThreadPoolExecutor; from tests.lowering.conftest import kernel; from cuir.lowering import lower;"
+        "sys.setswitchinterval(1e-6); k = kernel('store(I[0], n % 3 + n // 2)');"
+        "print(len({c.digest for c in ThreadPoolExecutor(8).map(lower, [k] * 8)}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.stdout.strip() == "1", done.stderr[-2000:]
+
+
 # ---- names
 @given(st.lists(st.one_of(st.sampled_from(sorted(RESERVED)), st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True)), unique=True))
 def test_identifiers_are_different_and_no_words_of_the_language(names: list[str]) -> None:
