@@ -163,6 +163,8 @@ class Tiles:
             bound = self.checked.call(expr).args  # type: ignore[arg-type]
             return self.uniform(bound["value"]) if "value" in bound else "0" if t.dtype == I32 else "0.f"
         if emitter(op, "tile"):
+            if self.storage_of(t).kind == "packed":
+                return f"cuir::unpack_{t.dtype}({self.array(expr)}, {at.i})"
             return f"{self.array(expr)}[{at.i if own == 'full' else at.r if own == 'rows' else at.c if own == 'cols' else '0'}]"
         return self.role.scalars.apply(op, args, expr, lambda e: self.element(e, at, shape))
 
