@@ -110,7 +110,8 @@ template <int N, int R> DEV void row_max(const float (&x)[N], float (&y)[R]) {
     int a[4];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      a[h] = a[2 + h] = max(__float_as_int(x[4 * G * s + 2 * h]), __float_as_int(x[4 * G * s + 2 * h + 1]));
+      a[h] = __float_as_int(x[4 * G * s + 2 * h]);
+      a[2 + h] = __float_as_int(x[4 * G * s + 2 * h + 1]);
 #pragma unroll
       for (int j = 1; j < G; ++j) {
         const int i = 4 * (G * s + j) + 2 * h, k = h + 2 * (j & 1);
@@ -170,6 +171,11 @@ template <int N> DEV int any_bits(const float (&x)[N]) {
 # ---- barriers
 _part("Bar", "using Bar = cutlass::arch::ClusterBarrier;\nusing TransactionBar = cutlass::arch::ClusterTransactionBarrier;")
 _part("wait", 'DEV void wait(uint64_t* bar, int parity) { Bar::wait(bar, parity); asm volatile("" ::: "memory"); }', "Bar")
+_part(
+    "try_wait",
+    'DEV bool try_wait(uint64_t* bar, int parity) { const bool done = Bar::try_wait(bar, parity); asm volatile("" ::: "memory"); return done; }',
+    "Bar",
+)
 _part("expect", "DEV void expect(uint64_t* bar, int bytes) { TransactionBar::arrive_and_expect_tx(bar, bytes); }  // arrives, too", "Bar")
 _part("arrive", "DEV void arrive(uint64_t* bar) { Bar::arrive(bar); }", "Bar")
 _part(
@@ -265,10 +271,8 @@ DEV uint64_t descriptor(uint32_t address, uint32_t leading) {
 _part(
     "descriptor_at",
     """
-// The descriptor of a place some bytes on in the same array: no carry leaves the address
-DEV uint64_t descriptor_at(uint64_t base, int bytes) {
-  return (base & 0xFFFFFFFF00000000) | uint32_t(uint32_t(base) + (uint32_t(bytes) >> 4));
-}""",
+// The descriptor of a place i * step units of 16 bytes on in the same array, by one wide multiply-add: no carry leaves the address
+DEV uint64_t descriptor_at(uint64_t base, int i, uint32_t step) { return base + uint64_t(uint32_t(i)) * step; }""",
 )
 
 # ---- tiles of work given out one by one

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..nodes import Assign, Call, Name, Stmt
+from ..nodes import Assign, Call, If, Name, Stmt
 from ..types import F32, SharedView, TileType
-from .flat import called, statements
+from .flat import called, names, statements
 from .layouts import Operand, shape_of
-from .values import unsupported
+from .values import strip, unsupported
 from .writer import identifier
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ class Products:
     def __init__(self, role: RoleEmitter):
         self.role, self.out = role, role.out
         self.before: list[Stmt] = []  # statements of the current block that were emitted
+        self.due: If | None = None  # a wait for a barrier under a condition, just before a wait for products, not yet emitted
 
     # ---- issue
     def issue(self, batch: list[Stmt]) -> None:
@@ -101,27 +102,35 @@ class Products:
         base = role.once(
             "const uint64_t", f"descriptor_{view.alloc.name}", f"cuir::descriptor(smem_address + {view.alloc.offset}, {operand.leading})"
         )
-        if view.within == "0":
-            return operand, base
-        return operand, f"cuir::descriptor_at({base}, {view.within})"
+        for index, factor in view.within:
+            base = f"cuir::descriptor_at({base}, {strip(index)}, {factor >> 4})"
+        return operand, base
 
     # ---- wait
     def wait(self, call: Call) -> None:
         role, out = self.role, self.out
         stmt = role.current
+        due, self.due = self.due, None
         count = role.facts.waits.get(id(stmt))
         waited = [a.id for a in role.call(call).args.values() if isinstance(a, Name)]
+        tie = self._tie(waited) if count is not None else None
+        if due and not tie:
+            role.statement(due, ())
+            out.mark(call.span)
         if count is None:
             out.line("// nothing of this is in flight")
             return
         live = role.facts.live_after[id(stmt)]
         made = [n for n in self._made_since(waited) if n in live]
-        tie = self._tie(waited)
         for name in made:
             out.line(f"cuir::fence_regs({identifier(name)});")
         if tie:
             # Compilers sink arithmetic below a wait unless a branch before the wait needs its result. The branch is harmless when taken.
-            out.line(f"if (__any_sync(~0u, {tie})) __nanosleep(0);")
+            if due:
+                self._tied_wait(due, tie)
+                out.mark(call.span)
+            else:
+                out.line(f"if (__any_sync(~0u, {tie})) __nanosleep(0);")
             role.kernel.choice("exponentials stay above this wait: a branch before it needs their results", out.span)
         out.line(f"cute::warpgroup_wait<{count}>();")
         retired = [
@@ -133,6 +142,20 @@ class Products:
             t = role.role.locals[name]
             if isinstance(t, TileType) and shape_of(t) == "full":
                 out.line(f"cuir::fence_regs({identifier(name)});")
+
+    def _tied_wait(self, due: If, tie: str) -> None:
+        """A wait for a barrier under a condition as the branch: the tie is tested where the condition fails, and then only looks at the barrier."""
+        from .ops.sync import barrier
+
+        role = self.role
+        role.prepare(due)
+        role.out.mark(due.span)
+        condition = strip(role.scalars.scalar(due.cond))
+        args = role.call(due.body[0].value).args  # type: ignore[union-attr]
+        place = f"{barrier(role, args['bar'])}, {strip(role.scalars.scalar(args['parity']))}"
+        with role.out.block(f"if ({condition} || __any_sync(~0u, {tie}))"):
+            role.out.mark(due.body[0].span)
+            role.out.line(f"if (!cuir::try_wait({place}) && {condition}) cuir::wait({place});")
 
     def _since(self, waited: list[str]) -> list[Stmt]:
         """Statements of this block since the issue of what is waited for."""
@@ -160,7 +183,11 @@ class Products:
     def _tie(self, waited: list[str]) -> str | None:
         """A condition that needs every exponential computed under the products waited for. Hardly ever true, but no compiler can know: it
         knows that an exponential, and so a sum of them, is not negative."""
-        tests = []
+        tests: dict[str, str] = {}
+        needs: dict[str, set[str]] = {}  # name -> names of exponentials that it is made of
+        for stmt in self._since(waited):
+            if isinstance(stmt, Assign):
+                needs[stmt.targets[0]] = {n for read in names(stmt.value) for n in (needs.get(read, set()) | {read})}
         for stmt in self._since(waited):
             if not isinstance(stmt, Assign) or not self.role.tiles.costly(stmt.value):
                 continue
@@ -170,12 +197,16 @@ class Products:
                 continue
             if shape_of(t) == "rows":
                 if name not in self.role.facts.partial and t.dtype == F32:
-                    rest = [f"{identifier(name)}[{r}]" for r in range(self.role.fragment(t).row_values)]
-                    tests.append(" + ".join(rest) + " > 3e38f")
+                    tests[name] = self._large(identifier(name), t)
             elif name in self.role.tiles.sums:
-                total = self.role.tiles.sums[name]
-                rows = self.role.fragment(t).row_values
-                tests.append(" + ".join(f"{total}[{r}]" for r in range(rows)) + " > 3e38f")
+                tests[name] = self._large(self.role.tiles.sums[name], t)
             else:
-                tests.append(f"cuir::any_bits({identifier(name)}) == 0x7f7f7f7f")
-        return " || ".join(tests) if tests else None
+                tests[name] = f"cuir::any_bits({identifier(name)}) == 0x7f7f7f7f"
+        for name in reversed(needs):  # a sum that all exponentials have gone into stands for them
+            t = self.role.role.locals[name]
+            if tests and isinstance(t, TileType) and shape_of(t) == "rows" and t.dtype == F32 and set(tests) <= needs[name]:
+                return self._large(identifier(name), t)
+        return " || ".join(tests.values()) if tests else None
+
+    def _large(self, array: str, t: TileType) -> str:
+        return " + ".join(f"{array}[{r}]" for r in range(self.role.fragment(t).row_values)) + " > 3e38f"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from ..checked import BoundCall, Checked, Role
 from ..diagnostics import CuirError
 from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
 from ..types import I32, DType, Scalar, TileType
+from ..views import Range, root_name, view_of
 from .analysis import analyse
 from .flat import called, calls, integer, names, operation, own_expressions, statements
 from .layouts import Fragment
 from .products import Products
 from .registry import emitter
 from .tiles import Tiles
-from .values import CTYPE, Scalars, strip
+from .values import CTYPE, HALVES, Scalars, strip
 from .views import Views
 from .writer import identifier
 
@@ -120,6 +122,40 @@ class RoleEmitter:
             return ""
         return "if (lane == 0) " if self.threads == 32 else "if (threadIdx.x % 128 == 0) "
 
+    @property
+    def storing_lane(self) -> str:
+        """A condition that the threads meet which issue the worker's asynchronous stores."""
+        return "if (lane == 0) " if self.stores_by_warps else self.first_lane
+
+    @functools.cached_property
+    def stores_by_warps(self) -> bool:
+        """Whether each warp may store the 16 rows that it wrote itself: a warpgroup's one asynchronous store, of the view that its one store to this
+        array has just written as accumulator rows. Then no warp waits for another one."""
+        checked, found = self.kernel.checked, list(calls(self.kernel.checked, self.role.body))
+        sent = [c for c in found if checked.call(c).op.name == "store_async"]
+        if self.threads != 128 or len(sent) != 1:
+            return False
+        view, box = checked.call(sent[0]).args["shared"], self.views.box(checked.call(sent[0]).args["box"])
+        array = root_name(view)
+        written = [c for c in found if checked.call(c).op.name == "store" and root_name(checked.call(c).args["place"]) == array]
+        ref = self.views.shared(view)
+        if len(written) != 1 or box.sizes[-2:] != (64, ref.cols) or box.rows != 64 or not ref.alloc.panelled:
+            return False
+        args = checked.call(written[0]).args
+        parts = view_of(view, len(ref.alloc.dims))
+        row = parts.parts[-2] if parts and len(parts.parts) > 1 else None
+        steady = isinstance(row, Range) and (row.start is None or names(row.start) <= {self.role.index})
+        tile = self.tile_type(args["tile"])
+        return (
+            steady and "mask" not in args and tile.dtype in HALVES and tile.cols % 16 == 0 and self._text(args["place"]) == self._text(view)
+        )
+
+    @staticmethod
+    def _text(expr: Expr) -> str:
+        from ..printer import show
+
+        return show(expr)
+
     # ---- statements
     def body(self) -> None:
         used = {n for stmt in statements(self.role.body) for e in own_expressions(stmt) for n in names(e)}
@@ -132,7 +168,7 @@ class RoleEmitter:
         self.block(self.role.body)
         self.out.insert(first_statement, list(self._declared))
         if any(c.op.name == "store_async" for c in (self.call(x) for x in calls(self.kernel.checked, self.role.body))):
-            self.out.line(f"{self.first_lane}cute::tma_store_wait<0>();  // shared memory is read before the CTA ends")
+            self.out.line(f"{self.storing_lane}cute::tma_store_wait<0>();  // shared memory is read before the CTA ends")
 
     def block(self, body: tuple[Stmt, ...]) -> None:
         saved, self.products.before = self.products.before, []
@@ -147,10 +183,26 @@ class RoleEmitter:
                 self.products.before.extend(batch)
                 i += len(batch)
                 continue
-            self.statement(stmt, body[i + 1 :])
+            if self._guards_wait(stmt, body[i + 1 : i + 2]):
+                assert isinstance(stmt, If)
+                self.products.due = stmt  # emitted with the wait
+            else:
+                self.statement(stmt, body[i + 1 :])
             self.products.before.append(stmt)
             i += 1
         self.products.before = saved
+
+    def _guards_wait(self, stmt: Stmt, following: tuple[Stmt, ...]) -> bool:
+        """Whether a statement is a wait for a barrier under a condition, right before a wait for products."""
+        checked = self.kernel.checked
+        return (
+            isinstance(stmt, If)
+            and not stmt.orelse
+            and len(stmt.body) == 1
+            and isinstance(stmt.body[0], ExprStmt)
+            and called(checked, stmt.body[0].value) == "mbarrier.wait"
+            and any(isinstance(s, ExprStmt) and called(checked, s.value) == "mma_wait" for s in following)
+        )
 
     def _batch(self, body: tuple[Stmt, ...]) -> list[Stmt]:
         """Products that follow each other, with nothing but assignments of plain scalars between them."""

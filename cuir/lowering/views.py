@@ -23,7 +23,7 @@ class SharedRef:
     alloc: SharedAlloc
     address: str  # bytes, in the shared window
     offset: str  # bytes from the start of the CTA's arrays
-    within: str  # bytes from the start of the array
+    within: tuple[tuple[str, int], ...]  # bytes from the start of the array: a sum of indices times factors
     rows: int  # of memory: before .T
     cols: int
     transposed: bool
@@ -59,18 +59,22 @@ class _Sum:
     """A sum of texts and integers."""
 
     def __init__(self, *terms: str | int):
-        self.constant, self.texts = 0, []  # type: int, list[str]
+        self.constant = 0
+        self.terms: list[tuple[str, int]] = []
         for t in terms:
             self.add(t)
 
-    def add(self, term: str | int) -> None:
+    def add(self, term: str | int, factor: int = 1) -> None:
         if isinstance(term, int):
-            self.constant += term
+            self.constant += term * factor
         else:
-            self.texts.append(term)
+            self.terms.append((term, factor))
+
+    def products(self) -> tuple[tuple[str, int], ...]:
+        return (*self.terms, *([("1", self.constant)] if self.constant else []))
 
     def text(self) -> str:
-        parts = self.texts + ([str(self.constant)] if self.constant or not self.texts else [])
+        parts = [t if f == 1 else f"{t} * {f}" for t, f in self.terms] + ([str(self.constant)] if self.constant or not self.terms else [])
         return " + ".join(parts)
 
 
@@ -112,23 +116,23 @@ class Views:
                 self._panel(address, last.start, alloc)
             else:
                 self._scaled(address, last.start, alloc.dtype.itemsize)
-        within = address.text()
+        within = address.products()
         address.add(alloc.offset)
         offset = address.text()
         return SharedRef(alloc, f"smem_address + {offset}", offset, within, rows, last.size or alloc.dims[-1], view.transposed)
 
     def _scaled(self, total: _Sum, index: Expr, factor: int) -> None:
         if isinstance(index, Literal):
-            total.add(int(index.value) * factor)
+            total.add(int(index.value), factor)
         else:
-            total.add(f"{self.role.scalars.scalar(index)} * {factor}")
+            total.add(self.role.scalars.scalar(index), factor)
 
     def _panel(self, total: _Sum, start: Expr, alloc: SharedAlloc) -> None:
         width, size = panel_cols(alloc.dtype), alloc.rows * PANEL_BYTES
         if isinstance(start, Literal):
             total.add(int(start.value) // width * size)
         else:
-            total.add(f"{self.role.scalars.scalar(start)} / {width} * {size}")
+            total.add(f"({self.role.scalars.scalar(start)} / {width})", size)
 
     # ---- boxes of tensors
     def box(self, expr: Expr) -> Box:

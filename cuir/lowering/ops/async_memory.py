@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...nodes import Call, Expr, Literal, Str
 from ...types import I32, PANEL_BYTES
 from ..registry import emits
-from ..values import strip, unsupported
+from ..values import unsupported
 from .sync import barrier
 
 if TYPE_CHECKING:
@@ -22,21 +22,29 @@ def _flag(args: Mapping[str, Expr], name: str) -> bool:
     return isinstance(found, Literal) and bool(found.value)
 
 
-def _panel_boxes(role: RoleEmitter, call: Call) -> tuple[str, str, list[tuple[str, str]]]:
-    """The tensor map, its rank, and for each panel the shared address (a pointer) and the coordinates, innermost first."""
+def _panel_boxes(role: RoleEmitter, call: Call, parts: int = 1) -> tuple[str, str, list[tuple[str, str]]]:
+    """The tensor map, its rank, and for each panel the shared address (a pointer) and the coordinates, innermost first.
+
+    parts: 4 if each warp takes its quarter of the rows.
+    """
     args = role.call(call).args
     box, view = role.views.box(args["box"]), role.views.shared(args["shared"])
     if not view.alloc.panelled:
         raise unsupported("a bulk copy to rows that are no whole panels of 128 bytes", call.span)
     width = PANEL_BYTES // view.alloc.dtype.itemsize
-    name = role.kernel.tensor_map(box.tensor, (*box.sizes[:-1], width), call.span)
+    sizes = (*box.sizes[:-2], box.sizes[-2] // parts, width) if parts > 1 else (*box.sizes[:-1], width)
+    name = role.kernel.tensor_map(box.tensor, sizes, call.span)
+    starts, offset = list(box.starts), view.offset
+    if parts > 1:
+        starts[-2] += f" + warp * {sizes[-2]}"
+        offset += f" + warp * {sizes[-2] * PANEL_BYTES}"
     pieces = []
     for p in range(view.panels):
-        offset = f" + {p * view.alloc.rows * PANEL_BYTES}" if p else ""
-        first = box.starts[-1]
+        panel = f" + {p * view.alloc.rows * PANEL_BYTES}" if p else ""
+        first = starts[-1]
         column = str(p * width) if first == "0" else f"{first} + {p * width}" if p else first
-        pieces.append((f"smem + {view.offset}{offset}", ", ".join([column, *box.starts[-2::-1]] if len(box.starts) > 1 else [column])))
-    return name, f"{len(box.starts)}D", pieces
+        pieces.append((f"smem + {offset}{panel}", ", ".join([column, *starts[-2::-1]] if len(starts) > 1 else [column])))
+    return name, f"{len(starts)}D", pieces
 
 
 @emits("copy_async.bulk", "statement")
@@ -68,16 +76,27 @@ def _by_one(role: RoleEmitter, lines: list[str]) -> None:
 @emits("store_async", "statement")
 def store_async(role: RoleEmitter, call: Call) -> None:
     args = role.call(call).args
-    name, rank, pieces = _panel_boxes(role, call)
+    split = role.stores_by_warps
+    name, rank, pieces = _panel_boxes(role, call, 4 if split else 1)
     function = f"cute::SM90_TMA_{'REDUCE_ADD' if _flag(args, 'add') else 'STORE'}_{rank}::copy"
+    lines = [f"{function}(&{name}, {address}, {where});" for address, where in pieces] + ["cute::tma_store_arrive();"]
+    if split:
+        role.kernel.choice("each warp stores the 16 rows that it wrote, without waiting for the others", call.span)
+        with role.out.block("__syncwarp();\nif (lane == 0)"):
+            for line in lines:
+                role.out.line(line)
+        return
     role.join()  # what all lanes wrote and fenced
-    _by_one(role, [f"{function}(&{name}, {address}, {where});" for address, where in pieces] + ["cute::tma_store_arrive();"])
+    _by_one(role, lines)
 
 
 @emits("store_wait", "statement")
 def store_wait(role: RoleEmitter, call: Call) -> None:
-    role.out.line(f"{role.first_lane}cute::tma_store_wait<0>();")
-    role.join()
+    role.out.line(f"{role.storing_lane}cute::tma_store_wait<0>();")
+    if role.stores_by_warps:
+        role.out.line("__syncwarp();")
+    else:
+        role.join()
 
 
 @emits("copy_async.cp", "statement")
@@ -100,7 +119,7 @@ def copy_cp(role: RoleEmitter, call: Call) -> None:
         indices = role.views.box_indices(box, "r_", f"c_ * {16 // size}")
         rows_inside = " && ".join(kernel.inside(box.tensor, indices).split(" && ")[:-1]) or "true"
         last = tensor.dims[-1]
-        out.line(f"const int left_ = {rows_inside} ? max(0, min({16 // size}, {last} - {strip(indices[-1])})) : 0;")
+        out.line(f"const int left_ = {rows_inside} ? max(0, min({16 // size}, {last} - {indices[-1]})) : 0;")
         to = (
             f"cuir::at<{view.alloc.rows}>({base}, r_, 16 * c_)"
             if view.alloc.panelled

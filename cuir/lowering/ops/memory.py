@@ -45,7 +45,7 @@ def load(role: RoleEmitter, call: Call, target: str) -> None:
 
 
 def _shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
-    local = SharedRef(ref.alloc, base, "", "", ref.rows, ref.cols, False)
+    local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
     text = f"cuir::get<{MEMORY[ref.alloc.dtype]}>({local.at(row, f'({col}) * {ref.alloc.dtype.itemsize}')})"
     return f"cuir::to_float({text})" if ref.alloc.dtype in HALVES else text
 
@@ -121,7 +121,7 @@ def _store_shared(role: RoleEmitter, ref: SharedRef, tile: Expr, mask: Expr | No
         row = "16 * warp" if role.threads == 128 else "0"
         out.line(f"cuir::store_matrix<{ref.alloc.rows}>({value}, {base}, {row}, lane, {t.cols});")
         return
-    local = SharedRef(ref.alloc, base, "", "", ref.rows, ref.cols, False)
+    local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
     packed = role.tiles.storage_of(t).kind == "packed"
 
     def body(at: At) -> str:
