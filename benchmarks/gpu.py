@@ -56,11 +56,12 @@ def program(variant: str) -> TransferResult:
 
 
 def build(variant: str, config: str, dtype: str = "f16") -> tuple[CompiledKernel, TransferResult]:
-    """A kernel from the cache, or compiled now. Causal masks and windows take tiles dynamically, full attention statically."""
+    """A kernel from the cache, or compiled now. Masks: tiles dynamically, longest first in large groups of heads; else statically, head by head."""
     from cuir.api import compile
 
     transferred = program(variant)
-    consts: dict[str, Const] = {"T": F16 if dtype == "f16" else BF16, **CONFIGS[config], "DYNAMIC": transferred.spec.mask_mod is not None}
+    masked = transferred.spec.mask_mod is not None
+    consts: dict[str, Const] = {"T": F16 if dtype == "f16" else BF16, **CONFIGS[config], "DYNAMIC": masked, "L2": 33554432 if masked else 1}
     return compile(transferred.program, consts=consts), transferred
 
 
