@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -121,9 +121,6 @@ class Specification:
         lse = s.logsumexp(-1)
         p = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None])
         return p.to(q.dtype) @ v, lse
-
-    def with_captured(self, values: Mapping[str, Captured]) -> Specification:
-        return replace(self, captured={**self.captured, **values})
 
 
 def lengths_of(q: torch.Tensor, k: torch.Tensor) -> Lengths:

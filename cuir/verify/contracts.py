@@ -30,7 +30,7 @@ _CODES = {
     "keep": "V107",
     "count": "V108",
 }
-_MAX_PAIRS = 400_000  # of one problem; a longer one is checked for its blocks only at these sizes
+_MAX_PAIRS = 6_000_000  # of one problem
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,8 @@ def _span(program: Program, name: str) -> Span:
 
 def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "quick") -> list[Problem]:
     """Problems with every kind of edge: ragged ends, M != N, one row, N smaller than a block, N = 0, and lengths around the captured numbers."""
-    marks = sorted({v for v in (captured_integers(spec) if spec is not None else []) if 0 < v < 700})
+    captured = sorted({v for v in (captured_integers(spec) if spec is not None else []) if v > 0})
+    marks, far = [v for v in captured if v < 300], [v for v in captured if v >= 300]
     some = [1, 37, 2 * 16, 3 * 16 + 1]
     found: list[Problem] = []
 
@@ -303,6 +304,10 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
             add(mark + d + 16, mark + 24, 16, 16)
             add(max(1, mark + d), max(1, mark + d), 32, 16)
         add(2 * mark + 17, 2 * mark + 5, 32, 32)
+    for mark in far:  # a few large problems; behind a few thousand only thin ones
+        add(mark + 37, mark + 61, 64, 64, H=1)
+        add(40, mark + 61, 16, 64, H=1)
+        add(mark + 37, 40, 64, 16, H=1)
     for M, N in ((BM, BN), (BM + 1, 2 * BN + 3), (3 * BM - 1, 3 * BN + 1), (2 * BM, BN - 1)):
         add(M, N, BM, BN)
     if level == "full":

@@ -138,3 +138,12 @@ def test_text_made_for_one_value_of_a_captured_number_is_found() -> None:
         check_contracts(program, kernel, spec, [SMALL], changed={"prefix": 6})
     d = caught.value.diagnostics[0]
     assert d.code == "V102" and "prefix = 6" in d.notes[0].message
+
+
+@pytest.mark.parametrize(("prefix", "last"), [(600, "600"), (2048, "2048"), (50_000, "50000")])
+def test_far_edges_of_a_mask_are_looked_at(prefix: int, last: str) -> None:
+    spec = as_specification(corpus.variant("prefix_lm"), "prefix_lm", {"prefix": prefix})
+    program = parse(transfer(parse(CAUSAL), spec).text.replace("k < prefix)", "k <= prefix)"))
+    with pytest.raises(CuirError) as caught:
+        check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128))
+    assert caught.value.diagnostics[0].message.startswith(f"query 0 also attends to key {last}")
