@@ -25,7 +25,7 @@ DECLARATIONS = ("shared", "mbarrier", "named_barrier", "tiles")
 def check(program: Program, kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> Checked:
     """Checks one kernel of a program, specialised.
 
-    kernel: its name; may be left out if there is only one. consts: values of const parameters (dtypes, ints, bools); the kernel's defaults fill
+    kernel: its name; may be left out if there is only one. consts: values of const parameters (dtypes, also as "f16" or torch.float16; ints, bools); the kernel's defaults fill
     the rest. Raises CuirError with every error found.
     """
     sink = Sink()
@@ -64,7 +64,7 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
         default = _literal(p.default) if p.default is not None else None
         if p.default is not None and default is None:
             sink.error("T102", f"the default of `{name}` must be a literal or a dtype", p.span)
-        value = given.get(name, default)
+        value = dtype_named(given.get(name, default))
         if value is None:
             sink.error(
                 "N112",
@@ -83,6 +83,13 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
         else:
             values[name] = value
     return values
+
+
+def dtype_named(value: Const | str | object) -> Const | None:
+    """A const as given: a dtype may come as its name ("f16") or as torch has it (torch.float16)."""
+    named = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.int32": "i32"}
+    found = DTYPES.get(named.get(str(value), str(value)))
+    return found if found is not None else value  # type: ignore[return-value]
 
 
 def _kind(p: Param, kernel: Kernel, default: Const | None) -> str:

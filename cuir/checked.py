@@ -131,7 +131,7 @@ class BoundCall:
     node: Call = field(compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checked:
     program: Program
     origin: Kernel  # as written
@@ -166,6 +166,11 @@ class Checked:
     def threads(self) -> int:
         """Threads of a CTA."""
         return 128 * self.warpgroups
+
+    def __repr__(self) -> str:
+        consts = ", ".join(f"{name}={value}" for name, value in self.consts.items())
+        roles = ", ".join(f"{r.name} ({r.workers} of {r.threads} threads)" for r in self.roles)
+        return f"Checked({self.name}, {self.arch}, {consts}; {roles}; {self.shared_bytes:,} bytes of shared memory)"
 
     def type_of(self, expr: Expr) -> Type:
         return self.types[id(expr)]

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from cuir.bind import assumed_consts
 from cuir.check import check
@@ -231,3 +232,10 @@ def test_an_error_in_a_func_names_the_call() -> None:
 def test_for_keeps_its_loop() -> None:
     (loop,) = kernel("for t in work:\n    sync()").roles[0].body
     assert isinstance(loop, For)
+
+
+def test_dtypes_by_any_name_and_a_short_repr() -> None:
+    program = parse((CORPUS / "kernels" / "flash_fwd_sm90.cuir").read_text())
+    for dtype in (F16, "f16", torch.float16):
+        checked = check(program, None, {"T": dtype, "D": 64})  # type: ignore[dict-item]
+        assert checked.consts["T"] == F16 and len(repr(checked)) < 600 and "load_k (1 of 32 threads)" in repr(checked)

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 from ..bind import Argument, bind
-from ..checked import Checked
+from ..check import check, pick_kernel
+from ..checked import Checked, Const
 from ..diagnostics import CuirError
+from ..nodes import Program as CuirProgram
 from ..nodes import Subscript
 from ..types import F32
 from ..views import root_name
@@ -44,24 +46,29 @@ class RunReport:
 
 
 def run(
-    checked: Checked,
+    checked: Checked | CuirProgram,
     arguments: Mapping[str, Argument],
     *,
+    consts: Mapping[str, Const] | None = None,
     grid: int | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     trace: Trace | None = None,
     detect: bool = True,
     lanes: int = LANES,
 ) -> RunReport:
     """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
 
+    checked: a checked kernel, or a program of one kernel, which is checked with what the tensors say and `consts`.
     arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters); chosen from the work if left out. schedule: who acts
-    when; in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
+    when, or its text as reports and `--schedule` have it ("random:7"); in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
     consequences show in the results. lanes: CTAs of a batch at first. Raises CuirError: a bad call (U...), or the first fault of the program
     (M, R, S, D: memory, races, barrier protocol, deadlock).
     """
     begin = time.perf_counter()
-    schedule = schedule or Schedule()
+    schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule or Schedule()
+    if not isinstance(checked, Checked):
+        kernel = pick_kernel(checked, None)
+        checked = check(checked, kernel.name, bind(kernel, arguments, consts).consts)
     bound = bind(checked.origin, arguments, dict(checked.consts))
     device = bound.device or torch.device("cpu")
     read = _read_tensors(checked)

@@ -246,14 +246,20 @@ class Machine(State):
         return parts
 
     def deadlock(self) -> CuirError:
-        """One report for each blocked worker."""
+        """One report for each blocked worker; those whose bytes never come first: the others often only wait for them."""
         found = []
-        for w in self.workers:
+        blocked = sorted(self.workers, key=lambda w: not (w.block and isinstance(w.block.barrier, Mbarrier) and w.block.barrier.bytes > 0))
+        for w in blocked:
             b = w.block
             if w.finished or b is None:
                 continue
             bar = b.barrier
+            hint = "every wait needs its arrivals (and bytes) on every path, for empty tiles too"
             if isinstance(bar, Mbarrier):
+                if bar.bytes > 0:
+                    hint = "expect() promised more bytes than the copies on this barrier bring: nbytes(view) for each view that is copied"
+                elif bar.last is None and b.phase == 0:
+                    hint = "nobody has arrived yet: wait(0) waits for the first arrivals, while a first wait(1) returns at once (how a producer finds an empty ring free)"
                 message = (
                     f"deadlock: {w.label} waits for phase {b.phase} of `{bar.text}`, which is in phase {bar.phase} with {bar.missing()}"
                 )
@@ -265,9 +271,5 @@ class Machine(State):
             ended = [x.label for x in self.workers if x.finished]
             if ended:
                 notes.append((f"already at their end: {', '.join(ended)}", None))
-            found.append(
-                diagnostic(
-                    self, "D401", message, b.span, "every wait needs its arrivals (and bytes) on every path, for empty tiles too", notes
-                )
-            )
+            found.append(diagnostic(self, "D401", message, b.span, hint, notes))
         return CuirError(found)
