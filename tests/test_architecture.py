@@ -118,7 +118,9 @@ def test_nothing_that_a_program_says_is_evaluated() -> None:
     for path in sources(*PACKAGES):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         own = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
-        own |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)} | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+        own |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)} | {
+            n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)
+        }
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
