@@ -127,17 +127,18 @@ class CompiledKernel:
 def _signature(given: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """All of a call that its checks depend on; None for arguments that no kernel takes."""
     parts: list[Any] = [names, torch.is_grad_enabled()]
-    for value in given:
-        if isinstance(value, torch.Tensor):
-            if value.layout is not torch.strided or value.is_nested:
+    try:
+        for value in given:
+            if isinstance(value, torch.Tensor):
+                parts += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15)
+            elif isinstance(value, float):
+                parts += (float, value.hex())  # tells -0.0 from 0.0
+            elif isinstance(value, int):
+                parts += (type(value), value)
+            else:
                 return None
-            parts += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() % 16)
-        elif isinstance(value, float):
-            parts += (float, value.hex())  # tells -0.0 from 0.0
-        elif isinstance(value, int):
-            parts += (type(value), value)
-        else:
-            return None
+    except RuntimeError:
+        return None  # a tensor without strides: sparse or nested
     return tuple(parts)
 
 

@@ -1,0 +1,90 @@
+"""Calls of a compiled kernel up to the launch: names, what a signature tells apart, errors without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cuir.api import CompiledKernel, _signature
+from cuir.check import check
+from cuir.diagnostics import CuirError
+from cuir.lowering import Compiled, Resources, lower
+from cuir.parser import parse
+
+TEXT = """\
+@kernel(arch="sm_90a")
+def scale(X: Global[f16, M, 64], Y: Global[f16, M, 64], S: Global[f32, M], factor: f32):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            i = t * 64 + rows(64)
+            x = cast(X[i, cols(64)], f32) * factor
+            store(Y[i, cols(64)], cast(x, f16))
+            store(S[i], row_sum(x))
+"""
+
+
+@pytest.fixture
+def kernel() -> CompiledKernel:
+    cuda = lower(check(parse(TEXT, "scale.cuir")))
+    return CompiledKernel(Compiled(cuda, b"", Resources("scale", 0, 0, 0, 0, 0, 128, 0.0, "none")))
+
+
+def x(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    return torch.zeros(*(shape or (8, 64)), dtype=dtype)
+
+
+@pytest.mark.parametrize(("code", "call"), [
+    ("U401", lambda f: f(x(), x(), x(8), 1.0, 2.0)),
+    ("U401", lambda f: f(x(), X=x(), factor=1.0)),
+    ("U401", lambda f: f(X=x(), factor=1.0, W=x())),
+    ("U401", lambda f: f(x(), x(), factor=1.0, out=(x(8), x(8)))),
+    ("U402", lambda f: f(X=x())),
+    ("U402", lambda f: f(factor=1.0)),
+    ("U403", lambda f: f(X=[1.0], factor=1.0)),
+    ("U403", lambda f: f(X=x(), factor=1.0, out=5)),
+    ("U403", lambda f: f(X=x().to_sparse(), factor=1.0)),
+    ("U404", lambda f: f(X=x(dtype=torch.float32), factor=1.0)),
+    ("U405", lambda f: f(X=x(8, 8, 64), factor=1.0)),
+    ("U406", lambda f: f(X=x(64, 8).T, factor=1.0)),
+    ("U408", lambda f: f(X=x(), Y=x(9, 64), factor=1.0)),
+    ("U409", lambda f: f(X=x(), factor=float("nan"))),
+    ("U410", lambda f: f(X=x().requires_grad_(), factor=1.0)),
+])  # fmt: skip
+def test_bad_calls(kernel: CompiledKernel, code: str, call: Callable[[CompiledKernel], Any]) -> None:
+    for _ in range(2):  # nothing bad is remembered as good
+        with pytest.raises(CuirError) as caught:
+            call(kernel)
+        assert code in [d.code for d in caught.value.diagnostics], str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_a_good_call_without_a_gpu(kernel: CompiledKernel) -> None:
+    with pytest.raises(CuirError) as caught:
+        kernel(X=x(), factor=1.0)
+    (found,) = caught.value.diagnostics
+    assert found.code == "U501" and "interpreter" in (found.hint or "")
+
+
+def test_a_signature_tells_apart_what_the_checks_depend_on() -> None:
+    base = x(8, 64)
+    wide = x(8, 128)[:, :64]
+    odd = torch.zeros(8 * 64 + 8, dtype=torch.float16)[1 : 8 * 64 + 1].view(8, 64)
+    arguments: list[tuple[Any, ...]] = [
+        (base, 1.0), (base, 1), (base, True), (base, 2.0), (base, 0.0), (base, -0.0), (x(9, 64), 1.0), (wide, 1.0), (odd, 1.0), (base.bfloat16(), 1.0),
+        (base.clone().requires_grad_(), 1.0), (base,), (base[None], 1.0), (base.to("meta"), 1.0),
+    ]  # fmt: skip
+    found = [_signature(a, ("X", "factor")) for a in arguments]
+    assert None not in found and len(set(found)) == len(found)
+    assert _signature((base, 1.0), ("X", "factor")) == _signature((base.clone(), 1.0), ("X", "factor"))  # addresses are no part of it
+    assert _signature((base, 1.0), ("X", "factor")) != _signature((base, 1.0), ("X", "other"))
+    with torch.no_grad():
+        assert _signature((base, 1.0), ("X", "factor")) not in found
+
+
+@pytest.mark.parametrize("value", ["1", None, [1.0], x().to_sparse(), 1j])
+def test_what_no_kernel_takes_has_no_signature(value: Any) -> None:
+    assert _signature((value,), ("X",)) is None
