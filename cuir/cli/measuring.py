@@ -194,7 +194,7 @@ def bench(
     need_gpu()
     known = versions()
     path = out or Path("benchmarks") / "results" / f"{suite}-{_slug(known['device'])}-{known['date']}.jsonl"
-    head = {"suite": suite, **known, "dtype": dtype, "origin": origin, "command": shlex.join(["cuir", *sys.argv[1:]])}
+    head = {"suite": suite, **known, "dtype": dtype, "origin": origin, "command": _command(sys.argv[1:])}
     results = Results(path, head, fresh)
     complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, rounds or chosen.rounds, limit, jobs, as_json)
     return finish_bench(results.head, results.rows, path, complete, as_json)
@@ -242,6 +242,16 @@ def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
         )
     wanted = [kind & set(words) or kind for kind in kinds]
     return [c for c in cells if all(x in w for x, w in zip((c.variant, c.model, str(c.shape.M)), wanted))]
+
+
+def _command(words: Sequence[str]) -> str:
+    """The command line without what does not matter to the figures: where they went, how they were shown."""
+    kept = [
+        w
+        for w, before in zip(words, ("", *words))
+        if w not in ("--out", "--fresh", "--json") and not w.startswith("--out=") and before != "--out"
+    ]
+    return shlex.join(["cuir", *kept])
 
 
 def _slug(device: str | None) -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cuir.bench.suites import cell
+from cuir.cli.measuring import _command
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
@@ -75,3 +76,10 @@ def test_show_makes_table_and_plot_of_results(cuir: Callable, tmp_path: Path) ->
     row["contenders"]["cuir BM=64"] = {"wrong": "relative error 1"}
     path.write_text("\n".join(map(json.dumps, ({"suite": "smoke"}, row))), encoding="utf-8")
     assert cuir("bench", "smoke", "--show", "--out", path, "--json").code == 1
+
+
+def test_the_recorded_command_names_no_place() -> None:
+    assert (
+        _command(["bench", "flash", "--out", "/somewhere/r.jsonl", "--only", "causal", "--json", "--out=x"])
+        == "cuir bench flash --only causal"
+    )
