@@ -14,7 +14,11 @@ from typing import Any
 
 def _named(folder: str, suffix: str) -> dict[str, Traversable]:
     place = files(__name__) / folder
-    found = {f.name.removesuffix(suffix): f for f in place.iterdir() if f.name.endswith(suffix) and not f.name.startswith("_")} if place.is_dir() else {}
+    found = (
+        {f.name.removesuffix(suffix): f for f in place.iterdir() if f.name.endswith(suffix) and not f.name.startswith("_")}
+        if place.is_dir()
+        else {}
+    )
     return dict(sorted(found.items()))
 
 
