@@ -101,7 +101,7 @@ class Specification:
         _, score_mod = self.mods(lengths, s.device)
         if score_mod is not None:
             with _default_dtype(s.dtype):
-                s = score_mod(s, *indices(lengths, s.device)).to(s.dtype).expand(s.shape)
+                s = torch.as_tensor(score_mod(s, *indices(lengths, s.device)), device=s.device).to(s.dtype).expand(s.shape)
         return s.masked_fill(~self.mask(lengths, s.device), -torch.inf)
 
     def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -104,7 +104,15 @@ class _Tracer:
         masks: list[Proxy] = []
         result: Proxy = scaled
         if self.spec.score_mod is not None:
-            result = to(self.call(self.spec.score_mod, (scaled, b, h, q, k)), F32)
+            found = self.call(self.spec.score_mod, (scaled, b, h, q, k))
+            if found.dtype == BOOL:
+                raise CuirError.of(
+                    "X123",
+                    "a score_mod gives scores, found a bool",
+                    function_span(self.spec.score_mod),
+                    "a function of five parameters is taken for a score_mod; a mask takes four: (b, h, q_idx, kv_idx)",
+                )
+            result = to(found, F32)
             result, masks = _peeled(result)
         if self.spec.mask_mod is not None:
             found = self.call(self.spec.mask_mod, (b, h, q, k))
@@ -118,6 +126,8 @@ class _Tracer:
             keep = m if keep is None else call("and", (keep, m), {})
         everything = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
         score, factor = _split(result)
+        if "S" not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
+            score = Binary("+", score, Binary("*", Name("S"), Literal(0.0)))
         notes = [f"`{name}` decided control flow while tracing: its value is part of the program" for name in sorted(self.pinned)]
         used = names_read(score) | names_read(factor) | (names_read(keep.expr) if keep is not None else set())
         parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)

@@ -324,3 +324,18 @@ def test_random_arithmetic_agrees_with_pytorch(seed: int, tree: Any) -> None:
     wanted = spec.score_mod(torch.from_numpy(S) * 0.5, 0, torch.tensor(3), q, k).numpy()
     found = scores(spec, 0, 3, S)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(wanted).max())))
+
+
+def test_a_score_that_is_a_bool_is_refused() -> None:
+    with pytest.raises(CuirError, match="X123") as caught:
+        trace(Specification("five", score_mod=lambda b, h, q, k, extra: q >= k))
+    assert "taken for a score_mod" in str(caught.value)
+
+
+@pytest.mark.parametrize("mod", [lambda s, b, h, q, k: q * 0.5, lambda s, b, h, q, k: 1.5, lambda s, b, h, q, k: k * 0.25 + h])
+def test_scores_from_the_indices_alone(mod: Any) -> None:
+    spec = Specification("indices", score_mod=mod)
+    S = np.random.default_rng(0).standard_normal((AT.M, AT.N))
+    q, k = torch.arange(AT.M)[:, None], torch.arange(AT.N)[None, :]
+    wanted = np.broadcast_to(np.asarray(mod(torch.from_numpy(S), 0, 3, q, k)), S.shape)
+    np.testing.assert_allclose(np.broadcast_to(scores(spec, 0, 3, S), S.shape), wanted, rtol=1e-5)
