@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,13 @@ def suggestion(word: str, known: Iterable[str], what: str) -> str:
     return f"did you mean `{near[0]}`?" if near else f"{what}: {', '.join(names) or 'none'}"
 
 
+def programs() -> dict[str, Traversable]:
+    """Programs and kernels of the corpus, by name."""
+    import corpus
+
+    return {**corpus.programs(), **corpus.kernels()}
+
+
 def read_program(name: str) -> Program:
     """A `.cuir` or `.py` file, or a kernel or program of the corpus by its name. Raises CuirError."""
     from ..frontend import load
@@ -30,9 +38,7 @@ def read_program(name: str) -> Program:
 
     if Path(name).exists() or name.endswith((".cuir", ".py")) or "/" in name:
         return load(name)
-    import corpus
-
-    known = {**corpus.programs(), **corpus.kernels()}
+    known = programs()
     if name in known:
         return parse(known[name].read_text(encoding="utf-8"), f"{name}.cuir")
     raise CuirError.of("U101", f"no file and nothing in the corpus is called `{name}`", hint=suggestion(name, known, "the corpus holds"))

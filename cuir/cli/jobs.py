@@ -81,12 +81,14 @@ def verify(
     from ..bridge import Step, attention_consts
     from ..transfer import transfer
     from ..verify import verify as run_verify
-    from .inputs import read_consts, read_program, read_variant
+    from .inputs import programs, read_consts, read_program, read_variant
     from .progress import Steps
     from .report import print_verification
 
     _one_thread()
     effort, consts = _level(level), attention_consts(dtype, head_dim) | read_consts(const or ())
+    if against is None and (target.endswith(".cuir") or target in programs()):
+        raise CuirError.of("U120", f"`{target}` is a program: against which variant?", hint=f"cuir verify {target} --against VARIANT")
     if against is None:
         specification = read_variant(target, param or ())
         program = transfer(read_program(origin), specification).program

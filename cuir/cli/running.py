@@ -98,8 +98,8 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
             recorded.save(trace)
         except OSError as error:
             raise CuirError.of("U108", f"cannot write {trace}: {error.strerror}", hint="name another file") from None
-    counts = ", ".join(f"{count:,} {what}" for what, count in sorted(report.events.items()))
-    return f"{report.units} units of work on {report.grid} CTAs of {report.workers} workers; {counts}"
+    counts = [f"{count:,} {what}" for what, count in sorted(report.events.items())]
+    return ", ".join([f"{report.units} units of work on {report.grid} CTAs of {report.workers} workers", *counts])
 
 
 def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:
