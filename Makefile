@@ -41,8 +41,8 @@ format: $(STAMP) ## lay out the code and apply safe fixes
 	@$(BIN)/ruff format .
 
 docs: $(STAMP)   ## write the generated pages again: docs/reference.md and docs/errors.md
-	@$(BIN)/cuir ops --markdown > docs/reference.md
-	@$(BIN)/cuir explain --markdown > docs/errors.md
+	@$(BIN)/cuir ops --markdown > docs/.page && mv docs/.page docs/reference.md
+	@$(BIN)/cuir explain --markdown > docs/.page && mv docs/.page docs/errors.md
 
 picture: $(STAMP) ## draw the picture of the README from an interpreter trace
 	@$(BIN)/python -m benchmarks.picture docs/img/timeline.png

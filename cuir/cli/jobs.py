@@ -88,7 +88,7 @@ def verify(
     _one_thread()
     effort, consts = _level(level), attention_consts(dtype, head_dim) | read_consts(const or ())
     if against is None and (target.endswith(".cuir") or target in programs()):
-        raise CuirError.of("U120", f"`{target}` is a program: against which variant?", hint=f"cuir verify {target} --against VARIANT")
+        raise CuirError.of("U130", f"`{target}` is a program: against which variant?", hint=f"cuir verify {target} --against VARIANT")
     if against is None:
         specification = read_variant(target, param or ())
         program = transfer(read_program(origin), specification).program

@@ -172,7 +172,7 @@ WRONG_CALLS = [
     (("bridge", "prefix_lm", "--head-dim", "96"), "U110"),
     (("bridge", "prefix_lm", "--level", "some"), "U100"),
     (("bridge", "prefix_lm", "--origin", "nothing"), "U101"),
-    (("verify", "gemm"), "U120"),
+    (("verify", "gemm"), "U130"),
     (("verify", "gemm", "--against", "casual"), "U102"),
     (("run", "sigmoid", "-c", "T=f16,D=64"), "U113"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64,X=1"), "U113"),
