@@ -101,7 +101,9 @@ FAULTS = [
 def test_run_finds(cuir: Callable, write: Callable, old: str, new: str, code: str, line: int, column: int) -> None:
     path = write(old, new)
     shown = cuir("run", path, *CONSTS, *PROBLEM, "--grid", "2", "--json")
-    assert shown.code == 1 and first(shown) == (code, line, column)
+    found = [(d["code"], d["span"]["line"], d["span"]["column"]) for d in shown.json["diagnostics"]]
+    assert shown.code == 1 and {c for c, _, _ in found} == {code} and (code, line, column) in found  # a deadlock has one for each worker
+    assert all(d["hint"] for d in shown.json["diagnostics"])
 
 
 def test_the_good_program_is_good(cuir: Callable, write: Callable) -> None:
