@@ -35,7 +35,7 @@ FAULTS = {
     "too few bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(nbytes(sX[s]) // 2)")], "S403", COPY),
     "no bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].arrive()")], "R401", PRODUCT),
     "expect missing": ([(EXPECT, "")], "D401", "empty[s].wait(it // STAGES % 2 ^ 1)"),
-    "too many bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(nbytes(sX[s]) * 2)")], "D401", "empty[s].wait(it // STAGES % 2 ^ 1)"),
+    "too many bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(nbytes(sX[s]) * 2)")], "D401", "full[s].wait(it // STAGES % 2)"),
     "negative bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(0 - nbytes(sX[s]))")], "S404", "full[s].expect(0 - nbytes(sX[s]))"),
     "phase instead of parity": ([(WAIT_FULL, WAIT_FULL.replace(" % 2)", ")"))], "S405", "full[s].wait(it // STAGES)"),
     "wrong parity of the producer": ([(WAIT_EMPTY, WAIT_EMPTY.replace(" ^ 1", ""))], "D401", "empty[s].wait(it // STAGES % 2)"),
