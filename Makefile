@@ -20,7 +20,7 @@ setup: $(STAMP)  ## create .venv and install the project in it
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
-	@echo "setting up $(VENV) with $$($(PYTHON) --version), once; this takes about a minute"
+	@echo "setting up $(VENV) with $$($(PYTHON) --version), once: PyTorch is a large download, this can take some minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -150,7 +150,7 @@ def run(
     kernel: KernelName = None, const: Consts = None,
     dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)] = None,
     scalar: Annotated[list[str] | None, typer.Option("-s", "--scalar", help="a scalar of the kernel: -s scale=0.125", show_default=False)] = None,
-    schedule: Annotated[str, typer.Option("--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY")] = "in_order",
+    schedule: Annotated[str, typer.Option("--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY, or all")] = "in_order",
     grid: Annotated[int | None, typer.Option("--grid", help="how many CTAs (or clusters) run", show_default=False)] = None,
     data_seed: Annotated[int, typer.Option("--data-seed", help="of the random tensors")] = 0,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there (Chrome or Perfetto JSON)", show_default=False)] = None,

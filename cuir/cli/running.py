@@ -91,6 +91,12 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
 def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, grid: int | None, trace: Path | None) -> str:
     from ..interp import Schedule, Trace, run
 
+    if schedule == "all":
+        from ..verify.schedules import run_under_all
+
+        if trace is not None:
+            raise CuirError.of("U100", "a trace is of one schedule, found --schedule all")
+        return f"{run_under_all(checked, arguments, grid)} runs under different schedules, free of faults and with the same results"
     recorded = Trace() if trace is not None else None
     report = run(checked, arguments, grid=grid, schedule=Schedule.parse(schedule), trace=recorded)
     if recorded is not None and trace is not None:

@@ -5,16 +5,19 @@ Owns which schedules are tried. Races and deadlocks themselves are found by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import cast
 
 import torch
 
+from ..bind import Argument
 from ..checked import Checked
 from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import Schedule, run
 from ..nodes import Program
 from ..spec import Specification
+from ..views import root_name
 from .numeric import with_note
 from .problems import Case, Launch, launch, outputs
 
@@ -58,6 +61,29 @@ def check_schedules(
                 raise CuirError(
                     [Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}"),), f"replay with --schedule {schedule}")]
                 )
+    return len(tried)
+
+
+def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> int:
+    """Runs any kernel under every schedule of the full level; its outputs, which are overwritten, must not depend on it. Returns how many runs.
+
+    Outputs that are added to are not compared: the order of atomic additions is free. Raises CuirError: V201, or the fault found.
+    """
+    added = {root_name(c.args[a.arg]) for c in checked.calls.values() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
+    written = [t.name for t in checked.tensors if t.written]
+    before = {name: cast(torch.Tensor, arguments[name]).clone() for name in written}
+    tried = schedules(checked, "full")
+    first: dict[str, torch.Tensor] = {}
+    for schedule in tried:
+        for name in written:
+            cast(torch.Tensor, arguments[name]).copy_(before[name])
+        run(checked, arguments, schedule=schedule, grid=grid)
+        for name in written:
+            found = cast(torch.Tensor, arguments[name])
+            if name not in added and name in first and not _same(first[name], found):
+                raise CuirError.of("V201", f"{name} depends on the schedule: in order and under {schedule} it differs", checked.origin.span,
+                                   f"replay with --schedule {schedule}")  # fmt: skip
+            first.setdefault(name, found.clone())
     return len(tried)
 
 
