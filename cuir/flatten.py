@@ -42,6 +42,7 @@ from .nodes import (
     Unary,
     With,
 )
+from .prelude import prelude
 from .scope import PRIMITIVES, UNKNOWN, Frame, FreshNames, Group, Value, copy_value, has_effect, is_alias, recopy, without_dead_literals
 from .source import Span
 from .types import DTYPES, DType
@@ -63,22 +64,19 @@ def flatten(program: Program, kernel: Kernel, consts: Mapping[str, Const], sink:
 class _Flattener:
     def __init__(self, program: Program, kernel: Kernel, consts: Mapping[str, Const], sink: Sink):
         self.kernel, self.sink = kernel, sink
-        self.funcs = program.funcs()
-        self.globals: dict[str, Expr] = {name: fold(c.value) for name, c in program.constants().items()}
+        self.funcs = prelude().funcs() | program.funcs()
+        constants = prelude().constants() | program.constants()
+        self.globals: dict[str, Expr] = {name: fold(c.value) for name, c in constants.items()}
         self.ranks: dict[str, int | None] = {}  # of tensors and shared arrays; None for barriers: what may be viewed
-        dims: dict[str, None] = {}
-        for p in kernel.params:
-            self.globals[p.name] = Name(p.name)
-            if isinstance(p.type, GlobalType):
-                self.ranks[p.name] = len(p.type.dims)
-                dims.update({d: None for d in p.type.dims if isinstance(d, str)})
-        for d in dims:
-            self.globals[d] = Name(d)
+        tensors = [(p.name, p.type) for p in kernel.params if isinstance(p.type, GlobalType)]
+        dims = dict.fromkeys(d for _, t in tensors for d in t.dims if isinstance(d, str))
+        self.globals |= {name: Name(name) for name in (*(p.name for p in kernel.params), *dims)}
+        self.ranks |= {name: len(t.dims) for name, t in tensors}
         for name, value in consts.items():
             self.globals[name] = Name(value.name) if isinstance(value, DType) else Literal(value)
         self.fresh = FreshNames()
         self.known: set[str] = set()  # flat names of locals that a literal stands for
-        self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(program.constants())
+        self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(constants)
 
     # ---- kernel
     def run(self) -> FlatKernel:
