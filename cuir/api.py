@@ -51,6 +51,9 @@ class CompiledKernel:
     def checked(self) -> Checked:
         return self.compiled.cuda.checked
 
+    def __repr__(self) -> str:
+        return f"CompiledKernel({self.checked!r}; {self.compiled.resources.summary()})"
+
     @property
     def source(self) -> str:
         return self.compiled.cuda.source

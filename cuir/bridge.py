@@ -272,6 +272,10 @@ class _Job:
             self.write("resources.json", to_json(self.report.resources))
             self.write("resources.txt", compiled.resources.as_text())
             step.detail = compiled.resources.summary()
+            if "of spills" in step.detail:
+                self.report.notes.append(
+                    "registers spill to memory, which costs a little time: another tile size may not (-c BN=112, or `cuir tune`)"
+                )
 
     def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
         from .timing import compare, no_gpu

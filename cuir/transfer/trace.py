@@ -96,6 +96,7 @@ class _Tracer:
         self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
         self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
         self.lifted: dict[int, Any] = {}
+        self.renamed: dict[str, str] = {}  # parameters whose own name the kernel uses already
         self.alive: list[Any] = []  # keeps what `lifted` knows by id
 
     def run(self) -> Traced:
@@ -131,6 +132,11 @@ class _Tracer:
         notes = [f"`{name}` decided control flow while tracing: its value is part of the program" for name in sorted(self.pinned)]
         used = names_read(score) | names_read(factor) | (names_read(keep.expr) if keep is not None else set())
         parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
+        notes += [
+            f"`{self.renamed[p.name]}` is a name of the kernel: its parameter is called `{p.name}`"
+            for p in parameters
+            if p.name in self.renamed
+        ]
         return Traced(None if keep is None or everything else keep.expr, score, factor, parameters, tuple(notes))
 
     def call(self, mod: Callable[..., Any], positional: tuple[Proxy, ...]) -> Proxy:
@@ -247,6 +253,8 @@ class _Tracer:
         candidate, n = base, 1
         while candidate in used:
             candidate, n = f"{base}_{n if n > 1 else ''}", n + 1
+        if candidate != base:
+            self.renamed[candidate] = base
         return candidate
 
 

@@ -339,3 +339,9 @@ def test_scores_from_the_indices_alone(mod: Any) -> None:
     q, k = torch.arange(AT.M)[:, None], torch.arange(AT.N)[None, :]
     wanted = np.broadcast_to(np.asarray(mod(torch.from_numpy(S), 0, 3, q, k)), S.shape)
     np.testing.assert_allclose(np.broadcast_to(scores(spec, 0, 3, S), S.shape), wanted, rtol=1e-5)
+
+
+def test_a_renamed_parameter_is_noted() -> None:
+    traced = trace(Specification("window", mask_mod=lambda b, h, q, k, *, size=64: q - k <= size), taken=("size",))
+    assert [p.name for p in traced.parameters] == ["size_"]
+    assert "`size` is a name of the kernel: its parameter is called `size_`" in traced.notes
