@@ -159,11 +159,22 @@ def run(
 ) -> None:  # fmt: skip
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
     from .inputs import read_consts, read_numbers, read_program
-    from .running import run_kernel
+    from .running import replayable, run_kernel
 
     _one_thread()
-    result = run_kernel(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
-                        schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
+    given = [
+        ("-k", [kernel] if kernel else []),
+        ("-c", const or []),
+        ("-d", dim or []),
+        ("-s", scalar or []),
+        ("--data-seed", [str(data_seed)]),
+    ]
+    command = ["cuir", "run", file, *(word for option, values in given for v in values for word in (option, v))]
+    try:
+        result = run_kernel(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
+                            schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
+    except CuirError as error:
+        raise replayable(error, command) from error
     if as_json:
         print_json({"ok": True, "diagnostics": [], **result})
         return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from ..bind import TORCH, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
-from ..diagnostics import CuirError
+from ..diagnostics import CuirError, Note
 from ..nodes import Program
 from ..types import I32
 
@@ -51,6 +53,16 @@ def run_kernel(
         "replay": f"--schedule {schedule} --data-seed {data_seed}" + (f" --grid {grid}" if grid else ""),
         "trace": str(trace) if trace else None,
     }
+
+
+def replayable(error: CuirError, command: Sequence[str]) -> CuirError:
+    """The error with the whole command line in the note that says how to replay it. `command`: without schedule and grid."""
+    head = f"replay: {shlex.join(command)} "
+
+    def whole(note: Note) -> Note:
+        return replace(note, message=head + note.message.removeprefix("replay: ")) if note.message.startswith("replay: ") else note
+
+    return CuirError(replace(d, notes=tuple(map(whole, d.notes))) for d in error.diagnostics)
 
 
 def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mapping[str, Number], seed: int, device: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Owns no rule about who must wait: that is the tracker's (races.py) and the group
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 
-class Action(State):
+class Action(State, ABC):
     """Something an engine does once, at a time of the scheduler's choice. `done` once it has acted."""
 
     def __init__(self, actor: Actor):
@@ -36,8 +37,9 @@ class Action(State):
             self.acted = True
             self.perform(m)
 
+    @abstractmethod
     def perform(self, m: Machine) -> None:
-        raise NotImplementedError
+        """What the engine does."""
 
     def retire(self, m: Machine, event: Event) -> None:
         """Whoever knows the event knows that the accesses are over."""

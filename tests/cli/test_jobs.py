@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -153,3 +154,13 @@ def test_run_under_every_schedule(cuir: Callable) -> None:
     bad = cuir("run", files("corpus") / "faulty" / "R401_missing_wait.cuir", "-d", "M=200", "--schedule", "all", "--json")
     assert bad.code == 1 and bad.json["diagnostics"][0]["code"] == "R401"
     assert cuir("run", "gemm", "-c", "T=f16,BN=64", "-d", "M=70,N=70,K=64", "--schedule", "all", "--trace", "x.json").code == 2
+
+
+def test_a_report_tells_the_command_that_replays_it(cuir: Callable) -> None:
+    faulty = str(files("corpus") / "faulty" / "R401_missing_wait.cuir")
+    first = cuir("run", faulty, "-d", "M=200", "--schedule", "random:4", "--json").json["diagnostics"]
+    (command,) = {n["message"].removeprefix("replay: ") for n in first[0]["notes"] if n["message"].startswith("replay: ")}
+    words = shlex.split(command)
+    assert words[0] == "cuir" and "random:4" in words
+    again = cuir(*words[1:], "--json").json["diagnostics"]
+    assert [(d["code"], d["message"], d["span"]) for d in again] == [(d["code"], d["message"], d["span"]) for d in first]
