@@ -24,6 +24,7 @@ RULES: dict[str, tuple[dict[str, int], Pair]] = {
         {"left": 4, "right": 2, "tokens": 3},
         lambda q, k, M, N: (q >= k and (q - k <= 4 or k < 3)) or (k >= q and (k - q <= 2 or q < 3)),
     ),
+    "sliding_window_global": ({"window": 4, "tokens": 3}, lambda q, k, M, N: k <= q + N - M and (q + N - M - k <= 4 or k < 3)),
     "qk_sparse": ({"start": 0, "length": 6}, lambda q, k, M, N: k <= q and not (k < 6 and q < 6)),
     "document": ({"length": 6}, lambda q, k, M, N: q // 6 == k // 6),
     "causal_document": ({"length": 6}, lambda q, k, M, N: q // 6 == k // 6 and k <= q),
@@ -33,7 +34,9 @@ RULES: dict[str, tuple[dict[str, int], Pair]] = {
         lambda q, k, M, N: k <= q and q // 10 == k // 10 and (k % 10 < 4 or (k % 10 - 4) // 3 == (q % 10 - 4) // 3),
     ),
     "softcap": ({}, lambda q, k, M, N: True),
+    "softcap_causal": ({}, lambda q, k, M, N: k <= q + N - M),
     "alibi": ({}, lambda q, k, M, N: True),
+    "alibi_causal": ({}, lambda q, k, M, N: k <= q + N - M),
     "relative_position": ({}, lambda q, k, M, N: True),
 }
 
@@ -53,9 +56,25 @@ def test_scores_are_the_definitions() -> None:
     s = torch.randn(1, 4, 5, 6, dtype=torch.float64) * 30
     q, k, h = torch.arange(5)[:, None], torch.arange(6)[None, :], torch.arange(4)[:, None, None]
 
-    def scores(name: str) -> torch.Tensor:
-        return as_specification(corpus.variant(name), name).scores(s, at)
+    def scores(name: str, **parameters: float) -> torch.Tensor:
+        return as_specification(corpus.variant(name), name, parameters).scores(s, at)
 
     torch.testing.assert_close(scores("softcap"), 50 * torch.tanh(s / 50))
     torch.testing.assert_close(scores("alibi"), s + 2.0 ** (-8 * (h + 1).double() / 4) * (k - q))
     torch.testing.assert_close(scores("relative_position"), s + 0.01 * (k - q))
+    future = k > q + 1  # one more key than queries
+    torch.testing.assert_close(scores("softcap_causal", cap=20.0), (20 * torch.tanh(s / 20)).masked_fill(future, -torch.inf))
+    biased = s + 2.0 ** (-(h + 1).double() / 4) * (k - q)
+    torch.testing.assert_close(scores("alibi_causal", heads=32), biased.masked_fill(future, -torch.inf))
+    torch.testing.assert_close(scores("alibi", heads=32), biased)
+
+
+@pytest.mark.parametrize("name", ["document", "causal_document"])
+def test_documents_begin_where_they_should(name: str) -> None:
+    def documents(**parameters: int) -> torch.Tensor:
+        mask = as_specification(corpus.variant(name), name, {"length": 4, **parameters}).mask(Lengths(3, 1, 1, 12, 12))
+        return torch.stack([m.tril().float().argmax(-1) for m in mask[:, 0]])  # the first key of each query
+
+    assert torch.equal(documents(stagger=0), (torch.arange(12) // 4 * 4).expand(3, 12))
+    starts = documents(stagger=1)
+    assert starts[0, 3] == 0 and starts[1, 3] == 3 and starts[2, 2] == 2, "each batch's documents begin one token earlier"
