@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from ..checked import Barrier, Checked, Role, TensorParam
 from ..diagnostics import CuirError
-from ..nodes import Assign, Expr, For, Name
+from ..nodes import Assign, Expr
 from ..source import Span
 from ..targets import TARGETS, register_pool
 from ..types import Scalar, SharedView
 from ..views import Range, root_name, view_of
-from .flat import statements
 from .prelude import HEADERS, HEADERS_90, render
-from .role import RoleEmitter, single_lane
+from .role import RoleEmitter
+from .tile_queue import choose, declare, hand_out
 from .values import CTYPE, MEMORY, Scalars, strip, summand
 from .writer import Writer, identifier
 
@@ -65,6 +65,11 @@ def lower(checked: Checked) -> Cuda:
     return KernelEmitter(checked).emit()
 
 
+def last_warpgroup(members: list[Role]) -> int:
+    """The warpgroup after the last one that these roles stand in."""
+    return max(r.warpgroup + -(-(r.warp + r.workers * (r.threads // 32)) // WARPS) for r in members)
+
+
 class KernelEmitter:
     def __init__(self, checked: Checked):
         self.checked, self.out = checked, Writer()
@@ -77,24 +82,13 @@ class KernelEmitter:
         self.next_barrier = 1  # hardware barrier 0 is the whole CTA's
         self.named: dict[str, int] = {}
         self.worker_barriers: dict[str, int] = {}
-        self.readers = [r for r in checked.roles if any(isinstance(s, For) and isinstance(s.iter, Name) for s in statements(r.body))]
-        self.dynamic = self._dynamic()
+        self.queue = choose(self)
         self.tile_count = "tile_count"
 
-    def _dynamic(self) -> bool:
-        tiles = self.checked.tiles
-        if tiles is None or not tiles.dynamic:
-            return False
-        once = all(sum(isinstance(s, For) and isinstance(s.iter, Name) for s in r.body) == 1 for r in self.readers)
-        nested = any(sum(isinstance(s, For) and isinstance(s.iter, Name) for s in statements(r.body)) != 1 for r in self.readers)
-        alone = sum(r.workers * r.threads // 32 for r in self.readers) < 2
-        if self.checked.cluster > 1 or self.checked.arch == "sm_80" or not once or nested or alone:
-            self.choice(
-                "dynamic tiles are handed out statically: else they need sm_90a, no cluster, two warps, and one loop over them at the top of each role",
-                tiles.span,
-            )
-            return False
-        return True
+    @property
+    def draws(self) -> bool:
+        """Whether units of work are drawn from a counter in global memory."""
+        return self.queue is not None and self.queue.dynamic
 
     # ---- services of the emitters
     def choice(self, text: str, span: Span | None) -> None:
@@ -193,14 +187,6 @@ class KernelEmitter:
         """Arrivals of hardware that end a phase: one a warp."""
         return barrier.count * (WARPS if self.threads_of(barrier.arrivers) == 128 else 1)
 
-    def posts(self, role: Role) -> str:
-        """Whether this warp hands out the tiles."""
-        if role is not self.readers[0]:
-            return "false"
-        if single_lane(self.checked, role) and role.workers == 1:
-            return "true"
-        return f"warpgroup == {role.warpgroup} && warp == {role.warp}"
-
     # ---- the file
     def emit(self) -> Cuda:
         body = Writer()
@@ -227,7 +213,7 @@ class KernelEmitter:
         spans: list[Span | None] = [*([None] * (len(top.lines) + len(head))), *frame.spans, *body.spans, None]
         return Cuda(
             checked.name, checked.arch, "\n".join(lines) + "\n", tuple(spans), checked.threads, checked.cluster, shared_bytes, tuple(self.maps.values()),
-            tuple(self.pointers), self.dynamic, tuple(s.name for s in checked.scalars), checked.dims, checked,
+            tuple(self.pointers), self.draws, tuple(s.name for s in checked.scalars), checked.dims, checked,
             tuple(dict.fromkeys([*(m.tensor for m in self.maps.values()), *self.aligned])), tuple(self.choices),
         )  # fmt: skip
 
@@ -240,7 +226,7 @@ class KernelEmitter:
             const = "" if t.written else "const "
             params.append(f"{const}{MEMORY[t.dtype]}* __restrict__ {identifier(name)}")
             params += [f"const int64_t {identifier(name)}_stride{i}" for i in range(len(t.dims) - 1)]
-        if self.dynamic:
+        if self.draws:
             params.append("unsigned* __restrict__ counter")
         params += [f"const {CTYPE[s.dtype]} {identifier(s.name)}" for s in checked.scalars]
         params += [f"const int {identifier(d)}" for d in checked.dims]
@@ -268,13 +254,10 @@ class KernelEmitter:
             init = f"cuir::Bar::init({identifier(b.name)} + i, {count});"
             inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else f"cuir::Bar::init({identifier(b.name)}, {count});")
             offset += 8 * stages
-        if self.dynamic:
-            out.line(f"cuir::Slots* const slots = reinterpret_cast<cuir::Slots*>(smem + {offset});")
-            warps = sum(r.workers * r.threads // 32 for r in self.readers)  # each posts or reads
-            inits.append(
-                f"for (int i = 0; i < 2; ++i) {{ cuir::Bar::init(&slots->full[i], 1); cuir::Bar::init(&slots->empty[i], {warps - 1}); }}"
-            )
-            offset += 40
+        if self.queue:
+            offset = -(-offset // 16) * 16
+            inits += declare(self, self.queue, offset)
+            offset += self.queue.nbytes
         limit = TARGETS[checked.arch].shared_bytes
         if offset > limit:
             raise CuirError.of(
@@ -314,7 +297,7 @@ class KernelEmitter:
         launch = register_pool(self.checked.threads) // self.checked.threads
         for n, first in enumerate(order):
             members = groups[first]
-            last = max(r.warpgroup + -(-(r.warp + r.workers * (r.threads // 32)) // WARPS) for r in members)
+            last = last_warpgroup(members)
             single = len(order) == 1
             test = f"warpgroup == {first}" if last == first + 1 else f"warpgroup >= {first} && warpgroup < {last}"
             head = "" if single else f"if ({test})" if n == 0 else f"else if ({test})" if n < len(order) - 1 else "else"
@@ -352,6 +335,16 @@ class KernelEmitter:
                 continue
             with out.block(f"{'else ' if k else ''}if ({test})"):
                 emitter.body()
+        if (
+            self.queue
+            and self.queue.spare is not None
+            and self.queue.spare // WARPS in range(members[0].warpgroup, last_warpgroup(members))
+        ):
+            out.span = None
+            out.line("// ---- a spare warp hands out the units of work")
+            here = f"warpgroup == {self.queue.spare // WARPS} && warp == {self.queue.spare % WARPS}"
+            with out.block(f"else if ({here} && cute::elect_one_sync())"):
+                hand_out(self, self.queue)
 
     def _position(self, role: Role) -> str:
         """Warp number among the role's warpgroups."""

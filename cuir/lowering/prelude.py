@@ -263,51 +263,46 @@ template <int N> DEV void fence_regs(uint32_t (&x)[N]) {
 _part(
     "descriptor",
     """
-// wgmma descriptor: address, leading offset, 1024 bytes between groups of 8 rows, 128-byte swizzle. The address keeps 18 bits: in a cluster the others name the CTA.
-DEV uint64_t descriptor(uint32_t address, uint32_t leading) {
-  return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
-}""",
-)
-_part(
-    "descriptor_at",
-    """
-// The descriptor of a place i * step units of 16 bytes on in the same array, by one wide multiply-add: no carry leaves the address
-DEV uint64_t descriptor_at(uint64_t base, int i, uint32_t step) { return base + uint64_t(uint32_t(i)) * step; }""",
+// wgmma descriptor: address and leading offset in units of 16 bytes (the low word), 1024 bytes between groups of 8 rows, 128-byte swizzle
+DEV uint64_t descriptor(uint32_t low) { return uint64_t(0x40000040) << 32 | low; }""",
 )
 
 # ---- tiles of work given out one by one
 _part(
     "TileQueue",
     """
-// The units of work, longest first if the program says so. One warp takes the next unit from a counter in global memory, one unit ahead, and
-// posts it in a ring of two slots; the others read it there. The counter wraps to 0 with the last unit of the launch.
-struct Slots { uint64_t full[2], empty[2]; int tile[2]; };
-struct TileQueue {
-  Slots* slots; unsigned* counter; int count, use, next; bool posts, single;   // single: one lane runs the worker
-  DEV_MEMBER TileQueue(Slots* s, unsigned* c, int n, bool p, bool one) : slots(s), counter(c), count(n), use(0), next(blockIdx.x), posts(p), single(one) {}
-  DEV_MEMBER int take(int lane) {
-    const int s = use & 1, parity = use >> 1 & 1;
-    ++use;
-    int t;
-    if (posts) {
-      t = next;
-      if (single || lane == 0) {
-        Bar::wait(&slots->empty[s], parity ^ 1);
-        *(volatile int*)&slots->tile[s] = t;
-        Bar::arrive(&slots->full[s]);
-        if (t < count) next = int(gridDim.x + atomicInc(counter, count - 1));
-      }
-      if (!single) next = __shfl_sync(~0u, next, 0);
-    } else {
-      Bar::wait(&slots->full[s], parity);
-      t = *(volatile int*)&slots->tile[s];
-      if (single) Bar::arrive(&slots->empty[s]);
-      else { t = __shfl_sync(~0u, t, 0); if (lane == 0) Bar::arrive(&slots->empty[s]); }
+// Units of work in a ring of slots, WORDS words each: the unit's number, and what follows from it. One lane of the CTA posts them; every other warp that
+// works on units takes each of them, in order.
+template <int SLOTS, int WORDS> struct Slots { uint64_t full[SLOTS], empty[SLOTS]; alignas(16) int unit[SLOTS][WORDS]; };
+template <int SLOTS, int WORDS> struct TileQueue {
+  Slots<SLOTS, WORDS>* slots; unsigned use;
+  DEV_MEMBER explicit TileQueue(Slots<SLOTS, WORDS>* s) : slots(s), use(0) {}
+  DEV_MEMBER void reserve() { wait(&slots->empty[use % SLOTS], use / SLOTS % 2 ^ 1); }   // until the next slot is free
+  DEV_MEMBER void post(const int (&unit)[WORDS]) {
+#pragma unroll
+    for (int i = 0; i < WORDS; i += 4) *reinterpret_cast<int4*>(slots->unit[use % SLOTS] + i) = make_int4(unit[i], unit[i + 1], unit[i + 2], unit[i + 3]);
+    asm volatile("" ::: "memory");
+    Bar::arrive(&slots->full[use++ % SLOTS]);
+  }
+  DEV_MEMBER void read(int (&unit)[WORDS]) {
+    wait(&slots->full[use % SLOTS], use / SLOTS % 2);
+#pragma unroll
+    for (int i = 0; i < WORDS; i += 4) {
+      const int4 x = *reinterpret_cast<const int4*>(slots->unit[use % SLOTS] + i);
+      unit[i] = x.x; unit[i + 1] = x.y; unit[i + 2] = x.z; unit[i + 3] = x.w;
     }
-    return t;
+    asm volatile("" ::: "memory");   // read before the slot is given back
+  }
+  DEV_MEMBER int take_single(int (&unit)[WORDS]) { read(unit); Bar::arrive(&slots->empty[use++ % SLOTS]); return unit[0]; }
+  DEV_MEMBER int take(int (&unit)[WORDS], int lane) {   // by all lanes of a warp; the number is uniform
+    read(unit);
+    arrive_warp(&slots->empty[use++ % SLOTS], lane);
+    return unit[0] = __shfl_sync(~0u, unit[0], 0);
   }
 };""",
     "Bar",
+    "wait",
+    "arrive_warp",
 )
 
 

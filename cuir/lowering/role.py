@@ -15,6 +15,7 @@ from .flat import called, calls, integer, names, operation, own_expressions, sta
 from .layouts import Fragment
 from .products import Products
 from .registry import emitter
+from .tile_queue import carried, units
 from .tiles import Tiles
 from .values import CTYPE, HALVES, Scalars, strip
 from .views import Views
@@ -53,6 +54,7 @@ class RoleEmitter:
         self.tiles = Tiles(self)
         self.products = Products(self)
         self.current: Stmt | None = None
+        self.unit = ""  # array with the words of the unit of work, see tile_queue
         self._declared: list[str] = []
         self._once: dict[str, str] = {}  # text -> name of what is computed once, before all statements
 
@@ -258,11 +260,14 @@ class RoleEmitter:
         name = stmt.targets[0]
         t = self.role.locals.get(name)
         if isinstance(t, Scalar):
+            text = carried(self, stmt)
+            if text == "":
+                return
             self.prepare(stmt)
             inline = id(stmt) in self.facts.inline
             constant = inline and len(self.facts.definitions[name]) == 1
             head = f"{'const ' if constant else ''}{CTYPE[t.dtype]} " if inline else ""
-            self.out.line(f"{head}{identifier(name)} = {strip(self.scalars.scalar(stmt.value))};")
+            self.out.line(f"{head}{identifier(name)} = {text or strip(self.scalars.scalar(stmt.value))};")
             return
         if not isinstance(t, TileType):
             return  # a view or a barrier by another name: its uses say what it is
@@ -281,7 +286,8 @@ class RoleEmitter:
 
     def _for(self, stmt: For) -> None:
         if isinstance(stmt.iter, Name):
-            self._tiles(stmt)
+            with units(self, stmt):
+                self.block(stmt.body)
             return
         assert isinstance(stmt.iter, Call)
         args = stmt.iter.args
@@ -305,24 +311,4 @@ class RoleEmitter:
         with self.out.block(f"for (int {counter} = {start}{extra}; {counter} {sign} {end}; {move})"):
             if not own:
                 self.out.line(f"{identifier(stmt.target)} = {counter};")
-            self.block(stmt.body)
-
-    def _tiles(self, stmt: For) -> None:
-        own = not any(stmt.target in v for v in self.facts.declare_at.values())
-        t = identifier(stmt.target) if own else self.out.temp(stmt.target)
-        count = self.kernel.tile_count
-        if self.kernel.dynamic:
-            posts = self.kernel.posts(self.role)
-            queue = self.out.temp("queue")
-            self.out.line(f"cuir::TileQueue {queue}(slots, counter, {count}, {posts}, {'true' if self.single else 'false'});")
-            head = f"for (int {t} = {queue}.take(lane); {t} < {count}; {t} = {queue}.take(lane))"
-        else:
-            cluster = self.kernel.checked.cluster
-            first, step = (
-                ("int(blockIdx.x)", "int(gridDim.x)") if cluster == 1 else (f"int(blockIdx.x) / {cluster}", f"int(gridDim.x) / {cluster}")
-            )
-            head = f"for (int {t} = {first}; {t} < {count}; {t} += {step})"
-        with self.out.block(head):
-            if not own:
-                self.out.line(f"{identifier(stmt.target)} = {t};")
             self.block(stmt.body)

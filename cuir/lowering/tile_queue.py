@@ -1,0 +1,227 @@
+"""How the warps of a CTA learn their next unit of work: a plain loop, or a queue in shared memory. Owns that choice and the text of both.
+
+With a queue one warp hands out the units. If the roles leave a warp spare, that one does, and works out the values that follow from a unit alone (see
+`unit_values`) beside its number; else a warp of the first role does, and each role works them out itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..checked import Checked, Role
+from ..nodes import Assign, For, Subscript
+from ..types import BOOL, F32, DType
+from .unit_values import Travel, tile_loops, travelling
+from .values import CTYPE, Scalars, strip
+from .writer import identifier
+
+if TYPE_CHECKING:
+    from .kernel import KernelEmitter
+    from .role import RoleEmitter
+
+WARPS = 4  # of a warpgroup
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A ring of `slots` units of work in shared memory, of `words` words of 4 bytes each: the unit's number, and the values that travel with it."""
+
+    slots: int
+    words: int
+    dynamic: bool
+    spare: int | None  # the warp of the CTA that hands out, on one lane; None: a warp of the first role that reads does it beside its work
+    readers: tuple[Role, ...]
+    travel: Travel | None
+
+    @property
+    def ctype(self) -> str:
+        return f"<{self.slots}, {self.words}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory, from a multiple of 16 on."""
+        return self.slots * (16 + 4 * self.words)
+
+    @property
+    def arrivals(self) -> int:
+        """Warps that read each unit."""
+        return sum(r.workers * r.threads // 32 for r in self.readers)
+
+
+def spare_warp(checked: Checked) -> int | None:
+    """The first warp of the CTA that no role has and that stands in a warpgroup with one."""
+    taken = {4 * r.warpgroup + r.warp + i for r in checked.roles for i in range(r.workers * r.threads // 32)}
+    free = [w for w in range(checked.threads // 32) if w not in taken and any(w // WARPS == t // WARPS for t in taken)]
+    return free[0] if free else None
+
+
+def choose(kernel: KernelEmitter) -> Queue | None:
+    """The queue of a kernel; None: each worker counts by itself."""
+    checked, tiles = kernel.checked, kernel.checked.tiles
+    readers = tuple(r for r in checked.roles if tile_loops(r.body))
+    if tiles is None or not readers:
+        return None
+    plain = all(len(tile_loops(r.body)) == 1 and tile_loops(r.body)[0] in r.body for r in readers)
+    spare = spare_warp(checked)
+    alone = spare is None and sum(r.workers * r.threads // 32 for r in readers) < 2
+    if checked.cluster > 1 or checked.arch == "sm_80" or not plain or alone:
+        if tiles.dynamic:
+            kernel.choice(
+                "dynamic tiles are handed out statically: else they need sm_90a, no cluster, two warps, and one loop over them at the top of each role",
+                tiles.span,
+            )
+        return None
+    travel = travelling(checked, list(readers)) if spare is not None else None
+    if not tiles.dynamic and (travel is None or not travel.costly):
+        return None
+    words = 1 + len(travel.values) if travel else 1
+    if travel and travel.values:
+        listed = ", ".join(travel.anchors[v].targets[0] for v in travel.values)
+        kernel.choice(f"a spare warp works out {listed} of each tile for all roles, which read them in shared memory", tiles.span)
+    # Static units are known in advance; a dynamic one is drawn late, so that whoever is free takes it.
+    return Queue(2 if tiles.dynamic else 4, -(-words // 4) * 4, tiles.dynamic, spare, readers, travel)
+
+
+def declare(kernel: KernelEmitter, queue: Queue, offset: int) -> list[str]:
+    """Declares the queue at an offset of shared memory; returns what makes its barriers."""
+    kernel.out.line(f"auto* const slots = reinterpret_cast<cuir::Slots{queue.ctype}*>(smem + {offset});")
+    return [
+        f"for (int i = 0; i < {queue.slots}; ++i) {{ cuir::Bar::init(&slots->full[i], 1); cuir::Bar::init(&slots->empty[i], {queue.arrivals}); }}"
+    ]
+
+
+# ---- the warp that hands out
+def hand_out(kernel: KernelEmitter, queue: Queue) -> None:
+    """The text of the spare warp, on one lane."""
+    out, tiles, count = kernel.out, kernel.checked.tiles, kernel.tile_count
+    assert tiles is not None
+    name, t, unit = out.temp("queue"), out.temp("t"), out.temp("unit")
+    out.line(f"cuir::TileQueue{queue.ctype} {name}(slots);")
+    with out.block(f"for (int {t} = int(blockIdx.x);; {t} = {_next(queue, t, count)})"):
+        out.line(f"int {unit}[{queue.words}] = {{{t}}};")
+        if queue.travel and queue.travel.values:
+            with out.block(f"if ({t} < {count})"):
+                decoder = _Decoder(kernel, queue.travel, t)
+                for i, number in enumerate(queue.travel.values):
+                    out.line(f"{unit}[{i + 1}] = {_bits(decoder.text(number), queue.travel.table[number].dtype)};")
+        out.span = None
+        out.line(f"{name}.post({unit});\nif ({t} >= {count}) break;\n{name}.reserve();")
+
+
+def _next(queue: Queue, t: str, count: str) -> str:
+    """The unit after t; the counter wraps to 0 with the last unit of the launch."""
+    return f"int(gridDim.x + atomicInc(counter, {count} - 1))" if queue.dynamic else f"{t} + int(gridDim.x)"
+
+
+class _Decoder:
+    """Texts of values of a unit, computed once each in the order that they need."""
+
+    def __init__(self, kernel: KernelEmitter, travel: Travel, unit: str):
+        self.kernel, self.travel, self.unit = kernel, travel, unit
+        self.made: dict[int, str] = {}
+
+    def text(self, number: int) -> str:
+        value = self.travel.table[number]
+        if value.expr is None:
+            return self.unit
+        scalars = Scalars(self.kernel, set(value.natural))
+        if not value.op:
+            return scalars.scalar(value.expr)
+        if number in self.made:
+            return self.made[number]
+        for operand in sorted(value.below):
+            self._named(operand)
+        if value.op == "element":
+            assert isinstance(value.expr, Subscript)
+            text = scalars.element(value.expr, lambda e: self.text(value.operands[id(e)]))
+        else:
+            text = scalars.apply(value.op, list(value.args), value.expr, lambda e: self.text(value.operands[id(e)]))
+        anchor = self.travel.anchors.get(number)
+        if anchor is None:
+            return text
+        self.kernel.out.mark(anchor.span)
+        self.made[number] = self.kernel.out.temp(anchor.targets[0])
+        self.kernel.out.line(f"const {CTYPE[value.dtype]} {self.made[number]} = {strip(text)};")
+        return self.made[number]
+
+    def _named(self, number: int) -> None:
+        """Makes what stands below a value and has a name, before the value's own text is written."""
+        if self.travel.table[number].op:
+            for operand in sorted(self.travel.table[number].below):
+                self._named(operand)
+            if number in self.travel.anchors:
+                self.text(number)
+
+
+def _bits(text: str, dtype: DType) -> str:
+    return f"__float_as_int({strip(text)})" if dtype == F32 else strip(text)
+
+
+# ---- the roles
+@contextmanager
+def units(role: RoleEmitter, stmt: For) -> Iterator[None]:
+    """The head and tail of a role's loop over the units; the body is written inside."""
+    kernel, out = role.kernel, role.out
+    queue, count = kernel.queue, kernel.tile_count
+    own = not any(stmt.target in v for v in role.facts.declare_at.values())
+    t = identifier(stmt.target) if own else out.temp(stmt.target)
+    if queue is None:
+        cluster = kernel.checked.cluster
+        first, step = (
+            ("int(blockIdx.x)", "int(gridDim.x)") if cluster == 1 else (f"int(blockIdx.x) / {cluster}", f"int(gridDim.x) / {cluster}")
+        )
+        head, first_lines = f"for (int {t} = {first}; {t} < {count}; {t} += {step})", []
+    else:
+        name, unit = out.temp("queue"), out.temp("unit")
+        out.line(f"cuir::TileQueue{queue.ctype} {name}(slots);\nint {unit}[{queue.words}];")
+        take = f"{name}.take_single({unit})" if role.single else f"{name}.take({unit}, lane)"
+        if queue.spare is None and role.role == queue.readers[0]:
+            head, first_lines = "while (true)", [*_posting(role, queue), f"const int {t} = {take};", f"if ({t} >= {count}) break;"]
+        else:
+            head, first_lines = f"for (int {t} = {take}; {t} < {count}; {t} = {take})", []
+        role.unit = unit
+        if queue.travel and not role.single:
+            first_lines += [
+                f"{unit}[{w}] = __shfl_sync(~0u, {unit}[{w}], 0);  // uniform" for w in queue.travel.parts[role.role.name].uniform
+            ]
+    with out.block(head):
+        for line in first_lines:
+            out.line(line)
+        if not own:
+            out.line(f"{identifier(stmt.target)} = {t};")
+        yield
+
+
+def _posting(role: RoleEmitter, queue: Queue) -> list[str]:
+    """A role's own step of handing out: one lane posts the next unit. The lines after the declarations, which are written."""
+    out, count, r = role.out, role.kernel.tile_count, role.role
+    tickets, following = out.temp("tickets"), out.temp("next")
+    out.line(f"cuir::TileQueue{queue.ctype} {tickets}(slots);\nint {following} = int(blockIdx.x);")
+    tests = [] if role.single and r.workers == 1 else [f"warpgroup == {r.warpgroup} && warp == {r.warp}"]
+    tests += [] if role.single else ["lane == 0"]
+    lines = [
+        f"int unit_[{queue.words}] = {{{following}}};",
+        f"{tickets}.reserve();",
+        f"{tickets}.post(unit_);",
+        f"if ({following} < {count}) {following} = {_next(queue, following, count)};",
+    ]
+    return [f"if ({' && '.join(tests)}) {{" if tests else "{", *(f"  {x}" for x in lines), "}"]
+
+
+def carried(role: RoleEmitter, stmt: Assign) -> str | None:
+    """The text of the value of an assignment that travels; "" if nobody reads the value; None: to be computed."""
+    queue = role.kernel.queue
+    part = queue.travel.parts.get(role.role.name) if queue and queue.travel else None
+    if part is None:
+        return None
+    if id(stmt) in part.dead:
+        return ""
+    word = part.carried.get(id(stmt))
+    if word is None:
+        return None
+    dtype = role.dtype(stmt.value)
+    text = f"{role.unit}[{word}]"
+    return f"__int_as_float({text})" if dtype == F32 else f"{text} != 0" if dtype == BOOL else text
