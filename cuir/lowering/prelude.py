@@ -263,8 +263,16 @@ template <int N> DEV void fence_regs(uint32_t (&x)[N]) {
 _part(
     "descriptor",
     """
-// wgmma descriptor: address and leading offset in units of 16 bytes (the low word), 1024 bytes between groups of 8 rows, 128-byte swizzle
-DEV uint64_t descriptor(uint32_t low) { return uint64_t(0x40000040) << 32 | low; }""",
+// wgmma descriptor: address, leading offset, 1024 bytes between groups of 8 rows, 128-byte swizzle. The address keeps 18 bits: in a cluster the others name the CTA.
+DEV uint64_t descriptor(uint32_t address, uint32_t leading) {
+  return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}""",
+)
+_part(
+    "descriptor_at",
+    """
+// The descriptor of a place i * step units of 16 bytes on in the same array, by one wide multiply-add: no carry leaves the address
+DEV uint64_t descriptor_at(uint64_t base, int i, uint32_t step) { return base + uint64_t(uint32_t(i)) * step; }""",
 )
 
 # ---- tiles of work given out one by one
