@@ -27,6 +27,7 @@ from .nodes import (
     GlobalType,
     If,
     Kernel,
+    List,
     Literal,
     Name,
     Node,
@@ -237,21 +238,22 @@ class Builder(ExpressionBuilder):
         self._error("P011", f"the type of a kernel's parameter is {forms}, found `{a.span.text()}`", a)
         return None
 
-    def _kernel_options(self, decorator: Expr, call: Call | None) -> tuple[str, int]:
-        arch, cluster = None, 1
+    def _kernel_options(self, decorator: Expr, call: Call | None) -> tuple[str, Expr | None]:
+        arch = None
+        cluster: Expr | None = None
         form = '`@kernel(arch="sm_90a", cluster=n)`'
         for arg in call.args if call else ():
             self._error("P012", f"the options of a kernel are given by name: {form}", arg)
         for k in call.keywords if call else ():
             if k.name == "arch" and isinstance(k.value, Str):
                 arch = k.value.value
-            elif k.name == "cluster" and isinstance(k.value, Literal) and k.value.kind == "int" and k.value.value >= 1:
-                cluster = int(k.value.value)
+            elif k.name == "cluster" and not isinstance(k.value, Str | Tuple | List):
+                cluster = k.value
             elif k.name == "arch":
                 self._error("P012", "`arch` is a word in quotes", k.value, 'write `arch="sm_90a"`')
                 arch = ""
             elif k.name == "cluster":
-                self._error("P012", "`cluster` is an integer of at least 1", k.value)
+                self._error("P012", "`cluster` is an integer, a const parameter or an expression of these", k.value)
             else:
                 self._error("P012", f"a kernel has no option `{k.name}`: {form}", k)
         if arch is None:

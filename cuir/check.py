@@ -6,16 +6,18 @@ Typing of expressions is in infer.py, limits of the machine in resources.py, rul
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, Tiles
 from .diagnostics import CuirError, Sink
 from .flatten import FlatKernel, flatten
+from .fold import fold, specialised
 from .infer import Scope, Typer
 from .nodes import Assign, Call, ConstType, Expr, GlobalType, Kernel, Literal, Name, Param, Program, ScalarType, Stmt, Str, Subscript, With
 from .ops.base import Effects
 from .resources import check_roles, lay_out_shared
 from .scope import without_dead
-from .targets import TARGETS
+from .targets import TARGETS, Target
 from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
 from .walk import walk
 
@@ -100,8 +102,6 @@ def _kind(p: Param, kernel: Kernel, default: Const | None) -> str:
 
 
 def _literal(e: Expr) -> Const | None:
-    from .fold import fold
-
     if isinstance(e, Name):
         return DTYPES.get(e.id)
     folded = fold(e)
@@ -124,12 +124,10 @@ class _Checker:
             self.sink.error("S207", f"`arch` is one of {', '.join(TARGETS)}, found {self.kernel.arch!r}", self.kernel.span)
             self.sink.stop_if_any()
         target = TARGETS[self.kernel.arch]
-        if not 1 <= self.kernel.cluster <= target.cluster:
-            self.sink.error(
-                "S208", f"a cluster on {target.name} has 1 to {target.cluster} CTAs, found {self.kernel.cluster}", self.kernel.span
-            )
+        cluster = self.cluster(target)
+        self.sink.stop_if_any()
         scope = self.parameters()
-        flat = flatten(self.program, self.kernel, self.consts, self.sink)
+        flat = flatten(self.program, replace(self.kernel, cluster=Literal(cluster)), self.consts, self.sink)
         typer = Typer(self.kernel, scope, self.sink)
         declarations = self.declare(flat, typer, scope)
         roles = self.roles(flat, typer, scope)
@@ -148,6 +146,7 @@ class _Checker:
         return Checked(
             self.program,
             self.kernel,
+            cluster,
             self.consts,
             tensors,
             scope.scalar_params,
@@ -163,6 +162,26 @@ class _Checker:
             typer.types,
             typer.calls,
         )
+
+    def cluster(self, target: Target) -> int:
+        """How many CTAs a cluster has; 1 after an error."""
+        known = {n: fold(c.value) for n, c in self.program.constants().items()}
+        known |= {n: Name(v.name) if isinstance(v, DType) else Literal(v) for n, v in self.consts.items()}
+        written = self.kernel.cluster or Literal(1)
+        try:
+            found = specialised(written, known)
+        except ZeroDivisionError:
+            found = written
+        value = found.value if isinstance(found, Literal) else None
+        if type(value) is not int:
+            what = "something that is not known when the kernel is specialised" if value is None else repr(value)
+            hint = "write an integer, a const parameter or an expression of these"
+            self.sink.error("S208", f"`cluster` is a known integer, found {what}", written.span, hint)
+        elif not 1 <= value <= target.cluster:
+            self.sink.error("S208", f"a cluster on {target.name} has 1 to {target.cluster} CTAs, found {value}", written.span)
+        else:
+            return value
+        return 1
 
     # ---- parameters
     def parameters(self) -> Scope:

@@ -135,6 +135,7 @@ class BoundCall:
 class Checked:
     program: Program
     origin: Kernel  # as written
+    cluster: int  # CTAs of a cluster
     consts: Mapping[str, Const]  # every const parameter's value, derived ones too
     tensors: tuple[TensorParam, ...]
     scalars: tuple[ScalarParam, ...]
@@ -157,10 +158,6 @@ class Checked:
     @property
     def arch(self) -> str:
         return self.origin.arch
-
-    @property
-    def cluster(self) -> int:
-        return self.origin.cluster
 
     @property
     def threads(self) -> int:

@@ -42,6 +42,7 @@ from .nodes import (
     Unary,
     With,
 )
+from .ops import TABLE
 from .prelude import prelude
 from .scope import PRIMITIVES, UNKNOWN, Frame, FreshNames, Group, Value, copy_value, has_effect, is_alias, recopy, without_dead_literals
 from .source import Span
@@ -57,13 +58,14 @@ class FlatKernel:
 
 
 def flatten(program: Program, kernel: Kernel, consts: Mapping[str, Const], sink: Sink) -> FlatKernel:
-    """Inlines and folds; errors go to `sink`, and the result holds names `?` where something was unknown."""
+    """Inlines and folds a kernel whose cluster size is known; errors go to `sink`, and the result holds names `?` where something was unknown."""
     return _Flattener(program, kernel, consts, sink).run()
 
 
 class _Flattener:
     def __init__(self, program: Program, kernel: Kernel, consts: Mapping[str, Const], sink: Sink):
         self.kernel, self.sink = kernel, sink
+        self.alone = kernel.cluster == Literal(1) and kernel.arch in TABLE["cta_rank"].archs
         self.funcs = prelude().funcs() | program.funcs()
         constants = prelude().constants() | program.constants()
         self.globals: dict[str, Expr] = {name: fold(c.value) for name, c in constants.items()}
@@ -471,7 +473,7 @@ class _Flattener:
                 return Name(UNKNOWN, span=span)
         flat, hoisted = self.call_arguments(e, frame, [])
         out.extend(hoisted)
-        return self.folded(flat)
+        return Literal(0, span=span) if self.alone and flat == Call(Name("cta_rank")) else self.folded(flat)
 
     def call_arguments(self, e: Call, frame: Frame, out: list[Stmt]) -> tuple[Call, list[Stmt]]:
         func: Expr
@@ -512,8 +514,7 @@ class _Flattener:
         for stmt in body:
             self.statement(stmt, frame, out)
         assert isinstance(last, Return)
-        value = self.expr(last.value, frame, out)
-        return value
+        return self.expr(last.value, frame, out)
 
     def argument(self, name: str, value: Value, frame: Frame, out: list[Stmt], span: Span) -> Value:
         rebound = frame.counts[name] > 0

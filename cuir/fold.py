@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from .nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 
 Number = int | float | bool
@@ -45,6 +48,28 @@ def fold(expr: Expr) -> Expr:
         ):
             return Literal(_CALLS[expr.func.id](*values), span=expr.span)  # type: ignore[operator]
     return expr
+
+
+def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """The expression with names replaced and folded: a literal if that makes all of it known. Raises ZeroDivisionError."""
+
+    def inner(e: Expr) -> Expr:
+        return specialised(e, values)
+
+    if isinstance(expr, Name):
+        return values.get(expr.id, expr)
+    if isinstance(expr, Unary):
+        return fold(replace(expr, operand=inner(expr.operand)))
+    if isinstance(expr, Binary):
+        left = inner(expr.left)
+        decided = expr.op in _BOOL_ONLY and isinstance(left, Literal) and left.value is (expr.op == "or")
+        return left if decided else fold(replace(expr, left=left, right=inner(expr.right)))
+    if isinstance(expr, IfExp):
+        cond = inner(expr.cond)
+        if isinstance(cond, Literal) and isinstance(cond.value, bool):
+            return inner(expr.then if cond.value else expr.other)
+        return replace(expr, cond=cond)
+    return fold(replace(expr, args=tuple(map(inner, expr.args)))) if isinstance(expr, Call) else expr
 
 
 def _binary(expr: Binary) -> Expr:

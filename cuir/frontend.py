@@ -120,7 +120,8 @@ class DecoratedKernel(_Decorated):
 def kernel(function: Callable[..., Any] | None = None, /, *, arch: str = "", cluster: int = 1) -> Any:
     """Decorate a Python function as a CuIR kernel: `@cuir.kernel(arch="sm_90a", cluster=1)`; gives a `DecoratedKernel`.
 
-    The options are read from the text of the decorator, like all else. Raises CuirError (U205) if the source cannot be found.
+    The options are read from the text of the decorator, like all else; Python evaluates them, too, so a const that `cluster` names needs some
+    value in the module. Raises CuirError (U205) if the source cannot be found.
     """
     return DecoratedKernel if function is None else DecoratedKernel(function)
 

@@ -224,7 +224,7 @@ class Kernel(Commented):
     params: tuple[Param, ...]
     body: tuple[Stmt, ...]
     arch: str
-    cluster: int = 1
+    cluster: Expr | None = None  # CTAs of a cluster: an integer, a const parameter or an expression of these; left out: 1
 
 
 Definition = Constant | Func | Kernel

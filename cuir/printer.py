@@ -251,7 +251,7 @@ def _definition(d: Constant | Func | Kernel) -> list[str]:
         lines.append("@func")
         head = _fill(f"def {d.name}(", d.params, "):") if d.params else [f"def {d.name}():"]
     else:
-        cluster = f", cluster={d.cluster}" if d.cluster != 1 else ""
+        cluster = f", cluster={_expr(d.cluster)}" if d.cluster else ""
         lines.append(f"@kernel(arch={_expr(Str(d.arch))}{cluster})")
         head = _signature(d)
     return lines + _trail(head, d.comments) + _block(d.body, INDENT)

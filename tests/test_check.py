@@ -14,6 +14,7 @@ from cuir.checked import Checked
 from cuir.diagnostics import CuirError
 from cuir.nodes import Assign, Call, ExprStmt, For, If, Node
 from cuir.parser import parse
+from cuir.printer import show
 from cuir.types import BF16, F16, F32, I32, Scalar, TileType
 from cuir.walk import walk
 
@@ -174,6 +175,14 @@ def test_warps_cannot_issue_wgmma() -> None:
         (("mbarrier(1, stages=2)", "mbarrier(0, stages=2)"), "T104"),
         (('arch="sm_90a"', 'arch="sm_70"'), "S207"),
         (('arch="sm_90a"', 'arch="sm_90a", cluster=16'), "S208"),
+        (('arch="sm_90a"', 'arch="sm_90a", cluster=0'), "S208"),
+        (('arch="sm_90a"', 'arch="sm_90a", cluster=True'), "S208"),
+        (('arch="sm_90a"', 'arch="sm_90a", cluster=1.0'), "S208"),
+        (('arch="sm_90a"', 'arch="sm_90a", cluster=M'), "S208"),
+        (('arch="sm_90a"', 'arch="sm_90a", cluster=n // 2'), "S208"),
+        (('arch="sm_90a"', 'arch="sm_90a", cluster=2 // 0'), "S208"),
+        (('arch="sm_90a"', 'arch="sm_90a", cluster=nobody'), "S208"),
+        (('arch="sm_90a"', 'arch="sm_80", cluster=2'), "S208"),
         (("    one = mbarrier(1)", "    one = mbarrier(1)\n    s = mbarrier(1)"), "S209"),
         (("    one = mbarrier(1)", "    one = tiles(1)"), "S210"),
         (("named_barrier(1)", "named_barrier(1, stages=16)"), "M303"),
@@ -239,3 +248,21 @@ def test_dtypes_by_any_name_and_a_short_repr() -> None:
     for dtype in (F16, "f16", torch.float16):
         checked = check(program, None, {"T": dtype, "D": 64})  # type: ignore[dict-item]
         assert checked.consts["T"] == F16 and len(repr(checked)) < 600 and "load_k (1 of 32 threads)" in repr(checked)
+
+
+@pytest.mark.parametrize(
+    ("written", "given", "size"),
+    [
+        ("C", {}, 4),
+        ("C", {"C": 1}, 1),
+        ("C // 2", {"C": 6}, 3),
+        ("min(C, 8)", {"C": 9}, 8),
+        ("2 if C > 4 else 1", {"C": 8}, 2),
+        ("PAIR", {}, 2),
+    ],
+)
+def test_the_size_of_a_cluster_is_an_expression_of_consts(written: str, given: dict[str, int], size: int) -> None:
+    head = HEAD.replace('"sm_90a"', f'"sm_90a", cluster={written}')
+    program = parse("PAIR = 2\n" + head + '    with role("all", warps=1):\n        one.arrive(cluster=True)\n')
+    assert check(program, consts=given).cluster == size
+    assert parse(show(program)) == program and f"cluster={written}" in show(program)

@@ -10,6 +10,7 @@ from cuir.check import check
 from cuir.diagnostics import CuirError
 from cuir.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Unary
 from cuir.parser import parse
+from cuir.printer import show
 
 HEAD = """
 @kernel(arch="sm_80")
@@ -159,3 +160,20 @@ def test_flat_code_means_what_the_text_says(code: tuple[str, str], a: int, b: in
     env = {"a": a, "b": b, "store": lambda _, v: expected.append(v), "X": {0: 0}}
     exec(func + body, env)  # our own text, made above; the project itself executes none
     assert stored(body, "@func\n" + func, a=a, b=b) == expected
+
+
+def test_a_cta_alone_has_rank_0() -> None:
+    text = """
+@kernel(arch="sm_90a", cluster=C)
+def k(X: Global[i32, N], *, C: const = 1):
+    first = cta_rank() * 64
+    with role("all", warps=1):
+        if cta_rank() == 0:
+            store(X[first], 1)
+        else:
+            store(X[first], 2)
+"""
+    (alone,) = check(parse(text)).roles[0].body
+    assert show(alone) == "store(X[0], 1)\n"
+    (both,) = check(parse(text), consts={"C": 2}).roles[0].body
+    assert isinstance(both, If) and show(both.cond) == "cta_rank() == 0"

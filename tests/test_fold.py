@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.fold import fold
+from cuir.fold import fold, specialised
 from cuir.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 
 INTEGERS = st.integers(-(2**31), 2**31 - 1)
@@ -78,3 +78,29 @@ def test_stays(expr: Expr) -> None:
 def test_division_by_zero_is_told() -> None:
     with pytest.raises(ZeroDivisionError):
         fold(Binary("//", Literal(1), Literal(0)))
+
+
+NAMES = {"a": Literal(7), "b": Literal(-2), "t": Literal(True), "T": Name("f16")}
+
+
+@given(st.recursive(st.sampled_from([Name("a"), Name("b"), Literal(3)]),
+                    lambda inner: st.builds(Binary, st.sampled_from(["+", "-", "*"]), inner, inner) | st.builds(lambda x, y: Call(Name("max"), (x, y)), inner, inner)))  # fmt: skip
+def test_an_expression_of_known_names_is_known(expr: Expr) -> None:
+    def value(e: Expr) -> int:
+        if isinstance(e, Binary):
+            return OPS[e.op](value(e.left), value(e.right))
+        if isinstance(e, Call):
+            return max(map(value, e.args))
+        return (NAMES[e.id] if isinstance(e, Name) else e).value  # type: ignore[union-attr,return-value]
+
+    assert specialised(expr, NAMES) == Literal(value(expr))
+
+
+def test_only_what_is_chosen_is_evaluated() -> None:
+    wrong = Binary("//", Name("a"), Literal(0))
+    assert specialised(IfExp(Name("t"), Name("a"), wrong), NAMES) == Literal(7)
+    assert specialised(Binary("or", Name("t"), wrong), NAMES) == Literal(True)
+    assert specialised(Binary("==", Name("T"), Name("f16")), NAMES) == Literal(True)
+    assert specialised(Binary("+", Name("a"), X), NAMES) == Binary("+", Literal(7), X)
+    with pytest.raises(ZeroDivisionError):
+        specialised(wrong, NAMES)

@@ -11,6 +11,7 @@ import cuir
 from cuir.diagnostics import CuirError
 from cuir.frontend import DecoratedFunc, DecoratedKernel, load
 from cuir.parser import parse
+from cuir.printer import show
 
 SCALE = -2.5
 UNUSED = 7
@@ -58,6 +59,9 @@ def double(A: Global[f32, M, N], B: Global[f32, M, N], *, R: const = 16):
         store(B[0:16, 0:16], x)
 
 
+PAIR, CLUSTER = 2, 1  # Python evaluates the options of a decorator, so a const that is named there has a Python value, too
+
+
 def code_of(call) -> str:
     with pytest.raises(CuirError) as caught:
         call()
@@ -69,6 +73,16 @@ def test_a_decorated_kernel_equals_the_text():
     assert isinstance(double, DecoratedKernel) and isinstance(half, DecoratedFunc)
     assert double.program == parse(TEXT)
     assert half.ast == parse(TEXT).funcs()["half"]
+
+
+def test_the_size_of_a_cluster_is_read_from_the_text():
+    @cuir.kernel(arch="sm_90a", cluster=PAIR * CLUSTER)
+    def clustered(A: Global[f32, M], *, CLUSTER: const = 4):
+        with role("all", warps=1) as w:
+            x = cta_rank()
+
+    assert show(clustered.program).startswith('PAIR = 2\n\n@kernel(arch="sm_90a", cluster=PAIR * CLUSTER)\ndef clustered(')
+    assert cuir.check(clustered.program).cluster == 8 and cuir.check(clustered.program, consts={"CLUSTER": 1}).cluster == 2
 
 
 def test_spans_name_the_python_file_and_its_lines():

@@ -104,7 +104,7 @@ def test_statements():
 def test_a_kernel():
     text = 'N = -3\n@kernel(arch="sm_90a", cluster=2)\ndef k(Q: Global[T, B, 64], s: f32, *, T: const, X: const = 128):\n    x = 1\n'
     k = parse(text).kernels()["k"]
-    assert (k.arch, k.cluster) == ("sm_90a", 2)
+    assert (k.arch, k.cluster) == ("sm_90a", Literal(2))
     assert [(p.name, type(p.type).__name__, p.default) for p in k.params] == [
         ("Q", "GlobalType", None), ("s", "ScalarType", None), ("T", "ConstType", None), ("X", "ConstType", Literal(128)),
     ]  # fmt: skip
@@ -241,7 +241,7 @@ def test_each_slip_gets_its_own_words(h):
         ("@func\ndef f(a: f32):\n    return a\n", "P011", 2, 7),
         ("@kernel\ndef k():\n    x = 1\n", "P012", 1, 1),
         ("@kernel(arch=sm_80)\ndef k():\n    x = 1\n", "P012", 1, 14),
-        ('@kernel(arch="sm_80", cluster=0)\ndef k():\n    x = 1\n', "P012", 1, 31),
+        ('@kernel(arch="sm_80", cluster="2")\ndef k():\n    x = 1\n', "P012", 1, 31),
         ("@triton.jit\ndef k():\n    x = 1\n", "P012", 1, 1),
         ("def f(a):\n    return a\n", "P013", 1, 1),
         ("f(1)\n", "P013", 1, 1),

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -15,8 +15,8 @@ import torch
 from ..bind import Bound, bind
 from ..checked import Checked
 from ..diagnostics import CuirError
-from ..fold import fold
-from ..nodes import Assign, Binary, Call, Expr, IfExp, Literal, Name, Unary
+from ..fold import specialised
+from ..nodes import Assign, Expr, Literal
 from ..types import BF16, F16, F32, I32
 from .compile import Compiled
 from .kernel import TensorMap
@@ -59,36 +59,14 @@ def tile_count(checked: Checked, bound: Bound, scalars: Mapping[str, int | float
     """How many units of work a launch has; None for a kernel without tiles."""
     if checked.tiles is None:
         return None
-    env: dict[str, Any] = {**bound.dims, **scalars}
+    known: dict[str, Expr] = {name: Literal(value) for name, value in {**bound.dims, **scalars}.items()}
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
-            env[stmt.targets[0]] = _value(stmt.value, env)
-    return int(_value(checked.tiles.count, env))
-
-
-def _value(expr: Expr, env: Mapping[str, Any]) -> Any:
-    """The value of a scalar expression on the host."""
-    if isinstance(expr, Literal):
-        return expr.value
-    if isinstance(expr, Name):
-        return env[expr.id]
-
-    def known(e: Expr) -> Expr:
-        return Literal(_value(e, env))
-
-    made: Expr = expr
-    if isinstance(expr, Unary):
-        made = replace(expr, operand=known(expr.operand))
-    elif isinstance(expr, Binary):
-        made = replace(expr, left=known(expr.left), right=known(expr.right))
-    elif isinstance(expr, IfExp):
-        return _value(expr.then if _value(expr.cond, env) else expr.other, env)
-    elif isinstance(expr, Call):
-        made = replace(expr, args=tuple(map(known, expr.args)))
-    found = fold(made)
+            known[stmt.targets[0]] = specialised(stmt.value, known)
+    found = specialised(checked.tiles.count, known)
     if not isinstance(found, Literal):
-        raise CuirError.of("L002", "the number of tiles must be computable on the host: of dims and scalars", expr.span)
-    return found.value
+        raise CuirError.of("L002", "the number of tiles must be computable on the host: of dims and scalars", checked.tiles.count.span)
+    return int(found.value)
 
 
 @dataclass(frozen=True)

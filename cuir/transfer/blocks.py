@@ -200,21 +200,8 @@ class Blocks:
     notes: tuple[str, ...]
 
 
-def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name, cluster: int = 1) -> Blocks:
-    """The functions for a predicate of b, h, q, k (None: every pair is kept). `fresh` gives free names to helpers.
-
-    The CTAs of a cluster share their key blocks, so with `cluster` > 1 the tiles m of one cluster get the blocks of all their queries.
-    """
-    found = _blocks(keep, fresh)
-    if cluster == 1:
-        return found
-    shared = found.text.replace("(m + 1) * BM", f"(m // {cluster} + 1) * ({cluster} * BM)").replace(
-        "m * BM", f"m // {cluster} * ({cluster} * BM)"
-    )
-    return replace(found, text=shared)
-
-
-def _blocks(keep: Expr | None, fresh: Callable[[str], str]) -> Blocks:
+def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -> Blocks:
+    """The functions for a predicate of b, h, q, k (None: every pair is kept). `fresh` gives free names to helpers."""
     mask = Literal(True) if keep is None else keep
     kept, dropped = normal(mask, True), normal(mask, False)
     need, drop = touched(kept.terms), touched(dropped.terms)

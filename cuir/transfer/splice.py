@@ -98,7 +98,7 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
             name += "_"
         return name
 
-    made = blocks(traced.keep, fresh, target.cluster)
+    made = blocks(traced.keep, fresh)
     new = _functions(origin, traced, made)
     program = _spliced(origin, target, new, traced)
     before, after = show(origin), show(program)

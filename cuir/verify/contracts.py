@@ -214,24 +214,32 @@ def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tu
 
 
 def _tile(program: Program, kernel: Kernel, run: Evaluator, problem: Problem) -> Iterator[Violation]:
-    """tile(t), over the CTAs of a cluster, gives each (b, h, m) once; a cluster may also give tiles behind the last, which store nothing."""
+    """tile(t) gives each (b, h, m) once, the same to every CTA of a cluster: they share its blocks of keys."""
     tile, at = program.funcs().get("tile"), problem.lengths
     sizes = (at.B, at.H, -(-at.M // problem.BM))
     if tile is None or len(tile.params) != 1 or not all(sizes):
         return
     span = _span(program, "tile")
     units = np.arange(_units(kernel, run, int(np.prod(sizes))))
+    cluster = int(run.expr(kernel.cluster, {})) if kernel.cluster else 1
+    given: list[np.ndarray] = []
+    for run.rank in reversed(range(cluster)):
+        given.append(np.stack([np.broadcast_to(np.asarray(x), units.shape) for x in run.call("tile", units)]))
+    places = given[-1]
+    for name, place, size in zip(("b", "h", "m"), places, sizes):
+        for t in np.flatnonzero((place < 0) | (place >= size))[:1]:
+            yield (_CODES["tile"], f"tile({t}) gives {name} = {int(place[t])}; expected 0 to {size - 1}", span, None)
+            return
+    for t in np.flatnonzero(np.any([other != places for other in given], axis=(0, 1)))[:1]:
+        yield (
+            _CODES["tile"],
+            f"tile({t}) depends on cta_rank(); the CTAs of a cluster share their unit of work",
+            span,
+            "give a cluster one (b, h, m), and each CTA its BM // cluster of the queries where they are loaded and stored",
+        )
+        return
     times = np.zeros(sizes, int)
-    for run.rank in range(kernel.cluster):
-        places = [np.broadcast_to(np.asarray(x), units.shape) for x in run.call("tile", units)]
-        for name, place, size in zip(("b", "h", "m"), places, sizes):
-            limit = size + kernel.cluster - 1 if name == "m" else size
-            for t in np.flatnonzero((place < 0) | (place >= limit))[:1]:
-                yield (_CODES["tile"], f"tile({t}) gives {name} = {int(place[t])}; expected 0 to {size - 1}", span, None)
-                return
-        inside = places[2] < sizes[2]
-        np.add.at(times, tuple(p[inside] for p in places), 1)
-    run.rank = 0
+    np.add.at(times, tuple(places), 1)
     for b, h, m in np.argwhere(times != 1)[:1]:
         yield (
             _CODES["tile"],

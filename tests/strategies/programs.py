@@ -151,9 +151,8 @@ def kernels(draw: st.DrawFn) -> Kernel:
     cut = draw(st.integers(0, len(params)))
     signature = (*(Param(n, plain()) for n in params[:cut]), *(Param(n, ConstType(), default()) for n in params[cut:]))
     body = _many(draw, lambda: draw(statements()), 1, 3)
-    return Kernel(
-        draw(names), signature, body, draw(st.sampled_from(["sm_80", "sm_90a"])), draw(st.integers(1, 8)), comments=draw(comments())
-    )
+    cluster = draw(st.none() | expressions(2).filter(lambda e: not isinstance(e, Str | Tuple | List)))
+    return Kernel(draw(names), signature, body, draw(st.sampled_from(["sm_80", "sm_90a"])), cluster, comments=draw(comments()))
 
 
 @st.composite

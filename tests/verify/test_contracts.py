@@ -90,6 +90,16 @@ def test_tile() -> None:
     assert found("head // H, head % H", "head % H, head // H", at).message.startswith("tile(")
 
 
+def test_the_ctas_of_a_cluster_share_their_tile() -> None:
+    text = files("corpus").joinpath("programs/flash_fwd_cluster.cuir").read_text(encoding="utf-8")
+    old = "t // H % B, t % H, t // (H * B)"
+    assert text.count(old) == 1
+    program = parse(text.replace(old, "t // H % B, t % H, t // (H * B) - cta_rank() * (t % 2)"))
+    with pytest.raises(CuirError) as caught:
+        check_contracts(program, program.kernels()["flash_fwd"], variant("full"), [Problem(Lengths(1, 2, 1, 256, 56), 64, 8)])
+    assert caught.value.diagnostics[0].code == "V104" and "tile(1) depends on cta_rank()" in caught.value.diagnostics[0].message
+
+
 def test_keep_against_the_specification() -> None:
     d = found("return k <= q + (N - M)", "return k < q + (N - M)")
     assert d.code == "V107" and d.message.startswith(

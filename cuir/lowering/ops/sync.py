@@ -42,12 +42,12 @@ def expect(role: RoleEmitter, call: Call) -> None:
 def arrive(role: RoleEmitter, call: Call) -> None:
     args = role.call(call).args
     bar = barrier(role, args["bar"])
-    everywhere = isinstance(args.get("cluster"), Literal) and bool(args["cluster"].value)  # type: ignore[union-attr]
+    ctas = role.kernel.checked.cluster
+    everywhere = ctas > 1 and isinstance(args.get("cluster"), Literal) and bool(args["cluster"].value)  # type: ignore[union-attr]
     if everywhere and role.single:
-        ctas = role.kernel.checked.cluster
         role.out.line(f"for (int cta = 0; cta < {ctas}; ++cta) cuir::Bar::arrive({bar}, cta, true);")
     elif everywhere:
-        role.out.line(f"cuir::arrive_cluster({bar}, lane, {role.kernel.checked.cluster});")
+        role.out.line(f"cuir::arrive_cluster({bar}, lane, {ctas});")
     elif role.single:
         role.out.line(f"cuir::arrive({bar});")
     else:
