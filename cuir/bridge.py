@@ -150,7 +150,7 @@ class _Job:
 
             find_nvcc()
         if run == "yes":
-            from .timing import need_gpu
+            from .measure.gpu import need_gpu
 
             need_gpu()
 
@@ -205,7 +205,7 @@ class _Job:
 
     def tuned(self, program: Program) -> None:
         """The setting that `cuir tune` has found for the problem that is timed, unless consts were given."""
-        from .timing import BATCH, HEADS, LENGTH
+        from .bench.compare import BATCH, HEADS, LENGTH
         from .tuning import completed
 
         given, self.consts = self.consts, completed(program, self.consts, (BATCH, HEADS, HEADS, LENGTH, LENGTH))
@@ -278,7 +278,8 @@ class _Job:
                 )
 
     def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
-        from .timing import compare, no_gpu
+        from .bench.compare import compare
+        from .measure.gpu import no_gpu
 
         reason = no_gpu()
         if demand == "no" or (demand == "auto" and reason):

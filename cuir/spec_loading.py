@@ -32,7 +32,7 @@ def load_specification(reference: str, parameters: Mapping[str, Parameter] | Non
     path = Path(path_text)
     if not path.is_file():
         raise CuirError.of("X111", f"no file `{path}`", hint="the path is relative to the current folder")
-    module = _import(path)
+    module = import_file(path)
     if not hasattr(module, name):
         offered = [n for n, v in vars(module).items() if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, Specification))]
         raise CuirError.of("X112", f"`{path}` has no `{name}`", hint=f"it has: {', '.join(offered)}" if offered else None)
@@ -105,7 +105,8 @@ def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: 
         ) from None
 
 
-def _import(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """The module of a user's file. Raises CuirError X113 with the line that fails."""
     spec = importlib.util.spec_from_file_location(f"cuir_user_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ..bind import TORCH
 from ..checked import Const
-from ..measure.problem import Shape, kept_pairs
-from ..measure.protocol import Call, in_turns, median_ms, reason
+from ..measure.problem import Expectation, Shape, kept_pairs
+from ..measure.protocol import Call, in_turns, median_ms, raise_if_lost, reason
 from ..tuning.device import Prepared
 from ..tuning.space import label, plain
 from ..types import DTYPES
+
+if TYPE_CHECKING:
+    from .reference import Reference
 
 OURS = "cuir"
 
@@ -44,16 +49,22 @@ class Cell:
         return Cell(data["variant"], data["parameters"], data["model"], Shape(*data["shape"]))
 
 
-def measure_cell(
-    cell: Cell, transferred: Any, dtype: str, settings: Sequence[Mapping[str, Const]], peers: Sequence[str], rounds: int = 3, *,
-    prepare: Callable[..., Prepared] = Prepared, launch: Callable[[Mapping[str, Const]], Call] | None = None,
-    measure: Callable[[Call], float] = median_ms,
-) -> dict[str, Any]:  # fmt: skip
-    """Our kernel with each setting, and the peers. Returns the cell's row.
+def family(name: str) -> str:
+    """Of a contender: settings of our kernel are one family, configurations of a reference another, each peer its own."""
+    return name.partition(" ")[0]
 
-    tflops: of unmasked pairs, 4 D each; contenders with a wrong result are not timed. `launch` gives a kernel for a setting (left out: compiled).
+
+def measure_cell(
+    cell: Cell, transferred: Any, dtype: str, settings: Sequence[Mapping[str, Const]], peers: Sequence[str], rounds: int = 3,
+    reference: Reference | None = None, *, prepare: Callable[..., Prepared] = Prepared,
+    launch: Callable[[Mapping[str, Const]], Call] | None = None, measure: Callable[[Call], float] = median_ms,
+) -> dict[str, Any]:  # fmt: skip
+    """Our kernel with each setting, the peers and the reference. Returns the cell's row.
+
+    tflops: of unmasked pairs, 4 D each. A contender with a wrong result is not timed, one that does not compile, run or fit in memory says why.
+    `launch` gives a kernel for a setting (left out: compiled). Raises RuntimeError when the CUDA context is lost.
     """
-    from .peers import contenders
+    from .peers import causal_flag, contenders
 
     case = prepare(transferred, cell.shape, TORCH[DTYPES[dtype]])
     flops = 4.0 * cell.shape.D * kept_pairs(transferred.spec, case.problem["Q"], case.problem["K"])
@@ -62,26 +73,33 @@ def measure_cell(
     for consts in settings:
         own = {k: v for k, v in consts.items() if k not in ("T", "D")}
         name = f"{OURS} {label(own)}".strip()
-        kernel = launch(consts) if launch is not None else _compiled(transferred, consts)
-        why = case.verdict(kernel)
-        rows[name] = {"consts": plain(own), "error": case.expected.error(case.outputs["O"])} | ({"wrong": why} if why else {})
-        if not why:
-            calls[name] = lambda kernel=kernel: kernel(**case.arguments)  # type: ignore[misc]
-    for name, call in contenders(peers, transferred.spec, case).items():
+        try:
+            kernel = launch(consts) if launch is not None else _compiled(transferred, consts)
+            rows[name] = _verdict(case.expected, case.verdict(kernel, consts), case.outputs["O"])
+        except Exception as error:
+            rows[name] = _failed(error)
+        rows[name] |= {"consts": plain(own)}
+        if "error" in rows[name] and "wrong" not in rows[name]:
+            calls[name] = lambda kernel=kernel, arguments=case.arguments(consts): kernel(**arguments)  # type: ignore[misc]
+    others = contenders(peers, transferred.spec, case.problem, case.scale)
+    flag = causal_flag(transferred.spec, case.problem["Q"], case.problem["K"]) if reference is not None else None
+    if reference is not None and flag is not None:
+        others |= reference.contenders(flag, case.problem)
+    for name, call in others.items():
         try:
             found = call()
-            why = case.expected.judge(found)
-            rows[name] = {"error": case.expected.error(found)} | ({"wrong": why} if why else {})
-            del found
-        except RuntimeError as error:
-            rows[name] = {"failed": reason(error)}
+            o, lse = found if isinstance(found, tuple) else (found, None)
+            rows[name] = _verdict(case.expected, case.expected.judge(o, lse), o)
+            del found, o, lse
+        except Exception as error:  # PyTorch's compilers and a file from outside raise whatever they meet
+            rows[name] = _failed(error)
             continue
-        if not why:
+        if "wrong" not in rows[name]:
             calls[name] = call
-    times, failed = in_turns(calls, rounds, measure)
+    times, failed = in_turns(calls, rounds, measure, family)
     for name, taken in times.items():
         milliseconds = statistics.median(taken)
-        rows[name] |= {"milliseconds": round(milliseconds, 5), "tflops": round(flops / milliseconds / 1e9, 1)}
+        rows[name] |= {"milliseconds": round(milliseconds, 5), "tflops": round(flops / milliseconds / 1e9, 2), "rounds": len(taken)}
     for name, why in failed.items():
         rows[name] |= {"failed": why}
     return {
@@ -92,6 +110,19 @@ def measure_cell(
         "bound": case.expected.bound,
         "contenders": rows,
     }
+
+
+def _verdict(expected: Expectation, why: str, o: torch.Tensor) -> dict[str, Any]:
+    return {"error": expected.error(o)} | ({"wrong": why} if why else {})
+
+
+def _failed(error: Exception) -> dict[str, Any]:
+    """An entry for what does not run. What it held of the GPU's memory is given back."""
+    raise_if_lost(error)
+    why = reason(error)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return {"failed": why}
 
 
 def _compiled(transferred: Any, consts: Mapping[str, Const]) -> Call:

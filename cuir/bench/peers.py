@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,14 +10,15 @@ import torch
 from ..diagnostics import CuirError
 from ..measure.protocol import Call
 from ..spec import Specification, indices, lengths_of
-from ..tuning.device import Prepared
 
 PEERS = {
     "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",
     "fa2": "FlashAttention-2 through scaled_dot_product_attention (full and causal)",
+    "dense": "scaled_dot_product_attention with a dense mask (no score_mod)",
     "flex": "compiled FlexAttention with its block mask",
     "compiled": "torch.compile of the formula with a dense mask",
 }
+COMPILED = ("flex", "compiled")  # those that spend seconds on a new shape before they run
 
 
 def check_peers(names: Sequence[str]) -> None:
@@ -27,24 +28,27 @@ def check_peers(names: Sequence[str]) -> None:
             raise CuirError.of("U118", f"there is no peer `{name}`", hint="; ".join(f"{n}: {about}" for n, about in PEERS.items()))
 
 
-def contenders(names: Sequence[str], spec: Specification, case: Prepared) -> dict[str, Call]:
-    """Calls that give O, by name; those that cannot say the variant are left out. Nothing runs yet."""
+def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, torch.Tensor], scale: float) -> dict[str, Call]:
+    """Calls that give O for Q [B, H, M, D], K and V [B, HK, N, D], by name; those that cannot say the variant are left out. Nothing runs yet."""
     check_peers(names)
-    q, k, v = (case.problem[n] for n in "QKV")
-    plain_mask = _flag(spec, q, k)
+    q, k, v = (problem[n] for n in "QKV")
+    plain_mask = causal_flag(spec, q, k)
     found: dict[str, Call] = {}
     for name in names:
         if name in ("cudnn", "fa2"):
             if plain_mask is not None:
-                found[name] = _sdpa(name, q, k, v, plain_mask, case.scale)
+                found[name] = _sdpa(name, q, k, v, plain_mask, scale)
+        elif name == "dense":
+            if spec.score_mod is None and spec.mask_mod is not None:
+                found[name] = _dense(spec, q, k, v, scale)
         elif name == "flex":
-            found[name] = _flex(spec, q, k, v, case.scale)
+            found[name] = _flex(spec, q, k, v, scale)
         else:
-            found[name] = _formula(spec, q, k, v, case.scale)
+            found[name] = _formula(spec, q, k, v, scale)
     return found
 
 
-def _flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool | None:
+def causal_flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool | None:
     """is_causal of scaled_dot_product_attention, or None where no flag says the variant."""
     mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
     if score_mod is not None:
@@ -69,6 +73,32 @@ def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: 
     return call
 
 
+def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+    """The mask is made at the first call, once for what it does not depend on."""
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    masks: list[torch.Tensor] = []
+
+    def call() -> torch.Tensor:
+        if not masks:
+            whole = spec.mask(lengths_of(q, k), q.device)
+            batches, heads = (n if stride else 1 for n, stride in zip(whole.shape[:2], whole.stride()[:2], strict=True))
+            masks.append(whole[:batches, :heads].contiguous())
+        return sdpa(q, k, v, attn_mask=masks[0], scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+
+    return call
+
+
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile of a new problem, in this process: one or two kernels are not worth inductor's pool of processes."""
+    import torch._inductor.config
+
+    torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
+    torch._inductor.config.compile_threads = 1
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return compiled
+
+
 def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
     """Compiled at the first call: block mask, then the kernel."""
     compiled: list[Callable[[], Any]] = []
@@ -77,7 +107,6 @@ def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
         if not compiled:
             from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-            torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
             lengths = lengths_of(q, k)
             mask_mod, score_mod = spec.mods(lengths, q.device)
             blocks = None
@@ -85,7 +114,7 @@ def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
                 mask = torch.as_tensor(mask_mod(*indices(lengths, q.device)))
                 batches, heads = (n if n > 1 else None for n in mask.shape[:2])
                 blocks = create_block_mask(mask_mod, batches, heads, lengths.M, lengths.N, device=str(q.device))
-            kernel = torch.compile(flex_attention, dynamic=False)
+            kernel = _compile(flex_attention)
             compiled.append(
                 lambda: kernel(q, k, v, score_mod=score_mod, block_mask=blocks, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
             )
@@ -113,8 +142,7 @@ def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 
     def call() -> torch.Tensor:
         if not compiled:
-            torch._dynamo.reset()
-            compiled.append(torch.compile(attention, dynamic=False))
+            compiled.append(_compile(attention))
         return compiled[0](q, k, v)
 
     return call

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..diagnostics import CuirError
 from ..jsontext import append_line
-from .cells import OURS, Cell
+from .cells import OURS, Cell, family
 
 Row = dict[str, Any]
 
@@ -25,8 +26,9 @@ class Results:
         else:
             self._append(path, self.head, fresh=True)
 
-    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        done = [Cell.from_json(r) for r in self.rows if "failed" not in r]
+    def missing(self, cells: Iterable[Cell], asked: Iterable[str] = ()) -> list[Cell]:
+        """Cells without a row, or with one that failed or was measured without some of the contenders asked for."""
+        done = [Cell.from_json(r) for r in self.rows if "failed" not in r and set(asked) <= set(r.get("asked", ()))]
         return [c for c in cells if c not in done]
 
     def add(self, row: Row) -> None:
@@ -64,85 +66,122 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     return found[0], list(rows.values())
 
 
-def ours(row: Row) -> tuple[str, dict[str, Any]] | None:
-    """The fastest of our settings: its name and figures."""
-    timed = [(n, c) for n, c in row.get("contenders", {}).items() if n.startswith(OURS) and "tflops" in c]
+def best(row: Row, of: str) -> tuple[str, dict[str, Any]] | None:
+    """The fastest contender of a family that ran and was right: its name and figures."""
+    timed = [(n, c) for n, c in row.get("contenders", {}).items() if family(n) == of and "tflops" in c]
     return max(timed, key=lambda pair: pair[1]["tflops"], default=None)
 
 
+def ours(row: Row) -> tuple[str, dict[str, Any]] | None:
+    """The fastest of our settings: its name and figures."""
+    return best(row, OURS)
+
+
 def peers(row: Row) -> dict[str, float]:
-    """TFLOP/s of the peers that ran and were right."""
-    return {n: c["tflops"] for n, c in row.get("contenders", {}).items() if not n.startswith(OURS) and "tflops" in c}
+    """TFLOP/s of the peers that ran and were right; of a reference the best configuration."""
+    found = {name: best(row, name) for name in names_of_peers([row])}
+    return {name: one[1]["tflops"] for name, one in found.items() if one}
+
+
+def ratios(row: Row) -> dict[str, float]:
+    """Ours over each peer."""
+    mine = ours(row)
+    return {name: mine[1]["tflops"] / theirs for name, theirs in peers(row).items()} if mine else {}
 
 
 def ratio(row: Row) -> float | None:
     """Ours over the best peer."""
-    mine, others = ours(row), peers(row)
-    return mine[1]["tflops"] / max(others.values()) if mine and others else None
+    return min(ratios(row).values(), default=None)
 
 
 def names_of_peers(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(n for r in rows for n in r.get("contenders", {}) if not n.startswith(OURS)))
+    return list(dict.fromkeys(f for r in rows for n in r.get("contenders", {}) if (f := family(n)) != OURS))
+
+
+def place(row: Row) -> str:
+    return f"{row['variant']} {row['model']} {row['shape'][3]}"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Ours over a peer in a group of rows: the geometric mean, of how many, the smallest and where that is."""
+
+    mean: float
+    count: int
+    smallest: float
+    where: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.mean:.2f} ({self.smallest:.2f})"
+
+
+def means(rows: Sequence[Row]) -> dict[str, dict[str, Mean]]:
+    """Group -> peer -> mean. Groups: all rows, each head dim, each variant; those with one row and those of all rows once more are left out."""
+    groups: dict[str, list[Row]] = {"all": list(rows)}
+    for row in rows:
+        groups.setdefault(f"d{row['shape'][5]}", []).append(row)
+    for row in rows:
+        groups.setdefault(row["variant"], []).append(row)
+    found: dict[str, dict[str, Mean]] = {}
+    for group, members in groups.items():
+        for peer in names_of_peers(rows):
+            shares = [(share, place(r)) for r in members if (share := ratios(r).get(peer)) is not None]
+            if shares and (group == "all" or 1 < len(members) < len(rows)):
+                found.setdefault(group, {})[peer] = Mean(geometric_mean([s for s, _ in shares]), len(shares), *min(shares))
+    return found
 
 
 def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """A table of TFLOP/s of unmasked pairs, with what it was measured on."""
-    columns = names_of_peers(rows)
+    """A table of TFLOP/s of unmasked pairs, with what it was measured on, and the means."""
+    names = names_of_peers(rows)
     lines = [
         f"# `cuir bench {head['suite']}`", "",
         "TFLOP/s of unmasked pairs (4 x head dim each), forward; medians with a cold L2 cache, contenders in turns; every result was checked against float64.",
         f"{head.get('device')}, driver {head.get('driver')}, CUDA {head.get('cuda')}, torch {head.get('torch')}, {head.get('date')}.", "",
         f"    {head.get('command')}", "",
-        "| variant | model | length | batch | " + " | ".join([OURS, *columns]) + " | ratio | setting |",
-        "|---" * (6 + 1 + len(columns)) + "|",
+        *_table(["variant", "model", "head dim", "length", "batch", OURS, *names, *(f"{OURS} / {n}" for n in names), "setting"], [_entries(r, names) for r in rows]),
     ]  # fmt: skip
-    for row in rows:
-        B, _, _, M, _, _ = row["shape"]
-        mine, share = ours(row), ratio(row)
-        entries = (
-            [_entry(row["contenders"].get(n)) for n in columns]
-            if "contenders" in row
-            else [row.get("failed", "")] + [""] * (len(columns) - 1)
-        )
-        first = (
-            f"{mine[1]['tflops']:.0f}"
-            if mine
-            else _entry(next((c for n, c in row.get("contenders", {}).items() if n.startswith(OURS)), None))
-        )
-        setting = mine[0].removeprefix(OURS).strip() if mine else ""
-        lines.append(
-            f"| {row['variant']} | {row['model']} | {M} | {B} | "
-            + " | ".join([first, *entries])
-            + f" | {f'{share:.2f}' if share else ''} | {setting} |"
-        )
-    return "\n".join([*lines, "", *summary(rows), ""])
+    found = means(rows)
+    if found:
+        lines += ["", f"Geometric means of {OURS} / peer, and the smallest:", ""]
+        lines += _table(["rows", *names], [[group, *(of[n].text if n in of else "" for n in names)] for group, of in found.items()])
+    return "\n".join([*lines, "", *(f"{line}  " for line in summary(rows)), ""])
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in body)]
+
+
+def _entries(row: Row, names: Sequence[str]) -> list[str]:
+    B, _, _, M, _, D = row["shape"]
+    mine, shares = ours(row), ratios(row)
+    figures = [_entry(row, OURS), *(_entry(row, n) for n in names)]
+    if "contenders" not in row:
+        figures[0] = row.get("failed", "")
+    beside = [f"{shares[n]:.2f}" if n in shares else "" for n in names]
+    return [row["variant"], row["model"], str(D), str(M), str(B), *figures, *beside, mine[0].removeprefix(OURS).strip() if mine else ""]
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Geometric means of ours over each peer."""
-    lines = []
-    for name in names_of_peers(rows):
-        ratios = [mine[1]["tflops"] / p[name] for r in rows if (mine := ours(r)) and name in (p := peers(r))]
-        if ratios:
-            lines.append(
-                f"{OURS} / {name}: {geometric_mean(ratios):.2f} in the geometric mean of {len(ratios)} rows, {min(ratios):.2f} in the weakest"
-            )
-    wrong = [
-        f"{r['variant']} {r['model']} {r['shape'][3]}: {n}: {c['wrong']}"
-        for r in rows
-        for n, c in r.get("contenders", {}).items()
-        if "wrong" in c
+    """The mean over all rows and the smallest ratio to each peer, with its place; then what was wrong and what failed."""
+    lines = [
+        f"{OURS} / {peer}: {m.mean:.2f} in the geometric mean of {m.count} rows, smallest {m.smallest:.2f} ({m.where})"
+        for peer, m in means(rows).get("all", {}).items()
     ]
-    return lines + [f"wrong: {w}" for w in wrong]
+    for kind in ("wrong", "failed"):
+        lines += [f"{kind}: {place(r)}: {n}: {c[kind]}" for r in rows for n, c in r.get("contenders", {}).items() if kind in c]
+    return lines + [f"failed: {place(r)}: {r['failed']}" for r in rows if "failed" in r]
 
 
 def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def _entry(contender: Mapping[str, Any] | None) -> str:
-    if contender is None:
-        return ""
-    if "tflops" in contender:
-        return f"{contender['tflops']:.0f}"
-    return "wrong" if "wrong" in contender else contender.get("failed", "")
+def _entry(row: Row, of: str) -> str:
+    """A contender's rate, else why there is none."""
+    found = best(row, of)
+    if found:
+        return f"{found[1]['tflops']:.0f}"
+    left = [c for n, c in row.get("contenders", {}).items() if family(n) == of]
+    return "" if not left else "wrong" if any("wrong" in c for c in left) else str(left[0].get("failed", ""))

@@ -1,22 +1,27 @@
-"""Runs the cells of a suite: kernels compiled first, in parallel; then cell by cell in a process that may hang. Owns the order and the limit of time."""
+"""Runs the cells of a suite: everything compiled first, in parallel; then cell by cell in a process that may hang. Owns the order and the limit of time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ..checked import Const
+from ..diagnostics import CuirError
 from ..measure.worker import WorkerLost
 from ..tuning.compiling import Built, Job
 from ..tuning.space import plain
 from .cells import Cell
+from .reference import FAMILY
 from .results import Results, Row
 
-CELL_SECONDS = 240.0  # three contenders that compile themselves, and memory to be filled
+CELL_SECONDS = 240.0  # contenders that compile themselves, and memory to be filled
 
 Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
+Prime = Callable[[Sequence[Cell]], AbstractContextManager[Sequence[Future[str]]]]
 
 
 @dataclass(frozen=True)
@@ -31,29 +36,41 @@ class Planned:
 
 @dataclass
 class Told:
-    """Where a suite stands: what is being done, or the row that was just measured."""
+    """Where a suite stands: what is being done (`lasting`: worth a line of its own), or the row that was just measured."""
 
     doing: str = ""
     row: Row | None = None
     done: int = 0
     of: int = 0
+    lasting: bool = False
 
 
 def run_cells(
     cells: Sequence[Cell], results: Results, plan: Callable[[Cell], Planned], compile: Callable[[Sequence[Job]], Iterator[tuple[int, Built]]],
-    ask: Ask, *, dtype: str, peers: Sequence[str], rounds: int, limit: float, tell: Callable[[Told], None], clock: Callable[[], float] = time.monotonic,
+    prime: Prime, ask: Ask, *, dtype: str, peers: Sequence[str], reference: str | None = None, rounds: int, limit: float, tell: Callable[[Told], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> bool:  # fmt: skip
-    """Measures what the results lack. Returns whether nothing was left out for want of time."""
+    """Measures what the results lack. Returns whether nothing was left out for want of time.
+
+    compile: our kernels, into the cache. prime: a block during which other processes compile what the other contenders need; when it ends, none of
+    them is left, so nothing shares the GPU with what is timed.
+    """
     start = clock()
-    planned = [plan(c) for c in results.missing(cells)]
-    work: list[Job] = []
-    for p in planned:
-        work += [(p.text, p.kernel, s) for s in p.settings if (p.text, p.kernel, s) not in work]
+    asked = [*peers, *([FAMILY] if reference else [])]
+    missing = results.missing(cells, asked)
     refused: list[tuple[Job, str]] = []
-    for done, (index, built) in enumerate(compile(work), 1):
-        tell(Told(f"compile {done} of {len(work)}"))
-        if built.refused:
-            refused.append((work[index], built.refused))
+    work: list[Job] = []
+    with prime(missing) as primed:
+        planned = [plan(c) for c in missing]
+        for p in planned:
+            work += [(p.text, p.kernel, s) for s in p.settings if (p.text, p.kernel, s) not in work]
+        for done, (index, built) in enumerate(compile(work), 1):
+            tell(Told(f"compile {done} of {len(work)}"))
+            if built.refused:
+                refused.append((work[index], built.refused))
+        for done, _ in enumerate(as_completed(primed), 1):
+            tell(Told(f"compile the other contenders, {done} of {len(primed)}"))
+    tell(Told(f"{len(work)} kernels compiled, and for {len(primed)} calls of other contenders, in {clock() - start:.0f} s", lasting=True))
     for number, p in enumerate(planned):
         if clock() - start > limit:
             return False
@@ -69,12 +86,15 @@ def run_cells(
                 "dtype": dtype,
                 "settings": [plain(s) for s in settings],
                 "peers": list(peers),
+                "reference": reference,
                 "rounds": rounds,
             }
             try:
-                row = dict(ask(request, CELL_SECONDS))
+                row = {**ask(request, CELL_SECONDS), "asked": asked}
             except WorkerLost as lost:
                 row = {**p.cell.as_json(), "failed": f"{lost.status}: {lost}"}
+            except CuirError as error:
+                row = {**p.cell.as_json(), "failed": f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"}
         results.add(row)
         tell(Told(p.cell.name, row, number + 1, len(planned)))
     return True

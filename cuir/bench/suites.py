@@ -18,6 +18,7 @@ MODELS = {
 }  # heads, key heads, head dim
 
 # Parameters of the variants follow the length: window of an eighth (at least 256), 8 blocks or documents, a prefix of a quarter, half a question.
+# 2^(-(h + 1) / 4) is the slope of ALiBi for 32 heads; it is the same for all models.
 _Parameters = Callable[[int], Mapping[str, int | float]]
 VARIANTS: dict[str, _Parameters] = {
     "full": lambda n: {},
@@ -25,11 +26,14 @@ VARIANTS: dict[str, _Parameters] = {
     "sliding_window": lambda n: {"window": max(256, n // 8)},
     "prefix_lm": lambda n: {"prefix": n // 4},
     "global_sliding_window": lambda n: {"left": n // 16, "right": n // 16, "tokens": 16},
+    "sliding_window_global": lambda n: {"window": max(256, n // 8), "tokens": 128},
     "causal_blockwise": lambda n: {"length": n // 8},
     "share_question": lambda n: {"question": n // 2, "answer": n // 8, "answers": 4},
-    "causal_document": lambda n: {"length": n // 8},
+    "causal_document": lambda n: {"length": n // 8, "stagger": 0},
     "relative_position": lambda n: {"weight": 0.01},
+    "alibi_causal": lambda n: {"heads": 32},
     "softcap": lambda n: {"cap": 20.0},
+    "softcap_causal": lambda n: {"cap": 20.0},
 }  # fmt: skip
 
 
@@ -54,7 +58,14 @@ def cell(variant: str, model: str, length: int) -> Cell:
     return Cell(variant, VARIANTS[variant](length), model, Shape(max(1, TOKENS // length), H, HK, length, length, D))
 
 
-_DENSE, _MASKED = ("full", "causal"), tuple(v for v in VARIANTS if v not in ("full", "causal"))
+_DENSE = ("full", "causal")
+_PAPER = (
+    "sliding_window", "prefix_lm", "global_sliding_window", "causal_blockwise", "share_question", "causal_document", "relative_position", "softcap",
+)  # fmt: skip
+_MASKS = (
+    "sliding_window", "causal_blockwise", "sliding_window_global", "prefix_lm", "share_question", "causal_document", "relative_position", "alibi_causal",
+    "softcap_causal",
+)  # fmt: skip
 _LLAMAS = ("llama2-7b", "qwen2.5-72b", "llama3.1-405b")
 SUITES = {
     s.name: s
@@ -62,7 +73,8 @@ SUITES = {
         Suite("smoke", "a few cells, under a minute", ("causal", "prefix_lm"), ("llama2-7b",), (1024,), ("cudnn", "fa2", "flex"), rounds=2),
         Suite("flash", "full and causal, 1k to 16k, head dims 128 and 64", _DENSE, ("llama2-7b", "hd64"), (1024, 2048, 4096, 8192, 16384), ("cudnn", "fa2")),
         Suite("models", "full and causal of three models with grouped key heads", _DENSE, _LLAMAS, (1024, 2048, 4096, 8192), ("cudnn", "fa2")),
-        Suite("paper", "the variants of the CuBridge paper, three models, 1k to 8k", _MASKED, _LLAMAS, (1024, 2048, 4096, 8192), ("flex", "compiled")),
+        Suite("masks", "causal masks and score rules beside FlexAttention, four models, 1k and 8k", _MASKS, (*_LLAMAS, "hd64"), (1024, 8192), ("flex",)),
+        Suite("paper", "the variants of the CuBridge paper, three models, 1k to 8k", _PAPER, _LLAMAS, (1024, 2048, 4096, 8192), ("flex", "compiled")),
     )
 }  # fmt: skip
 

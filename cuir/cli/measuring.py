@@ -15,6 +15,7 @@ from .jobs import EXPERT, Consts, Dtype, Json, Origin, Parameters
 from .output import print_json, stderr
 
 if TYPE_CHECKING:
+    from ..bench.reference import Reference
     from ..measure.problem import Shape
     from ..transfer import TransferResult
     from ..tuning import Outcome, Space, TuneReport
@@ -39,8 +40,8 @@ def tune(
     fresh: Fresh = False, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API."""
+    from ..measure.gpu import no_gpu
     from ..measure.problem import Shape as ShapeType
-    from ..timing import no_gpu
 
     shapes = [ShapeType.parse(s) for s in shape or ["2,32,32,8192,8192,128"]]
     missing = "" if dry_run else no_gpu()
@@ -70,12 +71,14 @@ def _tune_one(
     from ..tuning.cache import Journal, Key, device, fingerprint, keep
     from ..tuning.device import RemoteDevice
     from ..tuning.space import plain
-    from .inputs import read_consts
+    from .inputs import read_consts, read_program
     from .measuring_view import TuneView, print_tuned
     from .worker import COMMAND
 
     variant, source, space = _target(target, origin, space_file)
     transferred = _transferred(variant, param, source)
+    space.check_names(read_program(source), transferred.kernel)
+    space = space.within(transferred.program, transferred.kernel)
     fixed = attention_consts(dtype, shape.D) | read_consts(const)
     arch, sms = device()
     key = Key(arch, fingerprint(transferred.program), dtype, shape.D)
@@ -95,7 +98,7 @@ def _tune_one(
         return compile_all([(transferred.text, transferred.kernel, s) for s in settings], jobs)
 
     def keep_best(best: Outcome) -> None:
-        from ..measure.protocol import versions
+        from ..measure.gpu import versions
 
         record = {
             "consts": plain(best.consts),
@@ -162,10 +165,11 @@ def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferRes
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="smoke, flash, models or paper")] = "smoke",
+    suite: Annotated[str, typer.Argument(help="smoke, flash, models, masks or paper")] = "smoke",
     origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
-    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, flex or compiled, instead of the suite's own; several allowed", show_default=False)] = None,
+    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, dense, flex or compiled, instead of the suite's own; several allowed", show_default=False)] = None,
+    reference: Annotated[Path | None, typer.Option("--reference", help="a folder with a kernel of your own (bench_ref.py) to time beside ours", show_default=False)] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="of timing (left out: the suite's)", show_default=False)] = None,
     limit: Limit = 3600.0, jobs: Jobs = None,
     out: Annotated[Path | None, typer.Option("--out", help="the results file (left out: benchmarks/results/SUITE-DEVICE-DATE.jsonl)", show_default=False)] = None,
@@ -176,10 +180,10 @@ def bench(
     from ..bench import Results
     from ..bench import suite as find_suite
     from ..bench.peers import check_peers
+    from ..bench.reference import Reference
     from ..bench.results import read
     from ..bridge import attention_consts
-    from ..measure.protocol import versions
-    from ..timing import need_gpu
+    from ..measure.gpu import need_gpu, versions
     from .measuring_view import finish_bench
 
     chosen = find_suite(suite)
@@ -191,23 +195,28 @@ def bench(
             raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
         return finish_bench(*read(out), out, True, as_json)
     cells = _only(chosen.cells(), only or ())
+    outside = Reference(reference) if reference is not None else None
     need_gpu()
     known = versions()
     path = out or Path("benchmarks") / "results" / f"{suite}-{_slug(known['device'])}-{known['date']}.jsonl"
     head = {"suite": suite, **known, "dtype": dtype, "origin": origin, "command": _command(sys.argv[1:])}
     results = Results(path, head, fresh)
-    complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, rounds or chosen.rounds, limit, jobs, as_json)
-    return finish_bench(results.head, results.rows, path, complete, as_json)
+    complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, reference, outside, rounds or chosen.rounds, limit, jobs,
+                            as_json)  # fmt: skip
+    return finish_bench(results.head, results.rows, path, complete, as_json, told=not as_json)
 
 
 def _bench_cells(
-    cells: Any, results: Any, origin: str, dtype: str, const: list[str], peers: Sequence[str], rounds: int, limit: float, jobs: int | None, as_json: bool
+    cells: Any, results: Any, origin: str, dtype: str, const: list[str], peers: Sequence[str], folder: Path | None, reference: Reference | None, rounds: int,
+    limit: float, jobs: int | None, as_json: bool,
 ) -> bool:  # fmt: skip
     """Settings of a cell: those given, else the best that tuning has found, else every start of the kernel's space."""
+    from ..bench.priming import primed, requests
     from ..bench.run import Planned, run_cells
     from ..bridge import attention_consts
     from ..measure.worker import Worker
     from ..tuning import compile_all, tuned
+    from ..tuning.compiling import default_jobs
     from .inputs import read_consts
     from .measuring_view import BenchView
     from .worker import COMMAND, transferred
@@ -222,12 +231,20 @@ def _bench_cells(
             settings = [given]
         else:
             known = tuned(made.program, cell.shape, dtype)
-            settings = [known] if known else [dict(s) for s in space.narrowed(base).starts] if space else [{}]
+            settings = [known] if known else [dict(s) for s in space.within(made.program, made.kernel).narrowed(base).starts] if space else [{}]
         return Planned(cell, made.text, made.kernel, tuple({**base, **s} for s in settings))
 
+    processes, place = jobs or default_jobs(), str(folder) if folder else None
+
+    def prime(missing: Sequence[Any]) -> Any:
+        plain = {(c.shape.D, c.variant == "causal") for c in missing if c.variant in ("full", "causal")}
+        names = [n for dim, causal in sorted(plain) for n in reference.fitting(dim, causal)] if reference and dtype == "f16" else []
+        return primed(requests(missing, dtype, peers, place, names, processes), lambda: Worker(COMMAND), processes)
+
     with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
-        return run_cells(cells, results, plan, lambda work: compile_all(work, jobs), lambda request, seconds: worker.ask({"origin": origin, **request}, seconds),
-                         dtype=dtype, peers=peers, rounds=rounds, limit=limit, tell=view)  # fmt: skip
+        return run_cells(cells, results, plan, lambda work: compile_all(work, jobs), prime,
+                         lambda request, seconds: worker.ask({"origin": origin, **request}, seconds), dtype=dtype, peers=peers, reference=place, rounds=rounds,
+                         limit=limit, tell=view)  # fmt: skip
 
 
 def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
@@ -245,12 +262,13 @@ def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """The command line without what does not matter to the figures: where they went, how they were shown."""
-    kept = [
-        w
-        for w, before in zip(words, ("", *words))
-        if w not in ("--out", "--fresh", "--json") and not w.startswith("--out=") and before != "--out"
-    ]
+    """The command line without what does not matter to the figures: where they went, how they were shown, where a reference lies."""
+    kept: list[str] = []
+    for word, before in zip(words, ("", *words)):
+        if before == "--reference" or word.startswith("--reference="):
+            kept += ["DIR"] if before == "--reference" else ["--reference", "DIR"]
+        elif word not in ("--out", "--fresh", "--json") and not word.startswith("--out=") and before != "--out":
+            kept.append(word)
     return shlex.join(["cuir", *kept])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -73,21 +74,23 @@ class BenchView(_View):
     def __call__(self, told: Told) -> None:
         self.update(f"{told.doing}, {told.done} of {told.of} done" if told.of else told.doing)
         if told.row is not None:
-            self.note(line(told.row))
+            self.note(f"{told.done:3d} of {told.of}  {line(told.row)}")
+        elif told.lasting:
+            self.note(told.doing)
 
 
 def line(row: Row) -> str:
     """A row in a line."""
-    from ..bench.results import ours, peers, ratio
+    from ..bench.results import ours, peers, ratios
 
     head = f"{row['variant']:22s} {row['model']:14s} {row['shape'][3]:6d}  "
     if "failed" in row:
         return f"{head}failed: {row['failed']}"
-    mine, share = ours(row), ratio(row)
+    mine, shares = ours(row), ratios(row)
     wrong = [f"{n}: {c.get('wrong') or c.get('failed')}" for n, c in row["contenders"].items() if "wrong" in c or "failed" in c]
-    figures = "  ".join(f"{n} {t:.0f}" for n, t in peers(row).items())
+    figures = "  ".join(f"{n} {t:.0f}" + (f" ({shares[n]:.2f} x)" if n in shares else "") for n, t in peers(row).items())
     first = f"{mine[0]} {mine[1]['tflops']:.0f}" if mine else "cuir -"
-    return f"{head}{first}  {figures}  {f'{share:.2f} x' if share else ''}  {'; '.join(wrong)}".rstrip()
+    return f"{head}{first}  {figures}  {'; '.join(wrong)}".rstrip()
 
 
 def print_tuned(report: TuneReport, static: bool) -> None:
@@ -123,10 +126,10 @@ def _settings(consts: Any) -> str:
     return label(consts)
 
 
-def finish_bench(head: dict[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool) -> int:
-    """Table and plot beside the results file; returns the exit code: 1 if a kernel of ours failed or is wrong."""
+def finish_bench(head: dict[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool, told: bool = False) -> int:
+    """Table and plot beside the results file; returns the exit code: 1 if a kernel of ours failed or is wrong. told: the rows were shown already."""
     from ..bench.plot import plot
-    from ..bench.results import OURS, markdown, summary
+    from ..bench.results import OURS, family, markdown, means, names_of_peers, summary
 
     table, picture, missing = path.with_suffix(".md"), path.with_suffix(".svg"), ""
     try:
@@ -140,15 +143,21 @@ def finish_bench(head: dict[str, Any], rows: Sequence[Row], path: Path, complete
             raise
         missing = error.diagnostics[0].message
     good = bool(rows) and all(
-        "failed" not in r and not any(n.startswith(OURS) and "wrong" in c for n, c in r["contenders"].items()) for r in rows
+        "failed" not in r and not any(family(n) == OURS and ("wrong" in c or "failed" in c) for n, c in r["contenders"].items())
+        for r in rows
     )
     if as_json:
         print_json({"ok": good, "diagnostics": [], "complete": complete, "missing": missing or None, **head, "rows": list(rows), "summary": summary(rows),
+                    "means": {group: {peer: asdict(m) for peer, m in of.items()} for group, of in means(rows).items()},
                     "files": [str(p) for p in (path, table, picture) if p.exists()]})  # fmt: skip
         return 0 if good else 1
     console = stdout()
-    for row in rows:
+    for row in () if told else rows:
         console.print(line(row), markup=False, highlight=False, soft_wrap=True)
+    names, found = names_of_peers(rows), means(rows)
+    if found:
+        print_table("geometric means of cuir / peer (and the smallest)", ("rows", *names),
+                    [(group, *(of[n].text if n in of else "" for n in names)) for group, of in found.items()])  # fmt: skip
     for text in summary(rows):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.print(f"in {path}, {table}" + (f"; left out: {missing}" if missing else f", {picture}"), markup=False, soft_wrap=True)

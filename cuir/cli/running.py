@@ -29,7 +29,7 @@ def run_kernel(
     if on not in ("interpreter", "gpu"):
         raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
     if on == "gpu":
-        from ..timing import need_gpu
+        from ..measure.gpu import need_gpu
 
         need_gpu()
         lengths = [dims.get(name) for name in ("B", "H", "HK", "M", "N")]

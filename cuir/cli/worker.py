@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..bench.cells import Cell, measure_cell
+from ..bench.reference import Reference
+from ..bind import TORCH
 from ..measure.problem import Shape
 from ..measure.worker import serve
 from ..transfer import TransferResult, transfer
 from ..tuning.device import LocalDevice
 from ..tuning.space import from_plain
+from ..types import DTYPES
 from .inputs import read_program, read_variant
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker")
@@ -47,6 +52,7 @@ def cell(request: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     _device.cache_clear()
+    gc.collect()  # what torch.compile holds of the last problem goes in circles
     torch.cuda.empty_cache()
     one = Cell.from_json(request)
     settings = [from_plain(s) for s in request["settings"]]
@@ -57,8 +63,31 @@ def cell(request: Mapping[str, Any]) -> dict[str, Any]:
         settings,
         request["peers"],
         request["rounds"],
+        _reference(request["reference"]) if request["reference"] else None,
     )
 
 
+def prime(request: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    from ..bench.priming import prime_peers
+
+    one = Cell.from_json(request)
+    spec = read_variant(one.variant, one.arguments)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {"failed": prime_peers(one, spec, TORCH[DTYPES[request["dtype"]]], request["peers"], request["share"])}
+
+
+def prime_reference(request: Mapping[str, Any]) -> dict[str, Any]:
+    _reference(request["reference"]).kernel(request["name"])
+    return {}
+
+
+@functools.cache
+def _reference(folder: str) -> Reference:
+    return Reference(Path(folder))
+
+
 if __name__ == "__main__":
-    sys.exit(serve({"check": check, "time": time, "cell": cell}))
+    sys.exit(serve({"check": check, "time": time, "cell": cell, "prime": prime, "prime_reference": prime_reference}))

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from ..diagnostics import CuirError
-from ..spec import Specification, lengths_of
+from ..spec import Specification, indices, lengths_of
 
 FACTOR, SLACK = 1.5, 2e-5  # a relative error may be this much more than PyTorch's own in half precision
 LSE_SLACK = 2e-3
+PAIRS = 1 << 26  # query-key pairs of one piece: half a gigabyte of float64
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,20 @@ def tensors(shape: Shape, dtype: torch.dtype, device: torch.device | str = "cuda
 
 
 def kept_pairs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> int:
-    """Pairs that the mask keeps, over all heads and batches; the mask is computed once for what it does not depend on."""
-    from ..spec import indices
-
+    """Pairs that the mask keeps, over all heads and batches; the mask is computed once for what it does not depend on, in pieces that fit."""
     lengths = lengths_of(q, k)
     everything = lengths.B * lengths.H * lengths.M * lengths.N
     mask_mod, _ = spec.mods(lengths, q.device)
     if mask_mod is None or everything == 0:
         return everything
-    mask = torch.as_tensor(mask_mod(*indices(lengths, q.device)), device=q.device)
-    return int(mask.sum(dtype=torch.int64)) * (everything // mask.numel())
+    b, h, i, j = indices(lengths, q.device)
+    kept = seen = 0
+    for rows in _pieces(lengths.M, lengths.N):
+        mask = torch.as_tensor(mask_mod(b, h, i[:, :, rows], j), device=q.device)
+        mask = mask.expand(torch.broadcast_shapes(mask.shape, (1, 1, i[:, :, rows].shape[2], lengths.N)))
+        kept += int(mask.sum(dtype=torch.int64))
+        seen += mask.numel()
+    return kept * (everything // seen)
 
 
 @dataclass(frozen=True)
@@ -121,33 +126,42 @@ class Expectation:
 
 
 def expectation(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Expectation:
-    """The first head of the first batch and the last head of the last: one head's float64 scores fit where all would not."""
+    """The first head of the first batch and the last head of the last, some queries at a time: float64 scores of more would not fit."""
     B, H, group = q.shape[0], q.shape[1], q.shape[1] // k.shape[1]
     parts, own = [], 0.0
     for b, h in dict.fromkeys(((0, 0), (B - 1, H - 1))):
-        one = _one_head(spec, q, k, b, h)
-        part = q[b : b + 1, h : h + 1], k[b : b + 1, h // group : h // group + 1], v[b : b + 1, h // group : h // group + 1]
-        wanted, lse = one.reference(*part, scale)
-        half, _ = one.half(*part, scale)
-        parts.append((b, h, wanted[0, 0], lse[0, 0]))
-        own = max(own, _relative(half[0, 0].double().nan_to_num(), wanted[0, 0]))
+        keys = k[b : b + 1, h // group : h // group + 1], v[b : b + 1, h // group : h // group + 1]
+        found = []
+        for rows in _pieces(q.shape[2], k.shape[2]):
+            one = _one_head(spec, q, k, b, h, rows.start)
+            part = q[b : b + 1, h : h + 1, rows]
+            found.append((*one.reference(part, *keys, scale), one.half(part, *keys, scale)[0].double().nan_to_num()))
+        wanted, lse, half = (torch.cat(pieces, 2)[0, 0] for pieces in zip(*found, strict=True))
+        parts.append((b, h, wanted, lse))
+        own = max(own, _relative(half, wanted))
     return Expectation(tuple(parts), own)
 
 
-def _one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0: int) -> Specification:
-    """The variant on one head alone; its mods see the batch, the head and the lengths of the whole problem."""
+def _pieces(M: int, N: int) -> list[slice]:
+    """All queries, some at a time."""
+    rows = max(1, PAIRS // max(N, 1))
+    return [slice(start, min(M, start + rows)) for start in range(0, max(M, 1), rows)]
+
+
+def _one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0: int, i0: int) -> Specification:
+    """The variant on queries of one head from i0 on; its mods see the batch, the head, the query and the lengths of the whole problem."""
     mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
     mask: Callable[..., Any] | None = None
     score: Callable[..., Any] | None = None
     if mask_mod is not None:
 
         def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
-            return mask_mod(b + b0, h + h0, i, j)
+            return mask_mod(b + b0, h + h0, i + i0, j)
 
     if score_mod is not None:
 
         def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-            return score_mod(s, b + b0, h + h0, i, j)
+            return score_mod(s, b + b0, h + h0, i + i0, j)
 
     return replace(spec, mask_mod=mask, score_mod=score, captured={})
 

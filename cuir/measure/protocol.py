@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import statistics
-import subprocess
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,10 +11,13 @@ import torch
 
 Call = Callable[[], Any]
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200
+ROUND = 150.0  # milliseconds that one contender takes in a round, whatever its speed
+WARM, LEAST, MOST = 0.25, 3, 1000  # the share of a round that brings the clocks to what the card keeps up; how many calls are timed
+BEHIND = 1.05  # a contender this much slower than the best of its family is not timed again
 
 
-def median_ms(call: Call, milliseconds: float = 60.0) -> float:
-    """Milliseconds of one call: the median over about `milliseconds` of calls, each after the L2 cache was overwritten (as triton.testing.do_bench)."""
+def median_ms(call: Call, milliseconds: float = ROUND) -> float:
+    """Milliseconds of one call: the median over as many calls as fit, each after the L2 cache was overwritten (as triton.testing.do_bench)."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
 
     def timed(count: int) -> list[float]:
@@ -30,56 +32,55 @@ def median_ms(call: Call, milliseconds: float = 60.0) -> float:
 
     call()
     torch.cuda.synchronize()
-    estimate = max(statistics.median(timed(3)), 1e-3)
-    for _ in range(min(1000, max(1, int(25 / estimate)))):  # to the clocks that the card keeps up
+    began = time.perf_counter()
+    timed(3)
+    warm, count = calls_of_a_round((time.perf_counter() - began) * 1e3 / 3, milliseconds)
+    for _ in range(warm):
         call()
-    return statistics.median(timed(min(1000, max(5, int(milliseconds / estimate)))))
+    return statistics.median(timed(count))
+
+
+def calls_of_a_round(each: float, milliseconds: float = ROUND) -> tuple[int, int]:
+    """(calls to warm up, calls to time) of a contender that takes `each` milliseconds a call, with what comes between calls."""
+    each = max(each, 1e-3)
+    warm = min(MOST, int(WARM * milliseconds / each))
+    return warm, min(MOST, max(LEAST, int((1 - WARM) * milliseconds / each) - LEAST))
 
 
 def in_turns(
-    calls: Mapping[str, Call], rounds: int, measure: Callable[[Call], float] = median_ms
+    calls: Mapping[str, Call], rounds: int, measure: Callable[[Call], float] = median_ms, family: Callable[[str], str] = str
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Times all contenders once a round, as the card runs at its power limit and drifts. Returns times and why contenders failed, by name."""
+    """Times the contenders once a round, as the card runs at its power limit and drifts. Returns times and why contenders failed, by name.
+
+    family: of a name; of a family (settings of one kernel) those that the first round shows to be slower than its best are timed in that round only.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     failed: dict[str, str] = {}
-    for _ in range(rounds):
+    for turn in range(rounds):
+        best: dict[str, float] = {}
+        for name, taken in times.items():
+            if taken and name not in failed:
+                best[family(name)] = min(taken[0], best.get(family(name), taken[0]))
         for name, call in calls.items():
-            if name in failed:
+            if name in failed or (turn and times[name][0] > BEHIND * best[family(name)]):
                 continue
             try:
                 times[name].append(measure(call))
-            except RuntimeError as error:
-                if "CUDA error" in str(error):
-                    raise  # the context is lost, and with it all that would follow
+            except Exception as error:  # PyTorch's compilers raise whatever they meet
+                raise_if_lost(error)
                 failed[name] = reason(error)
     return {name: t for name, t in times.items() if t and name not in failed}, failed
 
 
+def raise_if_lost(error: Exception) -> None:
+    """Raises an error that says that the CUDA context is lost, and with it all that would follow."""
+    if "CUDA error" in str(error):
+        raise error
+
+
 def reason(error: BaseException) -> str:
-    """Why a contender of PyTorch did not run, in a line."""
+    """Why a contender did not run, in a line."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "out of memory"
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:160]
-
-
-def versions() -> dict[str, str | None]:
-    """Date, device, driver, versions: what a figure is worth nothing without."""
-    cuda = torch.cuda.is_available()
-    return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name() if cuda else None,
-        "driver": _driver() if cuda else None,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-    }
-
-
-def _driver() -> str | None:
-    try:
-        asked = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False, timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return asked.stdout.strip().split("\n")[0] or None

@@ -34,12 +34,7 @@ class Prepared:
         q, k = self.problem["Q"], self.problem["K"]
         self.scale = shape.D**-0.5
         self.outputs = {"O": torch.empty_like(q), "LSE": torch.empty(q.shape[:-1], device=device)}
-        self.arguments: dict[str, Any] = {
-            **self.problem,
-            **self.outputs,
-            "scale": self.scale,
-            **transferred.arguments(lengths_of(q, k), device),
-        }
+        self.transferred, self.lengths, self.device = transferred, lengths_of(q, k), device
         self.spec = transferred.spec
         self._expected: Expectation | None = None
 
@@ -49,13 +44,19 @@ class Prepared:
             self._expected = expectation(self.spec, self.problem["Q"], self.problem["K"], self.problem["V"], self.scale)
         return self._expected
 
-    def verdict(self, launch: Callable[..., Any]) -> str:
-        """Why a kernel is wrong; empty if it is right, with the same bits each time."""
+    def arguments(self, consts: Mapping[str, Const] | None = None) -> dict[str, Any]:
+        """What a kernel that is compiled with these consts is launched with."""
+        added = self.transferred.arguments(self.lengths, self.device, consts)
+        return {**self.problem, **self.outputs, "scale": self.scale, **added}
+
+    def verdict(self, launch: Callable[..., Any], consts: Mapping[str, Const] | None = None) -> str:
+        """Why a kernel, compiled with these consts, is wrong; empty if it is right, with the same bits each time."""
+        arguments = self.arguments(consts)
         first: list[torch.Tensor] = []
         for _ in range(REPEATS):
             for output in self.outputs.values():
                 output.fill_(math.nan)
-            launch(**self.arguments)
+            launch(**arguments)
             if self.problem["Q"].is_cuda:
                 torch.cuda.synchronize()
             found = [output.clone() for output in self.outputs.values()]
@@ -69,6 +70,12 @@ class Prepared:
         return self.expected.judge(self.outputs["O"], self.outputs["LSE"])
 
 
+def ragged(shape: Shape) -> Shape:
+    """A small problem of the same head dim, whose lengths are no multiple of any tile, with grouped heads."""
+    batch, group, queries, keys = RAGGED
+    return Shape(batch, 2 * group, 2, queries, keys, shape.D)
+
+
 class LocalDevice:
     """Candidates of one program at one shape, in this process: a kernel that hangs takes the process with it."""
 
@@ -76,9 +83,7 @@ class LocalDevice:
         self.transferred, self.kernel, self.shape = transferred, kernel, shape
         self.kernels: dict[str, Any] = {}
         torch_dtype = TORCH[DTYPES[dtype]]
-        batch, group, queries, keys = RAGGED
-        ragged = Shape(batch, 2 * group, 2, queries, keys, shape.D)
-        self.cases = [Prepared(transferred, s, torch_dtype) for s in (ragged, shape)]
+        self.cases = [Prepared(transferred, s, torch_dtype) for s in (ragged(shape), shape)]
 
     def launch(self, consts: Mapping[str, Const]) -> Any:
         from ..api import compile
@@ -90,14 +95,14 @@ class LocalDevice:
 
     def check(self, consts: Mapping[str, Const]) -> tuple[str, str]:
         for case in self.cases:
-            why = case.verdict(self.launch(consts))
+            why = case.verdict(self.launch(consts), consts)
             if why:
                 q = case.problem["Q"]
                 return "wrong", f"{why}; {tuple(q.shape)} queries, {case.problem['K'].shape[2]} keys"
         return "right", ""
 
     def time(self, consts: Mapping[str, Const]) -> float:
-        launch, arguments = self.launch(consts), self.cases[-1].arguments
+        launch, arguments = self.launch(consts), self.cases[-1].arguments(consts)
         return median_ms(lambda: launch(**arguments))
 
 

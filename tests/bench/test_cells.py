@@ -15,7 +15,7 @@ from cuir.bench.suites import SUITES, VARIANTS, suite
 from cuir.cli.inputs import read_variant
 from cuir.diagnostics import CuirError
 from cuir.measure.problem import Shape, expectation
-from cuir.spec import lengths_of
+from cuir.spec import Lengths, lengths_of
 from cuir.tuning.device import Prepared
 from cuir.types import F16
 
@@ -58,7 +58,7 @@ def test_a_right_kernel_is_timed() -> None:
     ((name, found),) = row["contenders"].items()
     assert name == "cuir BM=64,BN=64" and found["milliseconds"] == 0.5 and found["error"] <= row["bound"]
     flops = 4 * 64 * 2 * (100 * 101 // 2)  # two heads
-    assert row["flops"] == flops and found["tflops"] == round(flops / 0.5 / 1e9, 1)
+    assert row["flops"] == flops and found["tflops"] == round(flops / 0.5 / 1e9, 2)
     assert Cell.from_json(row) == Cell("causal", {}, "small", SHAPE)
 
 
@@ -68,6 +68,41 @@ def test_a_wrong_kernel_is_not_timed() -> None:
     row = measured(wrong.program, transferred)
     (found,) = row["contenders"].values()
     assert "relative error" in found["wrong"] and "tflops" not in found
+
+
+def test_our_kernel_that_fails_is_an_entry() -> None:
+    transferred = transfer(ORIGIN, read_variant("causal", ()))
+
+    def launch(consts: Mapping) -> Callable:
+        raise CuirError.of("L010", "nvcc refuses this")
+
+    row = measure_cell(Cell("causal", {}, "small", SHAPE), transferred, "f16", [SETTING], [], 1, prepare=on_cpu, launch=launch)
+    assert "nvcc refuses this" in row["contenders"]["cuir BM=64,BN=64"]["failed"]
+
+
+def test_contenders_that_fail_are_entries_and_a_lost_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoCompiler(Exception):
+        pass
+
+    def raises(error: Exception) -> Callable:
+        def call() -> None:
+            raise error
+
+        return call
+
+    found = {
+        "flex": raises(NoCompiler("no C++ compiler\nand more")),
+        "compiled": raises(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate")),
+        "fa2": lambda: torch.zeros(SHAPE.B, SHAPE.H, SHAPE.M, SHAPE.D, dtype=torch.float16),
+    }
+    monkeypatch.setattr("cuir.bench.peers.contenders", lambda *_: dict(found))
+    transferred = transfer(ORIGIN, read_variant("causal", ()))
+    rows = measured(transferred.program, transferred)["contenders"]
+    assert rows["flex"] == {"failed": "no C++ compiler"} and rows["compiled"] == {"failed": "out of memory"}
+    assert "relative error" in rows["fa2"]["wrong"] and rows["cuir BM=64,BN=64"]["milliseconds"] == 0.5
+    found["flex"] = raises(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match="illegal"):
+        measured(transferred.program, transferred)
 
 
 def test_repeated_runs_that_differ_are_wrong() -> None:
@@ -91,12 +126,49 @@ def test_peers_compute_the_variant(name: str, monkeypatch: pytest.MonkeyPatch) -
     spec = read_variant(name, ())
     transferred = transfer(ORIGIN, spec)
     case = on_cpu(transferred, Shape(2, 4, 2, 150, 150, 64), torch.float16)
-    found = contenders(("cudnn", "fa2", "flex", "compiled"), spec, case)
+    found = contenders(("cudnn", "fa2", "dense", "flex", "compiled"), spec, case.problem, case.scale)
     assert ("cudnn" in found) == ("fa2" in found) == (name in ("full", "causal"))
+    assert ("dense" in found) == (name in ("causal", "prefix_lm", "causal_document"))
+    if "dense" in found:
+        assert case.expected.judge(found["dense"]()) == ""
     q, k = case.problem["Q"], case.problem["K"]
     assert lengths_of(q, k).HK == 2
     assert expectation(spec, q, k, case.problem["V"], case.scale).judge(found["compiled"]()) == ""
     assert case.expected.judge(found["flex"]()) == ""
+
+
+def test_the_masks_suite_is_what_users_have_today() -> None:
+    cells = suite("masks").cells()
+    assert len(cells) == 9 * 4 * 2 and suite("masks").peers == ("flex",) and len(suite("paper").cells()) == 96
+    for one in (c for c in cells if c.model == "hd64"):
+        spec, n = read_variant(one.variant, one.arguments), one.shape.M
+        w = max(256, n // 8)
+        q, k = torch.randint(n, (4000,)), torch.randint(n, (4000,))
+        block = n // 8
+        answer = (q - n // 2) // block
+        wanted = {
+            "sliding_window": (k <= q) & (q - k <= w),
+            "causal_blockwise": (k <= q) & ((q // block == k // block) | (q // block == 7)),
+            "sliding_window_global": (k <= q) & ((q - k <= w) | (k < 128)),
+            "prefix_lm": (k < n // 4) | (k <= q),
+            "share_question": (k <= q) & ((k < n // 2) | (answer == (k - n // 2) // block)),
+            "causal_document": (k <= q) & (q // block == k // block),
+            "relative_position": torch.ones(4000, dtype=torch.bool),
+            "alibi_causal": k <= q,
+            "softcap_causal": k <= q,
+        }[one.variant]
+        mask_mod, score_mod = spec.mods(Lengths(*one.shape.as_tuple()[:5]))
+        b, h = torch.tensor(one.shape.B - 1), torch.tensor(5)
+        assert mask_mod is None or torch.equal(mask_mod(b, h, q, k), wanted)
+        s = torch.randn(4000)
+        scores = {
+            "relative_position": s + 0.01 * (k - q),
+            "alibi_causal": s + 2 ** (-6 / 4) * (k - q),
+            "softcap_causal": 20 * torch.tanh(s / 20),
+        }
+        assert (score_mod is not None) == (one.variant in scores)
+        if score_mod is not None:
+            torch.testing.assert_close(score_mod(s, b, h, q, k), scores[one.variant])
 
 
 def test_suites_name_variants_and_peers_that_there_are() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cuir import CuirError
 from cuir.bench.cells import Cell
 from cuir.bench.plot import plot
-from cuir.bench.results import Results, markdown, ours, ratio, read, summary
+from cuir.bench.results import Results, markdown, means, ours, peers, place, ratio, ratios, read, summary
 from cuir.bench.run import Planned, Told, run_cells
 from cuir.bench.suites import cell
 from cuir.measure.worker import WorkerLost
@@ -43,7 +46,24 @@ class Gpu:
         return row(one)
 
 
-def go(results: Results, gpu: Gpu, refused: str = "", **options: object) -> bool:
+class Priming:
+    """Stands for the processes that compile what other contenders need; they must be gone before anything is timed."""
+
+    def __init__(self, cells: Sequence[Cell] = (), open_ones: list | None = None):
+        self.cells, self.open_ones = cells, open_ones if open_ones is not None else []
+
+    def __enter__(self) -> list[Future]:
+        self.open_ones.append(self)
+        found: list[Future] = [Future() for _ in self.cells]
+        for one in found:
+            one.set_result("")
+        return found
+
+    def __exit__(self, *_: object) -> None:
+        self.open_ones.remove(self)
+
+
+def go(results: Results, gpu: Callable, refused: str = "", prime: Callable = Priming, **options: object) -> bool:
     def compile(work: object) -> object:
         return ((i, Built(refused=refused if consts["BM"] == 128 else "")) for i, (_, _, consts) in enumerate(work))
 
@@ -51,7 +71,7 @@ def go(results: Results, gpu: Gpu, refused: str = "", **options: object) -> bool
         return Planned(one, "text", "flash_fwd", SETTINGS)
 
     settled = {"dtype": "f16", "peers": ("cudnn",), "rounds": 2, "limit": 100.0, "tell": lambda told: None, **options}
-    return run_cells(CELLS, results, plan, compile, gpu, **settled)
+    return run_cells(CELLS, results, plan, compile, prime, gpu, **settled)
 
 
 def test_an_interrupted_suite_goes_on(tmp_path: Path) -> None:
@@ -80,6 +100,43 @@ def test_a_cell_that_hangs_costs_itself_and_is_tried_again(tmp_path: Path) -> No
     assert all("failed" not in r for r in read(tmp_path / "r.jsonl")[1])
 
 
+def test_nothing_compiles_while_a_cell_is_timed(tmp_path: Path) -> None:
+    at_work: list[Priming] = []
+    primed: list[Cell] = []
+    gpu = Gpu()
+
+    def alone(request: Mapping, seconds: float) -> Mapping:
+        assert not at_work
+        return gpu(request, seconds)
+
+    def prime(cells: Sequence[Cell]) -> Priming:
+        primed.extend(cells)
+        return Priming(cells, at_work)
+
+    assert go(Results(tmp_path / "r.jsonl", HEAD), alone, prime=prime) and len(gpu.asked) == 3 and primed == CELLS
+
+
+def test_rows_without_a_contender_that_is_asked_for_are_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    go(Results(path, HEAD), Gpu())
+    more, again = Gpu(), Gpu()
+    assert go(Results(path, HEAD), more, reference="there", peers=("cudnn",)) and len(more.asked) == 3
+    assert more.asked[0]["reference"] == "there"
+    assert go(Results(path, HEAD), again, reference="there") and go(Results(path, HEAD), again) and not again.asked
+
+
+def test_what_the_worker_is_told_wrongly_costs_a_cell(tmp_path: Path) -> None:
+    gpu, results = Gpu(), Results(tmp_path / "r.jsonl", HEAD)
+
+    def ask(request: Mapping, seconds: float) -> Mapping:
+        if Cell.from_json(request) == CELLS[1]:
+            raise CuirError.of("X121", "a score_mod that cannot be traced")
+        return gpu(request, seconds)
+
+    assert go(results, ask) and len(results.rows) == 3
+    assert results.rows[1]["failed"] == "X121: a score_mod that cannot be traced"
+
+
 def test_settings_that_do_not_compile_are_not_asked_for(tmp_path: Path) -> None:
     gpu = Gpu()
     go(Results(tmp_path / "r.jsonl", HEAD), gpu, refused="L010: no")
@@ -87,7 +144,7 @@ def test_settings_that_do_not_compile_are_not_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_limit_of_time(tmp_path: Path) -> None:
-    times = iter([0.0, 1.0, 200.0])
+    times = iter([0.0, 1.0, 2.0, 200.0])
     results, told = Results(tmp_path / "r.jsonl", HEAD), list[Told]()
     assert not go(results, Gpu(), clock=lambda: next(times), tell=told.append)
     assert len(results.rows) == 1 and told[-1].row == results.rows[0] and (told[-1].done, told[-1].of) == (1, 3)
@@ -99,16 +156,51 @@ def test_the_table_says_what_the_rows_say() -> None:
     assert best is not None and best[0] == "cuir BM=128" and ratio(rows[0]) == 1.5 and ratio(rows[2]) is None
     text = markdown(HEAD, rows)
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.count("|") for line in lines}) == 1, "every line has the columns of the head"
-    assert "| causal | llama2-7b | 1024 | 16 | 600 | 400 | out of memory | 1.50 | BM=128 |" in lines
+    assert len({line.count("|") for line in lines[:5]}) == 1, "every line has the columns of the head"
+    assert "| causal | llama2-7b | 128 | 1024 | 16 | 600 | 400 | out of memory | 1.50 |  | BM=128 |" in lines
     assert "a GPU, driver 1, CUDA 13, torch 2, 2026-01-01." in text and "    cuir bench smoke" in text
-    assert summary(rows) == ["cuir / cudnn: 1.10 in the geometric mean of 2 rows, 0.80 in the weakest"]
+    assert summary(rows) == [
+        "cuir / cudnn: 1.10 in the geometric mean of 2 rows, smallest 0.80 (causal llama2-7b 2048)",
+        "failed: causal llama2-7b 1024: flex: out of memory",
+        "failed: causal llama2-7b 2048: flex: out of memory",
+        "failed: causal llama2-7b 4096: hangs",
+    ]
+
+
+def test_a_reference_counts_with_its_best_configuration() -> None:
+    one = row(CELLS[0], 600, 400)
+    one["contenders"] |= {"reference A": {"tflops": 500.0}, "reference B": {"tflops": 800.0}, "reference C": {"wrong": "relative error 1"}}
+    assert peers(one) == {"cudnn": 400.0, "reference": 800.0} and ratios(one) == {"cudnn": 1.5, "reference": 0.75} and ratio(one) == 0.75
+    assert "| 600 | 400 | out of memory | 800 | 1.50 |  | 0.75 | BM=128 |" in markdown(HEAD, [one])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["full", "causal", "prefix_lm"]), st.sampled_from(["llama2-7b", "hd64"]), st.floats(1, 1e3), st.floats(1, 1e3)
+        ),
+        min_size=1,
+    )
+)
+def test_means_are_of_their_groups(figures: list[tuple[str, str, float, float]]) -> None:
+    rows = [row(cell(variant, model, 1024), mine + 100, theirs) for variant, model, mine, theirs in figures]
+    found = means(rows)
+    for group, of in found.items():
+        members = [r for r in rows if group in ("all", r["variant"], f"d{r['shape'][5]}")]
+        shares = [(r["contenders"]["cuir BM=128"]["tflops"]) / r["contenders"]["cudnn"]["tflops"] for r in members]
+        assert set(of) == {"cudnn"} and of["cudnn"].count == len(members) and of["cudnn"].smallest == min(shares)
+        assert min(shares) * 0.999 <= of["cudnn"].mean <= max(shares) * 1.001
+        assert any(place(r) == of["cudnn"].where for r in members)
+    assert "all" in found
+    both = [v for v in ("full", "causal", "prefix_lm") if 1 < sum(r["variant"] == v for r in rows) < len(rows)]
+    assert set(both) == set(found) & {"full", "causal", "prefix_lm"}
 
 
 def test_what_is_wrong_is_named_and_counts_for_nothing() -> None:
     bad = row(CELLS[0])
     bad["contenders"]["cudnn"] = {"wrong": "relative error 1"}
-    assert ratio(bad) is None and summary([bad]) == ["wrong: causal llama2-7b 1024: cudnn: relative error 1"]
+    assert ratio(bad) is None and "wrong: causal llama2-7b 1024: cudnn: relative error 1" in summary([bad])
+    assert "cuir / cudnn" not in "".join(summary([bad]))
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,24 @@ def test_one_head_alone_is_what_it_is_among_all(name: str) -> None:
         assert torch.equal(o, wanted[b, h]) and torch.equal(part_lse, lse[b, h])
 
 
+@pytest.mark.parametrize("name", ["causal", "document", "alibi_causal", "share_question"])
+def test_pieces_are_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    p, spec = problem(), variant(name)
+    pairs, whole = kept_pairs(spec, p["Q"], p["K"]), expectation(spec, p["Q"], p["K"], p["V"], 0.25)
+    monkeypatch.setattr("cuir.measure.problem.PAIRS", 90 * 32)  # 32, 32 and 6 queries
+    assert kept_pairs(spec, p["Q"], p["K"]) == pairs
+    found = expectation(spec, p["Q"], p["K"], p["V"], 0.25)
+    for one, other in zip(found.parts, whole.parts, strict=True):
+        torch.testing.assert_close(one[2:], other[2:], atol=1e-12, rtol=1e-12)
+    assert found.own == pytest.approx(whole.own, rel=0.02)
+
+
+def test_a_mask_that_does_not_depend_on_the_query_counts_for_all() -> None:
+    spec = as_specification(lambda b, h, i, j: j < 7, "first")
+    p = problem()
+    assert kept_pairs(spec, p["Q"], p["K"]) == 2 * 4 * 70 * 7
+
+
 def right(spec: Specification, p: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     o, lse = spec.half(p["Q"], p["K"], p["V"], 0.25)
     return o.nan_to_num(), lse.float()

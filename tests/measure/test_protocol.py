@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cuir.measure.protocol import in_turns, versions
+from cuir.measure.protocol import LEAST, MOST, ROUND, calls_of_a_round, in_turns
 
 
 def test_every_round_times_each_once() -> None:
@@ -30,5 +32,40 @@ def test_a_lost_context_ends_the_measurement() -> None:
         in_turns({"bad": lost, "next": lambda: None}, 1, lambda call: call() or 1.0)
 
 
-def test_versions_name_what_a_figure_depends_on() -> None:
-    assert {"date", "device", "driver", "torch", "cuda"} <= set(versions())
+def test_what_compilers_raise_is_a_failure_too() -> None:
+    class CompilerError(Exception):
+        pass
+
+    def broken() -> None:
+        raise CompilerError
+
+    assert in_turns({"bad": broken}, 1, lambda call: call() or 1.0) == ({}, {"bad": "CompilerError"})
+
+
+def test_the_slow_of_a_family_are_timed_once() -> None:
+    speed = {"ours a": 1.0, "ours b": 1.04, "ours c": 1.1, "peer": 3.0}
+    order: list[str] = []
+    calls = {name: (lambda name=name: order.append(name) or speed[name]) for name in speed}
+    times, _ = in_turns(calls, 3, lambda call: call(), lambda name: name.split()[0])
+    assert {n: len(t) for n, t in times.items()} == {"ours a": 3, "ours b": 3, "ours c": 1, "peer": 3}
+    assert order == ["ours a", "ours b", "ours c", "peer", *["ours a", "ours b", "peer"] * 2]
+
+
+def test_a_family_whose_best_fails_later_goes_on() -> None:
+    turns = iter(range(10))
+
+    def fails_later() -> float:
+        if next(turns):
+            raise RuntimeError("no more")
+        return 1.0
+
+    times, failed = in_turns({"a 1": fails_later, "a 2": lambda: 1.02}, 3, lambda call: call(), lambda name: name[0])
+    assert failed == {"a 1": "no more"} and times == {"a 2": [1.02, 1.02, 1.02]}
+
+
+@given(st.floats(0, 1e4))
+def test_a_round_takes_the_same_time_for_all(each: float) -> None:
+    warm, count = calls_of_a_round(each)
+    assert LEAST <= count <= MOST and 0 <= warm <= MOST
+    if ROUND / MOST <= each <= ROUND / (4 * LEAST):  # neither too many calls nor too few
+        assert (warm + count + LEAST) * each <= ROUND and (warm + count + LEAST + 2) * each >= ROUND

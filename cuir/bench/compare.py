@@ -1,0 +1,70 @@
+"""One kernel beside PyTorch's, for the last step of `cuir bridge`: a cell of a benchmark on the problem of Llama2-7B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..bind import TORCH
+from ..checked import Checked
+from ..diagnostics import CuirError
+from ..measure.problem import Shape
+from ..tuning.device import Prepared, ragged
+from .cells import OURS, Cell, measure_cell
+
+if TYPE_CHECKING:
+    from ..transfer import TransferResult
+
+BATCH, HEADS, LENGTH = 2, 32, 8192  # Llama2-7B with 16k tokens
+PEERS = ("cudnn", "fa2", "dense", "flex")
+
+
+def compare(
+    checked: Checked, transferred: TransferResult, *, prepare: Callable[..., Prepared] = Prepared, launch: Callable[..., Any] | None = None, **options: Any
+) -> dict[str, Any]:  # fmt: skip
+    """Checks the kernel against float64, on a ragged problem with grouped heads and on the problem that is timed, and times it beside PyTorch's.
+
+    Returns rows of what ran, milliseconds (median) and TFLOP/s of unmasked pairs. launch: the kernel (left out: compiled); prepare and options as of
+    `measure_cell`. Raises CuirError V401 if the numbers are wrong.
+    """
+    from ..api import compile
+
+    kernel = launch or compile(checked)
+    dtype, dim = checked.consts["T"], int(checked.consts["D"])  # type: ignore[arg-type]
+    shape = Shape(BATCH, HEADS, HEADS, LENGTH, LENGTH, dim)
+    small = prepare(transferred, ragged(shape), TORCH[dtype])  # type: ignore[index]
+    _demand(small.verdict(kernel, checked.consts), checked)
+    cell = Cell(transferred.spec.name, {}, "llama2-7b", shape)
+    row = measure_cell(
+        cell, transferred, dtype.name, [checked.consts], PEERS, prepare=prepare, launch=lambda _: kernel, **options  # type: ignore[union-attr]
+    )  # fmt: skip
+    (mine,) = (n for n in row["contenders"] if n.startswith(OURS))
+    entry = row["contenders"].pop(mine)
+    _demand(entry.get("wrong", ""), checked)
+    if "failed" in entry:
+        raise CuirError.of("V401", f"the kernel runs on the GPU, found: {entry['failed']}", checked.origin.span)
+    peers = row["contenders"]
+    best = min((c["milliseconds"] for c in peers.values() if "milliseconds" in c), default=None)
+    beside = f", {best / entry['milliseconds']:.2f} x the best of PyTorch's" if best else ""
+    return {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "problem": f"{BATCH} x {HEADS} heads x {LENGTH} x {dim}, {dtype.name}",  # type: ignore[union-attr]
+        "rows": [_row("this kernel", entry), *(_row(name, c) for name, c in peers.items())],
+        "error": entry["error"],
+        "yardstick": row["own_error"],
+        "summary": f"right (error {entry['error']:.2e}, PyTorch's own {row['own_error']:.2e}); {entry['tflops']:.0f} TFLOP/s{beside}",
+    }
+
+
+def _demand(wrong: str, checked: Checked) -> None:
+    if wrong:
+        raise CuirError.of("V401", f"the kernel computes on the GPU what float64 gives, found: {wrong}", checked.origin.span,
+                           "the interpreter agrees with float64, so this is a fault of the lowering: please report it with the .cu file")  # fmt: skip
+
+
+def _row(what: str, entry: dict[str, Any]) -> dict[str, Any]:
+    timed = "tflops" in entry
+    row = {"what": what, "milliseconds": entry["milliseconds"] if timed else None, "tflops": entry["tflops"] if timed else None}
+    return row if timed else row | {"why": entry.get("wrong") or entry.get("failed", "")}

@@ -1,0 +1,51 @@
+"""The GPU of this machine: whether kernels run on it, and what a figure taken on it depends on."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+
+import torch
+
+from ..diagnostics import CuirError
+
+
+def no_gpu() -> str:
+    """Why kernels cannot run here; empty if they can."""
+    if not torch.cuda.is_available():
+        return "no CUDA device (torch.cuda.is_available() is False)"
+    major, minor = torch.cuda.get_device_capability()
+    return "" if major == 9 else f"kernels are for Hopper (compute capability 9.0), this device has {major}.{minor}"
+
+
+def need_gpu() -> None:
+    """Raises CuirError U501 if there is no GPU that runs sm_90a code."""
+    reason = no_gpu()
+    if reason:
+        raise CuirError.of(
+            "U501",
+            f"a GPU was demanded: {reason}",
+            hint="leave out --run (--on gpu) to do everything else; on a GPU machine: pip install cubridge[gpu]",
+        )
+
+
+def versions() -> dict[str, str | None]:
+    """Date, device, driver, versions: what a figure is worth nothing without."""
+    cuda = torch.cuda.is_available()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name() if cuda else None,
+        "driver": _driver() if cuda else None,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+    }
+
+
+def _driver() -> str | None:
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip().split("\n")[0] or None
