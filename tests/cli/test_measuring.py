@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
 from cuir.bench.suites import cell
 from cuir.cli.measuring import _command
+from cuir.tuning.compiling import Built
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
@@ -83,3 +85,71 @@ def test_the_recorded_command_names_no_place() -> None:
         _command(["bench", "flash", "--out", "/somewhere/r.jsonl", "--only", "causal", "--json", "--out=x"])
         == "cuir bench flash --only causal"
     )
+    assert _command(["bench", "flash", "--reference", "/some/where"]) == _command(["bench", "flash", "--reference=/some/where"])
+
+
+class Answers:
+    """Stands for the processes of a machine with a GPU."""
+
+    asked: ClassVar[list[dict]] = []
+
+    def __init__(self, command: object) -> None:
+        pass
+
+    def __enter__(self) -> Answers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def ask(self, request: dict, seconds: float) -> dict:
+        Answers.asked.append(json.loads(json.dumps(request)))
+        if request["do"] != "cell":
+            return {}
+        settings = {f"cuir BM={s['BM']}": {"consts": s, "tflops": 400.0 + s["BM"]} for s in request["settings"]}
+        others = {p: {"tflops": 264.0} for p in request["peers"]} | ({"reference A": {"tflops": 528.0}} if request["reference"] else {})
+        return {**cell(request["variant"], request["model"], request["shape"][3]).as_json(), "contenders": settings | others}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Answers.asked.clear()
+    monkeypatch.setattr("cuir.measure.gpu.need_gpu", lambda: None)
+    monkeypatch.setattr("cuir.measure.worker.Worker", Answers)
+    monkeypatch.setattr("cuir.tuning.compile_all", lambda work, jobs: ((i, Built()) for i, _ in enumerate(work)))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_suite_from_the_command_line(cuir: Callable, tmp_path: Path) -> None:
+    shown = cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--jobs", "2", "--out", "r.jsonl")
+    assert shown.code == 0 and "cuir / flex: 2.24 in the geometric mean of 4 rows, smallest 2.24" in shown.out
+    assert shown.err.count("flex 264 (2.24 x)") == 4 and "8 kernels" not in shown.out and "4 of 4  softcap_causal" in shown.err
+    primed, timed = ([r for r in Answers.asked if r["do"] == kind] for kind in ("prime", "cell"))
+    assert len(primed) == len(timed) == 4 and Answers.asked.index(timed[0]) == 4, "all else is compiled before the first is timed"
+    assert {tuple(s["BM"] for s in r["settings"]) for r in timed} == {(128, 192)}, "the starts of the kernel's space"
+    assert "| all | 2.24 (2.24) |" in (tmp_path / "r.md").read_text(encoding="utf-8")
+    assert cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--out", "r.jsonl").code == 0
+    assert len(Answers.asked) == 8, "what was measured is not measured again"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_reference_from_the_command_line(cuir: Callable, tmp_path: Path) -> None:
+    (tmp_path / "bench_ref.py").write_text(
+        "SETS = {'golden': {'A': {'D': 64}, 'B': {'D': 64, 'CAUSAL': 1}, 'C': {'D': 128}}}\nKernel = print\n"
+    )
+    call = ("bench", "flash", "--only", "full", "--only", "hd64", "--only", "2048", "--reference", tmp_path, "--out", "r.jsonl", "--json")
+    report = cuir(*call).json
+    assert [(r["do"], r.get("name")) for r in Answers.asked] == [("prime_reference", "A"), ("cell", None)], (
+        "what no cell needs is not built"
+    )
+    assert report["means"]["all"]["reference"]["smallest"] == (400 + 192) / 528 and report["rows"][0]["asked"] == [
+        "cudnn",
+        "fa2",
+        "reference",
+    ]
+    (wrong,) = cuir("bench", "flash", "--reference", "nowhere", "--json").json["diagnostics"]
+    assert wrong["code"] == "U121"
