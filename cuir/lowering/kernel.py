@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..checked import Barrier, Checked, Role, TensorParam
@@ -107,14 +108,14 @@ class KernelEmitter:
             total = total // alloc.row_bytes * (-(-last.size * alloc.dtype.itemsize // 16) * 16)
         return total
 
-    def index(self, tensor: str, indices: list[str]) -> str:
-        """Offset of an element, in elements."""
+    def index(self, tensor: str, indices: list[str], uniform: Sequence[bool] = ()) -> str:
+        """Offset of an element inside the tensor, in elements; `uniform`: which indices are scalars, whose sign then need not be extended."""
         self.pointers[tensor] = None
         ident = identifier(tensor)
-        parts = [
-            f"{strip(x)} * {ident}_stride{i}" if " " not in strip(x) else f"({strip(x)}) * {ident}_stride{i}"
-            for i, x in enumerate(indices[:-1])
-        ]
+        parts = []
+        for i, x in enumerate(indices[:-1]):
+            text = f"uint32_t({strip(x)})" if any(uniform[i : i + 1]) else strip(x) if " " not in strip(x) else f"({strip(x)})"
+            parts.append(f"{text} * {ident}_stride{i}")
         return " + ".join([*parts, summand(indices[-1])])
 
     def inside(self, tensor: str, indices: list[str]) -> str:

@@ -52,6 +52,10 @@ DEV int remainder(int x, int y, unsigned inverse) { return x - quotient(x, y, in
 _part("ex2", 'DEV float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part("lg2", 'DEV float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part(
+    "reciprocal",
+    'DEV float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }  // below 1.2e-38 as 0, as in ex2',
+)
+_part(
     "tanh_ex2",
     "DEV float tanh_ex2(float x) { return 1.f - __fdividef(2.f, 1.f + ex2(2.885390081777927f * x)); }  // absolute error 2e-7; tanh.approx has 5e-4",
     "ex2",
@@ -210,8 +214,8 @@ _part(
 // 16 x 16 elements of 16 bits a warp, chunk by chunk, from accumulator order to rows of shared memory
 template <int ROWS, int N> DEV void store_matrix(const uint32_t (&x)[N], uint32_t base, int row, int lane, int columns) {
 #pragma unroll
-  for (int i = 0; i < N; i += 4) {
-    const uint32_t to = at<ROWS>(base, row + (lane & 15), 32 * (i / 4) + 16 * (lane >> 4));
+  for (int i = 0; i < N; i += 4) {   // panels differ by a constant
+    const uint32_t to = at<ROWS>(base, row + (lane & 15), 32 * (i / 4 % 4) + 16 * (lane >> 4)) + i / 16 * (ROWS * 128);
     asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(to), "r"(x[i]), "r"(x[i + 1]), "r"(x[i + 2]), "r"(x[i + 3]) : "memory");
   }
 }""",

@@ -18,7 +18,7 @@ from .flat import bodies, called, integer, names, operation, own_expressions, st
 
 PURE = {"+", "-", "*", "/", "//", "%", "cdiv", "neg", "min", "max", "abs", "cast", "exp2", "log2", "tanh", "where",
         "==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "&", "|", "^", "~", "ifexp"}  # fmt: skip
-MOST = 31  # values that travel; a slot has their words and the unit's number
+MOST = 23  # values that travel; four slots of them and the unit's number fit into what resources.RESERVED keeps
 DIVISION, LOAD = 10, 10  # instructions, about; what counts is that they are many
 
 
@@ -70,7 +70,7 @@ def tile_loops(body: tuple[Stmt, ...]) -> list[For]:
 
 def travelling(checked: Checked, roles: list[Role]) -> Travel:
     """The values that travel to these roles, each with one loop over the units at the top of its body."""
-    numbering = _Numbering(checked)
+    numbering = Numbering(checked)
     facts = {role.name: analyse(checked, role) for role in roles}
     for role in roles:
         numbering.role(role, facts[role.name])
@@ -102,7 +102,9 @@ def cost(table: Mapping[int, Value], number: int, free: set[int]) -> int:
     return add(number)
 
 
-class _Numbering:
+class Numbering:
+    """Numbers the scalars of roles, one after the other."""
+
     def __init__(self, checked: Checked):
         self.checked = checked
         self.table: dict[int, Value] = {}

@@ -181,7 +181,9 @@ class Views:
             raise unsupported("a gather from shared memory", expr.span, "load the view")
         tensor = self.kernel.tensors[expr.value.id]
         indices = [text(i) for i in expr.indices]  # type: ignore[arg-type]
-        return f"({self.kernel.inside(tensor.name, indices)} ? {self.kernel.tensor_read(tensor.name, self.kernel.index(tensor.name, indices))} : {self.zero(tensor.name)})"
+        uniform = [isinstance(self.kernel.checked.type_of(i), Scalar) for i in expr.indices]  # type: ignore[arg-type]
+        read = self.kernel.tensor_read(tensor.name, self.kernel.index(tensor.name, indices, uniform))
+        return f"({self.kernel.inside(tensor.name, indices)} ? {read} : {self.zero(tensor.name)})"
 
     def zero(self, tensor: str) -> str:
         return "0.f" if self.kernel.tensors[tensor].dtype.is_float else "0"

@@ -22,6 +22,7 @@ from cuir.lowering.sass import count_exponentials
 from cuir.parser import parse
 from tests.lowering.conftest import GOOD, kernel
 from tests.lowering.test_kernel import HARD, KERNELS, with_names
+from tests.lowering.test_tile_queue import QUEUES
 from tests.strategies.typed import Case, kernels
 
 NVCC = shutil.which("nvcc")
@@ -208,6 +209,7 @@ def test_the_corpus_random_kernels_and_hard_names_compile(tmp_path: Path) -> Non
     """What nvcc says when it makes PTX; without ptxas, which the test of the expert kernel runs."""
     sources = [lower(checked).source for _, checked in KERNELS]
     sources += [lower(check(parse(case.text))).source for case in some_random_kernels()]
+    sources += [lower(checked).source for checked in QUEUES]
     sources.append(lower(kernel(with_names([n for n in HARD if n != "INFINITY"]))).source)
     path = tmp_path / "all.cu"
     path.write_text(one_file(sources), encoding="utf-8")

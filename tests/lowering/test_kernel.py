@@ -159,6 +159,16 @@ def test_an_index_that_is_a_choice_keeps_its_parentheses() -> None:
     assert read and re.search(r"Z_stride0 \+ \(", read[1]) and not re.search(r"Z_stride0 \+ [^(]*\?", read[1])
 
 
+def test_a_scalar_index_beside_tiles_needs_no_sign() -> None:
+    found = text("store(Z[n, cols(64)], full(f32, [1, 64], scale))")
+    assert "uint32_t(n) * Z_stride0 + " in found and "unsigned(n) < unsigned(M)" in found
+
+
+def test_one_over_x_is_one_instruction() -> None:
+    found = text("store(Y[rows(64)], 1.0 / (scale + cast(rows(64), f32)))\nstore(Y[rows(64)], scale / cast(rows(64), f32))")
+    assert found.count("= cuir::reciprocal(") == 1 and found.count("= __fdividef(") == 1
+
+
 def test_one_row_and_one_column_have_number_0() -> None:
     found = text("x = full(i32, [64, 8], 5) + rows(1) + cols(1)\nstore(Z[rows(64), cols(8)], cast(x, f32))")
     body = found.split("// 8:")[1].split("// 9:")[0].split("\n", 1)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...nodes import Call, Expr, Literal, Subscript
-from ...types import GlobalView, SharedView, TileType
+from ...types import GlobalView, Scalar, SharedView, TileType
 from ..layouts import shape_of
 from ..registry import emits
 from ..tiles import At
@@ -178,6 +178,7 @@ def _store_global(role: RoleEmitter, place: Expr, tile: Expr, mask: Expr | None,
     packed = role.tiles.storage_of(t).kind == "packed"
 
     def body(at: At) -> str:
+        uniform: list[bool] = []
         if box is not None:
             row = role.tiles.row_text(frag, at.r) if shape in ("rows", "full") else "0"
             col = f"(col + {at.col})" if shape in ("cols", "full") else "0"
@@ -185,6 +186,7 @@ def _store_global(role: RoleEmitter, place: Expr, tile: Expr, mask: Expr | None,
         else:
             assert isinstance(place, Subscript)
             indices = [role.tiles.element(i, at, shape) for i in place.indices]  # type: ignore[arg-type]
+            uniform = [isinstance(kernel.checked.type_of(i), Scalar) for i in place.indices]  # type: ignore[arg-type]
         index = {"full": at.i, "rows": at.r, "cols": at.c, "one": "0"}[shape]
         if value is None:
             read = strip(role.tiles.element(tile, at, shape))
@@ -194,7 +196,7 @@ def _store_global(role: RoleEmitter, place: Expr, tile: Expr, mask: Expr | None,
             read = f"{MEMORY[dtype]}({read})"
         test = _owner(role, shape, mask, at)
         inside = f"if ({kernel.inside(name, indices)}) "
-        where = f"{identifier(name)}[{kernel.index(name, indices)}]"
+        where = f"{identifier(name)}[{kernel.index(name, indices, uniform)}]"
         return f"{test}{inside}" + (f"atomicAdd(&{where}, {read});" if adds else f"{where} = {read};")
 
     role.tiles.loop(shape, frag, body)

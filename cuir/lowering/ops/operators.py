@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...nodes import Literal
 from ...types import BOOL
 from ..registry import emits
 from ..values import Operation, strip
@@ -29,7 +30,9 @@ def multiply(cx: Operation, x: str, y: str) -> str:
 
 @emits("/", "value")
 def divide(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"__fdividef({x}, {y})")  # 2 units in the last place; the exact division is a call, which would serialise products
+    # 2 units in the last place; the exact division is a call, which would serialise products
+    one = isinstance(cx.args[0], Literal) and cx.args[0].value == 1
+    return cx.rounded(f"cuir::reciprocal({y})" if one else f"__fdividef({x}, {y})")
 
 
 @emits("//", "value")

@@ -1,0 +1,155 @@
+"""The text of loops over units of work: who hands the units out, what travels with them, where a plain loop stays."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cuir.check import check
+from cuir.checked import Checked
+from cuir.lowering import lower
+from cuir.parser import parse
+from cuir.resources import RESERVED
+from tests.lowering.test_kernel import KERNELS
+
+HEAD = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f16, M, 64], I: Global[i32, M], J: Global[i32, M], F: Global[f32, M], n: i32, scale: f32, *, DYNAMIC: const = True):
+    s = shared(f16, [64, 64])
+    full, empty = mbarrier(1), mbarrier(1)
+    work = tiles(n, dynamic=DYNAMIC)
+"""
+LOAD = """\
+    with role("load", warps=1):
+        u = 0
+        for t in work:
+            line = t // n
+            empty.wait(u % 2 ^ 1)
+            full.expect(nbytes(s))
+            copy_async(X[line * 64 : line * 64 + 64, :], s, full)
+            u += 1
+"""
+COMPUTE = """\
+    with role("compute", warpgroups=1):
+        v = 0
+        for t in work:
+            place = t // n
+            odd = place % 7 > 2
+            weight = cast(t, f32) / scale
+            first = J[t % 5]
+            if odd:
+                place = place + first
+            full.wait(v % 2)
+            a = mma_async(s, s)
+            mma_wait(a)
+            empty.arrive()
+            v += 1
+            store(I[place], first)
+            store(F[place], weight)
+            store(X[place * 64 + rows(64), cols(64)], cast(a, f16))
+"""
+ALL = '    with role("all", warps=4):\n        for t in work:\n            store(I[t // n], t)\n'
+QUEUES: list[Checked] = [
+    check(parse(HEAD + body, "k.cuir"), consts={"DYNAMIC": dynamic}) for body in (LOAD + COMPUTE, ALL) for dynamic in (True, False)
+]
+
+
+def text(body: str, dynamic: bool = True, head: str = HEAD) -> str:
+    return lower(check(parse(head + body, "k.cuir"), consts={"DYNAMIC": dynamic})).source
+
+
+def part(source: str, name: str) -> str:
+    """The text of a role, or of the warp that hands out, without comments."""
+    return re.sub(r"// .*", "", source.split(f"// ---- {name}")[1].split("// ----")[0])
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_spare_warp_decodes_and_the_roles_read(dynamic: bool) -> None:
+    source = text(LOAD + COMPUTE, dynamic)
+    hands, load, compute = (part(source, p) for p in ("a spare warp", "role load", "role compute"))
+    assert len(re.findall(r"unsigned\(t__\d+\) / unsigned\(n\)", hands)) == 1 or hands.count("floordiv(t__") == 1
+    for role in (load, compute):
+        assert not re.search(r"floordiv|floormod|unsigned\(t\)|quotient|J\[", role.split("for (int t")[1])
+    word = re.search(r"line = (unit__\d+)\[(\d)\];", load)
+    assert word and re.search(rf"place = unit__\d+\[{word[2]}\];", compute)  # one value under two names
+    assert ("atomicInc(counter" in hands) == dynamic == ("unsigned* __restrict__ counter" in source)
+    assert ("+ int(gridDim.x))" in hands) != dynamic
+    assert "atomicInc" not in load + compute
+
+
+def test_values_of_each_dtype_keep_their_bits() -> None:
+    source = text(LOAD + COMPUTE)
+    hands, compute = part(source, "a spare warp"), part(source, "role compute")
+    assert re.search(r"\] = __float_as_int\(weight__\d+\);", hands) and re.search(r"weight = __int_as_float\(unit__\d+\[\d\]\);", compute)
+    assert re.search(r"bool odd = unit__\d+\[\d\] != 0;", compute) and re.search(r"const bool odd__\d+ = ", hands)
+
+
+def test_a_name_bound_again_is_a_variable() -> None:
+    compute = part(text(LOAD + COMPUTE), "role compute")
+    assert re.search(r"\bint place = unit__\d+\[\d\];", compute) and re.search(r"\n\s+place = place \+ first;", compute)
+    assert not re.search(r"const int place\b", compute)
+
+
+def test_only_what_branches_follow_from_is_made_uniform_and_only_by_whole_warps() -> None:
+    source = text(LOAD + COMPUTE)
+    made = re.findall(r"(unit__\d+\[\d\]) = __shfl_sync", source.split("uniform")[0] + part(source, "role compute"))
+    odd = re.search(r"bool odd = (unit__\d+\[\d\]) != 0", source)
+    assert odd and made == [odd[1]]
+    assert "__shfl_sync" not in part(source, "role load") and "take_single" in part(source, "role load")
+
+
+def test_nothing_is_worked_out_for_the_unit_after_the_last() -> None:
+    hands = part(text(LOAD + COMPUTE), "a spare warp")
+    inside = hands[hands.index("if (t__") : hands.index(".post(")]
+    assert inside.count("tile_count") == 1 and "J[" in inside and "J[" not in hands.replace(inside, "")
+    assert re.search(r"\.post\(unit__\d+\);\s+if \(t__\d+ >= tile_count\) break;\s+queue__\d+\.reserve\(\);", hands)
+
+
+def test_static_units_without_a_division_are_counted_by_each_worker() -> None:
+    body = (
+        LOAD.replace("t // n", "t * 3 + 1")
+        + COMPUTE.split("            odd")[0].replace("t // n", "t * 3 + 1")
+        + "            store(I[place], v)\n"
+    )
+    assert "TileQueue" not in text(body, False) and "t += int(gridDim.x)" in text(body, False)
+    assert "TileQueue" in text(body, True)
+
+
+def test_without_a_spare_warp_a_role_s_warp_hands_out_dynamic_units() -> None:
+    source = text(ALL)
+    role = part(source, "role all")
+    assert "a spare warp" not in source and "if (warpgroup == 0 && warp == 0 && lane == 0)" in role and "atomicInc(counter" in role
+    assert "TileQueue" not in text(ALL, False)
+
+
+def test_a_cluster_counts_for_itself() -> None:
+    head = HEAD.replace('arch="sm_90a"', 'arch="sm_90a", cluster=2')
+    for dynamic in (True, False):
+        source = text(LOAD + COMPUTE, dynamic, head)
+        assert "TileQueue" not in source and "t += int(gridDim.x) / 2" in source
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_the_choice_is_told_and_the_memory_counted(dynamic: bool) -> None:
+    checked = check(parse(HEAD + LOAD + COMPUTE), consts={"DYNAMIC": dynamic})
+    cuda = lower(checked)
+    assert any("a spare warp works out" in c and "line, " in c and c.startswith("line 5") for c in cuda.choices)
+    offset, slots, words = (int(x) for x in re.search(r"Slots<(\d+), (\d+)>\*>\(smem \+ (\d+)\)", cuda.source).group(3, 1, 2))  # type: ignore[union-attr]
+    assert offset % 16 == 0 and words % 4 == 0 and cuda.shared_bytes == offset + slots * (16 + 4 * words)
+
+
+def test_the_queue_fits_into_what_is_kept_for_it() -> None:
+    """The checker has refused what leaves no room for the most that a slot may hold."""
+    lines = "".join(f"            a{i} = t // {2 * i + 3}\n            store(I[{i}], a{i})\n" for i in range(40))
+    cuda = lower(check(parse(HEAD + f'    with role("one", warps=1):\n        for t in work:\n{lines}'), consts={"DYNAMIC": False}))
+    barriers = 16
+    assert "unit__" in cuda.source and cuda.shared_bytes - cuda.checked.shared_bytes - barriers <= RESERVED
+
+
+def test_the_expert_kernel_divides_in_one_warp() -> None:
+    (checked,) = [k for name, k in KERNELS if name == "flash_fwd_sm90.flash_fwd"]
+    source = lower(checked).source
+    for name in ("load_k", "load_v", "compute"):
+        assert not re.search(r"/ unsigned|% unsigned|quotient|inverse", part(source, f"role {name}"))
+    assert "/ unsigned(H)" in part(source, "a spare warp")
