@@ -61,7 +61,7 @@ def build(variant: str, config: str, dtype: str = "f16") -> tuple[CompiledKernel
 
     transferred = program(variant)
     masked = transferred.spec.mask_mod is not None
-    consts: dict[str, Const] = {"T": F16 if dtype == "f16" else BF16, **CONFIGS[config], "DYNAMIC": masked, "L2": 33554432 if masked else 1}
+    consts: dict[str, Const] = {"T": F16 if dtype == "f16" else BF16, **CONFIGS[config], "DYNAMIC": masked}
     return compile(transferred.program, consts=consts), transferred
 
 

@@ -37,7 +37,15 @@ def measure(variant: str, heads: int, rounds: int, tiles: dict[str, int]) -> Row
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, heads, LENGTH, DIM, generator=generator).to(torch.float16) for _ in range(3))
     out, lse = torch.empty_like(q), torch.empty(1, heads, LENGTH)
-    arguments = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse, "scale": DIM**-0.5, **transferred.arguments(lengths_of(q, k))}
+    arguments = {
+        "Q": q,
+        "K": k,
+        "V": v,
+        "O": out,
+        "LSE": lse,
+        "scale": DIM**-0.5,
+        **transferred.arguments(lengths_of(q, k), consts=checked.consts),
+    }
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     reports = [cuir.run(checked, arguments) for _ in range(rounds)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from .arguments import captured_arguments
 from .blocks import blocks
-from .splice import SPLICE_POINTS, STANDARD, TransferResult, captured_arguments, transfer
+from .lists import Lists
+from .names import SPLICE_POINTS, STANDARD
+from .splice import TransferResult, transfer
 from .trace import Parameter, Traced, trace
 
-__all__ = ["SPLICE_POINTS", "STANDARD", "Parameter", "Traced", "TransferResult", "blocks", "captured_arguments", "trace", "transfer"]
+__all__ = [
+    "SPLICE_POINTS",
+    "STANDARD",
+    "Lists",
+    "Parameter",
+    "Traced",
+    "TransferResult",
+    "blocks",
+    "captured_arguments",
+    "trace",
+    "transfer",
+]

@@ -13,6 +13,7 @@ from ..nodes import Binary, Call, Expr, Literal, Name, Subscript
 from ..printer import show
 from ..walk import names_read, walk
 from .predicate import Bound, Linear, Term, Uniform, normal
+from .tiles import Work
 
 _Q0 = Binary("*", Name("m"), Name("BM"))  # the first query of the tile; its last is m * BM + BM - 1
 _BM = Name("BM")
@@ -192,18 +193,30 @@ def _condition(term: Term) -> str:
 # ---- the functions
 @dataclass(frozen=True)
 class Blocks:
-    """CuIR text of kv_count, kv_block and their helpers. `shrinking`: later tiles have fewer blocks. `helpers`: names of further functions."""
+    """CuIR text of kv_count, kv_block and their helpers. `work`: of the tiles, from the first on. `helpers`: names of further functions."""
 
     text: str
     helpers: tuple[str, ...]
-    shrinking: bool
+    work: Work
     notes: tuple[str, ...]
 
 
-def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -> Blocks:
-    """The functions for a predicate of b, h, q, k (None: every pair is kept). `fresh` gives free names to helpers."""
+def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -> Blocks | None:
+    """The functions for a predicate of b, h, q, k (None: every pair is kept). `fresh` gives free names to helpers.
+
+    None if the predicate is not made of bounds that are linear in q and k: then its blocks have no closed form (lists.py).
+    """
     mask = Literal(True) if keep is None else keep
     kept, dropped = normal(mask, True), normal(mask, False)
+    if not kept.terms:
+        return Blocks(
+            "@func\ndef kv_count(b, h, m):                   # no pair is kept\n    return 0, 0\n\n@func\ndef kv_block(b, h, m, i):\n    return i\n",
+            (),
+            "growing",
+            (),
+        )
+    if not kept.exact or not dropped.exact:
+        return None
     need, drop = touched(kept.terms), touched(dropped.terms)
     notes = []
     divisors = {
@@ -213,30 +226,33 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     }
     if divisors:
         notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
-    if not kept.exact or not dropped.exact:
-        if need.everything:
-            notes.append("the mask has no bounds that are linear in q and k: every block is visited, all with the mask (correct, slow)")
-        else:
-            notes.append(
-                "part of the mask is not linear in q and k: blocks are left out by its linear bounds only, and masked where the rest may drop a pair"
-            )
-    if not kept.terms:
-        return Blocks(
-            "@func\ndef kv_count(b, h, m):                   # no pair is kept\n    return 0, 0\n\n@func\ndef kv_block(b, h, m, i):\n    return i\n",
-            (),
-            False,
-            (),
-        )
     if need.everything:
         need = Touched(everything=True)
+    work: Work = (
+        "even" if _even(need) else "falling" if need.suffix is not None and need.prefix is None and need.middle is None else "growing"
+    )
     one_end = need.everything or (need.prefix is not None and need.middle is None and need.suffix is None)
     if one_end and (drop.everything or (drop.prefix is None and drop.middle is None)):
-        return Blocks(_from_first(need, drop), (), False, tuple(notes))
+        return Blocks(_from_first(need, drop), (), work, tuple(notes))
     if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
         helper = fresh("spans")
-        return Blocks(_one_run(need, drop, helper), (helper,), need.suffix is not None, tuple(notes))
+        return Blocks(_one_run(need, drop, helper), (helper,), work, tuple(notes))
     helpers = fresh("rank"), fresh("spans")
-    return Blocks(_general(need, drop, helpers[1], helpers[0]), helpers, False, tuple(notes))
+    return Blocks(_general(need, drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
+
+
+def _even(need: Touched) -> bool:
+    """Every tile visits as many blocks as any other, but for the ends of the keys: nothing bounds them, or both ends of a run move alike with the queries."""
+    still = [(v, _ZERO) for v in (need.prefix, need.suffix) if v is not None]
+    for start, end in [*still, *([need.middle] if need.middle else [])]:
+        if not isinstance(start, Linear) or not isinstance(end, Linear) or _moving(start) != _moving(end):
+            return False
+    return need.everything or bool(still or need.middle)
+
+
+def _moving(v: Linear) -> dict[Expr, int]:
+    """What changes from tile to tile."""
+    return {t: c for t, c in v.terms if "m" in names_read(t)}
 
 
 def _over(v: Value, up: bool, clip: bool = True) -> str:

@@ -1,57 +1,45 @@
 """Transfer: an expert kernel and a specification -> the kernel of that variant, by replacing splice points and nothing else.
 
-Owns which definitions are replaced and how they are named. Does not own tracing (trace.py) nor the blocks of a mask (blocks.py).
+Owns which definitions are replaced. Does not own tracing (trace.py), the blocks of a mask (blocks.py, lists.py), the order of tiles (tiles.py), nor the
+values of parameters (arguments.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..checked import Const
 from ..diagnostics import CuirError
 from ..nodes import (
-    Assign,
-    AugAssign,
-    Binary,
-    Call,
     Comments,
     Constant,
     ConstType,
     Definition,
-    For,
     Func,
     GlobalType,
     Kernel,
     Literal,
-    Name,
     Param,
     Program,
-    Return,
     ScalarType,
-    Tuple,
-    With,
 )  # fmt: skip
-from ..ops import TABLE
 from ..parser import parse
 from ..printer import show
 from ..spec import Lengths, Specification
-from ..types import DTYPES
-from ..walk import assigned, names_read, walk
-from .blocks import Blocks, blocks
+from ..walk import assigned, names_read
+from .arguments import Cache, sources_of, tile_sizes
+from .blocks import blocks
+from .lists import Lists, lists_for
+from .names import SPLICE_POINTS, STANDARD, names_of, reserved
 from .proxy import CONSTANTS
+from .tiles import made_here, tile_for
 from .trace import Parameter, Traced, Value, trace
 
-SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
-STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
 _NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
-_LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
-           "one", "two", "masked", "r", "spans", "rank"}  # fmt: skip
-_WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and", "or", "not", "True", "False", "func", "kernel", "range", "inf", "bar", "import", "lambda",
-          "class", "while", "pass", "is", "None"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,6 +47,7 @@ class TransferResult:
     """`program`: the variant, its spans in `text` (canonical); `diff`: unified, against the origin's canonical text, empty if nothing changed.
 
     `parameters`: values of the kernel's new parameters, those that follow the problem's lengths left out (see `arguments`).
+    `lists`: the block lists among the parameters, None where the blocks of the mask have a closed form.
     """
 
     program: Program
@@ -69,38 +58,61 @@ class TransferResult:
     replaced: tuple[str, ...]
     notes: tuple[str, ...]
     spec: Specification = field(repr=False)
+    lists: Lists | None = None
+    _kept: Cache = field(default_factory=Cache, repr=False, compare=False)
 
     @property
     def parameters(self) -> dict[str, Value]:
         return {p.name: p.argument(self.spec, _NO_LENGTHS) for p in self.captured if p.value is not None}
 
-    def arguments(self, lengths: Lengths, device: torch.device | str = "cpu") -> dict[str, Value]:
-        """What a launch passes for the new parameters, for a problem of these lengths."""
-        return {p.name: p.argument(self.spec, lengths, device) for p in self.captured}
+    def arguments(
+        self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None
+    ) -> dict[str, Value]:
+        """What a launch passes for the new parameters, for a problem of these lengths.
+
+        consts: those that the kernel is compiled with, as block lists depend on BM and BN; defaults of the program need not be given. What depends on
+        the lengths is made on the device and kept: the next call for the same data gives the same tensors. Raises CuirError X133 if BM or BN is not known.
+        """
+        sizes = tile_sizes(self.program.kernels()[self.kernel], consts) if self.lists is not None else (1, 1)
+        sources = sources_of(self.captured, self.spec, lengths)
+
+        def make() -> dict[str, Value]:
+            values = {p.name: p.on(sources[p.name], device) for p in self.captured}
+            return values if self.lists is None else values | self.lists.values(values, lengths, *sizes, device)
+
+        return dict(self._kept.get((lengths, *sizes, str(torch.device(device))), sources, make))
 
 
 _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 
 def transfer(origin: Program, spec: Specification, kernel: str | None = None) -> TransferResult:
-    """Replaces `score`, `keep`, `kv_count`, `kv_block` and, where other tiles are the longest, `tile`.
+    """Replaces `score`, `keep`, `kv_count`, `kv_block` and, where another order of tiles is better, `tile`.
 
     Raises CuirError: X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
     name that splice points use, N109/N110 which kernel.
     """
     target = _kernel(origin, kernel)
     _require(origin, target)
-    traced = trace(spec, names_of(origin) | reserved())
-    own = _reachable(origin, without=set(SPLICE_POINTS) | {"tile"})  # what stays: helpers of the old splice points go
+    tile = origin.funcs().get("tile")
+    taken = names_of(_rest(origin, target, {*SPLICE_POINTS, *(["tile"] if tile is not None and made_here(tile) else [])}))
+    traced = trace(spec, taken | reserved())
 
     def fresh(name: str) -> str:
-        while name in own or name in {p.name for p in traced.parameters}:
+        while name in taken or name in {p.name for p in traced.parameters}:
             name += "_"
         return name
 
     made = blocks(traced.keep, fresh)
-    new = _functions(origin, traced, made)
-    program = _spliced(origin, target, new, traced)
+    lists = lists_for(traced.keep, fresh) if made is None and traced.keep is not None else None
+    new = _functions(traced, made.text if made is not None else lists.text() if lists is not None else "")
+    if tile is not None:
+        new["tile"] = tile_for(made.work if made is not None else "listed", target, tile, lists.order if lists is not None else "")
+    added = tuple(_parameter(p) for p in traced.parameters)
+    if lists is not None:
+        lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
+        added += lists.parameters()
+    program = _spliced(origin, target, new, added)
     before, after = show(origin), show(program)
     program = parse(after, f"{spec.name}.cuir")
     diff = "\n".join(
@@ -110,57 +122,14 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
     )
     old = origin.funcs()
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
-    notes = (*traced.notes, *made.notes)
-    return TransferResult(program, after, diff, target.name, traced.parameters, replaced, notes, spec)
+    notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)))
+    return TransferResult(program, after, diff, target.name, traced.parameters, replaced, notes, spec, lists)
 
 
-def captured_arguments(
-    program: Program, kernel: Kernel, spec: Specification, lengths: Lengths, device: torch.device | str = "cpu"
-) -> dict[str, Value]:
-    """Values for the parameters of a transferred kernel beyond the standard ones, by retracing the specification.
-
-    A parameter of a program from elsewhere is found by its name among what the specification captures. Raises CuirError X132 for one that is not there.
-    """
-    extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in STANDARD]
-    if not extra:
-        return {}
-    known: dict[str, Parameter] = {}
-    with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
-        known = {p.name: p for p in trace(spec, (names_of(program) | reserved()) - {p.name for p in extra}).parameters}
-    given = spec.values(lengths)
-    values: dict[str, Value] = {}
-    for p in extra:
-        if p.name not in known and p.name not in given:
-            raise CuirError.of("X132", f"`{kernel.name}` takes `{p.name}`, for which the specification `{spec.name}` has no value", p.span,
-                               f"it captures: {', '.join({**known, **given}) or 'nothing'}")  # fmt: skip
-        value = known[p.name].argument(spec, lengths, device) if p.name in known else given[p.name]
-        values[p.name] = value.to(device) if isinstance(value, torch.Tensor) else value
-    return values
-
-
-def reserved() -> set[str]:
-    """Names that a captured value may not have in a kernel."""
-    return _LOCALS | _WORDS | {op.written for op in TABLE.values()} | set(DTYPES) | set(CONSTANTS)
-
-
-def names_of(program: Program) -> set[str]:
-    """Every name that a program defines, binds or reads."""
-    found: set[str] = set()
-    for item in program.items:
-        for node in walk(item):
-            if isinstance(node, Name):
-                found.add(node.id)
-            elif isinstance(node, Func):
-                found.update((node.name, *node.params))
-            elif isinstance(node, Assign):
-                found.update(node.targets)
-            elif isinstance(node, (For, AugAssign)):
-                found.add(node.target)
-            elif isinstance(node, (Constant, Kernel, Param, With)):
-                found.add(node.name or "_")
-            elif isinstance(node, GlobalType):
-                found.update(d for d in node.dims if isinstance(d, str))
-    return found
+_LISTED = (
+    "the mask is not linear in q and k: which blocks a tile visits stands in lists, made from the mask on the device for each problem and tile size; "
+    "blocks without a kept pair are not visited, blocks of kept pairs are not masked"
+)
 
 
 def _kernel(origin: Program, name: str | None) -> Kernel:
@@ -195,7 +164,7 @@ def _require(origin: Program, kernel: Kernel) -> None:
         )
 
 
-def _functions(origin: Program, traced: Traced, made: Blocks) -> dict[str, Func]:
+def _functions(traced: Traced, blocks_text: str) -> dict[str, Func]:
     """The new functions by name, in the order they are to stand in."""
     score, keep = show(traced.score), "True" if traced.keep is None else show(traced.keep)
     text = f"""\
@@ -207,30 +176,12 @@ def score(S, b, h, q, k):                # -> scores and the factor (> 0) that m
 def keep(b, h, q, k):                    # may query q attend to key k? (k < N is the kernel's business)
     return {keep}
 
-{made.text}"""
-    new = parse(text, "splice points").funcs()
-    tile = origin.funcs().get("tile")
-    if made.shrinking and tile is not None:
-        turned = _reversed(tile)
-        new |= {"tile": turned} if turned is not None else {}
-    return new
+{blocks_text}"""
+    return parse(text, "splice points").funcs()
 
 
-def _reversed(tile: Func) -> Func | None:
-    """The tile function with the first query tiles first, if it is written as `..., cdiv(M, BM) - 1 - x`."""
-    last = tile.body[-1]
-    if not isinstance(last, Return) or not isinstance(last.value, Tuple) or len(last.value.items) != 3:
-        return None
-    m = last.value.items[2]
-    descending = Binary("-", Call(Name("cdiv"), (Name("M"), Name("BM"))), Literal(1))
-    if not isinstance(m, Binary) or m.op != "-" or m.left != descending:
-        return None
-    value = replace(last.value, items=(*last.value.items[:2], m.right))
-    return replace(tile, body=(*tile.body[:-1], replace(last, value=value)))
-
-
-def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], traced: Traced) -> Program:
-    old = origin.funcs()
+def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tuple[Param, ...]) -> Program:
+    """The origin with the new functions in the places of the old ones, helpers before kv_count."""
     helpers = [name for name in new if name not in SPLICE_POINTS and name != "tile"]
     items: list[Definition] = []
     for item in origin.items:
@@ -238,18 +189,26 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], traced: T
             if item.name == "kv_count":
                 items += [new[name] for name in helpers]
             items.append(item if item == new[item.name] else _dressed(new[item.name], item))
-        elif item is target:
-            items.append(_with_parameters(target, traced.parameters))
         elif not (isinstance(item, Func) and item.name in helpers):
             items.append(item)
-    program = Program(tuple(items), tail=origin.tail)
-    alive = _reachable(program)
-    was_alive = _reachable(origin)
-    items = [i for i in items if not (isinstance(i, Func) and i.name not in alive and i.name in was_alive and i.name in old)]
+    items = _alive(items, origin)
     read = {name for i in items for name in _free(i)}
     missing = [Constant(n, Literal(v)) for n, v in CONSTANTS.items() if n in read and n not in origin.constants()]
-    items = [*missing, *(_without_dead(i, origin, read) if isinstance(i, Kernel) and i.name == target.name else i for i in items)]
-    return Program(tuple(items), tail=origin.tail)
+    kernel = _with_parameters(_without_dead(target, origin, read - {p.name for p in added}), added)
+    return Program((*missing, *(kernel if i is target else i for i in items)), tail=origin.tail)
+
+
+def _rest(origin: Program, target: Kernel, gone: set[str]) -> Program:
+    """What stays of a program without the functions `gone`: without helpers and parameters that only they use."""
+    items = _alive([i for i in origin.items if not (isinstance(i, Func) and i.name in gone)], origin)
+    kernel = _without_dead(target, origin, {name for i in items for name in _free(i)} | set(_NEEDED))
+    return Program(tuple(kernel if i is target else i for i in items))
+
+
+def _alive(items: list[Definition], origin: Program) -> list[Definition]:
+    """Without functions that the origin's kernels used and these do not."""
+    dead = _reachable(origin) - _reachable(Program(tuple(items)))
+    return [i for i in items if not (isinstance(i, Func) and i.name in dead)]
 
 
 def _dressed(func: Func, old: Func) -> Func:
@@ -257,14 +216,14 @@ def _dressed(func: Func, old: Func) -> Func:
     return replace(func, comments=Comments(old.comments.lead, func.comments.trail or old.comments.trail))
 
 
-def _reachable(program: Program, without: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
-    """Names read from the kernels on, through functions (those in `without` are not entered)."""
+def _reachable(program: Program) -> set[str]:
+    """Names read from the kernels on, through functions."""
     funcs = program.funcs()
     found: set[str] = set()
     todo = [name for k in program.kernels().values() for name in names_read(k)]
     while todo:
         name = todo.pop()
-        if name in found or name in without:
+        if name in found:
             continue
         found.add(name)
         if name in funcs:
@@ -279,12 +238,13 @@ def _free(item: Definition) -> set[str]:
     return names_read(item)
 
 
-def _with_parameters(kernel: Kernel, parameters: tuple[Parameter, ...]) -> Kernel:
-    """Captured values behind the last run-time parameter."""
-    new = tuple(
-        Param(p.name, GlobalType(p.dtype.name, tuple(f"{p.name}_d{i}" for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name))
-        for p in parameters
-    )
+def _parameter(p: Parameter) -> Param:
+    """A captured value as the kernel declares it."""
+    return Param(p.name, GlobalType(p.dtype.name, tuple(f"{p.name}_d{i}" for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name))
+
+
+def _with_parameters(kernel: Kernel, new: tuple[Param, ...]) -> Kernel:
+    """With more values behind the last run-time parameter."""
     first_const = next((i for i, p in enumerate(kernel.params) if isinstance(p.type, ConstType)), len(kernel.params))
     return replace(kernel, params=(*kernel.params[:first_const], *new, *kernel.params[first_const:]))
 
@@ -300,4 +260,4 @@ def _without_dead(kernel: Kernel, origin: Program, read: set[str]) -> Kernel:
     return replace(kernel, params=tuple(p for p in kernel.params if not dead(p)))
 
 
-__all__ = ["SPLICE_POINTS", "STANDARD", "TransferResult", "captured_arguments", "names_of", "transfer"]
+__all__ = ["TransferResult", "transfer"]

@@ -47,7 +47,10 @@ class Parameter:
 
     def argument(self, spec: Specification, lengths: Lengths, device: torch.device | str = "cpu") -> Value:
         """What a launch passes for it."""
-        value = self.value if self.value is not None else spec.values(lengths)[self.key or self.name]
+        return self.on(self.value if self.value is not None else spec.values(lengths)[self.key or self.name], device)
+
+    def on(self, value: Value, device: torch.device | str) -> Value:
+        """A value of it as a launch on this device passes it."""
         if isinstance(value, torch.Tensor):
             return value.to(device=device, dtype=torch.float32 if self.dtype == F32 else torch.int32).contiguous()
         return value

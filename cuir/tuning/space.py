@@ -67,6 +67,15 @@ class Space:
                     "N111", f"`{found.name}` has no const parameter `{parameter}`, which its space of candidates names", found.span
                 )
 
+    def within(self, program: Program, kernel: str | None) -> Space:
+        """Without the parameters that a variant of the kernel no longer has: the order of its tiles may need none."""
+        from ..check import pick_kernel
+
+        known = {p.name for p in pick_kernel(program, kernel).params}
+        axes = [{p: values for p, values in axis.items() if p in known} for axis in self.axes]
+        starts = [{p: value for p, value in start.items() if p in known} for start in self.starts]
+        return Space(tuple(axis for axis in axes if axis), tuple(starts), self.computes)
+
     def narrowed(self, fixed: Mapping[str, Const]) -> Space:
         """Without the parameters that are given, and with the starts that agree with them."""
         axes = [{p: values for p, values in axis.items() if p not in fixed} for axis in self.axes]

@@ -15,7 +15,7 @@ from ..diagnostics import CuirError, Sink
 from ..nodes import Call, Func, Kernel, Name, Program, Return
 from ..source import Span
 from ..spec import Lengths, Specification
-from ..transfer.splice import SPLICE_POINTS, captured_arguments
+from ..transfer import SPLICE_POINTS, captured_arguments
 from ..transfer.trace import captured_integers
 from ..walk import walk
 from .evaluate import Evaluator, Value, kernel_names
@@ -85,8 +85,9 @@ def _violations(
 ) -> Iterator[Violation]:
     at = problem.lengths
     dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
-    captured = captured_arguments(program, kernel, spec, at) if spec is not None else {}
-    names = kernel_names(kernel, dims, {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}, {"scale": 0.125, **captured, **changed})
+    consts = {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}
+    captured = captured_arguments(program, kernel, spec, at, consts=consts, changed=changed) if spec is not None else {}
+    names = kernel_names(kernel, dims, consts, {"scale": 0.125, **captured, **changed})
     run = Evaluator(program, names)
     yield from _tile(program, kernel, run, problem)
     for b, h in itertools.product(range(at.B), range(at.H)):

@@ -16,7 +16,7 @@ from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import run
 from ..nodes import Program
 from ..spec import Lengths, Specification
-from ..transfer.splice import captured_arguments
+from ..transfer import captured_arguments
 from .contracts import describe_difference
 from .numeric import with_note
 from .problems import dtype_of, outputs
@@ -87,7 +87,18 @@ def _launch(
         v[b, :, keys, keys - p * dim] = 1.0
     o, lse = outputs(q)
     try:
-        run(checked, {"Q": q, "K": k, "V": v, "O": o, "LSE": lse, "scale": 1.0, **captured_arguments(program, checked.origin, spec, at)})
+        run(
+            checked,
+            {
+                "Q": q,
+                "K": k,
+                "V": v,
+                "O": o,
+                "LSE": lse,
+                "scale": 1.0,
+                **captured_arguments(program, checked.origin, spec, at, consts=checked.consts),
+            },
+        )
     except CuirError as error:
         raise with_note(error, "while the mask was read out with Q = 0 and one-hot V") from error
     return o != 0

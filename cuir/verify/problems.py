@@ -15,7 +15,7 @@ from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import GlobalType, Kernel, Program
 from ..spec import Lengths, Specification
-from ..transfer.splice import captured_arguments
+from ..transfer import captured_arguments
 from ..types import DType
 
 Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero"]
@@ -74,7 +74,7 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case, 
     )
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    return Launch(q, k, v, *outputs(q), dim**-0.5, captured_arguments(program, checked.origin, spec, at))
+    return Launch(q, k, v, *outputs(q), dim**-0.5, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
 
 
 def outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,7 @@ from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import Program
 from ..spec import Lengths, Specification
-from ..transfer.splice import STANDARD
+from ..transfer import STANDARD
 from ..transfer.trace import captured_integers
 from ..types import BF16, F16, I32, DType
 from .contracts import Problem, check_contracts, has_splice_points, problems_for

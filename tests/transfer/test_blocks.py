@@ -144,10 +144,39 @@ def test_as_few_blocks_as_the_mask_needs(name: str, mask_mod: Callable[..., Any]
     assert visited(mask_mod, 128, 128, 16, 16) == expected
 
 
-def test_blocks_of_a_mask_that_is_not_linear_say_so() -> None:
+def test_a_mask_that_is_not_linear_has_no_closed_form() -> None:
     spec = Specification("odd", lambda b, h, q, k: (q * k) % 2 == 0)
-    found = blocks(trace(spec).keep)
-    assert "every block is visited" in found.notes[0]
+    assert blocks(trace(spec).keep) is None
+    result = transfer(origin()[0], spec)
+    assert result.lists is not None and "lists" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("mask_mod", "work"),
+    [
+        (lambda b, h, q, k: k >= 0, "even"),
+        (lambda b, h, q, k: k < 50, "even"),
+        (lambda b, h, q, k: (k <= q) & (q - k < 32), "even"),
+        (lambda b, h, q, k: abs(k - q) < 32, "even"),
+        (lambda b, h, q, k: k <= q, "growing"),
+        (lambda b, h, q, k: (k < 32) | (k <= q), "growing"),
+        (lambda b, h, q, k: (k <= 2 * q) & (k >= q), "growing"),
+        (lambda b, h, q, k: k >= q, "falling"),
+    ],
+)
+def test_how_the_work_of_tiles_changes(mask_mod: Callable[..., Any], work: str) -> None:
+    found = blocks(trace(Specification("mask", mask_mod)).keep)
+    assert found is not None and found.work == work
+
+
+def test_even_tiles_of_a_head_stand_in_a_row() -> None:
+    """So that they share K and V while these are in the cache; a variant of it with other work gets the longest first."""
+    program, _ = origin()
+    result = transfer(program, Specification("full"))
+    assert "tile" in result.replaced and "return head // H, head % H, t % cdiv(M, BM)" in result.text
+    check_contracts(result.program, result.program.kernels()["attention"], result.spec, [Problem(Lengths(2, 3, 1, 50, 50), 8, 8)])
+    again = transfer(result.program, Specification("causal", lambda b, h, q, k: k <= q))
+    assert again.program == transfer(program, again.spec).program
 
 
 def test_tiles_are_turned_round_when_the_first_ones_are_the_longest() -> None:

@@ -1,0 +1,115 @@
+"""Values of the parameters that a variant adds to a kernel: what its specification captures, and its block lists. Owns that they are made once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ..checked import Const
+from ..diagnostics import CuirError
+from ..nodes import ConstType, Kernel, Literal, Program
+from ..spec import Lengths, Specification
+from .lists import Lists, lists_for
+from .names import LISTS, STANDARD, names_of, reserved
+from .trace import Parameter, Traced, Value, trace
+
+_PROBLEMS = 4  # that a cache holds
+
+
+def captured_arguments(
+    program: Program, kernel: Kernel, spec: Specification, lengths: Lengths, device: torch.device | str = "cpu",
+    consts: Mapping[str, Const] | None = None, changed: Mapping[str, int] | None = None,
+) -> dict[str, Value]:  # fmt: skip
+    """Values for the parameters of a transferred kernel beyond the standard ones, by retracing the specification.
+
+    A parameter of a program from elsewhere is found by its name among what the specification captures. consts: of the kernel, for block lists.
+    changed: other values for captured numbers. Raises CuirError X132 for a parameter that is not there, X133 if BM or BN is not known.
+    """
+    extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in STANDARD]
+    if not extra:
+        return {}
+    names = {p.name for p in extra}
+    traced: Traced | None = None
+    with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
+        traced = trace(spec, (names_of(program) | reserved()) - names | set(LISTS))
+    known = {p.name: p for p in traced.parameters} if traced is not None else {}
+    given = spec.values(lengths)
+    values: dict[str, Value] = {n: p.argument(spec, lengths, device) for n, p in known.items() if n in names}
+    values |= {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in given.items() if n in names and n not in known}
+    values |= changed or {}
+    lists = _lists_of(names - set(values), traced)
+    if lists is not None:
+        values |= lists.values(values, lengths, *tile_sizes(kernel, consts), device)
+    for p in extra:
+        if p.name not in values:
+            raise CuirError.of("X132", f"`{kernel.name}` takes `{p.name}`, for which the specification `{spec.name}` has no value", p.span,
+                               f"it captures: {', '.join({**known, **given}) or 'nothing'}")  # fmt: skip
+    return values
+
+
+def _lists_of(names: set[str], traced: Traced | None) -> Lists | None:
+    """The lists that parameters of these names hold, which may end in `_`s, as their own names may be taken."""
+    found = {name.rstrip("_"): name for name in names if name.rstrip("_") in LISTS}
+    if traced is None or traced.keep is None or not {"block_count", "block_list"} <= set(found):
+        return None
+    lists = lists_for(traced.keep, lambda name: found.get(name, name))
+    return lists if "tile_order" in found else replace(lists, order="")
+
+
+def tile_sizes(kernel: Kernel, consts: Mapping[str, Const] | None) -> tuple[int, int]:
+    """BM and BN, the queries of a tile and the keys of a block, of a kernel compiled with `consts`. Raises CuirError X133."""
+    known: dict[str, object] = {p.name: p.default.value for p in kernel.params if isinstance(p.default, Literal)}
+    known.update(consts or {})
+    BM, BN = known.get("BM"), known.get("BN")
+    if not isinstance(BM, int) or not isinstance(BN, int) or min(BM, BN) < 1:
+        raise CuirError.of("X133", f"block lists of `{kernel.name}` depend on BM and BN, found BM = {BM} and BN = {BN}", kernel.span,
+                           "consts={...}: the values that the kernel is compiled with")  # fmt: skip
+    return BM, BN
+
+
+def sources_of(captured: Iterable[Parameter], spec: Specification, lengths: Lengths) -> dict[str, Value]:
+    """What the values of captured parameters are made from, by name: as the specification has it, on any device."""
+    given = spec.values(lengths) if any(p.value is None for p in captured) else {}
+    return {p.name: p.value if p.value is not None else given[p.key or p.name] for p in captured}
+
+
+@dataclass
+class Cache:
+    """Arguments of the last few problems, given again while what they were made from is the same."""
+
+    entries: OrderedDict[Hashable, tuple[dict[str, tuple[Value, int]], dict[str, Value]]] = field(default_factory=OrderedDict)
+
+    def get(self, key: Hashable, sources: Mapping[str, Value], make: Callable[[], dict[str, Value]]) -> dict[str, Value]:
+        """What `make` gives for this key and these sources."""
+        found = self.entries.get(key)
+        if found is not None and all(_same(value, *found[0][name]) for name, value in sources.items()):
+            self.entries.move_to_end(key)
+            return found[1]
+        made = make()
+        self.entries[key] = ({name: (value, _version(value)) for name, value in sources.items()}, made)
+        self.entries.move_to_end(key)
+        while len(self.entries) > _PROBLEMS:
+            self.entries.popitem(last=False)
+        return made
+
+
+def _version(value: Value) -> int:
+    """Grows when a tensor is written to; -1 if that is not counted."""
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return -1 if value.is_inference() else value._version
+
+
+def _same(value: Value, before: Value, version: int) -> bool:
+    if version < 0 or _version(before) != version:
+        return False
+    if isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor):
+        return value is before or (value.device == before.device and value.dtype == before.dtype and torch.equal(value, before))
+    return type(value) is type(before) and bool(value == before)
+
+
+__all__ = ["Cache", "captured_arguments", "sources_of", "tile_sizes"]
