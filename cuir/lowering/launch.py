@@ -96,28 +96,48 @@ class Launcher:
         self.cu, self.compiled, self.device = driver(), compiled, device
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
         self.symbol = identifier(self.cuda.name)
+        self.configs: dict[tuple[int, int], Any] = {}  # of launches in clusters: grid, stream
         with torch.cuda.device(device), self._outside_of_capture():
             self.context = self._ok(self.cu.cuCtxGetCurrent())  # torch's
             self.module = self._ok(self.cu.cuModuleLoadData(compiled.cubin))
             self.function = self._ok(self.cu.cuModuleGetFunction(self.module, self.symbol.encode()))
             limit = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._ok(self.cu.cuFuncSetAttribute(self.function, limit, self.cuda.shared_bytes))
-            resident = self._ok(
-                self.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, self.cuda.threads, self.cuda.shared_bytes)
-            )
+            self.clusters = self._resident()
             self.nothing = self._zeros(256)  # stands for tensors without elements
-        if resident < 1:
+        if self.clusters < 1:
             raise CuirError.of(
                 "L011",
-                "the kernel does not fit on a multiprocessor of this device",
+                "the kernel does not fit on this device",
                 self.checked.origin.span,
-                "use fewer stages, threads or registers",
+                "use fewer stages, threads or registers, or smaller clusters",
             )
-        self.clusters = torch.cuda.get_device_properties(device).multi_processor_count * resident // self.cuda.cluster
         self.counters: dict[int, int] = {}  # stream -> address
         self.free: list[int] = []  # counters not handed out
         self.packed: dict[tuple[Any, ...], Packed] = {}
         self.lock = threading.Lock()
+
+    def _resident(self) -> int:
+        """How many CTAs, or clusters, are on the device at a time. A cluster lies in one group of multiprocessors, so their number alone does not say."""
+        cu, cuda = self.cu, self.cuda
+        if cuda.cluster > 1:
+            return int(self._ok(cu.cuOccupancyMaxActiveClusters(self.function, self._config(cuda.cluster, 0))))
+        each = self._ok(cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, cuda.threads, cuda.shared_bytes))
+        return int(torch.cuda.get_device_properties(self.device).multi_processor_count * each)
+
+    def _config(self, grid: int, stream: int) -> Any:
+        """A launch of `grid` CTAs in clusters, as the driver takes it."""
+        cu, cuda = self.cu, self.cuda
+        if (grid, stream) in self.configs:
+            return self.configs[grid, stream]
+        config, attribute = cu.CUlaunchConfig(), cu.CUlaunchAttribute()
+        config.gridDimX, config.blockDimX = grid, cuda.threads
+        config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
+        config.sharedMemBytes, config.hStream = cuda.shared_bytes, stream
+        attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cuda.cluster, 1, 1
+        config.attrs, config.numAttrs = [attribute], 1
+        return self.configs.setdefault((grid, stream), config)
 
     def _ok(self, result: tuple[Any, ...]) -> Any:
         if int(result[0]) != 0:
@@ -197,15 +217,7 @@ class Launcher:
             if cuda.cluster == 1:
                 (status,) = cu.cuLaunchKernel(self.function, grid, 1, 1, cuda.threads, 1, 1, cuda.shared_bytes, stream, packed.pointers, 0)
             else:
-                config = cu.CUlaunchConfig()
-                config.gridDimX, config.blockDimX = grid, cuda.threads
-                config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
-                config.sharedMemBytes, config.hStream = cuda.shared_bytes, stream
-                attribute = cu.CUlaunchAttribute()
-                attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-                attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cuda.cluster, 1, 1
-                config.attrs, config.numAttrs = [attribute], 1
-                (status,) = cu.cuLaunchKernelEx(config, self.function, packed.pointers, 0)
+                (status,) = cu.cuLaunchKernelEx(self._config(grid, stream), self.function, packed.pointers, 0)
             if status == cu.CUresult.CUDA_ERROR_INVALID_CONTEXT and int(self._ok(cu.cuCtxGetCurrent())) == 0:
                 self._ok(cu.cuCtxSetCurrent(self.context))  # a thread that has not touched the device before
                 continue
