@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..checked import Checked, Role
-from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
+from ..nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Name, Node, Stmt
 from ..types import F32, I32, Scalar, TileType
 from .flat import bodies, called, integer, names, operation, own_expressions, statements
 
@@ -24,6 +24,9 @@ class Facts:
     waits: dict[int, int | None] = field(default_factory=dict)  # of mma_wait: products that may stay in flight; None: nothing to wait for
     retired: dict[int, list[str]] = field(default_factory=dict)  # of mma_wait: names of products that are finished after it
     partial: set[str] = field(default_factory=set)  # [R, 1] sums kept per thread, not yet summed over the quad
+    additive: set[str] = field(default_factory=set)  # those, and [R, 1] values that are always zero
+    lazy: set[int] = field(default_factory=set)  # assignments of zeros that only a product reads, as its accumulator
+    counters: dict[str, int] = field(default_factory=dict)  # i32 scalars bound once to a literal, then only increased by one -> first value
     natural: set[str] = field(default_factory=set)  # i32 scalars that are never negative
 
 
@@ -36,7 +39,9 @@ def analyse(checked: Checked, role: Role) -> Facts:
     _scopes(role, facts)
     _live(checked, role.body, frozenset(), facts.live_after)
     _waits(checked, role.body, {}, facts)
-    facts.partial = _late_sums(checked, role, facts.definitions)
+    facts.partial, facts.additive = _late_sums(checked, role, facts.definitions)
+    facts.lazy = _lazy_zeros(checked, role, facts.definitions)
+    facts.counters = _counters(role, facts.definitions)
     facts.natural = _natural(checked, role, facts.definitions)
     return facts
 
@@ -170,10 +175,17 @@ def _merge(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
 
 
 # ---- late row sums: [R, 1] values that are linear in row sums wherever they are made may stay per-thread parts of a quad's sum
-def _late_sums(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]) -> set[str]:
+def _late_sums(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]) -> tuple[set[str], set[str]]:
+    """(sums kept per thread; those and the names that are always zero, whose value and per-thread part are the same)."""
     shaped = {
         n for n, t in role.locals.items() if isinstance(t, TileType) and t.dtype == F32 and t.cols == 1 and t.rows > 1 and n in definitions
     }
+    zero = shaped
+    while True:
+        kept = {n for n in zero if all(isinstance(d, Assign) and _zero(checked, d.value, zero) for d in definitions[n])}
+        if kept == zero:
+            break
+        zero = kept
     fed: set[str] = set()  # names that a row sum reaches by linear operations
     while True:
         more = {n for n in shaped if any(isinstance(d, Assign) and _fed(checked, d.value, fed) for d in definitions[n])}
@@ -181,10 +193,14 @@ def _late_sums(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt
             break
         fed = more
     while True:
-        kept = {n for n in fed if all(isinstance(d, Assign) and linear(checked, d.value, fed) for d in definitions[n])}
+        kept = {n for n in fed if all(isinstance(d, Assign) and linear(checked, d.value, fed | zero) for d in definitions[n])}
         if kept == fed:
-            return fed
+            return fed, fed | zero
         fed = kept
+
+
+def _zero(checked: Checked, expr: Expr, zero: set[str]) -> bool:
+    return expr.id in zero if isinstance(expr, Name) else operation(checked, expr)[0] == "zeros"
 
 
 def _fed(checked: Checked, expr: Expr, fed: set[str]) -> bool:
@@ -224,6 +240,82 @@ def linear(checked: Checked, expr: Expr, partial: set[str]) -> bool:
 
 def _whole(checked: Checked, expr: Expr, partial: set[str]) -> bool:
     return not (names(expr) & partial) and not _mentions_row_sum(checked, expr)
+
+
+# ---- zeros that need no registers written: the product that reads them as its accumulator starts anew instead
+def _lazy_zeros(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]) -> set[int]:
+    found: set[int] = set()
+    for name, defined in definitions.items():
+        zeros = {id(d) for d in defined if isinstance(d, Assign) and operation(checked, d.value)[0] == "zeros"}
+        if zeros and any(isinstance(d, Assign) and _accumulates(checked, d, name) for d in defined):
+            read_otherwise: set[int] = set()
+            _first_reads(checked, role.body, name, frozenset(), read_otherwise)
+            found |= zeros - read_otherwise
+    return found
+
+
+def _accumulates(checked: Checked, stmt: Assign, name: str) -> bool:
+    """Whether a statement is `name = mma_async(a, b, name)`, with name read nowhere else."""
+    if stmt.targets[0] != name or called(checked, stmt.value) != "mma_async":
+        return False
+    args = checked.call(stmt.value).args  # type: ignore[arg-type]
+    c = args.get("c")
+    return isinstance(c, Name) and c.id == name and not any(name in names(a) for k, a in args.items() if k != "c")
+
+
+def _first_reads(checked: Checked, body: tuple[Stmt, ...], name: str, after: frozenset[bool], others: set[int]) -> frozenset[bool]:
+    """How a name's value is read first from here on, over all paths: as an accumulator (True), otherwise (False). Adds the ids of assignments whose
+    value may be read otherwise."""
+    for stmt in reversed(body):
+        if isinstance(stmt, Assign) and stmt.targets[0] == name:
+            if False in after:
+                others.add(id(stmt))
+            reads = name in _reads(checked, stmt)
+            after = frozenset([_accumulates(checked, stmt, name)]) if reads else frozenset()
+        elif isinstance(stmt, If):
+            after = _first_reads(checked, stmt.body, name, after, others) | _first_reads(checked, stmt.orelse, name, after, others)
+            after |= frozenset([False]) if name in _reads(checked, stmt) else frozenset()
+        elif isinstance(stmt, For):
+            while (before := after | _first_reads(checked, stmt.body, name, after, others)) != after:
+                after = before
+            after |= frozenset([False]) if name in _reads(checked, stmt) else frozenset()
+        elif name in _reads(checked, stmt):
+            after = frozenset([False])
+    return after
+
+
+# ---- counters: their place in a ring of stages, and its parity, can be carried along instead of divided out
+def _counters(role: Role, definitions: Mapping[str, list[Stmt]]) -> dict[str, int]:
+    found = {}
+    for name, defined in definitions.items():
+        first = [d for d in defined if not _increases(d, name)]
+        if len(first) == 1 and first[0] in role.body and isinstance(first[0], Assign) and len(defined) > 1:
+            value = integer(first[0].value)
+            if value is not None and value >= 0 and role.locals[name] == Scalar(I32):
+                found[name] = value
+    return found
+
+
+def _increases(stmt: Stmt, name: str) -> bool:
+    """Whether a statement is `name = name + 1`."""
+    if not (isinstance(stmt, Assign) and isinstance(stmt.value, Binary) and stmt.value.op == "+"):
+        return False
+    left, right = stmt.value.left, stmt.value.right
+    return stmt.targets[0] == name and isinstance(left, Name) and left.id == name and integer(right) == 1
+
+
+def ring_place(expr: Node, counters: Mapping[str, int]) -> tuple[str, int, bool] | None:
+    """(counter c, stages n, whether it is the parity) of `c % n` and `c // n % 2`."""
+    if not (isinstance(expr, Binary) and expr.op == "%"):
+        return None
+    n, left = integer(expr.right), expr.left
+    if isinstance(left, Name) and left.id in counters and n is not None and n > 1:
+        return left.id, n, False
+    if isinstance(left, Binary) and left.op == "//" and isinstance(left.left, Name) and left.left.id in counters and n == 2:
+        stages = integer(left.right)
+        if stages is not None and stages > 1:
+            return left.left.id, stages, True
+    return None
 
 
 # ---- signs: i32 scalars that are never negative divide by shifts
@@ -276,4 +368,4 @@ def natural(checked: Checked, expr: Expr, known: set[str]) -> bool:
     return op in ("cta_rank", "nbytes")
 
 
-__all__ = ["Facts", "analyse", "linear", "natural"]
+__all__ = ["Facts", "analyse", "linear", "natural", "ring_place"]

@@ -265,12 +265,19 @@ template <int N> DEV void fence_regs(uint32_t (&x)[N]) {
 }""",
 )
 _part(
+    "forget",
+    """
+// The values in these registers are needed no more; no instruction
+template <int N> DEV void forget(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm("" : "=f"(x[i]));
+}""",
+)
+_part(
     "descriptor",
     """
-// wgmma descriptor: address, leading offset, 1024 bytes between groups of 8 rows, 128-byte swizzle. The address keeps 18 bits: in a cluster the others name the CTA.
-DEV uint64_t descriptor(uint32_t address, uint32_t leading) {
-  return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
-}""",
+// wgmma descriptor: address and leading offset in units of 16 bytes (the low word), 1024 bytes between groups of 8 rows, 128-byte swizzle
+DEV uint64_t descriptor(uint32_t low) { return uint64_t(0x40000040) << 32 | low; }""",
 )
 _part(
     "descriptor_at",

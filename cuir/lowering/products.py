@@ -50,13 +50,17 @@ class Products:
                 out.line(f"cuir::fence_regs({registers[id(stmt)]});")
             made.add(stmt.targets[0])
         out.line("cute::warpgroup_arrive();")
+        issued: set[str] = set()
         for part in batch:
             if isinstance(part, Assign) and part in products:
-                self._one(part, registers.get(id(part)))
+                self._one(part, registers.get(id(part)), part.targets[0] in issued)
+                issued.add(part.targets[0])
             else:
                 role.statement(part, ())
+        for name in sorted(issued):
+            role.tiles.holds(name)
 
-    def _one(self, stmt: Assign, register: str | None) -> None:
+    def _one(self, stmt: Assign, register: str | None, chained: bool) -> None:
         role, out = self.role, self.out
         out.mark(stmt.span)
         checked = role.kernel.checked
@@ -75,6 +79,10 @@ class Products:
         major_a = "K" if a is None or a[0].k_major else "MN"
         function = role.kernel.wgmma(t.cols, dtype, "RS" if register else "SS", major_a, "K" if b[0].k_major else "MN", frag.count)
         per_slab = frag.groups * 4
+        begin = "GMMA::ScaleOut::Zero"
+        if "c" in args:
+            flag = None if chained else role.tiles.lazy_flag(stmt.targets[0])
+            begin = f"GMMA::ScaleOut({flag})" if flag else "GMMA::ScaleOut::One"
         with out.block(""):
             out.line(f"const uint64_t b_ = {b[1]};")
             if a is not None:
@@ -89,19 +97,18 @@ class Products:
                         assert a is not None
                         offset = a[0].step(k) + a[0].slab(s)
                         left = f"a_ + {offset}" if offset else "a_"
-                    scale = "One" if k or "c" in args else "Zero"
-                    out.line(f"{function}<{s * per_slab}>({target}, {left}, {at_b}, GMMA::ScaleOut::{scale});")
+                    scale = "GMMA::ScaleOut::One" if k else begin
+                    out.line(f"{function}<{s * per_slab}>({target}, {left}, {at_b}, {scale});")
         out.line("cute::warpgroup_commit_batch();")
 
     def _operand(self, expr: object, transposed_is_k_major: bool) -> tuple[Operand, str]:
-        """How an operand lies, and the text of its descriptor: one made at the start of the role, plus an offset."""
+        """How an operand lies, and the text of its descriptor."""
         role, view = self.role, self.role.views.shared(expr)  # type: ignore[arg-type]
         if not view.alloc.panelled:
             raise unsupported("an operand in shared memory whose rows are no whole panels", expr.span)  # type: ignore[attr-defined]
         operand = Operand(view.alloc, view.transposed == transposed_is_k_major)
-        base = role.once(
-            "const uint64_t", f"descriptor_{view.alloc.name}", f"cuir::descriptor(smem_address + {view.alloc.offset}, {operand.leading})"
-        )
+        low = role.once("const uint32_t", "shared_units", "(smem_address & 0x3FFFF) >> 4")  # in a cluster the upper bits name the CTA
+        base = f"cuir::descriptor({low} + {operand.leading >> 4 << 16 | view.alloc.offset >> 4:#x})"
         for index, factor in view.within:
             base = f"cuir::descriptor_at({base}, {strip(index)}, {factor >> 4})"
         return operand, base

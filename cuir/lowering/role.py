@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ..checked import BoundCall, Checked, Role
 from ..diagnostics import CuirError
-from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
+from ..nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
 from ..types import I32, DType, Scalar, TileType
 from ..views import Range, root_name, view_of
-from .analysis import analyse
-from .flat import called, calls, integer, names, operation, own_expressions, statements
+from .analysis import analyse, ring_place
+from .flat import called, calls, integer, names, operation, own_expressions, statements, subexpressions
 from .layouts import Fragment
 from .products import Products
 from .registry import emitter
@@ -48,7 +48,7 @@ class RoleEmitter:
         self.threads = role.threads
         self.facts = analyse(kernel.checked, role)
         self.single = single_lane(kernel.checked, role)
-        self.scalars = Scalars(kernel, self.facts.natural, self.inverse)
+        self.scalars = Scalars(kernel, self.facts.natural, self.inverse, self.ring)
         self.views = Views(self)
         self.hoisted: dict[str, str] = {}  # texts computed before the loops of the current statement
         self.tiles = Tiles(self)
@@ -56,6 +56,7 @@ class RoleEmitter:
         self.current: Stmt | None = None
         self.unit = ""  # array with the words of the unit of work, see tile_queue
         self._declared: list[str] = []
+        self._rings: dict[str, dict[int, tuple[str, str]]] = {}  # counter -> stages of a ring -> names of its stage and parity
         self._once: dict[str, str] = {}  # text -> name of what is computed once, before all statements
 
     def once(self, ctype: str, stem: str, text: str) -> str:
@@ -64,6 +65,28 @@ class RoleEmitter:
             self._once[text] = self.out.temp(stem)
             self._declared.append(f"{ctype} {self._once[text]} = {text};")
         return self._once[text]
+
+    def variable(self, ctype: str, stem: str, value: str) -> str:
+        """The name of a variable of the whole role, set at its start."""
+        name = self.out.temp(stem)
+        self._declared.append(f"{ctype} {name} = {value};")
+        return name
+
+    def ring(self, expr: Expr) -> str | None:
+        """The variable that holds a counter's stage in a ring, or its parity: carried along, since a wait's address and a descriptor follow from it."""
+        found = ring_place(expr, self.facts.counters)
+        return None if found is None else self._rings[found[0]][found[1]][found[2]]
+
+    def _declare_rings(self) -> None:
+        for stmt in statements(self.role.body):
+            for expr in own_expressions(stmt):
+                for part in subexpressions(expr):
+                    if found := ring_place(part, self.facts.counters):
+                        counter, stages, _ = found
+                        first, rings = self.facts.counters[counter], self._rings.setdefault(counter, {})
+                        if stages not in rings:
+                            stage = self.variable("int", f"{identifier(counter)}_stage", str(first % stages))
+                            rings[stages] = stage, self.variable("int", f"{identifier(counter)}_parity", str(first // stages % 2))
 
     def inverse(self, expr: Expr) -> str | None:
         """The name of the inverse (see `quotient` in prelude.py) of a divisor that never changes and is not negative.
@@ -131,26 +154,37 @@ class RoleEmitter:
 
     @functools.cached_property
     def stores_by_warps(self) -> bool:
-        """Whether each warp may store the 16 rows that it wrote itself: a warpgroup's one asynchronous store, of the view that its one store to this
-        array has just written as accumulator rows. Then no warp waits for another one."""
+        """Whether each warp may store the 16 rows that it wrote itself: a warpgroup's asynchronous stores are all of one view, and all that is
+        written to this array are accumulator rows, to the same view. Then no warp waits for another one."""
         checked, found = self.kernel.checked, list(calls(self.kernel.checked, self.role.body))
-        sent = [c for c in found if checked.call(c).op.name == "store_async"]
-        if self.threads != 128 or len(sent) != 1:
+        sent = [checked.call(c).args for c in found if checked.call(c).op.name == "store_async"]
+        if self.threads != 128 or not sent:
             return False
-        view, box = checked.call(sent[0]).args["shared"], self.views.box(checked.call(sent[0]).args["box"])
-        array = root_name(view)
-        written = [c for c in found if checked.call(c).op.name == "store" and root_name(checked.call(c).args["place"]) == array]
-        ref = self.views.shared(view)
-        if len(written) != 1 or box.sizes[-2:] != (64, ref.cols) or box.rows != 64 or not ref.alloc.panelled:
+        view = sent[0]["shared"]
+        array, text, ref = root_name(view), self._text(view), self.views.shared(view)
+        written = [a for c in found if checked.call(c).op.name == "store" and root_name((a := checked.call(c).args)["place"]) == array]
+        boxes = [self.views.box(a["box"]) for a in sent]
+        if not ref.alloc.panelled or any(box.sizes[-2:] != (64, ref.cols) or box.rows != 64 for box in boxes):
             return False
-        args = checked.call(written[0]).args
         parts = view_of(view, len(ref.alloc.dims))
         row = parts.parts[-2] if parts and len(parts.parts) > 1 else None
-        steady = isinstance(row, Range) and (row.start is None or names(row.start) <= {self.role.index})
-        tile = self.tile_type(args["tile"])
+        steady = isinstance(row, Range) and (row.start is None or self._steady(row.start))
+        tiles = [self.tile_type(a["tile"]) for a in written]
         return (
-            steady and "mask" not in args and tile.dtype in HALVES and tile.cols % 16 == 0 and self._text(args["place"]) == self._text(view)
+            steady
+            and bool(written)
+            and all(self._text(a["shared"]) == text for a in sent)
+            and all(self._text(a["place"]) == text and "mask" not in a for a in written)
+            and all(t.dtype in HALVES and t.cols % 16 == 0 for t in tiles)
         )
+
+    def _steady(self, expr: Expr) -> bool:
+        """Whether a scalar has one value in a worker: of its index and names bound once to such."""
+        for name in names(expr) - {self.role.index}:
+            found = self.facts.definitions.get(name, [])
+            if name in self.role.locals and not (len(found) == 1 and isinstance(found[0], Assign) and self._steady(found[0].value)):
+                return False
+        return True
 
     @staticmethod
     def _text(expr: Expr) -> str:
@@ -167,6 +201,7 @@ class RoleEmitter:
         if self.role.index and self.role.index in used:
             self.out.line(f"const int {identifier(self.role.index)} = {self.kernel.worker_index(self.role)};")
         first_statement = len(self.out.lines)
+        self._declare_rings()
         self.block(self.role.body)
         self.out.insert(first_statement, list(self._declared))
         if any(c.op.name == "store_async" for c in (self.call(x) for x in calls(self.kernel.checked, self.role.body))):
@@ -268,6 +303,9 @@ class RoleEmitter:
             constant = inline and len(self.facts.definitions[name]) == 1
             head = f"{'const ' if constant else ''}{CTYPE[t.dtype]} " if inline else ""
             self.out.line(f"{head}{identifier(name)} = {text or strip(self.scalars.scalar(stmt.value))};")
+            for stages, (stage, parity) in self._rings.get(name, {}).items():
+                if isinstance(stmt.value, Binary):  # the increment
+                    self.out.line(f"if (++{stage} == {stages}) {{ {stage} = 0; {parity} ^= 1; }}")
             return
         if not isinstance(t, TileType):
             return  # a view or a barrier by another name: its uses say what it is

@@ -52,6 +52,7 @@ class Tiles:
         self.role, self.out, self.checked = role, role.out, role.kernel.checked
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
         self.conditions: dict[str, Condition] = {}
+        self._flags: dict[str, str | None] = {}
         self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
         self.anchor: str | None = None  # an array that the current statement reads
         self._making: set[int] = set()  # expressions whose arrays are being filled
@@ -382,7 +383,10 @@ class Tiles:
 
         def body(at: At) -> str:
             text = f"{target}[{index}] = {strip(self.element(expr, at, shape))};"
-            return text if sums is None else f"{text}\n{sums}[2 * {at.r} + {at.i} % 2] += {target}[{at.i}];"
+            if sums is None:
+                return text
+            part, x = f"{sums}[2 * {at.r} + {at.i} % 2]", f"{target}[{at.i}]"  # no sum with zero: that would be an addition
+            return f"{text}\n{part} = {at.i} % {4 * frag.groups} < 4 ? {x} : {part} + {x};"
 
         self.loop(shape, frag, body)
 
@@ -421,6 +425,9 @@ class Tiles:
         assert isinstance(t, TileType)
         target, s, frag = identifier(name), self.storage(name), self.role.fragment(t)
         self.whole = {}
+        if id(stmt) in self.role.facts.lazy:
+            self.out.line(f"cuir::forget({target});\n{self.lazy_flag(name)} = 0;  // zeros: the next product starts anew")
+            return
         self.anchor = next((identifier(n) for n in sorted(names(value)) if self._is_array(n)), None)
         self.sums.pop(name, None)
         if s.kind == "condition":
@@ -436,7 +443,7 @@ class Tiles:
             self.rescale(target, factor, frag)
         elif s.kind == "array" and shape_of(t) == "full" and s.ctype == "float" and self._summed_later(name, following):
             parts, total = self.out.temp("parts"), self.out.temp("rows")
-            self.out.line(f"float {parts}[{2 * frag.row_values}] = {{}};  // row sums, even and odd columns apart")
+            self.out.line(f"float {parts}[{2 * frag.row_values}];  // row sums, even and odd columns apart")
             self.into(target, value, t, parts)
             self.out.line(f"float {total}[{frag.row_values}];")
             self.loop("rows", frag, lambda at: f"{total}[{at.r}] = {parts}[2 * {at.r}] + {parts}[2 * {at.r} + 1];")
@@ -444,6 +451,20 @@ class Tiles:
         else:
             self.into(target, value, t)
         self.whole = {}
+        if name not in names(value):
+            self.holds(name)
+
+    def lazy_flag(self, name: str) -> str | None:
+        """The variable that says whether an accumulator holds a value (1) or is zero without being written (0); None if it is always written."""
+        if name not in self._flags:
+            lazy = any(id(d) in self.role.facts.lazy for d in self.role.facts.definitions[name])
+            self._flags[name] = self.role.variable("int", f"{identifier(name)}_holds", "0") if lazy else None
+        return self._flags[name]
+
+    def holds(self, name: str) -> None:
+        """An accumulator has been written."""
+        if flag := self.lazy_flag(name):
+            self.out.line(f"{flag} = 1;")
 
     def _is_array(self, name: str) -> bool:
         t = self.role.role.locals.get(name)
@@ -475,7 +496,7 @@ class Tiles:
                 return f"{self.row_part(expr)}[{at.r}]"
             if op == "zeros":
                 return "0.f"
-            if not linear(self.checked, expr, self.role.facts.partial):
+            if not linear(self.checked, expr, self.role.facts.additive):
                 return self.element(expr, at, "rows")
             return self.role.scalars.apply(op, args, expr, lambda e: text(e, at))
 

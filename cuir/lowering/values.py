@@ -80,6 +80,7 @@ class Scalars:
     kernel: KernelEmitter
     natural_names: set[str] = field(default_factory=set)
     inverse: Callable[[Expr], str | None] = lambda _: None
+    carried: Callable[[Expr], str | None] = lambda _: None  # the name of a variable that holds the expression's value
 
     def natural(self, expr: Expr) -> bool:
         return natural(self.kernel.checked, expr, self.natural_names)
@@ -95,6 +96,8 @@ class Scalars:
             return literal(expr.value, self.dtype(expr))
         if isinstance(expr, Name):
             return "INFINITY" if expr.id == "inf" else identifier(expr.id)
+        if name := self.carried(expr):
+            return name
         op, args = operation(checked, expr)
         if op == "element":
             assert isinstance(expr, Subscript)

@@ -84,6 +84,8 @@ def partial(body: str) -> set[str]:
     ("total = row_sum(full(f32, [64, 64], 1.0))\nfor i in range(n):\n    total = total * total", set()),  # not linear
     ("total = row_sum(full(f32, [64, 64], 1.0))\nfor i in range(n):\n    total = max(total, row_sum(full(f32, [64, 64], 1.0)))", set()),
     ("total = zeros(f32, [64, 1])\nfor i in range(n):\n    total = total + 1.0", set()),
+    ("z = zeros(f32, [64, 1])\ntotal = z * 0.5 + row_sum(full(f32, [64, 64], 1.0))", {"total"}),  # zero is the sum of its parts, too
+    ("z = zeros(f32, [64, 1])\nif n > 0:\n    z = full(f32, [64, 1], 1.0)\ntotal = z + row_sum(full(f32, [64, 64], 1.0))", set()),
     ("x = row_sum(full(f32, [64, 64], 1.0))\ntotal = where(x > 1.0, x, 0.0 * x)", {"x"}),  # the condition needs the whole sum
 ])  # fmt: skip
 def test_sums_that_may_be_reduced_late(body: str, late: set[str]) -> None:
@@ -96,6 +98,49 @@ def test_a_late_sum_is_summed_over_the_quad_where_it_is_read() -> None:
     )
     loop, after = found.split("// 11:")
     assert "quad_sum(total[" not in loop.split("for (int i = 0")[1] and "quad_sum(total[" in after
+
+
+PRODUCT, END = "acc = mma_async(s[0], s[1].T, acc)\nmma_wait(acc)\n", "store(Z[rows(64), cols(64)], acc)"
+
+
+@pytest.mark.parametrize(("body", "lazy"), [
+    ("acc = zeros(f32, [64, 64])\n" + PRODUCT + END, 1),
+    ("acc = zeros(f32, [64, 64])\nfor i in range(1, 3):\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(acc)\n" + END, 0),  # a loop may not run
+    ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = acc * 2.0\n" + PRODUCT + END, 0),  # read otherwise on one path
+    ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END, 1),
+    ("acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END, 0),
+    ("acc = zeros(f32, [64, 64])\n" + END, 0),
+    ("acc = zeros(f32, [64, 64])\nb = acc\n" + PRODUCT + END + "\nstore(Z[rows(64), cols(64)], b)", 0),
+    ("acc = zeros(f32, [64, 64])\nfor t in work:\n    " + PRODUCT.replace("\n", "\n    ") + END + "\n    acc = zeros(f32, [64, 64])", 2),
+])  # fmt: skip
+def test_zeros_that_only_a_product_reads_are_not_written(body: str, lazy: int) -> None:
+    checked = kernel(SETUP + body)
+    assert len(analyse(checked, checked.roles[0]).lazy) == lazy
+    assert ("ScaleOut(acc_holds" in lower(checked).source) == bool(lazy)
+
+
+def test_an_accumulator_that_may_be_zero_is_told_from_one_that_holds_a_value() -> None:
+    found = text(SETUP + "acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END)
+    flag = re.search(r"int (acc_holds\w*) = 0;", found)[1]  # type: ignore[index]
+    order = [m.start() for m in re.finditer(rf"{flag} = 0;  //|acc\[i_\] = 1.0f;|{flag} = 1;|ScaleOut\({flag}\)|{flag} = 1;", found)]
+    assert len(order) == 5 and order == sorted(order)
+
+
+@pytest.mark.parametrize(("body", "carried"), [
+    ("i = 0\nfor t in work:\n    x = i % 3\n    i += 1\n    store(I[x], x)", {"i": 0}),
+    ("i = 5\nfor t in work:\n    x = i // 3 % 2\n    i += 1\n    store(I[x], x)", {"i": 5}),
+    ("i = 0\nfor t in work:\n    x = i % 3\n    i += 2\n    store(I[x], x)", {}),
+    ("i = n\nfor t in work:\n    x = i % 3\n    i += 1\n    store(I[x], x)", {}),
+    ("for t in work:\n    i = 0\n    x = i % 3\n    i += 1\n    store(I[x], x)", {}),  # starts anew with each tile
+])  # fmt: skip
+def test_counters_carry_their_stage_and_parity(body: str, carried: dict[str, int]) -> None:
+    checked = kernel(body)
+    assert analyse(checked, checked.roles[0]).counters == carried
+    source = lower(checked).source
+    assert ("if (++i_stage" in source) == bool(carried)
+    if carried:
+        first = carried["i"]
+        assert re.search(rf"int i_stage\w* = {first % 3};", source) and re.search(rf"int i_parity\w* = {first // 3 % 2};", source)
 
 
 @pytest.mark.parametrize(("body", "shifted"), [
