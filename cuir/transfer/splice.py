@@ -32,11 +32,11 @@ from ..printer import show
 from ..spec import Lengths, Specification
 from ..walk import assigned, names_read
 from .arguments import Cache, sources_of, tile_sizes
-from .blocks import blocks
+from .blocks import Blocks, blocks
 from .lists import Lists, lists_for
 from .names import SPLICE_POINTS, STANDARD, names_of, reserved
 from .proxy import CONSTANTS
-from .tiles import made_here, tile_for
+from .tiles import Work, tile_for
 from .trace import Parameter, Traced, Value, trace
 
 _NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
@@ -95,7 +95,9 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
     target = _kernel(origin, kernel)
     _require(origin, target)
     tile = origin.funcs().get("tile")
-    taken = names_of(_rest(origin, target, {*SPLICE_POINTS, *(["tile"] if tile is not None and made_here(tile) else [])}))
+    work = _work(blocks(trace(spec, reserved()).keep))
+    rest = _rest(origin, target, tile_for(work, target, tile, "t") if tile is not None else None)
+    taken = names_of(rest)  # depends on which tile() stays, and that on the mask: so a mod is traced twice
     traced = trace(spec, taken | reserved())
 
     def fresh(name: str) -> str:
@@ -107,7 +109,7 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
     lists = lists_for(traced.keep, fresh) if made is None and traced.keep is not None else None
     new = _functions(traced, made.text if made is not None else lists.text() if lists is not None else "")
     if tile is not None:
-        new["tile"] = tile_for(made.work if made is not None else "listed", target, tile, lists.order if lists is not None else "")
+        new["tile"] = tile_for(work, target, tile, lists.order if lists is not None else "")
     added = tuple(_parameter(p) for p in traced.parameters)
     if lists is not None:
         lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
@@ -124,6 +126,10 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
     notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)))
     return TransferResult(program, after, diff, target.name, traced.parameters, replaced, notes, spec, lists)
+
+
+def _work(made: Blocks | None) -> Work:
+    return made.work if made is not None else "listed"
 
 
 _LISTED = (
@@ -198,9 +204,10 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tu
     return Program((*missing, *(kernel if i is target else i for i in items)), tail=origin.tail)
 
 
-def _rest(origin: Program, target: Kernel, gone: set[str]) -> Program:
-    """What stays of a program without the functions `gone`: without helpers and parameters that only they use."""
-    items = _alive([i for i in origin.items if not (isinstance(i, Func) and i.name in gone)], origin)
+def _rest(origin: Program, target: Kernel, tile: Func | None) -> Program:
+    """What stays of a program without its splice points, and with another `tile`: without helpers and parameters that only these use."""
+    named = [tile if tile is not None and isinstance(i, Func) and i.name == "tile" else i for i in origin.items]
+    items = _alive([i for i in named if not (isinstance(i, Func) and i.name in SPLICE_POINTS)], origin)
     kernel = _without_dead(target, origin, {name for i in items for name in _free(i)} | set(_NEEDED))
     return Program(tuple(kernel if i is target else i for i in items))
 

@@ -41,12 +41,12 @@ def tile_for(work: Work, kernel: Kernel, tile: Func, order: str) -> Func:
             return _parsed(_IN_A_ROW)
         if work == "listed":
             return _parsed(_LISTED.format(order=order))
-        if made_here(tile):  # the origin is a variant itself
+        if _made_here(tile):  # the origin is a variant itself
             tile = _parsed(_LONGEST_FIRST)
     return _reversed(tile) if work == "falling" else tile
 
 
-def made_here(tile: Func) -> bool:
+def _made_here(tile: Func) -> bool:
     """The function is one that an earlier variant was given for its own work."""
     last = tile.body[-1]
     listed = isinstance(last, Return) and isinstance(last.value, Tuple) and isinstance(last.value.items[0], Subscript)
@@ -81,4 +81,4 @@ def _parsed(text: str) -> Func:
     return parse(text, "splice points").funcs()["tile"]
 
 
-__all__ = ["Work", "in_query_tiles", "made_here", "tile_for"]
+__all__ = ["Work", "in_query_tiles", "tile_for"]
