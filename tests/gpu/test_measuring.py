@@ -16,6 +16,8 @@ from cuir.measure.problem import Shape
 from cuir.transfer import TransferResult
 from cuir.tuning.device import LocalDevice
 from cuir.types import F16
+from tests.gpu import priming_cases
+from tests.gpu.isolation import isolated
 
 pytestmark = pytest.mark.gpu
 SHAPE = Shape(2, 8, 2, 1024, 1024, 64)
@@ -60,3 +62,8 @@ def test_a_cell(variant: str) -> None:
     expected = {"cuir BM=128,BN=128", "flex", "compiled"} | ({"cudnn", "fa2"} if variant == "causal" else set())
     assert set(row["contenders"]) == expected
     assert all(c["tflops"] > 0 and c["error"] <= row["bound"] for c in row["contenders"].values())
+
+
+def test_what_one_process_compiles_the_next_finds(tmp_path: Path) -> None:
+    assert isolated(priming_cases.prime, str(tmp_path)) == ""
+    assert isolated(priming_cases.hits_and_misses, str(tmp_path)) == [2, 0]

@@ -1,0 +1,30 @@
+"""What one process compiles for FlexAttention and torch.compile, the next finds in PyTorch's caches: `test_measuring.py` runs both."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from cuir.bench.cells import Cell
+from cuir.bench.peers import contenders
+from cuir.bench.priming import prime_peers
+from cuir.cli.inputs import read_variant
+from cuir.measure.problem import Shape, tensors
+
+CELL = Cell("causal_document", {"length": 128, "stagger": 0}, "small", Shape(2, 4, 2, 512, 512, 64))
+
+
+def prime(folder: str) -> str:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    return prime_peers(CELL, read_variant(CELL.variant, CELL.arguments), torch.float16, ("flex", "compiled"), 0.1)
+
+
+def hits_and_misses(folder: str) -> list[int]:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    from torch._dynamo.utils import counters
+
+    spec = read_variant(CELL.variant, CELL.arguments)
+    for call in contenders(("flex", "compiled"), spec, tensors(CELL.shape, torch.float16), 0.125).values():
+        call()
+    return [counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]]
