@@ -32,6 +32,8 @@ def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, 
     """Calls that give O for Q [B, H, M, D], K and V [B, HK, N, D], by name; those that cannot say the variant are left out. Nothing runs yet."""
     check_peers(names)
     q, k, v = (problem[n] for n in "QKV")
+    if set(names) & set(COMPILED):
+        torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
     plain_mask = causal_flag(spec, q, k)
     found: dict[str, Call] = {}
     for name in names:
@@ -90,11 +92,14 @@ def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile of a new problem, in this process: one or two kernels are not worth inductor's pool of processes."""
+    """torch.compile of a new problem, in this process: one or two kernels are not worth inductor's pool of processes.
+
+    What it compiles is kept on disk, its choices between tilings are not: those are made by timing, which is for a process that has the GPU to itself.
+    """
     import torch._inductor.config
 
-    torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
     torch._inductor.config.compile_threads = 1
+    torch._inductor.config.autotune_local_cache = False
     compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
     return compiled
 

@@ -74,9 +74,6 @@ def prime_peers(cell: Cell, spec: Specification, dtype: torch.dtype, peers: Sequ
 
     share: of the GPU's memory that this process may take. A contender that does not fit was compiled before it ran, which is all that is wanted.
     """
-    import torch._inductor.config
-
-    torch._inductor.config.autotune_local_cache = False  # a choice between tilings is for a process that has the GPU to itself
     if device == "cuda":
         torch.cuda.set_per_process_memory_fraction(min(1.0, share))
     failed = ""
