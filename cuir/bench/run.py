@@ -18,7 +18,7 @@ from .cells import Cell
 from .reference import FAMILY
 from .results import Results, Row
 
-CELL_SECONDS = 240.0  # contenders that compile themselves, and memory to be filled
+CELL_SECONDS = 120.0  # contenders that compile themselves, and memory to be filled
 
 Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 Prime = Callable[[Sequence[Cell]], AbstractContextManager[Sequence[Future[str]]]]
