@@ -96,6 +96,11 @@ class Specification:
             return torch.ones(shape, dtype=torch.bool, device=device)
         return torch.as_tensor(mask_mod(*indices(lengths, device)), device=device).to(torch.bool).expand(shape)
 
+    def kept(self, lengths: Lengths) -> torch.Tensor:
+        """The pairs that count: those of the mask, less those whose score is -inf for a product of 0 (a score_mod that masks). bool [B, H, M, N]."""
+        shape = (lengths.B, lengths.H, lengths.M, lengths.N)
+        return self.mask(lengths) if self.score_mod is None else self.scores(torch.zeros(shape), lengths) > -torch.inf
+
     def scores(self, s: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Scaled products [B, H, M, N] -> natural logits with -inf where the mask drops a pair."""
         _, score_mod = self.mods(lengths, s.device)

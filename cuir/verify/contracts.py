@@ -104,7 +104,7 @@ def _kept(run: Evaluator, b: int, h: int, at: Lengths) -> np.ndarray:
 
 
 def _agrees(program: Program, keep: np.ndarray, spec: Specification, at: Lengths, b: int, h: int) -> Iterator[Violation]:
-    wanted = spec.mask(at)[b, h].numpy()
+    wanted = spec.kept(at)[b, h].numpy()
     if not (keep != wanted).any():
         return
     q, k = map(int, np.argwhere(keep != wanted)[0])
