@@ -11,6 +11,7 @@ from ..nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
 from ..types import BOOL, F32, I32, Scalar, TileType
 from .affine import Affine, affine
 from .analysis import linear
+from .columns import column_values
 from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, shape_of
@@ -157,6 +158,8 @@ class Tiles:
             return self.float_of(args[0], at, shape)
         if op == "gather":
             assert isinstance(expr, Subscript)
+            if own == "cols" and (columns := column_values(self, expr)) is not None:
+                return f"{columns}[{at.c}]"
             return self.role.views.gather(expr, lambda e: self.element(e, at, shape))
         if op in ("+", "-", "*", "neg") and t.dtype == F32 and (line := affine(self, expr)) is not None and line.slope:
             return self.affine_text(line, at)
