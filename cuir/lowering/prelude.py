@@ -326,6 +326,37 @@ template <int SLOTS, int WORDS> struct TileQueue {
     "arrive_warp",
 )
 
+_part(
+    "Tickets",
+    """
+// Numbers of units of work for a cluster: its first CTA draws them and sends them to the others, one at a time. For one lane of each CTA.
+struct Mail { uint64_t full, empty; int unit; };
+template <int CTAS> struct Tickets {
+  Mail* mail; unsigned* counter; int parity;
+  DEV_MEMBER Tickets(Mail* m, unsigned* c) : mail(m), counter(c), parity(0) {}
+  DEV_MEMBER int next(int drawn, int count) {   // `drawn`: numbers that the clusters began with
+    int t;
+    if (cute::block_rank_in_cluster() == 0) {
+      t = drawn + int(atomicInc(counter, count - 1));
+      wait(&mail->empty, parity ^ 1);           // the others have read the number before
+#pragma unroll
+      for (int cta = 1; cta < CTAS; ++cta) cute::store_shared_remote(uint32_t(t), address(&mail->unit), address(&mail->full), cta);
+    } else {
+      expect(&mail->full, 4);                   // bytes that the store brings with it
+      wait(&mail->full, parity);
+      t = *(const volatile int*)&mail->unit;
+      Bar::arrive(&mail->empty, 0, true);
+    }
+    parity ^= 1;
+    return t;
+  }
+};""",
+    "Bar",
+    "wait",
+    "expect",
+    "address",
+)
+
 
 def render(body: str, extra: dict[str, str]) -> str:
     """The functions of `cuir::` that a text uses, and those they use, in the order of this file, then `extra` ones."""
@@ -338,9 +369,14 @@ def render(body: str, extra: dict[str, str]) -> str:
                 want(other)
 
     for name in re.findall(r"cuir::(\w+)", body):
-        alias = {"get": "shared_access", "put": "shared_access", "Slots": "TileQueue", "inverse": "quotient", "remainder": "quotient"}.get(
-            name, name
-        )
+        alias = {
+            "get": "shared_access",
+            "put": "shared_access",
+            "Slots": "TileQueue",
+            "Mail": "Tickets",
+            "inverse": "quotient",
+            "remainder": "quotient",
+        }.get(name, name)
         if alias in _PARTS:
             want(alias)
     used = [text for name, (_, text) in _PARTS.items() if name in wanted]

@@ -1,7 +1,8 @@
 """How the warps of a CTA learn their next unit of work: a plain loop, or a queue in shared memory. Owns that choice and the text of both.
 
 With a queue one warp hands out the units. If the roles leave a warp spare, that one does, and works out the values that follow from a unit alone (see
-`unit_values`) beside its number; else a warp of the first role does, and each role works them out itself.
+`unit_values`) beside its number; else a warp of the first role does, and each role works them out itself. In a cluster each CTA has its queue, and
+the spare warp of the first one draws the numbers for all.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ class Queue:
     spare: int | None  # the warp of the CTA that hands out, on one lane; None: a warp of the first role that reads does it beside its work
     readers: tuple[Role, ...]
     travel: Travel | None
+    ctas: int  # of a cluster
+
+    @property
+    def drawn_for_others(self) -> bool:
+        """Whether numbers are sent from the first CTA of a cluster to the others: static ones everybody knows."""
+        return self.dynamic and self.ctas > 1
 
     @property
     def ctype(self) -> str:
@@ -43,7 +50,7 @@ class Queue:
     @property
     def nbytes(self) -> int:
         """Bytes of shared memory, from a multiple of 16 on."""
-        return self.slots * (16 + 4 * self.words)
+        return self.slots * (16 + 4 * self.words) + 24 * self.drawn_for_others
 
     @property
     def arrivals(self) -> int:
@@ -67,10 +74,10 @@ def choose(kernel: KernelEmitter) -> Queue | None:
     plain = all(len(tile_loops(r.body)) == 1 and tile_loops(r.body)[0] in r.body for r in readers)
     spare = spare_warp(checked)
     alone = spare is None and sum(r.workers * r.threads // 32 for r in readers) < 2
-    if checked.cluster > 1 or checked.arch == "sm_80" or not plain or alone:
+    if checked.arch == "sm_80" or not plain or alone or (checked.cluster > 1 and spare is None):
         if tiles.dynamic:
             kernel.choice(
-                "dynamic tiles are handed out statically: else they need sm_90a, no cluster, two warps, and one loop over them at the top of each role",
+                "dynamic tiles are handed out statically: else they need sm_90a, two warps (one that no role has in a cluster), and one loop over them at the top of each role",
                 tiles.span,
             )
         return None
@@ -82,15 +89,19 @@ def choose(kernel: KernelEmitter) -> Queue | None:
         listed = ", ".join(travel.anchors[v].targets[0] for v in travel.values)
         kernel.choice(f"a spare warp works out {listed} of each tile for all roles, which read them in shared memory", tiles.span)
     # Static units are known in advance; a dynamic one is drawn late, so that whoever is free takes it.
-    return Queue(2 if tiles.dynamic else 4, -(-words // 4) * 4, tiles.dynamic, spare, readers, travel)
+    return Queue(2 if tiles.dynamic else 4, -(-words // 4) * 4, tiles.dynamic, spare, readers, travel, checked.cluster)
 
 
 def declare(kernel: KernelEmitter, queue: Queue, offset: int) -> list[str]:
     """Declares the queue at an offset of shared memory; returns what makes its barriers."""
     kernel.out.line(f"auto* const slots = reinterpret_cast<cuir::Slots{queue.ctype}*>(smem + {offset});")
-    return [
+    inits = [
         f"for (int i = 0; i < {queue.slots}; ++i) {{ cuir::Bar::init(&slots->full[i], 1); cuir::Bar::init(&slots->empty[i], {queue.arrivals}); }}"
     ]
+    if queue.drawn_for_others:
+        kernel.out.line("auto* const mail = reinterpret_cast<cuir::Mail*>(slots + 1);")
+        inits.append(f"cuir::Bar::init(&mail->full, 1); cuir::Bar::init(&mail->empty, {queue.ctas - 1});")
+    return inits
 
 
 # ---- the warp that hands out
@@ -100,7 +111,13 @@ def hand_out(kernel: KernelEmitter, queue: Queue) -> None:
     assert tiles is not None
     name, t, unit = out.temp("queue"), out.temp("t"), out.temp("unit")
     out.line(f"cuir::TileQueue{queue.ctype} {name}(slots);")
-    with out.block(f"for (int {t} = int(blockIdx.x);; {t} = {_next(queue, t, count)})"):
+    first, step = _strides(queue.ctas)
+    following = _next(queue, t, count)
+    if queue.drawn_for_others:
+        tickets = out.temp("tickets")
+        out.line(f"cuir::Tickets<{queue.ctas}> {tickets}(mail, counter);")
+        following = f"{tickets}.next({step}, {count})"
+    with out.block(f"for (int {t} = {first};; {t} = {following})"):
         out.line(f"int {unit}[{queue.words}] = {{{t}}};")
         if queue.travel and queue.travel.values:
             with out.block(f"if ({t} < {count})"):
@@ -111,9 +128,14 @@ def hand_out(kernel: KernelEmitter, queue: Queue) -> None:
         out.line(f"{name}.post({unit});\nif ({t} >= {count}) break;\n{name}.reserve();")
 
 
+def _strides(ctas: int) -> tuple[str, str]:
+    """The number of the CTA, or of its cluster, and how many there are."""
+    return ("int(blockIdx.x)", "int(gridDim.x)") if ctas == 1 else (f"int(blockIdx.x) / {ctas}", f"int(gridDim.x) / {ctas}")
+
+
 def _next(queue: Queue, t: str, count: str) -> str:
     """The unit after t; the counter wraps to 0 with the last unit of the launch."""
-    return f"int(gridDim.x + atomicInc(counter, {count} - 1))" if queue.dynamic else f"{t} + int(gridDim.x)"
+    return f"int(gridDim.x + atomicInc(counter, {count} - 1))" if queue.dynamic else f"{t} + {_strides(queue.ctas)[1]}"
 
 
 class _Decoder:
@@ -169,10 +191,7 @@ def units(role: RoleEmitter, stmt: For) -> Iterator[None]:
     own = not any(stmt.target in v for v in role.facts.declare_at.values())
     t = identifier(stmt.target) if own else out.temp(stmt.target)
     if queue is None:
-        cluster = kernel.checked.cluster
-        first, step = (
-            ("int(blockIdx.x)", "int(gridDim.x)") if cluster == 1 else (f"int(blockIdx.x) / {cluster}", f"int(gridDim.x) / {cluster}")
-        )
+        first, step = _strides(kernel.checked.cluster)
         head, first_lines = f"for (int {t} = {first}; {t} < {count}; {t} += {step})", []
     else:
         name, unit = out.temp("queue"), out.temp("unit")

@@ -25,6 +25,10 @@ CONFIGS: dict[str, dict[str, int]] = {
     "d128w3": {"D": 128, "BM": 192, "BN": 80},
     "d64w2": {"D": 64, "BM": 128, "BN": 128},
     "d64w3": {"D": 64, "BM": 192, "BN": 128},
+    "d128w2c2": {"D": 128, "BM": 256, "BN": 128, "CLUSTER": 2},
+    "d128w3c2": {"D": 128, "BM": 384, "BN": 80, "CLUSTER": 2},
+    "d64w3c2": {"D": 64, "BM": 384, "BN": 128, "CLUSTER": 2},
+    "d128w1c4": {"D": 128, "BM": 256, "BN": 96, "CLUSTER": 4},
 }
 Case = tuple[int, int, int, int, int, str]
 CASES: list[Case] = [  # B, H, HK, M, N, note

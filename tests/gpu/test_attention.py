@@ -14,6 +14,10 @@ KERNELS = [
     *((v, f"d{d}{w}", dtype) for v in VARIANTS for d in (128, 64) for w, dtype in (("w3", "f16"), ("w2", "bf16"))),
     *((v, f"d{d}w2", "f16") for v in ("full", "causal") for d in (128, 64)),
     *((v, "d128w2", "f16") for v in corpus.variants() if v not in VARIANTS),
+    *((v, c, "f16") for v in ("full", "causal", "sliding_window", "document") for c in ("d128w2c2", "d64w3c2")),
+    ("causal", "d128w3c2", "bf16"),
+    ("full", "d128w1c4", "f16"),
+    ("causal", "d128w1c4", "f16"),
 ]
 
 

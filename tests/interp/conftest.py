@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,16 +167,19 @@ def causal(m: int, n: int) -> torch.Tensor:
 
 @pytest.fixture(scope="session")
 def attention(execute: Runner) -> Attention:
-    """Runs an attention program on random inputs; gives (run, errors of O and LSE in float64)."""
+    """Runs an attention program, with some of its text replaced, on random inputs; gives (run, errors of O and LSE in float64)."""
 
     def run(path: str, B: int, H: int, HK: int, M: int, N: int, D: int = 64, dtype: torch.dtype = torch.float16, keep: Any = causal,
-            consts: Mapping[str, Any] | None = None, **options: Any) -> tuple[Ran, torch.Tensor, torch.Tensor]:  # fmt: skip
+            consts: Mapping[str, Any] | None = None, changes: Iterable[tuple[str, str]] = (), **options: Any) -> tuple[Ran, torch.Tensor, torch.Tensor]:  # fmt: skip
         g = torch.Generator().manual_seed(0)
         q, k, v = (torch.randn(B, h, n, D, generator=g).to(dtype) for h, n in ((H, M), (HK, N), (HK, N)))
         out = torch.full_like(q, float("nan"))
         lse = torch.full((B, H, M), float("nan"))
         kind = {torch.float16: F16}.get(dtype, cuir.bf16)
         text = (ROOT / path).read_text(encoding="utf-8")
+        for old, new in changes:
+            assert old in text, f"{old!r} is not in the kernel"
+            text = text.replace(old, new)
         arguments = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse, "scale": D**-0.5}
         ran = execute(text, arguments, {"T": kind, "D": D, **(consts or {})}, **options)
         want, want_lse = reference(q, k, v, keep(M, N) if keep else None)

@@ -186,3 +186,23 @@ def test_random_kernels_lower_or_are_refused(case) -> None:
         assert all(d.code.startswith("L00") and d.span for d in error.diagnostics)
     else:
         assert cuda.source == lower(checked).source and cuda.source.count("{") == cuda.source.count("}")
+
+
+def test_the_words_for_clusters_cost_nothing_in_a_cluster_of_one() -> None:
+    body = """
+if w == 0:
+    copy_async(X[0 : 64, :], s[0], full[0], cluster=True)
+full[0].arrive(cluster=True)
+if cta_rank() == 0:
+    full[1].arrive(cluster=True)
+"""
+    without = body.replace(", cluster=True", "").replace("cluster=True", "").replace("if cta_rank() == 0:\n    ", "")
+    head = HEAD.replace('arch="sm_90a"', 'arch="sm_90a", cluster=C // 4')
+
+    def lines(source: str) -> list[str]:
+        return [line for line in source.split("\n") if not re.match(r"\s*// ", line)]
+
+    assert lines(text(body, head=head)) == lines(text(without))
+    both = lower(kernel(body, head, C=8))
+    assert both.cluster == 2 and "MULTICAST" in both.source and "arrive_cluster(full + 0, lane, 2)" in both.source
+    assert "cluster_sync" in both.source and "block_rank_in_cluster" in both.source

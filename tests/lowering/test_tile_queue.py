@@ -123,11 +123,31 @@ def test_without_a_spare_warp_a_role_s_warp_hands_out_dynamic_units() -> None:
     assert "TileQueue" not in text(ALL, False)
 
 
-def test_a_cluster_counts_for_itself() -> None:
-    head = HEAD.replace('arch="sm_90a"', 'arch="sm_90a", cluster=2')
+CLUSTER = HEAD.replace('arch="sm_90a"', 'arch="sm_90a", cluster=4')
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_the_ctas_of_a_cluster_work_on_the_same_units(dynamic: bool) -> None:
+    """Dynamic numbers are drawn by the first CTA and sent to the others; static ones each CTA counts."""
+    cuda = lower(check(parse(CLUSTER + LOAD + COMPUTE, "k.cuir"), consts={"DYNAMIC": dynamic}))
+    hands = part(cuda.source, "a spare warp")
+    assert re.search(r"for \(int t__\d+ = int\(blockIdx.x\) / 4;; t__\d+ = ", hands)
+    assert ("cuir::Tickets<4> tickets" in hands) == ("store_shared_remote" in cuda.source) == dynamic
+    assert re.search(
+        r"= tickets__\d+\.next\(int\(gridDim.x\) / 4, tile_count\)" if dynamic else r"= t__\d+ \+ int\(gridDim.x\) / 4\)", hands
+    )
+    assert ("cuir::Bar::init(&mail->full, 1); cuir::Bar::init(&mail->empty, 3);" in cuda.source) == dynamic
+    assert cuda.counter == dynamic and cuda.cluster == 4
+    offset, slots, words = (int(x) for x in re.search(r"Slots<(\d+), (\d+)>\*>\(smem \+ (\d+)\)", cuda.source).group(3, 1, 2))  # type: ignore[union-attr]
+    assert cuda.shared_bytes == offset + slots * (16 + 4 * words) + (24 if dynamic else 0)
+    assert "cta_rank" not in hands
+
+
+def test_a_cluster_without_a_spare_warp_counts_for_itself() -> None:
     for dynamic in (True, False):
-        source = text(LOAD + COMPUTE, dynamic, head)
-        assert "TileQueue" not in source and "t += int(gridDim.x) / 2" in source
+        cuda = lower(check(parse(CLUSTER + ALL), consts={"DYNAMIC": dynamic}))
+        assert "TileQueue" not in cuda.source and "t += int(gridDim.x) / 4" in cuda.source
+        assert any("handed out statically" in c for c in cuda.choices) == dynamic
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
@@ -142,9 +162,12 @@ def test_the_choice_is_told_and_the_memory_counted(dynamic: bool) -> None:
 def test_the_queue_fits_into_what_is_kept_for_it() -> None:
     """The checker has refused what leaves no room for the most that a slot may hold."""
     lines = "".join(f"            a{i} = t // {2 * i + 3}\n            store(I[{i}], a{i})\n" for i in range(40))
-    cuda = lower(check(parse(HEAD + f'    with role("one", warps=1):\n        for t in work:\n{lines}'), consts={"DYNAMIC": False}))
-    barriers = 16
-    assert "unit__" in cuda.source and cuda.shared_bytes - cuda.checked.shared_bytes - barriers <= RESERVED
+    for head in (HEAD, CLUSTER):
+        for dynamic in (False, True):
+            text = head + f'    with role("one", warps=1):\n        for t in work:\n{lines}'
+            cuda = lower(check(parse(text), consts={"DYNAMIC": dynamic}))
+            barriers = 16
+            assert "unit__" in cuda.source and cuda.shared_bytes - cuda.checked.shared_bytes - barriers <= RESERVED
 
 
 def test_the_expert_kernel_divides_in_one_warp() -> None:
