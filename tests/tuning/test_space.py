@@ -7,7 +7,8 @@ import json
 import pytest
 
 import corpus
-from cuir import CuirError, Program, parse
+from cuir import CuirError, Program, parse, transfer
+from cuir.spec_loading import as_specification
 from cuir.tuning import Space
 from cuir.tuning.space import defaults, from_plain, plain, ruled_out
 from cuir.types import BF16, F16
@@ -53,3 +54,16 @@ def test_shipped_spaces_fit_their_kernels(name: str, dim: int) -> None:
     for parameter, default in defaults(program, None).items():
         values = [v for axis in space.axes for v in axis.get(parameter, ())]
         assert not values or default in values, f"the default of {parameter} is not among the candidates"
+
+
+def test_a_variant_that_lacks_a_parameter_is_tuned_without_it() -> None:
+    origin = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
+    space = Space.parse(corpus.spaces()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90")
+    full = transfer(origin, as_specification(corpus.variant("full"), "full")).program
+    with pytest.raises(CuirError) as caught:
+        space.check_names(full, None)
+    assert caught.value.diagnostics[0].code == "N111"
+    within = space.within(full, None)
+    within.check_names(full, None)
+    assert set(space.parameters) - set(within.parameters) == {"L2"} and len(within.starts) == len(space.starts)
+    assert space.within(origin, None) == space
