@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,17 +42,28 @@ class CompiledKernel:
     cost little more than the launch.
     """
 
-    def __init__(self, compiled: Compiled):
+    def __init__(self, compiled: Compiled, check: Callable[[], Checked] | None = None):
+        """check: gives the checked kernel as a whole; left out if `compiled` has it and does not come from the disk cache."""
         self.compiled = compiled
+        self._check = check
         self._launchers: dict[torch.device, Any] = {}
         self._known: dict[tuple[Any, ...], Known] = {}
 
     @property
     def checked(self) -> Checked:
+        """The checked kernel, for the interpreter, the lowering and reports."""
+        if self._check is not None:
+            cuda = self.compiled.cuda
+            self.compiled, self._check = replace(self.compiled, cuda=replace(cuda, checked=self._check())), None
+        return self.compiled.cuda.checked
+
+    @property
+    def _interface(self) -> Checked:
+        """The checked kernel, perhaps without the text of its roles: all that a call needs."""
         return self.compiled.cuda.checked
 
     def __repr__(self) -> str:
-        return f"CompiledKernel({self.checked!r}; {self.compiled.resources.summary()})"
+        return f"CompiledKernel({self._interface!r}; {self.compiled.resources.summary()})"
 
     @property
     def source(self) -> str:
@@ -81,21 +92,21 @@ class CompiledKernel:
         names = self._names(args, named, outs)
         arguments = dict(zip(names, given, strict=True))
         self._allocate(arguments)
-        bound = bound_arguments(self.checked, arguments)
-        device = need_device(self.checked, bound.device)
-        check_alignment(self.checked, self.compiled.cuda.aligned, arguments)
+        bound = bound_arguments(self._interface, arguments)
+        device = need_device(self._interface, bound.device)
+        check_alignment(self._interface, self.compiled.cuda.aligned, arguments)
         if device not in self._launchers:
             self._launchers[device] = Launcher(self.compiled, device)
         launcher = self._launchers[device]
-        tensors = {t.name: arguments[t.name] for t in self.checked.tensors}
+        tensors = {t.name: arguments[t.name] for t in self._interface.tensors}
         sources = tuple(names.index(n) if n in names else (tuple(t.shape), t.dtype) for n, t in tensors.items())
-        results = tuple(i for i, t in enumerate(self.checked.tensors) if t.written)
+        results = tuple(i for i, t in enumerate(self._interface.tensors) if t.written)
         return Known(launcher.plan(arguments, bound), launcher, sources, results, device)
 
     def _names(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> list[str]:
         """The parameters' names of the arguments given, in order."""
-        kernel = self.checked.origin
-        order = [p.name for p in kernel.params if p.name not in self.checked.consts]
+        kernel = self._interface.origin
+        order = [p.name for p in kernel.params if p.name not in self._interface.consts]
         if len(args) > len(order):
             raise CuirError.of("U401", f"`{kernel.name}` takes {len(order)} arguments ({', '.join(order)}), found {len(args)}", kernel.span)
         names = order[: len(args)]
@@ -103,7 +114,7 @@ class CompiledKernel:
             if name in names:
                 raise CuirError.of("U401", f"`{kernel.name}` got `{name}` twice", kernel.span)
             names.append(name)
-        free = [t.name for t in self.checked.tensors if t.written and t.name not in names]
+        free = [t.name for t in self._interface.tensors if t.written and t.name not in names]
         if len(outs) > len(free):
             raise CuirError.of(
                 "U401", f"out= is for {', '.join(free) or 'nothing that was not given'}, found {len(outs)} tensors", kernel.span
@@ -114,12 +125,12 @@ class CompiledKernel:
         """Tensors for results that were left out, of the lengths that the given tensors have."""
         lengths: dict[str, int] = {}
         device = None
-        for t in self.checked.tensors:
+        for t in self._interface.tensors:
             given = arguments.get(t.name)
             if isinstance(given, torch.Tensor) and given.dim() == len(t.dims):
                 device = device or given.device
                 lengths.update({d: n for d, n in zip(t.dims, given.shape, strict=True) if isinstance(d, str)})
-        for t in self.checked.tensors:
+        for t in self._interface.tensors:
             if not t.written or t.name in arguments:
                 continue
             if device is None or any(isinstance(d, str) and d not in lengths for d in t.dims):
@@ -151,8 +162,15 @@ def compile(program: Program | Checked, *, kernel: str | None = None, consts: Ma
     program: a parsed program, or a checked kernel. kernel: its name, if there are several. consts: const parameters by name.
     Raises CuirError with every error of the program, or U503 without nvcc.
     """
-    if isinstance(program, Program):
-        from .check import check
+    if not isinstance(program, Program):
+        return CompiledKernel(compile_cuda(lower(program)))
+    from .check import check
+    from .lowering import kernel_cache
 
-        program = check(program, kernel, consts)
-    return CompiledKernel(compile_cuda(lower(program)))
+    entry = kernel_cache.entry_of(program, kernel, consts)
+    compiled = kernel_cache.load(entry)
+    if compiled is not None:
+        return CompiledKernel(compiled, lambda: check(program, kernel, consts))
+    compiled = compile_cuda(lower(check(program, kernel, consts)))
+    kernel_cache.store(entry, compiled)
+    return CompiledKernel(compiled)

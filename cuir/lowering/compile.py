@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,17 +141,22 @@ def _cached(cuda: Cuda, entry: Path) -> Compiled | None:
 
 
 def _store(entry: Path, compiled: Compiled) -> Compiled:
-    """Writes the cubin, then what vouches for it; a folder that cannot be written is no error."""
+    """Writes the cubin, then what vouches for it."""
+    write_whole({entry.with_suffix(".cubin"): compiled.cubin, entry: json.dumps(compiled.resources.as_json()).encode()})
+    return compiled
+
+
+def write_whole(files: Mapping[Path, bytes]) -> None:
+    """Writes files of the cache in order, each appearing at once and whole; a folder that cannot be written is no error."""
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        for path, content in ((entry.with_suffix(".cubin"), compiled.cubin), (entry, json.dumps(compiled.resources.as_json()).encode())):
-            handle, temporary = tempfile.mkstemp(dir=entry.parent)
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent)
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
             os.replace(temporary, path)
     except OSError:
         pass
-    return compiled
 
 
 def _compile(cuda: Cuda, nvcc: str, version: str) -> Compiled:
