@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..checked import Checked, Role
-from ..nodes import Assign, For, Subscript
+from ..nodes import Assign, Expr, For, Subscript
 from ..types import BOOL, F32, DType
-from .unit_values import Travel, tile_loops, travelling
+from .unit_values import Travel, Value, tile_loops, travelling
 from .values import CTYPE, Scalars, strip
 from .writer import identifier
 
@@ -88,8 +88,8 @@ def choose(kernel: KernelEmitter) -> Queue | None:
     if travel and travel.values:
         listed = ", ".join(travel.anchors[v].targets[0] for v in travel.values)
         kernel.choice(f"a spare warp works out {listed} of each tile for all roles, which read them in shared memory", tiles.span)
-    # Static units are known in advance; a dynamic one is drawn late, so that whoever is free takes it.
-    return Queue(2 if tiles.dynamic else 4, -(-words // 4) * 4, tiles.dynamic, spare, readers, travel, checked.cluster)
+    # Static units are known in advance; a dynamic one is drawn late, when all have taken the one before, so that whoever is free takes it.
+    return Queue(1 if tiles.dynamic else 4, -(-words // 4) * 4, tiles.dynamic, spare, readers, travel, checked.cluster)
 
 
 def declare(kernel: KernelEmitter, queue: Queue, offset: int) -> list[str]:
@@ -111,6 +111,7 @@ def hand_out(kernel: KernelEmitter, queue: Queue) -> None:
     assert tiles is not None
     name, t, unit = out.temp("queue"), out.temp("t"), out.temp("unit")
     out.line(f"cuir::TileQueue{queue.ctype} {name}(slots);")
+    before, decoder = len(out.lines), _Decoder(kernel, queue.travel, t) if queue.travel else None
     first, step = _strides(queue.ctas)
     following = _next(queue, t, count)
     if queue.drawn_for_others:
@@ -119,13 +120,14 @@ def hand_out(kernel: KernelEmitter, queue: Queue) -> None:
         following = f"{tickets}.next({step}, {count})"
     with out.block(f"for (int {t} = {first};; {t} = {following})"):
         out.line(f"int {unit}[{queue.words}] = {{{t}}};")
-        if queue.travel and queue.travel.values:
+        if queue.travel and decoder and queue.travel.values:
             with out.block(f"if ({t} < {count})"):
-                decoder = _Decoder(kernel, queue.travel, t)
                 for i, number in enumerate(queue.travel.values):
                     out.line(f"{unit}[{i + 1}] = {_bits(decoder.text(number), queue.travel.table[number].dtype)};")
         out.span = None
         out.line(f"{name}.post({unit});\nif ({t} >= {count}) break;\n{name}.reserve();")
+    if decoder:
+        out.insert(before, [f"const unsigned {inverse} = {text};" for text, inverse in decoder.inverses.items()])
 
 
 def _strides(ctas: int) -> tuple[str, str]:
@@ -144,12 +146,32 @@ class _Decoder:
     def __init__(self, kernel: KernelEmitter, travel: Travel, unit: str):
         self.kernel, self.travel, self.unit = kernel, travel, unit
         self.made: dict[int, str] = {}
+        self.inverses: dict[str, str] = {}  # text -> name of the inverse of a divisor that is the same for all units
+
+    def _scalars(self, value: Value) -> Scalars:
+        def inverse(expr: Expr) -> str | None:
+            number = value.operands.get(id(expr))
+            if number is None or self.travel.table[number].of_unit or not scalars.natural(expr):
+                return None
+            return self.inverses.setdefault(f"cuir::inverse({strip(self._frame(number))})", self.kernel.out.temp("inverse"))
+
+        scalars = Scalars(self.kernel, set(value.natural), inverse)
+        return scalars
+
+    def _frame(self, number: int) -> str:
+        """The text of a value that is the same for all units, without names of its own."""
+        value = self.travel.table[number]
+        scalars = Scalars(self.kernel, set(value.natural))
+        assert value.expr is not None
+        if not value.op or value.op == "element":
+            return scalars.scalar(value.expr)
+        return scalars.apply(value.op, list(value.args), value.expr, lambda e: self._frame(value.operands[id(e)]))
 
     def text(self, number: int) -> str:
         value = self.travel.table[number]
         if value.expr is None:
             return self.unit
-        scalars = Scalars(self.kernel, set(value.natural))
+        scalars = self._scalars(value)
         if not value.op:
             return scalars.scalar(value.expr)
         if number in self.made:
