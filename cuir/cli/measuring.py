@@ -231,7 +231,9 @@ def _bench_cells(
             settings = [given]
         else:
             known = tuned(made.program, cell.shape, dtype)
-            settings = [known] if known else [dict(s) for s in space.within(made.program, made.kernel).narrowed(base).starts] if space else [{}]
+            settings = (
+                [known] if known else [dict(s) for s in space.within(made.program, made.kernel).narrowed(base).starts] if space else [{}]
+            )
         return Planned(cell, made.text, made.kernel, tuple({**base, **s} for s in settings))
 
     processes, place = jobs or default_jobs(), str(folder) if folder else None
