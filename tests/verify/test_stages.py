@@ -21,6 +21,7 @@ from cuir.spec_loading import as_specification
 from cuir.transfer import transfer
 from cuir.types import BF16, F16
 from cuir.verify import Case, VerifyReport, check_mask, check_numbers, check_schedules, verify
+from cuir.verify.schedules import schedules
 
 CONSTS = {"T": F16, "D": 64}
 EXPERT, PLAIN = (
@@ -72,6 +73,18 @@ def test_transferred_kernels_are_verified(name: str, origin: str) -> None:
     assert [s.verdict for s in report.stages] == ["passed"] * 5 and len(told) >= 5
     assert json.loads(json.dumps(report.as_json(), default=str))["ok"] is True
     assert "Verified." in report.as_markdown() and "PyTorch" in report.summary()
+
+
+@pytest.mark.parametrize("name", ["full", "sliding_window", "document"])
+def test_variants_in_clusters_are_verified(name: str) -> None:
+    """The blocks of a mask, in closed form or listed, are those of all queries of a cluster."""
+    program, _, spec = kernel(name, origin=EXPERT)
+    report = verify(program, spec, consts={**CONSTS, "CLUSTER": 2, "BM": 128, "BN": 64})
+    assert report.ok, report.as_markdown()
+    starved = {
+        s.seed for s in schedules(check(program, None, {**CONSTS, "CLUSTER": 2, "BM": 128, "BN": 64}), "quick") if s.policy == "starve"
+    }
+    assert starved == set(range(2 * 3))  # each worker of both CTAs
 
 
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
