@@ -173,9 +173,10 @@ def test_targets(arch: str, options: tuple[str, str, str]) -> None:
 
 # ---- with nvcc
 @needs_nvcc
-def test_the_expert_kernel_compiles_without_spills() -> None:
+@pytest.mark.parametrize("consts", [{}, {"CLUSTER": 2, "BM": 384, "BN": 80}], ids=["alone", "in clusters"])
+def test_the_expert_kernel_compiles_without_spills(consts: dict[str, int]) -> None:
     (checked,) = [k for name, k in KERNELS if name == "flash_fwd_sm90.flash_fwd"]
-    found = compile_cuda(lower(checked))
+    found = compile_cuda(lower(check(checked.program, None, {**checked.consts, **consts})))
     r = found.resources
     assert found.cubin[:4] == b"\x7fELF" and r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
 
