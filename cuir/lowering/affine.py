@@ -22,6 +22,10 @@ class Affine:
     rows: tuple[str, ...]
     slope: str
 
+    @property
+    def negative(self) -> Affine:
+        return Affine(tuple(f"(-{x})" for x in self.rows), f"(-{self.slope})" if self.slope else "")
+
 
 def affine(tiles: Tiles, expr: Expr) -> Affine | None:
     """An expression as such a tile: one multiply-add an element, within two roundings of its largest term. None if it is none."""
@@ -41,17 +45,13 @@ def affine(tiles: Tiles, expr: Expr) -> Affine | None:
     if first is None or second is None:
         return None
     if op == "neg":
-        return Affine(tuple(f"(-{x})" for x in first.rows), _negative(first.slope))
+        return first.negative
     rows = zipped(lambda x, y: f"({x} {op} {y})", first.rows, second.rows)
     if op == "*":
         slope = _product(first, second)
         return None if slope is None else Affine(rows, slope)
-    last = second.slope if op == "+" else _negative(second.slope)
+    last = second.slope if op == "+" else second.negative.slope
     return Affine(rows, f"({first.slope} + {last})" if first.slope and last else first.slope or last)
-
-
-def _negative(slope: str) -> str:
-    return f"(-{slope})" if slope else ""
 
 
 def _product(x: Affine, y: Affine) -> str | None:

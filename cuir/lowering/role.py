@@ -203,12 +203,13 @@ class RoleEmitter:
         first_statement = len(self.out.lines)
         self._declare_rings()
         self.block(self.role.body)
-        self.out.insert(first_statement, list(self._declared))
+        self.out.insert(first_statement, [*self._declared, *self.tiles.shifted.bound(None)])
         if any(c.op.name == "store_async" for c in (self.call(x) for x in calls(self.kernel.checked, self.role.body))):
             self.out.line(f"{self.storing_lane}cute::tma_store_wait<0>();  // shared memory is read before the CTA ends")
 
     def block(self, body: tuple[Stmt, ...]) -> None:
         saved, self.products.before = self.products.before, []
+        self.tiles.whole = {}
         i = 0
         while i < len(body):
             stmt = body[i]
@@ -228,6 +229,7 @@ class RoleEmitter:
             self.products.before.append(stmt)
             i += 1
         self.products.before = saved
+        self.tiles.whole = {}
 
     def _guards_wait(self, stmt: Stmt, following: tuple[Stmt, ...]) -> bool:
         """Whether a statement is a wait for a barrier under a condition, right before a wait for products."""
@@ -275,6 +277,8 @@ class RoleEmitter:
         self.out.mark(stmt.span)
         if isinstance(stmt, Assign):
             self._assign(stmt, following)
+            for line in self.tiles.shifted.bound(stmt):
+                self.out.line(line)
         elif isinstance(stmt, ExprStmt):
             self.prepare(stmt)
             bound = self.call(stmt.value)

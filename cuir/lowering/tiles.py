@@ -16,6 +16,7 @@ from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, shape_of
 from .registry import emitter
+from .shifted import Shifted
 from .values import CTYPE, HALVES, strip
 from .writer import identifier
 
@@ -52,12 +53,13 @@ class Tiles:
     def __init__(self, role: RoleEmitter):
         self.role, self.out, self.checked = role, role.out, role.kernel.checked
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
+        self.shifted = Shifted(self)
         self.conditions: dict[str, Condition] = {}
         self._flags: dict[str, str | None] = {}
         self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
         self.anchor: str | None = None  # an array that the current statement reads
         self._making: set[int] = set()  # expressions whose arrays are being filled
-        self.whole: dict[str, str] = {}  # late sums that the current statement has summed over the quad
+        self.whole: dict[str, str] = {}  # late sums that are summed over the quad -> array; until bound again, in one block
 
     # ---- storage
     def storage(self, name: str) -> Storage:
@@ -163,6 +165,8 @@ class Tiles:
             return self.role.views.gather(expr, lambda e: self.element(e, at, shape))
         if op in ("+", "-", "*", "neg") and t.dtype == F32 and (line := affine(self, expr)) is not None and line.slope:
             return self.affine_text(line, at)
+        if text := self.shifted.exponential(expr, at):
+            return text
         if op in ("zeros", "full"):
             bound = self.checked.call(expr).args  # type: ignore[arg-type]
             return self.uniform(bound["value"]) if "value" in bound else "0" if t.dtype == I32 else "0.f"
@@ -199,7 +203,7 @@ class Tiles:
         return f"{ident}[{ {'full': at.i, 'rows': at.r, 'cols': at.c, 'one': '0'}[shape] }]"
 
     def summed(self, name: str) -> str:
-        """A late sum, summed over the quad for this statement."""
+        """A late sum, summed over the quad once for the statements that follow each other in a block."""
         if name not in self.whole:
             t = self.role.role.locals[name]
             assert isinstance(t, TileType)
@@ -427,13 +431,14 @@ class Tiles:
         t = self.role.role.locals[name]
         assert isinstance(t, TileType)
         target, s, frag = identifier(name), self.storage(name), self.role.fragment(t)
-        self.whole = {}
         if id(stmt) in self.role.facts.lazy:
             self.out.line(f"cuir::forget({target});\n{self.lazy_flag(name)} = 0;  // zeros: the next product starts anew")
             return
         self.anchor = next((identifier(n) for n in sorted(names(value)) if self._is_array(n)), None)
         self.sums.pop(name, None)
-        if s.kind == "condition":
+        if self.shifted.assign(stmt, frag):
+            pass
+        elif s.kind == "condition":
             self.conditions[name] = self.settled(self.condition(value, shape_of(t)), shape_of(t))
         elif s.kind == "linear":
             found = self.linear(value)
@@ -453,7 +458,7 @@ class Tiles:
             self.sums[name] = total
         else:
             self.into(target, value, t)
-        self.whole = {}
+        self.whole.pop(name, None)
         if name not in names(value):
             self.holds(name)
 

@@ -70,7 +70,9 @@ def cast(cx: Operation, x: str) -> str:
 # ---- whole tiles
 @emits("row_max", "tile")
 def row_max(role: RoleEmitter, call: Call, target: str) -> None:
-    role.out.line(f"cuir::row_max({role.tiles.array(role.call(call).args['x'])}, {target});")
+    x = role.call(call).args["x"]
+    role.out.line(f"cuir::row_max({role.tiles.array(x)}, {target});")
+    role.tiles.shifted.row_max(x, target)
 
 
 @emits("row_sum", "tile")

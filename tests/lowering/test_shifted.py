@@ -1,0 +1,161 @@
+"""Tiles kept without the part of a bias that is alike along a row: which names may be, and that their texts say the same."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cuir.lowering import lower
+from tests.lowering.conftest import HEAD, kernel, text
+
+BEGIN = """\
+q, k = n + rows(64), cols(64)
+full[0].wait(0)
+S = mma_async(s[0], s[1].T)
+mma_wait(S)
+"""
+BIAS = "S = S * scale + cast(k - q, f32) * scale\n"
+STEP = """\
+m = row_max(S)
+P = exp2(S * 1.5 - m * 1.5)
+store(Z[rows(64), cols(64)], P)
+"""
+
+
+def shifts(body: str) -> int:
+    """Tiles of a body that are kept so."""
+    return len(re.findall(r"float shift__\d+\[", text(BEGIN + body)))
+
+
+@pytest.mark.parametrize("body", [
+    BIAS + STEP,
+    "S = cast(k - q, f32) * scale + S\n" + STEP,
+    "S = S - cast(k - q, f32) * scale\n" + STEP,
+    "S = S + cast(k, f32)\n" + STEP,
+    "S = S + (-cast(k, f32) * 0.5 + scale)\n" + STEP,
+    "S = S * S + (cast(k, f32) * scale + cast(k, f32))\n" + STEP,  # a sum of two slopes
+    BIAS + "S = where(k < n, S, -inf)\n" + STEP,
+    BIAS + "if n > 0:\n    S = where((k < n) & (q < k), S, -inf)\n" + STEP,
+    BIAS + "m = row_max(S) * 2.0\nP = exp2(2.0 * S - m)\nl = row_sum(P)\nstore(Z[rows(64), cols(64)], P)\nstore(Y[rows(64)], l)",
+    BIAS + "P = exp2(S - row_max(S))\nstore(Z[rows(64), cols(64)], P)",
+    BIAS + "P = exp2(S * scale - 1.0) * 2.0\nstore(Z[rows(64), cols(64)], P)",
+    BIAS + STEP + "S = zeros(f32, [64, 64])\nstore(Z[rows(64), cols(64)], S)",  # bound again, to something else
+    "for i in range(n):\n    S = zeros(f32, [64, 64])\n    T = S + cast(k + i, f32) * scale\n    m = row_max(T)\n    store(Y[rows(64)], m)",
+])  # fmt: skip
+def test_tiles_that_only_a_softmax_reads_are_kept_so(body: str) -> None:
+    assert shifts(body) == 1
+
+
+@pytest.mark.parametrize("body", [
+    BIAS + STEP + "store(Z[rows(64), cols(64)], S)",  # read otherwise
+    BIAS + STEP + "if n > 0:\n    store(Z[rows(64), cols(64)], S)",
+    BIAS + STEP + "T = S\nstore(Z[rows(64), cols(64)], T)",
+    BIAS + STEP + "T = S * 2.0\nstore(Z[rows(64), cols(64)], T)",
+    BIAS + STEP + "l = row_sum(S)\nstore(Y[rows(64)], l)",
+    BIAS + "m = row_max(S * 2.0)\nstore(Y[rows(64)], m)",
+    BIAS + "m = row_max(S)\nP = exp2(S * S - m)\nstore(Z[rows(64), cols(64)], P)",  # no line in S
+    BIAS + "P = exp2(S * 2.0)\nstore(Z[rows(64), cols(64)], P)",
+    BIAS + "P = exp2(S * 2.0 + 1.0)\nstore(Z[rows(64), cols(64)], P)",
+    BIAS + "P = exp2(1.0 - S)\nstore(Z[rows(64), cols(64)], P)",
+    BIAS + "T = zeros(f32, [64, 64])\nP = exp2(S - T)\nstore(Z[rows(64), cols(64)], P)",  # what is subtracted is no value a row
+    BIAS + "T = zeros(f32, [64, 64])\nP = exp2(T - row_max(S) * cast(k, f32))\nP = exp2(S * T - 1.0)\nstore(Z[rows(64), cols(64)], P)",
+    BIAS + "S = where(S > 0.0, S, -inf)\n" + STEP,  # a condition on the value
+    BIAS + "S = where(k < n, S, 0.0)\n" + STEP,
+    BIAS + "S = where(k < n, S, inf)\n" + STEP,
+    BIAS + "if n > 0:\n    S = zeros(f32, [64, 64])\n" + STEP,  # another value on one path
+    "if n > 0:\n    S = S + cast(k - q, f32)\n" + STEP,  # a shift on one path alone
+    "for i in range(n):\n    m = row_max(S)\n    store(Y[rows(64)], m)\n    S = S + cast(k, f32)\n",  # read by the next turn
+    "S = S + cast(k, f32) * cast(q, f32)\n" + STEP,  # a slope of its own for each row
+    "S = S + cast(q, f32)\n" + STEP,  # no slope
+    "S = S + cast(k * k, f32)\n" + STEP,
+    "S = cast(k, f32) - S\n" + STEP,  # a negative tile
+    "S = cast(k, f32) + cast(q, f32)\n" + STEP,  # affine itself
+    "S = S * cast(k, f32)\n" + STEP,
+])  # fmt: skip
+def test_other_tiles_are_kept_whole(body: str) -> None:
+    assert shifts(body) == 0
+
+
+def test_the_value_before_and_the_value_after_are_read_whole() -> None:
+    """Only what lies between the sum and the next binding of the name reads the kept tile."""
+    found = text(BEGIN + "m = row_max(S)\nstore(Y[rows(64)], m)\n" + BIAS + STEP + "S = zeros(f32, [64, 64])\nP = exp2(S * 2.0 - m)\nm = row_max(S)\n"
+                 "store(Y[rows(64)], m)\nstore(Z[rows(64), cols(64)], P)")  # fmt: skip
+    assert found.count("cuir::row_max(S") == 3 and len(re.findall(r"\+= shift__", found)) == 1
+    assert found.count("cuir::ex2(fmaf(") == 1
+
+
+def test_a_branch_does_not_see_the_other_one_s_shift() -> None:
+    body = (
+        "if n > 0:\n"
+        + "".join(f"    {line}\n" for line in (BIAS + "m = row_max(S)").split("\n"))
+        + "else:\n    m = row_max(S)\nstore(Y[rows(64)], m)"
+    )
+    found = text(BEGIN + body)
+    assert len(re.findall(r"\+= shift__", found)) == 1 and found.index("+= shift__") < found.index("else {")
+
+
+# ---- the products of slope and columns
+ROOMY = HEAD.replace("warpgroups=1)", "warpgroups=1, registers=232)")
+
+
+def products(body: str, head: str = ROOMY) -> list[str]:
+    """The slopes whose products with the columns a role keeps."""
+    found = lower(kernel(BEGIN + body, head)).source
+    return re.findall(r"products__\d+\[c_\] = (.*) \* float\(8", found)
+
+
+def loop(*lines: str) -> str:
+    return "\n".join(
+        [
+            "T = zeros(f32, [64, 64])",
+            "for i in range(n):",
+            *(f"    {line}" for line in lines),
+            "    m = row_max(T)",
+            "    store(Y[rows(64)], m)",
+        ]
+    )
+
+
+@pytest.mark.parametrize(("body", "kept"), [
+    (loop("T = S + cast(k - q, f32) * scale"), ["scale"]),
+    (loop("T = S - cast(k - q, f32) * scale"), ["scale * -1.f"]),
+    (loop("T = S + cast(q - k, f32) * scale"), ["scale * -1.f"]),
+    (loop("T = cast(k, f32) * 3.0 + (S + cast(k - q, f32) * 2.0)"), ["3.0f"]),  # the other operand has a slope, but is not affine
+    (loop("T = S + cast(k * 2 + i, f32)"), ["2.f"]),
+    (loop("T = S + (scale * cast(k, f32) * 0.5 - cast(q, f32))"), ["scale * 0.5f"]),
+    (loop("T = S + cast(k, f32) * scale", "m = row_max(T)", "T = S + cast(k - i, f32) * scale"), ["scale"]),  # one array for both
+    ("f = exp2(scale)\n" + loop("T = S + cast(k, f32) * f"), ["f"]),
+    (loop("f = exp2(cast(i, f32))", "T = S + cast(k, f32) * f"), []),  # another slope each turn
+    ("f = scale\n" + loop("T = S + cast(k, f32) * f", "f = f * 2.0"), []),
+    (loop("T = S + (cast(k, f32) * scale + cast(k, f32))"), []),
+    ("T = S + cast(k, f32) * scale\nm = row_max(T)\nstore(Y[rows(64)], m)", []),  # nothing is computed twice
+])  # fmt: skip
+def test_products_that_stay_the_same_are_kept_in_registers(body: str, kept: list[str]) -> None:
+    assert products(body) == kept
+
+
+def test_products_are_computed_as_soon_as_the_slope_is_known() -> None:
+    found = lower(
+        kernel(
+            BEGIN
+            + "for j in range(n):\n    f = exp2(cast(j, f32))\n"
+            + "\n".join("    " + x for x in loop("T = S + cast(k, f32) * f").split("\n")),
+            ROOMY,
+        )
+    ).source
+    lines = [line.strip() for line in found.split("\n")]
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("const float f = ")]
+    assert lines[at + 1].startswith("float products__") and any("for (int i = " in line for line in lines[at:])
+
+
+def test_a_role_without_room_computes_products_anew_and_late() -> None:
+    tight = HEAD.replace("warpgroups=1)", "warpgroups=1, registers=128)")
+    body = loop("T = S + cast(k, f32) * scale")
+    assert products(body, tight) == products(body, HEAD) == []
+    assert "cuir::after(" in lower(kernel(BEGIN + body, tight)).source
+
+
+def test_the_choice_is_told() -> None:
+    found = [c for c in lower(kernel(BEGIN + loop("T = S + cast(k, f32) * scale"), ROOMY)).choices if "bias" in c]
+    assert len(found) == 1 and found[0].startswith("line 14: ") and "registers" in found[0]
