@@ -9,7 +9,7 @@ from ..nodes import Expr
 from ..types import F32, I32, Scalar
 from .flat import operation
 from .index_tiles import zipped
-from .values import strip
+from .values import summand
 
 if TYPE_CHECKING:
     from .tiles import Tiles
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Affine:
-    """An f32 tile: element = rows[r] + slope * (column less the thread's first). One text if all rows are alike; "" is a slope of 0."""
+    """An f32 tile: element = rows[r] + slope * column, the column counted as asked for. One text if all rows are alike; "" is a slope of 0."""
 
     rows: tuple[str, ...]
     slope: str
@@ -27,8 +27,11 @@ class Affine:
         return Affine(tuple(f"(-{x})" for x in self.rows), f"(-{self.slope})" if self.slope else "")
 
 
-def affine(tiles: Tiles, expr: Expr) -> Affine | None:
-    """An expression as such a tile: one multiply-add an element, within two roundings of its largest term. None if it is none."""
+def affine(tiles: Tiles, expr: Expr, of_tile: bool = False) -> Affine | None:
+    """An expression as such a tile: one multiply-add an element, within two roundings of its largest term. None if it is none.
+
+    Columns count from the thread's first one; `of_tile`: from the tile's, so that rows[r] is the same in all threads of a row.
+    """
     t = tiles.checked.type_of(expr)
     if isinstance(t, Scalar):
         return Affine((tiles.uniform(expr),), "") if t.dtype == F32 else None
@@ -37,10 +40,11 @@ def affine(tiles: Tiles, expr: Expr) -> Affine | None:
         value = tiles.linear(args[0])
         if value is None:
             return None
-        return Affine(tuple(f"float({strip(x)})" for x in value.rows), f"{value.slope}.f" if value.slope else "")
+        start = "" if not of_tile or not value.slope else f" - {value.slope} * col" if value.slope > 0 else f" + {-value.slope} * col"
+        return Affine(tuple(f"float({summand(x)}{start})" for x in value.rows), f"{value.slope}.f" if value.slope else "")
     if op not in ("+", "-", "*", "neg"):
         return None
-    parts = [affine(tiles, a) for a in args]
+    parts = [affine(tiles, a, of_tile) for a in args]
     first, second = parts[0], parts[-1]
     if first is None or second is None:
         return None

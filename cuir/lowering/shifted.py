@@ -243,7 +243,7 @@ class Shifted:
                 lines += [
                     f"float {p.array}[{2 * p.groups}];  // slope times column",
                     "#pragma unroll",
-                    f"for (int c_ = 0; c_ < {2 * p.groups}; ++c_) {p.array}[c_] = {slope} * float(8 * (c_ / 2) + c_ % 2);",
+                    f"for (int c_ = 0; c_ < {2 * p.groups}; ++c_) {p.array}[c_] = {slope} * float(col + 8 * (c_ / 2) + c_ % 2);",
                     f"cuir::fence_regs({p.array});",
                 ]
         return lines
@@ -270,8 +270,11 @@ class Shifted:
         )  # one place to compute them; left free, compilers compute them in a worse one and run out of registers
 
         def body(at: At) -> str:
-            # a product by itself: contracted with the sum it would be another one for each row
-            product = f"{products.array}[{at.c}]" if products else f"__fmul_rn({self.tiles.hoist('float', (slope,), at)}, float({at.col}))"
+            if products:
+                product = f"{products.array}[{at.c}]"
+            else:  # one for all rows
+                f = self.tiles.hoist("float", (slope,), at)
+                product = f"fmaf({f}, float({at.col}), {self.tiles.hoist('float', (f'{f} * float(col)',), at)})"
             return f"{target}[{at.i}] = {self.tiles.element(kept, at, 'full')} + {product};"
 
         self.tiles.loop("full", frag, body)
@@ -286,7 +289,7 @@ class Shifted:
             return None
         op, args = operation(self.checked, expr)
         for kept, added in SLOPED[op]:
-            line = affine(self.tiles, args[added])
+            line = affine(self.tiles, args[added], of_tile=True)  # the shift of all threads of a row, which share the maximum
             if line is not None and line.slope:
                 return args[kept], added, line if op == "+" else line.negative
         return None

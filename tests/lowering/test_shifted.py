@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cuir.lowering import lower
 from tests.lowering.conftest import HEAD, kernel, text
+from tests.lowering.host import GXX, on_cpu
 
 BEGIN = """\
 q, k = n + rows(64), cols(64)
@@ -102,7 +107,7 @@ ROOMY = HEAD.replace("warpgroups=1)", "warpgroups=1, registers=232)")
 def products(body: str, head: str = ROOMY) -> list[str]:
     """The slopes whose products with the columns a role keeps."""
     found = lower(kernel(BEGIN + body, head)).source
-    return re.findall(r"products__\d+\[c_\] = (.*) \* float\(8", found)
+    return re.findall(r"products__\d+\[c_\] = (.*) \* float\(col", found)
 
 
 def loop(*lines: str) -> str:
@@ -159,3 +164,68 @@ def test_a_role_without_room_computes_products_anew_and_late() -> None:
 def test_the_choice_is_told() -> None:
     found = [c for c in lower(kernel(BEGIN + loop("T = S + cast(k, f32) * scale"), ROOMY)).choices if "bias" in c]
     assert len(found) == 1 and found[0].startswith("line 14: ") and "registers" in found[0]
+
+
+# ---- what the texts compute
+ATTENTION = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f32, M, 64], Z: Global[f32, M, 64], Y: Global[f32, M], L: Global[f32, M], n: i32, scale: f32, slope: f32, bound: i32):
+    with role("all", warpgroups=1, registers=REGISTERS):
+"""
+STEP_OF_SOFTMAX = """\
+q, k = n + rows(64), cols(64)
+S = X[rows(64), k]
+top = full(f32, [64, 1], -1e30)
+total = zeros(f32, [64, 1])
+P = zeros(f32, [64, 64])
+for i in range(1):
+    T = S * scale SIGN cast(k - q, f32) * slope
+    if bound < 64:
+        T = where(k < bound + rows(64) * 2, T, -inf)
+    top = max(top, row_max(T) * 1.5)
+    P = exp2(FACTORS - top)
+    total = total + row_sum(P)
+store(Z[rows(64), cols(64)], P)
+store(Y[rows(64)], top)
+store(L[rows(64)], total)
+"""
+
+
+@pytest.fixture(scope="module", params=[("+", "T * 1.5", 128), ("-", "1.5 * T", 232)], ids=["sum", "difference"])
+def softmax(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, Callable[..., None]]:
+    sign, factors, registers = request.param
+    found = lower(kernel(STEP_OF_SOFTMAX.replace("SIGN", sign).replace("FACTORS", factors), ATTENTION.replace("REGISTERS", str(registers))))
+    assert "shift__" in found.source and ("products__" in found.source) == (registers == 232)
+    return float(f"{sign}1"), on_cpu(found, tmp_path_factory.mktemp("host"))
+
+
+@pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.sampled_from([0, 5, 64, -64, 1000, 100_000, -100_000]),
+    scale=st.sampled_from([0.125, -0.3, 0.0, 2.0]),
+    slope=st.sampled_from([0.5, -0.5, 2.0**-8, 1e-3, -3.7, 0.0]),
+    bound=st.sampled_from([64, 0, 7, -40, -200]),
+)
+def test_the_texts_compute_a_softmax(
+    softmax: tuple[float, Callable[..., None]], seed: int, n: int, scale: float, slope: float, bound: int
+) -> None:
+    """Against float64; masked rows, rows far from the diagonal, scales and slopes of either sign. An error is a few roundings of the largest term."""
+    sign, run = softmax
+    scale, slope = float(np.float32(scale)), float(np.float32(slope))
+    x = np.random.default_rng(seed).standard_normal((64, 64)).astype(np.float32) * 4
+    p, top, total = np.full((64, 64), np.nan, np.float32), np.full(64, np.nan, np.float32), np.full(64, np.nan, np.float32)
+    run(x, 64, p, 64, top, total, n, scale, slope, bound, 64)
+    rows, cols = np.arange(64)[:, None], np.arange(64)[None, :]
+    bias = sign * (cols - rows - n) * slope
+    exact = x.astype(np.float64) * scale + bias
+    if bound < 64:
+        exact = np.where(cols < bound + rows * 2, exact, -np.inf)
+    largest = 1.5 * (np.abs(x * scale).max() + np.abs(bias).max())
+    exact_top = np.maximum(-1e30, exact.max(1) * 1.5)
+    alive = exact.max(1) > -np.inf
+    error = 4 * 2.0**-23 * largest + 1e-6
+    assert np.abs(top - exact_top)[alive].max(initial=0) <= error and (top[~alive] == np.float32(-1e30)).all()
+    want = np.where(alive[:, None], np.exp2(exact * 1.5 - top[:, None].astype(np.float64)), 0.0)  # of the maximum that was found
+    assert (np.abs(p - want) <= want * error + 1e-30).all() and (p[np.isneginf(exact)] == 0).all()
+    assert np.allclose(total, p.astype(np.float64).sum(1), rtol=1e-5, atol=0)
