@@ -100,6 +100,18 @@ def test_a_late_sum_is_summed_over_the_quad_where_it_is_read() -> None:
     assert "quad_sum(total[" not in loop.split("for (int i = 0")[1] and "quad_sum(total[" in after
 
 
+@pytest.mark.parametrize(("body", "sums"), [
+    ("store(Y[rows(64)], total * 2.0)\nx = log2(total)\nstore(Y[rows(64)], x)\nstore(Y[rows(64)], total)", 1),
+    ("store(Y[rows(64)], total)\ntotal = total + row_sum(full(f32, [64, 64], 2.0))\nstore(Y[rows(64)], total)", 2),  # bound again
+    ("store(Y[rows(64)], total)\nif n > 0:\n    total = total + row_sum(full(f32, [64, 64], 2.0))\nstore(Y[rows(64)], total)", 2),
+    ("if n > 0:\n    store(Y[rows(64)], total)\nstore(Y[rows(64)], total)", 2),  # a sum made in a branch is not there behind it
+    ("for i in range(n):\n    store(Y[rows(64)], total)\n    total = total + row_sum(full(f32, [64, 64], 2.0))", 1),  # anew in each turn
+])  # fmt: skip
+def test_a_late_sum_is_summed_once_for_the_statements_that_follow_each_other(body: str, sums: int) -> None:
+    found = text("total = row_sum(full(f32, [64, 64], 1.0))\n" + body)
+    assert len(re.findall(r"= cuir::quad_sum\(total\[", found)) == sums
+
+
 PRODUCT, END = "acc = mma_async(s[0], s[1].T, acc)\nmma_wait(acc)\n", "store(Z[rows(64), cols(64)], acc)"
 
 

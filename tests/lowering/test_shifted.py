@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import corpus
+from cuir.check import check
 from cuir.lowering import lower
+from cuir.lowering.compile import compile_cuda
+from cuir.parser import parse
+from cuir.types import F16
 from tests.lowering.conftest import HEAD, kernel, text
 from tests.lowering.host import GXX, on_cpu
 
@@ -229,3 +235,21 @@ def test_the_texts_compute_a_softmax(
     want = np.where(alive[:, None], np.exp2(exact * 1.5 - top[:, None].astype(np.float64)), 0.0)  # of the maximum that was found
     assert (np.abs(p - want) <= want * error + 1e-30).all() and (p[np.isneginf(exact)] == 0).all()
     assert np.allclose(total, p.astype(np.float64).sum(1), rtol=1e-5, atol=0)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize(("slope", "consts"), [
+    ("scale", {"D": 64, "BM": 128, "BN": 128}),
+    ("exp2(-8.0 * cast(h + 1, f32) / cast(H, f32))", {"D": 128, "BM": 192, "BN": 80}),
+], ids=["products in registers", "no room"])  # fmt: skip
+def test_the_expert_kernel_with_a_bias_compiles_without_spills(slope: str, consts: dict[str, int]) -> None:
+    plain, biased = "return S, scale * LOG2E", f"return S * scale + cast(k - q, f32) * {slope}, LOG2E"
+    program = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
+    assert plain in program
+    cuda = lower(check(parse(program.replace(plain, biased)), consts={"T": F16, **consts}))
+    assert (
+        len(set(re.findall(r"float (shift__\d+)\[2\]", cuda.source))) == 3
+    )  # a tile's first block after another tile and without, and the loop
+    assert ("products__" in cuda.source) == (consts["D"] == 64)
+    found = compile_cuda(cuda).resources
+    assert found.spill_stores + found.spill_loads + found.stack == 0 and found.warnings == ()
