@@ -267,6 +267,15 @@ template <int N> DEV void fence_regs(uint32_t (&x)[N]) {
 }""",
 )
 _part(
+    "pin",
+    """
+// These values are computed here and kept: compilers would compute them anew at each use, or elsewhere
+template <int N> DEV void pin(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]));
+}""",
+)
+_part(
     "forget",
     """
 // The values in these registers are needed no more; no instruction

@@ -244,7 +244,7 @@ class Shifted:
                     f"float {p.array}[{2 * p.groups}];  // slope times column",
                     "#pragma unroll",
                     f"for (int c_ = 0; c_ < {2 * p.groups}; ++c_) {p.array}[c_] = {slope} * float(col + 8 * (c_ / 2) + c_ % 2);",
-                    f"cuir::fence_regs({p.array});",
+                    f"cuir::pin({p.array});",
                 ]
         return lines
 
@@ -265,9 +265,7 @@ class Shifted:
             slope = f"cuir::after({strip(slope)}, {self.tiles.anchor}[0])"
         rows = ", ".join(strip(line.rows[r if len(line.rows) > 1 else 0]) for r in range(frag.row_values))
         self.out.line(f"float {shift}[{frag.row_values}] = {{{rows}}};  // of each row: the tile is kept without it")
-        self.out.line(
-            f"cuir::fence_regs({shift});"
-        )  # one place to compute them; left free, compilers compute them in a worse one and run out of registers
+        self.out.line(f"cuir::pin({shift});")  # elsewhere they cost registers at the wrong place, and a spill
 
         def body(at: At) -> str:
             if products:

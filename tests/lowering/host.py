@@ -45,7 +45,7 @@ static bool __any_sync(unsigned, bool x) {
 namespace cuir {
 DEV float ex2(float x) { return std::exp2(x); }
 DEV float after(float x, float) { return x; }
-template <int N> DEV void fence_regs(float (&)[N]) {}
+template <int N> DEV void pin(float (&)[N]) {}
 %s
 }
 extern "C" void run(%s) {
@@ -55,7 +55,7 @@ extern "C" void run(%s) {
   }
 }
 """
-OURS = ("cuir::ex2", "cuir::after", "cuir::fence_regs")
+OURS = ("cuir::ex2", "cuir::after", "cuir::pin")
 
 
 def on_cpu(cuda: Cuda, folder: Path) -> Callable[..., None]:
