@@ -253,3 +253,11 @@ def test_the_expert_kernel_with_a_bias_compiles_without_spills(slope: str, const
     assert ("products__" in cuda.source) == (consts["D"] == 64)
     found = compile_cuda(cuda).resources
     assert found.spill_stores + found.spill_loads + found.stack == 0 and found.warnings == ()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+def test_a_bias_compiles_for_sm_80() -> None:
+    program = corpus.programs()["flash_fwd_sm80"].read_text(encoding="utf-8")
+    biased = program.replace("return S, scale * LOG2E", "return S * scale - cast(q - k, f32) * 0.5, LOG2E")
+    cuda = lower(check(parse(biased), consts={"T": F16, "D": 64}))
+    assert "shift__" in cuda.source and compile_cuda(cuda).cubin
