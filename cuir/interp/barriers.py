@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..source import Span
@@ -107,6 +108,23 @@ class Mbarrier(State):
         elif self.bytes < 0:
             parts.append(f"{-self.bytes} bytes landed that nobody expected yet")
         return ", ".join(parts)
+
+
+class Handout(State):
+    """Who has taken how many units of work: under a schedule in lockstep a worker waits here until all have taken the unit before. Orders nothing."""
+
+    def __init__(self, workers: Sequence[int], span: Span):
+        self.text, self.span = "tiles", span
+        self.taken = dict.fromkeys(workers, 0)
+
+    def behind(self, units: int) -> list[int]:
+        """The workers that have taken fewer."""
+        return [w for w, n in self.taken.items() if n < units]
+
+    def take(self, m: Machine, w: Worker) -> None:
+        """A worker takes its next unit, or finds that there is none."""
+        self.taken[w.number] += 1
+        m.changed()
 
 
 class Generation(State):

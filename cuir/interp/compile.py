@@ -21,7 +21,7 @@ from ..types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from .agents import Product, Taken
 from .faults import fault, spoken
 from .groups import check_rebinding
-from .machine import Instruction, Worker
+from .machine import BLOCK, Block, Instruction, Worker
 from .registry import RUNS
 from .tensors import TensorArg
 from .trace import expression_cost
@@ -132,24 +132,34 @@ class Compiler:
             bounds = [self.frozen(e, f"{key}{part}", code) for part, e in zip("se", (stop, step))]
             stop, step = bounds
             head = len(code) + 1
+            following: Instruction = advance
         else:
 
             def begin(w: Worker) -> None:
                 w.frame[key] = 0
 
-            def advance(w: Worker) -> None:
+            def take(w: Worker) -> int | None:
+                handout = w.m.handout
+                if handout is not None and handout.behind(w.frame[key]):
+                    w.block = Block(handout, w.frame[key], stmt.span)
+                    return BLOCK
                 k, work = w.frame[key], [w.m.launch.work[c] for c in w.m.clusters]
                 has = np.array([k < len(units) for units in work])
                 if not has.all():
                     if has.any():
                         raise Diverge([np.flatnonzero(has), np.flatnonzero(~has)])
                     w.pc = exit_at
-                    return
-                w.frame[stmt.target] = collapse(np.array([units[k] for units in work], dtype=np.int64))
-                w.frame[key] = k + 1
+                else:
+                    w.frame[stmt.target] = collapse(np.array([units[k] for units in work], dtype=np.int64))
+                    w.frame[key] = k + 1
+                if handout is not None:
+                    handout.take(w.m, w)
+                return None
+
+            following = take
 
         code.append(begin)
-        code.append(advance)
+        code.append(following)
         self.block(stmt.body, code)
         code.append(_jump(head))
         exit_at = len(code)

@@ -14,8 +14,8 @@ from ..bind import Argument, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
+from ..nodes import For, Name, Subscript
 from ..nodes import Program as CuirProgram
-from ..nodes import Subscript
 from ..types import F32
 from ..views import root_name
 from ..walk import walk
@@ -83,7 +83,8 @@ def run(
     for role in checked.roles:
         code = list(before)
         compiler.block(role.body, code)
-        programs.append(Program(role.name, role.workers, role.threads, role.index, code))
+        loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
+        programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
     launch = Launch(checked, tensors, values, programs, device, schedule, 1, [range(1)], detect, trace)
     with np.errstate(all="ignore"), torch.no_grad():
         units = _plan(launch, compiler, before, grid)

@@ -16,7 +16,7 @@ from ..checked import Checked
 from ..diagnostics import CuirError
 from ..source import Span
 from .agents import Action, Copy
-from .barriers import Mbarrier, NamedBarrier
+from .barriers import Handout, Mbarrier, NamedBarrier
 from .clocks import Clock
 from .faults import diagnostic, fault
 from .groups import Groups
@@ -44,6 +44,7 @@ class Program:
     threads: int
     index: str | None
     code: list[Instruction]
+    loops: tuple[bool, ...] = ()  # over the units of work: whether they stand at the top
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Launch:
 class Block(State):
     """Why a worker does not go on, for reports and for the trace."""
 
-    def __init__(self, barrier: Mbarrier | NamedBarrier, phase: int, span: Span):
+    def __init__(self, barrier: Mbarrier | NamedBarrier | Handout, phase: int, span: Span):
         self.barrier, self.phase, self.span = barrier, phase, span
 
 
@@ -147,6 +148,9 @@ class Machine(State):
         for cta in range(ctas):
             for program in launch.programs:
                 self.workers += RUNS["role"](self, program, cta, len(self.workers), workers, entries)
+        self.handout: Handout | None = None
+        if checked.tiles is not None and self.picker.lockstep and all(p.loops in ((), (True,)) for p in launch.programs):
+            self.handout = Handout([w.number for w in self.workers if w.program.loops], checked.tiles.span)
 
     @property
     def lanes(self) -> int:
@@ -263,6 +267,12 @@ class Machine(State):
                 message = (
                     f"deadlock: {w.label} waits for phase {b.phase} of `{bar.text}`, which is in phase {bar.phase} with {bar.missing()}"
                 )
+            elif isinstance(bar, Handout):
+                who = ", ".join(self.workers[n].label for n in bar.behind(b.phase))
+                message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {who} has not"
+                hint = "no worker may need, before it takes a unit of work, what another one does after the next"
+                found.append(diagnostic(self, "D401", message, b.span, hint, [("the units of work are declared here", bar.span)]))
+                continue
             else:
                 message = f"deadlock: {w.label} waits at `{bar.text}`, where {len(bar.arrivals)} of {bar.count} have arrived"
             notes: list[tuple[str, Span | None]] = (

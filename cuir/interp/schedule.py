@@ -11,7 +11,7 @@ from ..diagnostics import CuirError
 from .state import State
 
 Timing = Literal["early", "late", "any"]
-POLICIES = ("engines_first", "workers_first", "reverse", "starve")
+POLICIES = ("engines_first", "workers_first", "reverse", "starve", "lockstep")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Schedule:
 
     kind: "in_order" (each worker runs until it blocks, in the order of the text; engines act as late as they may), "random" (every step drawn from
     `seed`), "adversarial" (priorities: drawn from `seed` and changed now and then, or one of POLICIES by `policy`). For `starve`, `seed` is the
-    number of the worker that runs only when no other can.
+    number of the worker that runs only when no other can. Under `lockstep` a unit of work is handed out when all workers have taken the one before.
     """
 
     kind: Literal["in_order", "random", "adversarial"] = "in_order"
@@ -88,9 +88,14 @@ class Picker(State):
         return self.schedule.kind == "in_order"
 
     @property
+    def lockstep(self) -> bool:
+        """Is a unit of work handed out only when all workers have taken the one before?"""
+        return self.schedule.policy == "lockstep"
+
+    @property
     def timing(self) -> Timing:
         """When an engine does what was just issued: now, when it must (or nobody else can act), or whenever it is picked."""
-        if self.schedule.kind == "in_order" or self.schedule.policy in ("workers_first", "reverse", "starve"):
+        if self.schedule.kind == "in_order" or self.schedule.policy in ("workers_first", "reverse", "starve", "lockstep"):
             return "late"
         return "early" if self.schedule.policy == "engines_first" else "any"
 

@@ -25,7 +25,7 @@ from .problems import Case, Launch, launch, outputs
 def schedules(checked: Checked, level: str) -> list[Schedule]:
     """In order, the named adversaries, every worker of a cluster starved once, and seeded ones."""
     workers = checked.cluster * sum(r.workers for r in checked.roles)
-    found = [Schedule.in_order(), *(Schedule.adversarial(p) for p in ("engines_first", "workers_first", "reverse"))]
+    found = [Schedule.in_order(), *(Schedule.adversarial(p) for p in ("engines_first", "workers_first", "reverse", "lockstep"))]
     found += [Schedule.adversarial("starve", w) for w in range(workers)]
     random, adversarial = (3, 2) if level == "quick" else (16, 8)
     return [*found, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]

@@ -37,3 +37,51 @@ def test_wrong_calls_are_told() -> None:
         with pytest.raises(CuirError) as caught:
             run(parse(TEXT), {"X": torch.ones(5), "Y": torch.ones(5)}, **changed)  # type: ignore[arg-type]
         assert [d.code for d in caught.value.diagnostics] == [code]
+
+
+AHEAD = """
+@kernel(arch="sm_90a")
+def ahead(Y: Global[f32, U], *, AT: const = 1):
+    told = mbarrier(1)
+    work = tiles(U, dynamic=True)
+    with role("first", warps=1):
+        i = 0
+        for t in work:
+            if i == AT:
+                told.arrive()
+            store(Y[t], 1.0)
+            i += 1
+    with role("second", warps=1):
+        i = 0
+        for t in work:
+            if i == 0:
+                told.wait(0)
+            i += 1
+"""
+
+
+@pytest.mark.parametrize(("at", "fine"), [(0, True), (1, True), (2, False)])
+def test_units_handed_out_as_late_as_may_be(at: int, fine: bool) -> None:
+    """The second role has one unit when it waits for what the first one does in its unit `at`."""
+    program, consts = parse(AHEAD), {"AT": at}
+
+    def go(schedule: str) -> None:
+        run(program, {"Y": torch.zeros(4)}, consts=consts, grid=1, schedule=schedule)
+
+    go("in_order")
+    go("adversarial:reverse")
+    if fine:
+        go("adversarial:lockstep")
+        return
+    with pytest.raises(CuirError) as caught:
+        go("adversarial:lockstep")
+    assert [d.code for d in caught.value.diagnostics] == ["D401", "D401"]
+    assert "first[0] waits for its next unit of work" in str(caught.value) and "second[0] has not" in str(caught.value)
+
+
+def test_lockstep_only_where_the_lowering_queues() -> None:
+    """A role with two loops over the units gets no queue, and nobody waits for it."""
+    text = AHEAD.replace(
+        "            i += 1\n    with role", "            i += 1\n        for t in work:\n            i += 1\n    with role"
+    )
+    run(parse(text), {"Y": torch.zeros(4)}, consts={"AT": 2}, grid=1, schedule="adversarial:lockstep")
