@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .nodes import Expr, Literal, Name, Node, Unary
+from .nodes import Expr, Literal, Name, Node, Subscript, Unary
 from .ops import Op
 from .ops.rules import broadcast
 from .types import Poison, TileType, Type
@@ -32,6 +32,9 @@ class RuleContext:
         return self._typer.const(self._args[arg])
 
     value = const
+
+    def is_subscript(self, arg: str) -> bool:
+        return isinstance(self._args[arg], Subscript)
 
     def variadic(self, arg: str) -> list[str]:
         return [a for a in self._args if a.startswith(arg)]

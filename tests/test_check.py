@@ -135,6 +135,8 @@ def test_all_errors_are_collected() -> None:
         ("x = load(s[0, 4 : 12])", ("T174", 1, 10)),
         ("x = load(s[2])", ("T171", 1, 12)),
         ("store(s[0], zeros(f32, [64, 64]))", ("T123", 1, 13)),
+        ("acc = zeros(f32, [64, 64])\nstore(acc, zeros(f32, [64, 64]))", ("T165", 2, 7)),
+        ("store(scale, 1.0)", ("T165", 1, 7)),
         ("x = mma_async(s[0], s[1])\ny = mma_async(s[0], zeros(f16, [64, 64]))", ("T131", 2, 21)),
         ("x = mma_async(zeros(f32, [64, 64]), s[1])", ("T132", 1, 15)),
         ("x = mma_async(zeros(f16, [64, 32]), s[1])", ("T134", 1, 37)),
