@@ -61,9 +61,15 @@ def _lists_of(names: set[str], traced: Traced | None) -> Lists | None:
 
 
 def tile_sizes(kernel: Kernel, consts: Mapping[str, Const] | None) -> tuple[int, int]:
-    """BM and BN, the queries of a tile and the keys of a block, of a kernel compiled with `consts`. Raises CuirError X133."""
+    """BM and BN, the queries of a tile and the keys of a block, of a kernel compiled with `consts`.
+
+    Raises CuirError X133 if they are not known, and without `consts`: lists for another size would be read as if they were right.
+    """
+    if consts is None:
+        raise CuirError.of("X133", f"block lists of `{kernel.name}` depend on BM and BN, found no consts", kernel.span,
+                           "consts={...}: the values that the kernel is compiled with, {} for its defaults")  # fmt: skip
     known: dict[str, object] = {p.name: p.default.value for p in kernel.params if isinstance(p.default, Literal)}
-    known.update(consts or {})
+    known.update(consts)
     BM, BN = known.get("BM"), known.get("BN")
     if not isinstance(BM, int) or not isinstance(BN, int) or min(BM, BN) < 1:
         raise CuirError.of("X133", f"block lists of `{kernel.name}` depend on BM and BN, found BM = {BM} and BN = {BN}", kernel.span,

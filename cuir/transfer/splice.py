@@ -70,8 +70,9 @@ class TransferResult:
     ) -> dict[str, Value]:
         """What a launch passes for the new parameters, for a problem of these lengths.
 
-        consts: those that the kernel is compiled with, as block lists depend on BM and BN; defaults of the program need not be given. What depends on
-        the lengths is made on the device and kept: the next call for the same data gives the same tensors. Raises CuirError X133 if BM or BN is not known.
+        consts: those that the kernel is compiled with ({} for its defaults): block lists depend on BM and BN, so a mask that has them asks for it.
+        What depends on the lengths is made on the device and kept: the next call for the same data gives the same tensors. Raises CuirError X133
+        without them.
         """
         sizes = tile_sizes(self.program.kernels()[self.kernel], consts) if self.lists is not None else (1, 1)
         sources = sources_of(self.captured, self.spec, lengths)

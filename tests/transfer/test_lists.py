@@ -176,13 +176,13 @@ def test_lists_are_made_once_for_the_same_data() -> None:
     doc = (torch.arange(300) // 100).repeat(2, 1).int()
     result = expert(specification("document", doc))
     at = Lengths(2, 4, 2, 300, 300)
-    first = result.arguments(at)
+    first = result.arguments(at, consts={})
     assert first["block_list"].shape == (2, 1, 3, 3) and first["tile_order"].shape == (24, 3)  # type: ignore[union-attr]
-    assert all(result.arguments(at)[name] is value for name, value in first.items())
+    assert all(result.arguments(at, consts={})[name] is value for name, value in first.items())
     assert result.arguments(at, consts={"BM": 64})["block_list"].shape == (2, 1, 5, 3)  # type: ignore[union-attr]
-    assert result.arguments(Lengths(2, 4, 2, 100, 300))["block_list"].shape == (2, 1, 1, 3)  # type: ignore[union-attr]
+    assert result.arguments(Lengths(2, 4, 2, 100, 300), consts={})["block_list"].shape == (2, 1, 1, 3)  # type: ignore[union-attr]
     doc[0] = 7
-    changed = result.arguments(at)
+    changed = result.arguments(at, consts={})
     assert changed["block_count"][0, 0].tolist() == [[1, 3]] * 3 and changed["block_count"][1, 0].tolist() == [[2, 2], [3, 3], [2, 2]]  # type: ignore[index]
 
 
@@ -192,10 +192,10 @@ def test_data_that_follow_the_lengths_are_compared() -> None:
         Specification("documents", MASKS["document"], captured={"doc": lambda at: (torch.arange(at.N) // length[0]).repeat(at.B, 1)})
     )
     at = Lengths(1, 2, 2, 300, 300)
-    first = result.arguments(at)
-    assert result.arguments(at)["block_list"] is first["block_list"]
+    first = result.arguments(at, consts={})
+    assert result.arguments(at, consts={})["block_list"] is first["block_list"]
     length[0] = 50
-    assert not torch.equal(result.arguments(at)["doc"], first["doc"])  # type: ignore[arg-type]
+    assert not torch.equal(result.arguments(at, consts={})["doc"], first["doc"])  # type: ignore[arg-type]
 
 
 def test_other_data_need_no_other_kernel() -> None:
@@ -210,9 +210,9 @@ def test_names_that_are_taken() -> None:
     result = expert(spec)
     check(result.program, None, {"T": F16, "D": 64})
     at = Lengths(1, 2, 2, 64, 64)
-    made = result.arguments(at)
+    made = result.arguments(at, consts={})
     assert set(made) == {"block_list_", "block_count", "block_list", "tile_order"}
-    again = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at)
+    again = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})
     assert all(torch.equal(again[name], made[name]) for name in made)  # type: ignore[arg-type]
 
 
@@ -220,8 +220,10 @@ def test_tiles_of_an_unknown_size() -> None:
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8").replace("BM: const = 128", "BM: const")
     result = transfer(parse(text), specification("document", torch.zeros(2, 300, dtype=torch.int32)))
     with pytest.raises(CuirError) as caught:
-        result.arguments(Lengths(2, 2, 2, 300, 300))
+        result.arguments(Lengths(2, 2, 2, 300, 300), consts={})
     assert caught.value.diagnostics[0].code == "X133"
+    with pytest.raises(CuirError, match="found no consts"):
+        result.arguments(Lengths(2, 2, 2, 300, 300))
     assert result.arguments(Lengths(2, 2, 2, 300, 300), consts={"BM": 64})["block_count"].shape == (2, 1, 5, 2)  # type: ignore[union-attr]
 
 
