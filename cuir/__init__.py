@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .bridge import bridge
     from .check import check
     from .diagnostics import CuirError, Diagnostic
+    from .flex import attention, create_block_mask, flex_attention
     from .frontend import func, kernel, load
     from .interp import run
     from .lowering import lower
@@ -35,6 +36,7 @@ _HOME = {
     "bridge": ("bridge",),
     "check": ("check",),
     "diagnostics": ("CuirError", "Diagnostic"),
+    "flex": ("attention", "create_block_mask", "flex_attention"),
     "frontend": ("func", "kernel", "load"),
     "interp": ("run",),
     "lowering": ("lower",),
@@ -56,14 +58,17 @@ __all__ = [
     "Shared",
     "Specification",
     "Tile",
+    "attention",
     "bf16",
     "bind",
     "bridge",
     "check",
     "compile",
     "const",
+    "create_block_mask",
     "f16",
     "f32",
+    "flex_attention",
     "func",
     "i32",
     "kernel",

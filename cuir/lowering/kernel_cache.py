@@ -28,7 +28,7 @@ def entry_of(program: Program, kernel: str | None, consts: Mapping[str, Const] |
     """The file of a kernel: named after the program (its text as it was written too, since reports quote it), what it is specialised for, this package's
     files and the compiler."""
     values = sorted((n, repr(v)) for n, v in (consts or {}).items())
-    parts = [_package(), _compiler(), show(program), program.span.source.text, program.span.source.name, str(kernel), repr(values)]
+    parts = [package_state(), _compiler(), show(program), program.span.source.text, program.span.source.name, str(kernel), repr(values)]
     return cache_dir() / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".kernel")
 
 
@@ -72,7 +72,7 @@ class _Reader(pickle.Unpickler):
 
 
 @functools.cache
-def _package() -> str:
+def package_state() -> str:
     """This package as it is on disk: changes with every edit and every installation."""
     files = [p for p in sorted(PACKAGE.rglob("*")) if p.suffix in (".py", ".lark", ".cuir")]
     return repr([(p.relative_to(PACKAGE).as_posix(), (s := p.stat()).st_size, s.st_mtime_ns) for p in files])

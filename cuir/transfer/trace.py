@@ -228,7 +228,7 @@ class _Tracer:
             new = copy.copy(value)
             new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
             return new
-        if not isinstance(value, types.FunctionType) or (value.__code__.co_filename.startswith(_OWN) and not value.__closure__):
+        if not isinstance(value, types.FunctionType) or foreign(value):
             return value  # but FlexAttention's and_masks(...) closes over the user's mods
         if id(value) in self.lifted:
             return self.lifted[id(value)]
@@ -236,7 +236,7 @@ class _Tracer:
         known = dict(value.__globals__)
         new = types.FunctionType(value.__code__, known, value.__name__, None, tuple(types.CellType() for _ in value.__closure__ or ()))
         self.lifted[id(value)] = new
-        for name in _globals_read(value.__code__):
+        for name in sorted(globals_read(value.__code__)):
             found = known.get(name)
             if isinstance(found, (torch.Tensor, types.FunctionType)):  # numbers there are constants of the file
                 known[name] = self.capture(name, found)
@@ -261,13 +261,19 @@ class _Tracer:
         return candidate
 
 
-def _globals_read(code: types.CodeType) -> set[str]:
+def foreign(function: types.FunctionType) -> bool:
+    """A function of Python or PyTorch that captures nothing of the user's."""
+    return function.__code__.co_filename.startswith(_OWN) and not function.__closure__
+
+
+@functools.cache
+def globals_read(code: types.CodeType) -> frozenset[str]:
     """Global names that a function or a function inside it reads."""
     found = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            found |= _globals_read(const)
-    return found
+            found |= globals_read(const)
+    return frozenset(found)
 
 
 def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:

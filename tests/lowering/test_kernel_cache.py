@@ -57,7 +57,7 @@ def test_another_program_const_compiler_or_package_is_another_kernel(pretend: Pr
         kernel_cache.entry_of(parse(TEXT.replace("+ scale", "- scale")), None, None),
         kernel_cache.entry_of(parse("# a line more\n" + TEXT), None, None),  # reports name lines
     ]
-    monkeypatch.setattr(kernel_cache, "_package", lambda: "another version")
+    monkeypatch.setattr(kernel_cache, "package_state", lambda: "another version")
     entries.append(kernel_cache.entry_of(program, None, None))
     monkeypatch.setattr(kernel_cache, "_compiler", lambda: "another compiler")
     entries.append(kernel_cache.entry_of(program, None, None))

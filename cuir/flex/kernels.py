@@ -1,0 +1,272 @@
+"""Attention as an object: a variant's program, what verification says of it, its CUDA, and the call. Owns which const parameters a call gets."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from ..bind import TORCH
+from ..checked import Checked, Const
+from ..diagnostics import CuirError
+from ..nodes import Program
+from ..spec import Lengths, Specification, lengths_of
+from ..spec_loading import as_specification
+from ..transfer import TransferResult, transfer
+from ..types import BF16, DTYPES, F16, DType
+from .inputs import check_options, check_tensors, need_hopper
+from .mods import Identity, identity
+
+if TYPE_CHECKING:
+    from ..api import CompiledKernel
+    from ..lowering import Cuda
+    from ..verify import VerifyReport
+
+Level = Literal["quick", "full", "off"]
+ORIGIN = "flash_fwd_sm90"
+KNOWN_LENGTHS = 1024  # problems whose setting is kept
+
+
+class Settings:
+    """The settings of const parameters with which one program runs, each checked, verified and compiled at most once."""
+
+    def __init__(self, program: Program, fixed: Mapping[str, Const], starts: tuple[Mapping[str, Const], ...]):
+        """fixed: T, D and what the user has chosen; starts: settings to take the first of that fits, where nothing was tuned."""
+        self.program, self.fixed, self.starts = program, dict(fixed), starts
+        self.by_lengths: dict[Lengths, tuple[dict[str, Const], CompiledKernel]] = {}
+        self.by_class: dict[object, dict[str, Const]] = {}
+        self.checks: dict[str, Checked] = {}
+        self.kernels: dict[str, CompiledKernel] = {}
+
+    @functools.cached_property
+    def start(self) -> dict[str, Const]:
+        """The setting of a problem for which nothing was tuned."""
+        from ..tuning.space import ruled_out
+
+        found = ({**start, **self.fixed} for start in self.starts)
+        return next((consts for consts in found if ruled_out(self.program, None, consts) is None), self.fixed)
+
+    def tuned(self, at: Lengths) -> dict[str, Const]:
+        """The setting that `cuir tune` has found for lengths like these, else the start."""
+        from ..measure.problem import Shape
+        from ..tuning import completed, shape_class
+        from ..tuning.cache import device
+
+        lengths = (at.B, at.H, at.HK, at.M, at.N)
+        kind = shape_class(Shape(*lengths, int(self.fixed["D"])), max(1, device()[1]))  # type: ignore[arg-type]
+        if kind not in self.by_class:
+            found = completed(self.program, self.fixed, lengths)
+            self.by_class[kind] = found if found != self.fixed else self.start
+        return self.by_class[kind]
+
+    def checked(self, consts: Mapping[str, Const]) -> Checked:
+        from ..check import check
+
+        key = _text(consts)
+        if key not in self.checks:
+            self.checks[key] = check(self.program, None, consts)
+        return self.checks[key]
+
+    def compiled(self, at: Lengths, prove: Callable[[Mapping[str, Const]], object]) -> tuple[dict[str, Const], CompiledKernel]:
+        """The consts and the kernel for lengths. prove: raises CuirError if the program is wrong with these consts."""
+        known = self.by_lengths.get(at)
+        if known is not None:
+            return known
+        from ..api import compile
+
+        consts = self.tuned(at)
+        key = _text(consts)
+        if key not in self.kernels:
+            prove(consts)
+            self.kernels[key] = compile(self.program, consts=consts)
+        if len(self.by_lengths) >= KNOWN_LENGTHS:
+            self.by_lengths.clear()
+        self.by_lengths[at] = consts, self.kernels[key]
+        return self.by_lengths[at]
+
+
+class Attention:
+    """A variant of attention for one dtype and head dim; `cuir.attention` makes it.
+
+    Called with query [B, H, M, D], key and value [B, HK, N, D], HK a divisor of H, it gives O [B, H, M, D], and LSE [B, H, M] (f32, natural logarithm) with
+    `return_lse=True`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
+    """
+
+    def __init__(self, transferred: TransferResult, who: Identity, settings: Settings, level: Level):
+        self.transferred, self.level = transferred, level
+        self._who, self._settings = who, settings
+
+    def __repr__(self) -> str:
+        consts = ", ".join(f"{n}={v}" for n, v in self._settings.start.items())
+        return f"Attention({self.spec.name}; {consts})"
+
+    @property
+    def spec(self) -> Specification:
+        return self.transferred.spec
+
+    @property
+    def program(self) -> Program:
+        """The variant's kernel in CuIR; `cuir.show` prints it."""
+        return self.transferred.program
+
+    @property
+    def report(self) -> VerifyReport | None:
+        """What verification found; None with verify="off". Asked when first needed, on the CPU, in some seconds. Raises CuirError if the program is wrong."""
+        return self.prove(self._settings.start)
+
+    @property
+    def cuda(self) -> Cuda:
+        """The kernel as CUDA C++ (`.source`), with the setting of a problem for which nothing was tuned."""
+        from ..lowering import lower
+
+        return lower(self._settings.checked(self._settings.start))
+
+    def prove(self, consts: Mapping[str, Const]) -> VerifyReport | None:
+        """The report for a setting. Raises CuirError if the program is wrong."""
+        from .verified import verified
+
+        return None if self.level == "off" else verified(self.program, self.spec, self._who, consts, self.level)
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        scale: float | None = None,
+        return_lse: bool = False,
+        backend: str = "auto",
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """scale: of the scores, 1 / sqrt(D) if left out. backend: "auto" runs on the Hopper GPU that the tensors are on, "interpret" in the interpreter.
+
+        Raises CuirError for arguments that do not fit (U1xx, U4xx), for what is missing (U5xx), and for a program that verification finds wrong.
+        """
+        check_options(scale, backend, self.level)
+        check_tensors(query, key, value, enable_gqa=True)
+        fixed = self._settings.fixed
+        if query.dtype != TORCH[fixed["T"]] or query.shape[3] != fixed["D"]:  # type: ignore[index]
+            raise CuirError.of("U404", f"this attention is for {fixed['T']} and head dim {fixed['D']}, found {query.dtype} and {query.shape[3]}",
+                               hint="cuir.attention(spec, dtype=..., head_dim=...) makes another")  # fmt: skip
+        return self.run(query, key, value, scale, return_lse, backend, self.transferred)
+
+    def run(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float | None,
+        return_lse: bool,
+        backend: str,
+        data: TransferResult,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """A call whose tensors are known to fit. data: the transfer, with the captured values of this call."""
+        at = lengths_of(query, key)
+        numbers: dict[str, Any] = {"scale": query.shape[3] ** -0.5 if scale is None else float(scale)}
+        o = torch.empty_like(query, requires_grad=False)
+        if backend == "interpret":
+            from ..interp import run
+
+            lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+            consts = self._settings.start
+            arguments = data.arguments(at, query.device, consts)
+            run(self._settings.checked(consts), {"Q": query, "K": key, "V": value, "O": o, "LSE": lse, **numbers, **arguments})
+            return (o, lse) if return_lse else o
+        if at not in self._settings.by_lengths:
+            need_hopper(query.device)
+        consts, kernel = self._settings.compiled(at, self.prove)
+        numbers.update(data.arguments(at, query.device, consts))
+        o, lse = kernel(Q=query, K=key, V=value, O=o, **numbers)
+        return (o, lse) if return_lse else o
+
+
+def attention(
+    spec: Specification | Callable[..., Any],
+    *,
+    dtype: torch.dtype | DType | str = torch.float16,
+    head_dim: int = 128,
+    origin: Program | None = None,
+    consts: Mapping[str, Const] | None = None,
+    verify: Level = "quick",
+) -> Attention:
+    """The attention that a specification describes, from the expert kernel for Hopper: traced, transferred and checked now, verified and compiled when first run.
+
+    spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx). dtype: f16 or bf16. head_dim: 64 or 128.
+    origin: another expert kernel with splice points. consts: const parameters that are not to be chosen (BM, BN, STAGES, ...). verify: how much is asked
+    before a kernel runs on a GPU: "quick", "full" or "off". Raises CuirError: X1xx for what cannot be traced, U109, U110, U413, and what the checker finds.
+    """
+    check_options(None, "auto", verify)
+    spec = as_specification(spec, name_of(spec))
+    return made(spec, identity(spec.mask_mod, spec.score_mod, dict(spec.captured)), dtype_of(dtype), head_dim, origin, consts, verify)
+
+
+def made(
+    spec: Specification,
+    who: Identity,
+    dtype: DType,
+    head_dim: int,
+    origin: Program | None = None,
+    consts: Mapping[str, Const] | None = None,
+    level: Level = "quick",
+) -> Attention:
+    """`attention` for a specification whose identity is known."""
+    if head_dim not in (64, 128):
+        raise CuirError.of("U110", f"the expert kernels are for head dims 64 and 128, found {head_dim!r}")
+    fixed: dict[str, Const] = {"T": dtype, "D": head_dim, **(consts or {})}
+    transferred = transfer(origin if origin is not None else _origin(), spec)
+    key = (transferred.text, _text(fixed), level, who.structure if who.known else object())
+    settings = _SETTINGS.get(key)
+    if settings is None:
+        starts = _starts(transferred.program, fixed) if origin is None else ()
+        settings = Settings(transferred.program, fixed, starts)
+        settings.checked(settings.start)
+        if len(_SETTINGS) >= KNOWN_PROGRAMS:
+            _SETTINGS.pop(next(iter(_SETTINGS)))
+        _SETTINGS[key] = settings
+    return Attention(transferred, who, settings, level)
+
+
+KNOWN_PROGRAMS = 256
+_SETTINGS: dict[
+    Any, Settings
+] = {}  # by program, fixed consts, level and structure of the mods: other data, or another window, have their kernels here
+
+
+@functools.cache
+def _origin() -> Program:
+    import corpus
+
+    from ..parser import parse
+
+    return parse(corpus.kernels()[ORIGIN].read_text(encoding="utf-8"), f"{ORIGIN}.cuir")
+
+
+def _starts(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
+    """The settings of the expert kernel that are known to be good and agree with what is fixed."""
+    import corpus
+
+    from ..tuning import Space
+
+    space = Space.parse(corpus.spaces()[ORIGIN].read_text(encoding="utf-8"), f"{ORIGIN}.tune.json")
+    return space.within(program, None).narrowed(fixed).starts
+
+
+def _text(consts: Mapping[str, Const]) -> str:
+    return repr(sorted((name, str(value)) for name, value in consts.items()))
+
+
+def dtype_of(dtype: torch.dtype | DType | str) -> DType:
+    known: dict[object, DType] = {t: d for d, t in TORCH.items()} | dict(DTYPES) | {d: d for d in DTYPES.values()}
+    found = known.get(dtype)
+    if found not in (F16, BF16):
+        raise CuirError.of("U109", f"attention kernels are for f16 and bf16, found `{dtype}`")
+    return found
+
+
+def name_of(mod: object) -> str:
+    name = mod.name if isinstance(mod, Specification) else getattr(mod, "__name__", type(mod).__name__)
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name)).strip("_") or "variant"
+
+
+__all__ = ["Attention", "Level", "attention", "dtype_of", "made", "name_of"]

@@ -1,0 +1,125 @@
+"""Block masks: ours, which hold a mask_mod and lengths, and those of torch.nn.attention.flex_attention. Owns what a mask must agree with."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..diagnostics import CuirError
+from ..spec import Lengths, Specification
+from ..transfer import trace
+from ..transfer.lists import block_lists
+
+UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
+
+
+@dataclass(frozen=True)
+class BlockMask:
+    """A mask_mod with the lengths that it is for; B and H are None where the mask does not depend on the batch or the head.
+
+    It holds no blocks: a kernel's are made for its tile size, on the device, when it runs.
+    """
+
+    mask_mod: Callable[..., Any]
+    B: int | None
+    H: int | None
+    Q_LEN: int
+    KV_LEN: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (self.B or 1, self.H or 1, self.Q_LEN, self.KV_LEN)
+
+    @property
+    def seq_lengths(self) -> tuple[int, int]:
+        return self.Q_LEN, self.KV_LEN
+
+
+def create_block_mask(
+    mask_mod: Callable[..., Any],
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: torch.device | str | None = "cuda",
+    BLOCK_SIZE: int | tuple[int, int] = 128,
+    _compile: bool = False,
+) -> BlockMask:
+    """The mask that `flex_attention` takes: a pair (q_idx, kv_idx) counts where `mask_mod(b, h, q_idx, kv_idx)` is true.
+
+    B and H: batch size and query heads, or None where the mask is the same for all. Q_LEN, KV_LEN: numbers of queries and keys. `device`, `BLOCK_SIZE` and
+    `_compile` are there for callers of FlexAttention and change nothing: nothing is computed here, and blocks are of the kernel's tile size.
+    Raises CuirError X101 for a function of another signature, U412 for unusable lengths.
+    """
+    Specification("mask", mask_mod)
+    for name, length in (("B", B), ("H", H), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN)):
+        least = 0 if name in ("Q_LEN", "KV_LEN") else 1
+        if length is None and least:
+            continue
+        if not isinstance(length, int) or isinstance(length, bool) or length < least:
+            raise CuirError.of("U412", f"{name} must be an integer of at least {least}{' or None' if least else ''}, found {length!r}")
+    return BlockMask(mask_mod, B, H, Q_LEN, KV_LEN)
+
+
+def mod_of(block_mask: Any) -> Callable[..., Any] | None:
+    """The mask_mod of a block mask, ours or PyTorch's; None for none. Raises CuirError U412."""
+    if block_mask is None or isinstance(block_mask, BlockMask):
+        return None if block_mask is None else block_mask.mask_mod
+    mod = getattr(block_mask, "mask_mod", None)
+    if mod is None or not hasattr(block_mask, "kv_num_blocks"):
+        hint = "create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)" if callable(block_mask) else None
+        raise CuirError.of("U412", f"block_mask must be what create_block_mask gives, found {type(block_mask).__name__}", hint=hint)
+    if getattr(mod, "__name__", "") == "_sliced_mask_mod_error":
+        raise CuirError.of("U412", "a sliced BlockMask has no mask_mod", hint="create a block mask for the part that is needed")
+    return mod
+
+
+def check_mask(block_mask: Any, at: Lengths) -> None:
+    """Whether a block mask is for a problem of these lengths. Raises CuirError U412."""
+    if block_mask is None:
+        return
+    batch, heads, queries, keys = block_mask.shape
+    if not isinstance(block_mask, BlockMask) and min(block_mask.BLOCK_SIZE) >= UNBOUNDED:
+        return  # FlexAttention's mask of everything
+    if (queries, keys) != (at.M, at.N):
+        raise CuirError.of("U412", f"the block mask is for {queries} queries and {keys} keys, found {at.M} and {at.N}",
+                           hint="create_block_mask costs nothing: make one for these lengths")  # fmt: skip
+    for name, own, found in (("batch size", batch, at.B), ("number of query heads", heads, at.H)):
+        if own not in (1, found):
+            raise CuirError.of(
+                "U412", f"the block mask is for a {name} of {own}, found {found}", hint="None if the mask does not depend on it"
+            )
+
+
+_AGREED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # masks of PyTorch whose blocks are those of their mask_mod
+
+
+def check_blocks(block_mask: Any, at: Lengths, device: torch.device) -> None:
+    """Whether the blocks of a mask of PyTorch are those of its mask_mod, which alone decides here. Asked once for each mask. Raises CuirError U414."""
+    if block_mask is None or isinstance(block_mask, BlockMask) or _AGREED.get(id(block_mask)) is block_mask:
+        return
+    BM, BN = block_mask.BLOCK_SIZE
+    listed = block_mask.kv_num_blocks
+    if block_mask.full_kv_num_blocks is not None:
+        listed = listed + block_mask.full_kv_num_blocks
+    if min(BM, BN) < UNBOUNDED and at.M > 0 and at.N > 0:
+        spec = Specification("mask", block_mask.mask_mod)
+        traced = trace(spec)
+        captured = {p.name: p.argument(spec, at, device) for p in traced.parameters}
+        if traced.keep is None:
+            wanted = torch.full_like(listed, -(-at.N // BN))
+        else:
+            wanted = block_lists(traced.keep, captured, Lengths(listed.shape[0], listed.shape[1], at.HK, at.M, at.N), BM, BN, device)[0][
+                ..., 1
+            ]
+        if listed.shape[2] != -(-at.M // BM) or not bool((listed.to(device) == wanted.to(device)).all()):
+            raise CuirError.of("U414", "the blocks of this BlockMask are not those of its mask_mod, and only the mask_mod says what is kept here",
+                               hint="let the mask_mod drop all that the blocks leave out, and create the mask from it")  # fmt: skip
+    _AGREED[id(block_mask)] = block_mask
+
+
+__all__ = ["BlockMask", "check_blocks", "check_mask", "create_block_mask", "mod_of"]

@@ -1,0 +1,61 @@
+"""That a program computes its variant: asked once, remembered in the cache folder beside the kernels. Owns the key and the file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from ..checked import Const
+from ..diagnostics import CuirError
+from ..jsontext import to_json
+from ..lowering.compile import cache_dir, write_whole
+from ..lowering.kernel_cache import package_state
+from ..nodes import Program
+from ..printer import show
+from ..spec import Specification
+from ..tuning.space import from_plain
+from ..verify import Stage, VerifyReport, verify
+from .mods import Identity, on_cpu
+
+
+def verified(
+    program: Program, spec: Specification, who: Identity, consts: Mapping[str, Const], level: Literal["quick", "full"]
+) -> VerifyReport:
+    """The report of a program that is right: of a run on the CPU now, or of an earlier one.
+
+    An earlier answer counts for the same program, consts and level, and for mods of the same structure: other documents, or another window, are the same
+    program on other data. Raises CuirError with what verification found.
+    """
+    entry = _entry(program, who, consts, level) if who.known else None
+    report = _read(entry) if entry is not None else None
+    if report is not None:
+        return report
+    report = verify(program, on_cpu(spec), consts=consts, level=level)
+    if not report.ok:
+        raise CuirError(report.diagnostics)
+    if entry is not None:
+        write_whole({entry: to_json(report.as_json()).encode()})
+    return report
+
+
+def _entry(program: Program, who: Identity, consts: Mapping[str, Const], level: str) -> Path:
+    values = sorted((name, str(value)) for name, value in consts.items())
+    parts = [package_state(), show(program), who.digest(), repr(values), level]
+    return cache_dir() / "verified" / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".json")
+
+
+def _read(entry: Path) -> VerifyReport | None:
+    """The report of a file; None if it is missing, damaged, or says that something was wrong."""
+    try:
+        data = json.loads(entry.read_text(encoding="utf-8"))
+        stages = [Stage(s["name"], s["question"], s["verdict"], s["reason"], (), s["seconds"], s["rows"]) for s in data["stages"]]
+        report = VerifyReport(data["variant"], data["kernel"], data["level"], from_plain(data["consts"]), stages)
+        return report if data["ok"] and report.ok else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+__all__ = ["verified"]

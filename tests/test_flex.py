@@ -1,0 +1,388 @@
+"""flex_attention against PyTorch's, in the interpreter; what a call may be given; what is made anew for another call, and what is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.attention import flex_attention as theirs
+
+import cuir
+from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
+from cuir.flex import front, kernels, verified
+from cuir.flex.mods import Bounded, identity, on_cpu
+
+ROOT = Path(__file__).parent.parent
+M, N, D = 100, 140, 64
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Mod = Callable[..., Any]
+
+
+def tensors(
+    heads: int = 2, key_heads: int = 2, m: int = M, n: int = N, batch: int = 1, dtype: torch.dtype = torch.float16, dim: int = D
+) -> Tensors:
+    g = torch.Generator().manual_seed(m + n)
+    q, k, v = (torch.randn(batch, h, s, dim, generator=g).to(dtype) for h, s in ((heads, m), (key_heads, n), (key_heads, n)))
+    return q, k, v
+
+
+def compare(qkv: Tensors, score: Mod | None = None, mask: Mod | None = None, block_mask: Any = None, **options: Any) -> None:
+    """O and LSE of both; PyTorch computes in float32."""
+    q, k, v = qkv
+    lengths = q.shape[2], k.shape[2]
+    other = theirs.create_block_mask(mask, None, None, *lengths, device="cpu") if mask else block_mask
+    if block_mask is None and mask is not None:
+        block_mask = create_block_mask(mask, None, None, *lengths, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, other, return_lse=True, **options)
+    found = flex_attention(q, k, v, score, block_mask, return_lse=True, backend="interpret", **options)
+    assert isinstance(found, tuple)
+    o, lse = found
+    assert o.dtype == q.dtype and o.shape == q.shape and lse.dtype == torch.float32 and lse.shape == q.shape[:-1]
+    torch.testing.assert_close(o.float(), wanted, atol=3e-3 if q.dtype == torch.float16 else 2e-2, rtol=1e-2)
+    torch.testing.assert_close(lse, wanted_lse, atol=2e-3, rtol=1e-4)
+
+
+def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+def windowed(size: int) -> Mod:
+    return lambda b, h, q, k: (q - k <= size) & (k - q <= size)
+
+
+def softcapped(cap: float) -> Mod:
+    return lambda s, b, h, q, k: cap * torch.tanh(s / cap)
+
+
+def alibi(heads: int) -> Mod:
+    slopes = torch.tensor([2.0 ** -(i + 1) for i in range(heads)])
+    return lambda s, b, h, q, k: s + slopes[h] * (k - q)
+
+
+def documents(seed: int = 0, n: int = N, batch: int = 1) -> Mod:
+    ids = torch.randint(0, 4, (batch, n), generator=torch.Generator().manual_seed(seed)).sort(-1).values
+    return lambda b, h, q, k: ids[b, q] == ids[b, k]
+
+
+# ---- against PyTorch
+@pytest.mark.parametrize(("score", "mask"), [
+    (None, None), (None, causal), (softcapped(20.0), None), (alibi(2), None), (alibi(2), causal), (None, documents()),
+], ids=["plain", "causal", "softcap", "alibi", "alibi causal", "documents"])  # fmt: skip
+def test_as_pytorch_computes_it(score: Mod | None, mask: Mod | None) -> None:
+    compare(tensors(), score, mask)
+
+
+def test_other_dtypes_and_head_dims() -> None:
+    compare(tensors(dtype=torch.bfloat16, dim=128, batch=2), None, documents(batch=2))
+
+
+def test_grouped_heads_and_scale() -> None:
+    compare(tensors(heads=4, key_heads=2), alibi(4), causal, enable_gqa=True, scale=0.3)
+
+
+def test_queries_without_keys() -> None:
+    def late(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return q >= k + 20
+
+    compare(tensors(), None, late)
+    o, lse = flex_attention(*tensors(), None, create_block_mask(late, 1, 2, M, N), return_lse=True, backend="interpret")
+    assert not bool(o[:, :, :20].any()) and bool((lse[:, :, :20] == -torch.inf).all())
+
+
+def test_strided_tensors_keep_their_layout() -> None:
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors())
+    compare((q, k, v), None, causal)
+    o = flex_attention(q, k, v, backend="interpret")
+    assert isinstance(o, torch.Tensor) and o.stride() == q.stride()
+
+
+@pytest.mark.parametrize("mask", [causal, documents(1)])
+def test_block_masks_of_pytorch(mask: Mod) -> None:
+    compare(tensors(), None, None, theirs.create_block_mask(mask, None, None, M, N, device="cpu"))
+
+
+def test_combined_masks_of_pytorch() -> None:
+    compare(tensors(), None, theirs.and_masks(causal, documents(2)))
+
+
+@settings(max_examples=6)
+@given(size=st.integers(0, 90), m=st.integers(1, 150), n=st.integers(1, 150), seed=st.integers(0, 3))
+def test_any_window_and_length(size: int, m: int, n: int, seed: int) -> None:
+    compare(tensors(1, 1, m, n), None, theirs.or_masks(windowed(size), documents(seed, max(m, n))))
+
+
+# ---- the explicit form
+def test_the_explicit_form() -> None:
+    spec = Specification("capped", causal, softcapped(15.0))
+    found = attention(spec, dtype="f16", head_dim=64)
+    q, k, v = tensors()
+    o, lse = found(q, k, v, return_lse=True, backend="interpret")
+    wanted, wanted_lse = spec.reference(q, k, v, D**-0.5)
+    torch.testing.assert_close(o.double(), wanted, atol=2e-3, rtol=1e-2)
+    torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
+    assert cuir.parse(cuir.show(found.program)).funcs().keys() >= {"score", "keep"}
+    assert "__global__" in found.cuda.source
+    assert "capped" in repr(found)
+    with pytest.raises(CuirError, match="U404"):
+        found(q.bfloat16(), k.bfloat16(), v.bfloat16(), backend="interpret")
+
+
+def test_data_that_follow_the_lengths() -> None:
+    def mask(b: Any, h: Any, q: Any, k: Any, *, ids: Any) -> Any:
+        return ids[q] == ids[k]
+
+    spec = Specification("ids", mask, captured={"ids": lambda at: torch.arange(max(at.M, at.N)) // 30})
+    q, k, v = tensors()
+    o = attention(spec, head_dim=64)(q, k, v, backend="interpret")
+    torch.testing.assert_close(o.double(), spec.reference(q, k, v, D**-0.5)[0], atol=2e-3, rtol=1e-2)
+
+
+# ---- what is made anew
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What is compiled, where kernels on a GPU are stood in for by the interpreter."""
+    made: list[Any] = []
+
+    def compile(program: Any, consts: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+        made.append(consts)
+
+        def kernel(**given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            lse = torch.empty(given["Q"].shape[:-1])
+            cuir.run(program, {**given, "LSE": lse}, consts=consts)
+            return given["O"], lse
+
+        return kernel
+
+    monkeypatch.setattr("cuir.api.compile", compile)
+    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
+    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    monkeypatch.setattr(front, "_KNOWN", type(front._KNOWN)())
+    yield made
+
+
+def call(qkv: Tensors, mask: Mod | None, score: Mod | None = None, **options: Any) -> torch.Tensor:
+    q, k, v = qkv
+    block_mask = create_block_mask(mask, None, None, q.shape[2], k.shape[2]) if mask else None
+    o = flex_attention(q, k, v, score, block_mask, **{"verify": "off", **options})
+    assert isinstance(o, torch.Tensor)
+    wanted = Specification("wanted", mask, score).reference(q, k, v, q.shape[3] ** -0.5)[0]
+    torch.testing.assert_close(o.double(), wanted, atol=3e-3, rtol=1e-2)
+    return o
+
+
+def test_one_kernel_for_all_data_and_lengths(compiled: list[Any]) -> None:
+    for seed, (m, n) in enumerate([(M, N), (M, N), (70, 33), (33, 150)]):
+        call(tensors(m=m, n=n), documents(seed, max(m, n)))
+    for size in (5, 9, 40):
+        call(tensors(), windowed(size))
+    assert len(compiled) == 2
+    call(tensors(dtype=torch.bfloat16, dim=128), windowed(5))
+    assert len(compiled) == 3
+
+
+def test_tensors_that_were_written_to(compiled: list[Any]) -> None:
+    ids = torch.arange(N) // 50
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return ids[q] == ids[k]
+
+    before = call(tensors(), mask)
+    ids.copy_(torch.arange(N) // 20)
+    assert not torch.equal(before, call(tensors(), mask)) and len(compiled) == 1
+
+
+def test_numbers_that_become_part_of_the_program(compiled: list[Any]) -> None:
+    def mod(kind: int, factor: float) -> Mod:
+        def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+            if kind == 1:
+                return s * factor
+            return s + factor * (k - q)
+
+        return score
+
+    for kind, factor in ((1, 0.5), (2, 0.5), (1, 0.25), (1, -0.5)):
+        call(tensors(), None, mod(kind, factor))
+    assert len(compiled) == 3  # a factor that is not positive cannot leave the score
+
+
+def test_a_kernel_is_verified_before_it_is_compiled(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def wrong(program: Any, spec: Any, who: Any, consts: Any, level: str) -> Any:
+        asked.append(level)
+        raise CuirError.of("V305", "another mask")
+
+    monkeypatch.setattr(verified, "verified", wrong)
+    for level in ("quick", "full"):
+        with pytest.raises(CuirError, match="V305"):
+            call(tensors(), causal, verify=level)
+    assert asked == ["quick", "full"] and not compiled
+
+
+# ---- verification is remembered
+SMALL = {"BM": 64, "BN": 64}
+
+
+def test_the_answer_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    first = attention(documents(0), head_dim=64, consts=SMALL).report
+    assert first is not None and first.ok and len(list(tmp_path.glob("verified/*.json"))) == 1
+
+    def never(*args: Any, **named: Any) -> Any:
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr(verified, "verify", never)
+    again = attention(documents(1, 500), head_dim=64, consts=SMALL).report
+    assert again is not None and again.summary() == first.summary() and again.consts == first.consts
+    with pytest.raises(AssertionError, match="asked again"):
+        _ = attention(windowed(3), head_dim=64, consts=SMALL).report
+    next(tmp_path.glob("verified/*.json")).write_text("{}")
+    with pytest.raises(AssertionError, match="asked again"):
+        _ = attention(documents(0), head_dim=64, consts=SMALL).report
+    assert attention(documents(0), head_dim=64, consts=SMALL, verify="off").report is None
+
+
+def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    right = attention(causal, head_dim=64, consts=SMALL)
+    other = Specification("other", windowed(7))
+    with pytest.raises(CuirError, match="V107"):
+        verified.verified(right.program, other, identity(other.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick")
+    assert not list(tmp_path.glob("verified/*"))
+
+
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=2), st.integers(1, 4), st.integers(1, 4))
+def test_reads_outside_of_a_tensor_are_zero(at: list[int], rows: int, cols: int) -> None:
+    x = torch.arange(1, rows * cols + 1).view(rows, cols)
+    spec = on_cpu(Specification("read", lambda b, h, q, k: x[q][k] > 0))
+    assert spec.mask_mod is not None
+    bounded = x.as_subclass(Bounded)
+    i, j = at
+    wanted = int(x[i, j]) if 0 <= i < rows and 0 <= j < cols else 0
+    assert int(bounded[torch.tensor(i), torch.tensor(j)]) == int(bounded[i][j]) == wanted
+    assert bool(spec.mask_mod(0, 0, torch.tensor(i), torch.tensor(j))) == (wanted > 0)
+
+
+# ---- identities
+def test_what_an_identity_tells_apart() -> None:
+    one, two = identity(windowed(3)), identity(windowed(4))
+    assert one.structure == two.structure and one.values != two.values and one.digest() == two.digest()
+    assert identity(windowed(-3)).structure != one.structure
+    assert identity(windowed(3)) == one and identity(softcapped(3.0)).structure != identity(softcapped(3)).structure
+    a, b = documents(0), documents(1, 500)
+    assert identity(a).structure == identity(b).structure and identity(a).values != identity(b).values
+    assert len(identity(a, a).tensors) == 1 and identity(a, a).structure != identity(a, documents(1)).structure
+    assert identity(causal).structure != identity(lambda b, h, q, k: q > k).structure
+
+
+def test_things_that_cannot_be_compared() -> None:
+    import numpy as np
+
+    table = np.arange(4)
+    assert not identity(lambda b, h, q, k: table[0] + q >= k).known
+
+    class Window:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def __call__(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return q - k <= self.size
+
+    assert identity(Window(3)).values != identity(Window(4)).values
+
+
+# ---- what a call may be given
+def no_dims(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return s if s > 0 else -s
+
+
+Q, K, V = tensors(4, 4)
+BAD: list[tuple[str, str, Callable[[], Any]]] = [
+    ("heads", "U411", lambda: flex_attention(Q, K[:, :2], V[:, :2])),
+    ("heads not divisible", "U411", lambda: flex_attention(Q, K[:, :3], V[:, :3], enable_gqa=True)),
+    ("no tensor", "U403", lambda: flex_attention(Q, K, [1])),  # type: ignore[arg-type]
+    ("rank", "U405", lambda: flex_attention(Q[0], K, V)),
+    ("float32", "U109", lambda: flex_attention(Q.float(), K.float(), V.float())),
+    ("two dtypes", "U404", lambda: flex_attention(Q, K.bfloat16(), V)),
+    ("two devices", "U407", lambda: flex_attention(Q, K.to("meta"), V)),
+    ("batch", "U408", lambda: flex_attention(Q.repeat(2, 1, 1, 1), K, V)),
+    ("lengths", "U408", lambda: flex_attention(Q, K, V[:, :, :9])),
+    ("head dim", "U110", lambda: flex_attention(Q[..., :32], K[..., :32], V[..., :32])),
+    ("other head dim of V", "U408", lambda: flex_attention(Q, K, V[..., :32])),
+    ("last dim", "U406", lambda: flex_attention(Q, K, V.mT.contiguous().mT)),
+    ("gradient", "U410", lambda: flex_attention(Q.clone().requires_grad_(), K, V)),
+    ("scale", "U413", lambda: flex_attention(Q, K, V, scale=-1.0)),
+    ("backend", "U413", lambda: flex_attention(Q, K, V, backend="cpu")),
+    ("verify", "U413", lambda: flex_attention(Q, K, V, verify="much")),  # type: ignore[arg-type]
+    ("mask signature", "X101", lambda: create_block_mask(lambda q, k: q >= k, None, None, M, N)),
+    ("score signature", "X101", lambda: flex_attention(Q, K, V, causal)),
+    ("no function", "X101", lambda: flex_attention(Q, K, V, 3)),  # type: ignore[arg-type]
+    ("a mask_mod for a mask", "U412", lambda: flex_attention(Q, K, V, None, causal)),
+    ("lengths of a mask", "U412", lambda: create_block_mask(causal, None, None, M, -1)),
+    ("mask of other lengths", "U412", lambda: flex_attention(Q, K, V, None, create_block_mask(causal, None, None, M, M))),
+    ("mask of other heads", "U412", lambda: flex_attention(Q, K, V, None, create_block_mask(causal, None, 3, M, N))),
+    ("control flow", "X121", lambda: flex_attention(Q, K, V, no_dims, backend="interpret")),
+    ("operation", "X120", lambda: flex_attention(Q, K, V, lambda s, b, h, q, k: torch.erfinv(s), backend="interpret")),
+    ("dtype", "U109", lambda: attention(causal, dtype=torch.float32)),
+    ("head dim of the explicit form", "U110", lambda: attention(causal, head_dim=96)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "wrong"), [(code, wrong) for _, code, wrong in BAD], ids=[name for name, _, _ in BAD])
+def test_bad_calls(code: str, wrong: Callable[[], Any]) -> None:
+    with pytest.raises(CuirError) as raised:
+        wrong()
+    assert raised.value.diagnostics[0].code == code
+
+
+def test_a_captured_tensor_elsewhere() -> None:
+    ids = torch.zeros(N, device="meta")
+    with pytest.raises(CuirError, match=r"U407.*`ids`"):
+        flex_attention(Q, K, V, lambda s, b, h, q, k: s + ids[k], backend="interpret")
+    bias = torch.zeros(N, requires_grad=True)
+    with pytest.raises(CuirError, match=r"U410.*`bias`"):
+        flex_attention(Q, K, V, lambda s, b, h, q, k: s + bias[k], backend="interpret")
+
+
+def test_blocks_that_the_mask_mod_does_not_say() -> None:
+    q, k, v = tensors(m=256, n=256)
+    count, first = torch.ones(1, 1, 2, dtype=torch.int32), torch.zeros(1, 1, 2, 2, dtype=torch.int32)
+    blocks = theirs.BlockMask.from_kv_blocks(count, first, mask_mod=causal)
+    with pytest.raises(CuirError, match="U414"):
+        flex_attention(q, k, v, None, blocks, backend="interpret")
+    whole = theirs.create_block_mask(causal, None, None, 256, 256, device="cpu")
+    with pytest.raises(CuirError, match=r"U412.*sliced"):
+        flex_attention(q, k, v, None, whole[:, :, :1], backend="interpret")
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CuirError, match=r'U501(.|\n)*backend="interpret"'):
+        flex_attention(Q, K, V)
+
+
+# ---- the page
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs/flex.md").read_text(encoding="utf-8")
+    code = re.search(r"<!-- file: example.py -->\n```python\n(.*?)```", page, re.S)
+    assert code
+    path = tmp_path / "example.py"
+    after = "wanted = cuir.Specification('wanted', same_document, softcap).reference(q, k, v, 0.125)[0]\n"
+    after += "torch.testing.assert_close(o.double(), wanted, atol=2e-2, rtol=1e-2)\n"
+    path.write_text(f"{code.group(1)}\nimport cuir\n{after}", encoding="utf-8")
+    shown = subprocess.run(
+        [sys.executable, str(path)], cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert shown.returncode == 0, shown.stderr
