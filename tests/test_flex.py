@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -169,6 +170,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     monkeypatch.setattr(front, "_KNOWN", type(front._KNOWN)())
+    monkeypatch.setattr(front, "_TRACED", {})
     yield made
 
 
@@ -215,6 +217,25 @@ def test_numbers_that_become_part_of_the_program(compiled: list[Any]) -> None:
     for kind, factor in ((1, 0.5), (2, 0.5), (1, 0.25), (1, -0.5)):
         call(tensors(), None, mod(kind, factor))
     assert len(compiled) == 3  # a factor that is not positive cannot leave the score
+
+
+def test_data_that_cannot_be_compared(compiled: list[Any]) -> None:
+    table = np.array([0, 30])
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return q >= k + int(table[1])
+
+    before = call(tensors(), mask)
+    table[1] = 10
+    assert not torch.equal(before, call(tensors(), mask)) and len(compiled) == 2
+
+
+def test_nothing_is_transferred_again(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    call(tensors(), documents(0), alibi(2))
+    monkeypatch.setattr(kernels, "transfer", None)
+    call(tensors(), documents(1), alibi(2))
+    call(tensors(4, 4, n=90), documents(1, 300), alibi(4))
+    assert len(compiled) == 1 and len(front._KNOWN) == 2
 
 
 def test_a_kernel_is_verified_before_it_is_compiled(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +309,6 @@ def test_what_an_identity_tells_apart() -> None:
 
 
 def test_things_that_cannot_be_compared() -> None:
-    import numpy as np
-
     table = np.arange(4)
     assert not identity(lambda b, h, q, k: table[0] + q >= k).known
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from ..diagnostics import CuirError
+from ..printer import show
 from ..spec import Specification, lengths_of
-from ..transfer import TransferResult
+from ..transfer import Traced, TransferResult, trace
 from .inputs import check_gradient, check_options, check_tensors
 from .kernels import Attention, Level, dtype_of, made, name_of
 from .masks import check_blocks, check_mask, mod_of
@@ -23,24 +24,29 @@ KNOWN_MODS = 256
 
 @dataclass(frozen=True)
 class Known:
-    """The attention of some mods. places: (index among the captured parameters, index among the mods' tensors) of each captured tensor."""
+    """The attention of some mods. transferred: with their numbers, and nothing in the places of the tensors that they capture.
+
+    places: (index among the captured parameters, index among the mods' tensors) of each captured tensor.
+    """
 
     attention: Attention
+    transferred: TransferResult
     places: tuple[tuple[int, int], ...]
 
     def data(self, who: Identity) -> TransferResult:
         """The transfer with the tensors that these mods capture."""
-        transferred = self.attention.transferred
-        captured, changed = list(transferred.captured), False
+        if not self.places:
+            return self.transferred
+        captured = list(self.transferred.captured)
         for parameter, place in self.places:
-            if captured[parameter].value is not who.tensors[place]:
-                captured[parameter] = replace(captured[parameter], value=who.tensors[place])
-                changed = True
-        return replace(transferred, captured=tuple(captured)) if changed else transferred
+            captured[parameter] = replace(captured[parameter], value=who.tensors[place])
+        return replace(self.transferred, captured=tuple(captured))
 
 
-_KNOWN: OrderedDict[Any, Known] = OrderedDict()
+_KNOWN: OrderedDict[Any, Known] = OrderedDict()  # by identity of the mods: nothing is traced
+_TRACED: dict[Any, Attention] = {}  # by what the mods trace to: nothing is transferred
 _LOCK = threading.Lock()
+_NOTHING = torch.empty(0)
 
 
 def flex_attention(
@@ -92,20 +98,33 @@ def _known(
         return found
     with _LOCK:
         name = "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
-        attention = made(Specification(name, mask_mod, score_mod), who, dtype_of(query.dtype), query.shape[3], level=level)
-        places, complete = [], True
-        for i, parameter in enumerate(attention.transferred.captured):
-            if isinstance(parameter.value, torch.Tensor):
-                at = next((j for j, t in enumerate(who.tensors) if t is parameter.value), None)
-                complete = complete and at is not None
-                if at is not None:
-                    places.append((i, at))
-        found = Known(attention, tuple(places))
-        if who.known and complete:
+        spec = Specification(name, mask_mod, score_mod)
+        traced = trace(spec)
+        attention = _attention(spec, traced, who, query, level)
+        places, captured = [], []
+        for i, (own, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
+            at = next((j for j, t in enumerate(who.tensors) if t is parameter.value), None)
+            if at is not None:
+                places.append((i, at))
+            captured.append(replace(own, value=parameter.value if at is None else _NOTHING))
+        found = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places))
+        if who.known and not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING for p in captured):
             _KNOWN[signature] = found
             while len(_KNOWN) > KNOWN_MODS:
                 _KNOWN.popitem(last=False)
     return found
+
+
+def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.Tensor, level: Level) -> Attention:
+    """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
+    texts = tuple("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor))
+    parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
+    key = texts, parameters, who.structure, query.dtype, query.shape[3], level
+    if key not in _TRACED:
+        if len(_TRACED) >= KNOWN_MODS:
+            _TRACED.pop(next(iter(_TRACED)))
+        _TRACED[key] = made(spec, who, dtype_of(query.dtype), query.shape[3], level=level)
+    return _TRACED[key]
 
 
 def _check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> None:

@@ -215,7 +215,7 @@ def made(
         raise CuirError.of("U110", f"the expert kernels are for head dims 64 and 128, found {head_dim!r}")
     fixed: dict[str, Const] = {"T": dtype, "D": head_dim, **(consts or {})}
     transferred = transfer(origin if origin is not None else _origin(), spec)
-    key = (transferred.text, _text(fixed), level, who.structure if who.known else object())
+    key = (transferred.text, _text(fixed), level, who.structure)
     settings = _SETTINGS.get(key)
     if settings is None:
         starts = _starts(transferred.program, fixed) if origin is None else ()

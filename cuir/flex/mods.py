@@ -23,7 +23,7 @@ class Identity:
     """structure: code, kinds of what is captured (dtypes and ranks of tensors, signs of numbers). values: the numbers, the tensors' shapes.
 
     Mods of one structure and equal values trace to the same program. tensors: those that are captured, each once, in the order of the walk.
-    known: False if something captured cannot be compared, so that nothing may be concluded from equal identities.
+    known: False if something captured cannot be compared: then the mods must be traced to know.
     """
 
     structure: Hashable

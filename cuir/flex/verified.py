@@ -29,15 +29,14 @@ def verified(
     An earlier answer counts for the same program, consts and level, and for mods of the same structure: other documents, or another window, are the same
     program on other data. Raises CuirError with what verification found.
     """
-    entry = _entry(program, who, consts, level) if who.known else None
-    report = _read(entry) if entry is not None else None
+    entry = _entry(program, who, consts, level)
+    report = _read(entry)
     if report is not None:
         return report
     report = verify(program, on_cpu(spec), consts=consts, level=level)
     if not report.ok:
         raise CuirError(report.diagnostics)
-    if entry is not None:
-        write_whole({entry: to_json(report.as_json()).encode()})
+    write_whole({entry: to_json(report.as_json()).encode()})
     return report
 
 
