@@ -1,0 +1,127 @@
+"""The command mutate: faulty programs made from a right one, and which of them verification refuses. What it does is in cuir/mutate."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..diagnostics import CuirError
+from .jobs import Consts, Dtype, HeadDim, Json, KernelName, Level, Parameters, _level, _one_thread
+from .output import plain, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from ..mutate import Judged, MutateReport
+
+
+def mutate(
+    program: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
+    against: Annotated[str | None, typer.Option("--against", help="the variant that the program computes (known for the corpus' kernels)", show_default=False)] = None,
+    param: Parameters = None, kernel: KernelName = None, dtype: Dtype = "f16", head_dim: HeadDim = 64, const: Consts = None, level: Level = "quick",
+    fault: Annotated[list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)] = None,
+    seed: Annotated[int, typer.Option("--seed", help="of the choice")] = 0,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="processes (left out: one a core)", show_default=False)] = None,
+    seconds: Annotated[float, typer.Option("--time-limit", min=1, help="seconds for one mutant")] = 60,
+    out: Annotated[Path | None, typer.Option("--out", help="a file of JSON lines, from which an interrupted run goes on", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
+    from ..bridge import attention_consts
+    from ..check import pick_kernel
+    from ..mutate import FAULTS, Job, MutateReport, chosen, mutants, run
+    from ..printer import show
+    from .inputs import read_consts, read_program, read_variant
+
+    _one_thread()
+    wrong = [f for f in fault or () if f not in FAULTS]
+    if wrong:
+        raise CuirError.of("U123", f"there is no class of faults {wrong[0]}", hint="; ".join(f"{n}: {what}" for n, what in FAULTS.items()))
+    source = read_program(program)
+    variant = against or _computed(program)
+    load = partial(read_variant, variant, tuple(param or ()))
+    job = Job(load, pick_kernel(source, kernel).name, attention_consts(dtype, head_dim) | read_consts(const or ()), _level(level), seconds)
+    todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
+    with _Bar(f"{len(todo)} mutants of {program} against {variant}", quiet=as_json) as bar:
+        report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], "seed": seed, "original": show(source), **report.as_json()})
+    else:
+        _print(report)
+
+
+def _computed(program: str) -> str:
+    """The variant that a kernel of the corpus computes as it stands. Raises CuirError U130."""
+    import corpus
+
+    from ..tuning import Space
+
+    place = corpus.spaces().get(program)
+    computes = Space.parse(place.read_text(encoding="utf-8"), place.name).computes if place is not None else ""
+    if not computes:
+        raise CuirError.of(
+            "U130", f"which variant does `{program}` compute?", hint=f"cuir mutate {program} --against VARIANT; `cuir corpus` lists them"
+        )
+    return computes
+
+
+def _print(report: MutateReport) -> None:
+    from ..mutate.report import SHORT
+    from .tables import print_diff, print_table
+
+    rows = report.rows()
+    shown = [c for c in range(len(SHORT)) if SHORT[c] not in ("time", "crash") or rows[-1][c]]
+    print_table("mutants by class, and what refused them", [SHORT[c] for c in shown], [[row[c] for c in shown] for row in rows])
+    for verdict, style in (("survived", "bold yellow"), ("crashed", "bold red"), ("out of time", "bold yellow")):
+        for r in report.of(verdict):
+            head = f"{verdict}: class {r.fault}, {r.operator} at {r.place[0]}:{r.place[1]}: {r.what}"
+            stdout().print(f"{head} {r.reason}".rstrip(), style=style, markup=False, soft_wrap=True)
+            print_diff(r.diff.splitlines()[2:])
+            stdout().print()
+    stdout().print(report.summary(), style="bold", markup=False, soft_wrap=True)
+
+
+class _Bar:
+    """A bar on a terminal, a line a mutant elsewhere; on stderr."""
+
+    def __init__(self, title: str, quiet: bool):
+        self.title, self.quiet = title, quiet
+        self.bar: Any = None
+        self.task: Any = None
+
+    def __enter__(self) -> _Bar:
+        if self.quiet:
+            return self
+        if plain():
+            stderr().print(self.title, markup=False, soft_wrap=True)
+            return self
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[latest]}"),
+        )
+        self.bar = Progress(*columns, console=stderr())
+        self.task = self.bar.add_task(self.title, total=None, latest="")
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, done: int, total: int, one: Judged) -> None:
+        said = f"{one.verdict} {one.stage} {one.code}".strip()
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, total=total, latest=f"class {one.fault}: {said}")
+        elif not self.quiet:
+            stderr().print(
+                f"  {done:4d}/{total}  {one.seconds:6.1f} s  class {one.fault:2d}  {one.operator}: {said}", markup=False, soft_wrap=True
+            )

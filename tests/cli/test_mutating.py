@@ -1,0 +1,40 @@
+"""`cuir mutate`: the table, the survivors, JSON, and calls that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SMALL = ("-c", "BM=64,BN=64", "--jobs", "1", "--seed", "1")
+
+
+def test_the_table_and_json_say_what_was_refused(cuir: Callable, tmp_path: Path) -> None:
+    out = tmp_path / "mutants.jsonl"
+    shown = cuir("mutate", "flash_fwd_sm90", "--class", "14", "--class", "5", "--limit", "4", "--out", out, *SMALL)
+    assert shown.code == 0 and "registers" in shown.err and "4/4" in shown.err
+    lines = shown.out.splitlines()
+    assert any(line.split()[:1] == ["14"] and "resources" in line for line in lines) and "faulty programs refused" in lines[-1]
+    data = cuir("mutate", "flash_fwd_sm90", "--class", "14", "--class", "5", "--limit", "4", "--out", out, "--json", *SMALL).json
+    assert data["ok"] and len(data["mutants"]) == 4 and set(data["classes"]) == {"5", "14"} and data["seed"] == 1
+    assert data["killed"] == sum(m["verdict"] == "killed" for m in data["mutants"]) >= 2
+    assert all(m["diff"].startswith("--- original") for m in data["mutants"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "exit_code", "word"),
+    [
+        (("flash_fwd_sm90", "--class", "16"), "U123", 2, "class of faults 16"),
+        (("gemm",), "U130", 2, "--against VARIANT"),
+        (("flash_fwd_sm91",), "U101", 2, "did you mean"),
+        (("flash_fwd_sm90", "--against", "causall"), "U102", 2, "did you mean"),
+        (("flash_fwd_sm90", "--level", "half"), "U100", 2, "quick or full"),
+        (("flash_fwd_sm90", "--limit", "0"), "U100", 2, "limit"),
+        (("flash_fwd_sm90", "--out", ".", "--limit", "1", *SMALL), "U122", 2, "--out"),
+        (("flash_fwd_sm90", "--against", "full", "--limit", "1", *SMALL), "V107", 1, "does not attend"),
+    ],
+)
+def test_wrong_calls_are_told(cuir: Callable, argv: tuple[str, ...], code: str, exit_code: int, word: str) -> None:
+    shown = cuir("mutate", *argv)
+    assert shown.code == exit_code and f"[{code}]" in shown.err and word in shown.err, shown.err

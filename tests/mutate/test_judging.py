@@ -1,0 +1,169 @@
+"""Judging mutants: each by the stages of verification, within a limit, in parallel, and going on where an interrupted run ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cuir import CuirError, show
+from cuir.bridge import attention_consts
+from cuir.cli.inputs import read_program, read_variant
+from cuir.mutate import FAULTS, Job, Judged, Mutant, MutateReport, chosen, judge, mutants, run
+from cuir.spec import Specification
+
+
+def causal() -> Specification:
+    return read_variant("causal", ())
+
+
+PROGRAM = read_program("flash_fwd")
+ALL = mutants(PROGRAM)
+JOB = Job(causal, "flash_fwd", attention_consts("f16", 64) | {"BM": 64, "BN": 64})
+
+
+def verdict(m: Mutant, job: Job = JOB) -> tuple[str, str, str, str]:
+    return judge(m.text, show(PROGRAM), causal(), job)
+
+
+def named(operator: str, what: str = "") -> Mutant:
+    return next(m for m in ALL if m.operator == operator and what in m.what)
+
+
+KILLED = {
+    1: ("drop wait", "k_full", "schedules"),
+    2: ("drop wait", "v_empty", "schedules"),
+    3: ("early arrive", "v_empty[u].arrive()` before `mma_wait(acc)`", "schedules"),
+    4: ("drop mma_wait", "mma_wait(S)", "schedules"),
+    5: ("drop fence_async", "", "schedules"),
+    6: ("repeat arrive", "k_empty", "schedules"),
+    7: ("wrong bytes", "nbytes(sK[s]) // 2", "schedules"),
+    8: ("parity turned", "v_empty", "schedules"),
+    9: ("drop arrive", "q_empty", "schedules"),
+    11: ("comparison", "`k <= q + (N - M)`", "contracts"),
+    12: ("filled without a copy", "V[b", "schedules"),
+    14: ("registers not by 8", "", "well-formed"),
+    15: ("drop store_wait", "", "schedules"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", KILLED)
+def test_known_faults_are_refused_where_they_belong(fault: int) -> None:
+    operator, what, stage = KILLED[fault]
+    m = named(operator, what)
+    assert m.fault == fault and not m.equivalent
+    found = verdict(m)
+    assert found[:2] == ("killed", stage) and found[2] and found[3], m.diff(show(PROGRAM))
+
+
+def test_most_mutants_of_every_class_are_refused() -> None:
+    some = chosen(ALL, limit=len(FAULTS), seed=2)
+    report = MutateReport(run(PROGRAM, some, JOB))
+    killed, total = report.score(report.results)
+    left = report.of("survived")
+    assert not report.of("crashed") and not report.of("out of time")
+    assert killed >= 0.8 * total and total >= 8, report.as_markdown()
+    assert report.rows()[-1][0] == "all" and len(report.rows()) == len(FAULTS) + 1
+    assert {r.id for r in left} | {r.id for r in report.of("killed")} | {r.id for r in report.of("equivalent")} == {m.id for m in some}
+    text = report.as_markdown()
+    assert all(r.what in text for r in left) and f"{killed} of {total}" in report.summary()
+    data = json.loads(json.dumps(report.as_json()))
+    assert data["killed"] == killed and sum(c["all"] for c in data["classes"].values()) == total == data["all"]
+
+
+@pytest.mark.parametrize("argument", ["nothing is left", "registers alone", "retires all products", "may land before"])
+def test_harmless_mutants_are_verified(argument: str) -> None:
+    """The arguments that operators give hold: verification finds nothing."""
+    m = next(m for m in ALL if m.equivalent and argument in m.equivalent)
+    assert verdict(m)[0] == "survived", m.diff(show(PROGRAM))
+
+
+def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
+    program = read_program("flash_fwd_sm90")
+    found = {m.what: m for m in mutants(program)}
+    job = replace(JOB, kernel="flash_fwd")
+    for what in ("without `turn[wg].sync()`", "turn: `2` and one more", "`q_empty[x].arrive()` twice"):
+        got = judge(found[what].text, show(program), causal(), job)
+        assert got[0] == ("killed" if "q_empty" in what else "equivalent"), (what, got)
+    one = next(m for m in found.values() if m.operator == "own CTA alone")
+    assert judge(one.text, show(program), causal(), job)[0] == "equivalent"
+    pair = replace(job, consts={**job.consts, "CLUSTER": 2, "BM": 128})
+    assert judge(one.text, show(program), causal(), pair)[0] == "killed"
+
+
+# ---- what can go wrong
+def test_a_mutant_has_a_time_limit() -> None:
+    found = verdict(named("comparison", "`k <= q"), replace(JOB, seconds=0.01))
+    assert found == ("out of time", "", "", "no verdict within 0.01 s")
+
+
+def test_a_fault_of_ours_is_a_verdict_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> None:
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr("cuir.mutate.judging.verify", broken)
+    assert verdict(named("drop fence_async")) == ("crashed", "", "", "RuntimeError: lost")
+
+
+def test_a_program_that_is_wrong_is_not_mutated() -> None:
+    with pytest.raises(CuirError) as caught:
+        run(named("comparison", "`k <= q").program, ALL[:1], JOB)
+    assert caught.value.diagnostics[0].code == "V107"
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, some = tmp_path / "new" / "mutants.jsonl", chosen(ALL, [4, 14], 6, seed=1)
+    told: list[tuple[int, int]] = []
+    first = run(PROGRAM, some[:5], JOB, out, progress=lambda done, total, one: told.append((done, total)))
+    assert told == [(i, 5) for i in range(1, 6)] and [r.id for r in first] == [m.id for m in some[:5]]
+    lost = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])["id"]
+    out.write_text(out.read_text(encoding="utf-8")[:-40], encoding="utf-8")  # the last line was cut short
+    judged: list[str] = []
+
+    def counting(text: str, *rest: object) -> tuple[str, str, str, str]:
+        judged.append(text)
+        return judge(text, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("cuir.mutate.judging.judge", counting)
+    again = run(PROGRAM, some, JOB, out)
+    assert [r for r in again[:5] if r.id != lost] == [r for r in first if r.id != lost]
+    assert len(judged) == sum(not m.equivalent for m in some if m.id == lost or m is some[5])
+    assert run(PROGRAM, some, JOB, out) == again
+    assert Judged.from_json(json.loads(out.read_text(encoding="utf-8").splitlines()[-1])) in again
+
+
+def other_consts(path: Path) -> Job:
+    return replace(JOB, consts={**JOB.consts, "STAGES": 3})
+
+
+def garbage(path: Path) -> Job:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([lines[0], '{"id": 1}', *lines[1:]]), encoding="utf-8")
+    return JOB
+
+
+def no_text(path: Path) -> Job:
+    path.write_bytes(b"\xff\xfe")
+    return JOB
+
+
+@pytest.mark.parametrize(("change", "word"), [(other_consts, "other consts"), (garbage, "line 2"), (no_text, "holds no results")])
+def test_results_of_something_else_are_refused(change: Callable[[Path], Job], word: str, tmp_path: Path) -> None:
+    out = tmp_path / "mutants.jsonl"
+    run(PROGRAM, [named("registers not by 8")], JOB, out)
+    job = change(out)
+    before = out.read_bytes()
+    with pytest.raises(CuirError) as caught:
+        run(PROGRAM, [named("registers not by 8")], job, out)
+    found = caught.value.diagnostics[0]
+    assert found.code == "U122" and word in found.message and "--out" in (found.hint or "") and out.read_bytes() == before
+
+
+def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
+    some = [m for m in ALL if m.fault == 14][:3]
+    alone, together = run(PROGRAM, some, JOB), run(PROGRAM, some, JOB, tmp_path / "mutants.jsonl", jobs=2)
+    assert [replace(r, seconds=0) for r in together] == [replace(r, seconds=0) for r in alone]
+    assert len((tmp_path / "mutants.jsonl").read_text(encoding="utf-8").splitlines()) == 4

@@ -1,0 +1,104 @@
+"""Mutants: other programs than the original that parse and print, of every class, with arguments for the harmless ones that hold."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import corpus
+from cuir import CuirError, parse, show
+from cuir.cli.inputs import read_program
+from cuir.mutate import FAULTS, Mutant, chosen, mutants
+from cuir.mutate.places import Places, edited, sites
+from cuir.nodes import ExprStmt, Name, Program
+from cuir.walk import walk
+
+EXPERT = "flash_fwd_sm90"
+
+
+@functools.cache
+def of(name: str) -> tuple[Program, list[Mutant]]:
+    program = read_program(name)
+    return program, mutants(program, next(iter(program.kernels())))
+
+
+@pytest.mark.parametrize("name", [EXPERT, "flash_fwd_sm80", "gemm"])
+def test_mutants_print_and_parse_and_differ(name: str) -> None:
+    program, found = of(name)
+    original = show(program)
+    lines = original.count("\n")
+    assert len({m.id for m in found}) == len({m.text for m in found}) == len(found) > 40
+    assert all(m.program != program for m in found)
+    for m in chosen(found, limit=20):
+        assert parse(m.text) == m.program, m
+        assert m.diff(original).count("\n") >= 3 and m.what and m.fault in FAULTS
+        assert 1 <= m.place[0] <= lines + 40 and m.place[1] >= 1
+    assert show(program) == original
+
+
+def test_every_class_is_there_for_the_expert_kernel() -> None:
+    _, found = of(EXPERT)
+    counts = Counter(m.fault for m in found if not m.equivalent)
+    assert set(counts) == set(FAULTS) and min(counts.values()) >= 3
+
+
+def test_a_place_is_that_of_the_faulty_node() -> None:
+    program, found = of(EXPERT)
+    lines = corpus.kernels()[EXPERT].read_text(encoding="utf-8").split("\n")
+    fences = [m for m in found if m.operator == "drop fence_async"]
+    assert len(fences) == 1 and lines[fences[0].place[0] - 1][fences[0].place[1] - 1 :].startswith("fence_async()")
+    assert [line for line in fences[0].diff(show(program)).split("\n")[2:] if line.startswith(("-", "+"))] == ["-    fence_async()"]
+
+
+def test_only_the_named_kernel_is_changed() -> None:
+    program = read_program("flash_bwd")
+    names = list(program.kernels())
+    assert len(names) > 1
+    for m in mutants(program, names[-1]):
+        assert all(m.program.kernels()[other] == program.kernels()[other] for other in names[:-1])
+    with pytest.raises(CuirError) as caught:
+        mutants(program)
+    assert caught.value.diagnostics[0].code == "N109"
+
+
+# ---- the choice
+def test_a_choice_is_the_same_for_a_seed_and_of_all_classes() -> None:
+    _, found = of("flash_fwd")
+    some = chosen(found, limit=45, seed=3)
+    assert [m.id for m in some] == [m.id for m in chosen(found, limit=45, seed=3)] != [m.id for m in chosen(found, limit=45, seed=4)]
+    assert Counter(m.fault for m in some) == dict.fromkeys(FAULTS, 3)
+    assert {m.id for m in chosen(found)} == {m.id for m in found}
+    assert {m.fault for m in chosen(found, [5, 8])} == {5, 8} and not chosen(found, [5], limit=0)
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_edits_stay_in_their_place(data: st.DataObject) -> None:
+    program = of("gemm")[0]
+    found = list(sites(program))
+    assert [s.node for s in found] == list(walk(program))
+    site = data.draw(st.sampled_from(found[1:]))
+    assert edited(program, site.path, site.node) == program
+    if isinstance(site.node, Name):
+        changed = edited(program, site.path, Name("other_name"))
+        before, after = [n for n in walk(program) if isinstance(n, Name)], [n for n in walk(changed) if isinstance(n, Name)]
+        assert [b for b, a in zip(before, after) if a != b] == [site.node] and len(before) == len(after)
+    if isinstance(site.node, ExprStmt) and len(getattr(site.parents[-1], site.path[-1][0])) > 1:
+        assert sum(1 for _ in walk(edited(program, site.path, ()))) == sum(1 for _ in walk(program)) - sum(1 for _ in walk(site.node))
+
+
+# ---- harmless ones
+def test_harmless_mutants_carry_their_argument() -> None:
+    program, found = of("flash_fwd")
+    harmless = {m.what: m.equivalent for m in found if m.equivalent}
+    assert "nothing is left to wait for" in str(harmless["`store_wait()` twice"])
+    assert "retires all products" in str(harmless.get("`mma_wait(S)` waits for `acc`"))
+    assert any("may land before the expect" in str(why) for why in harmless.values())
+    assert any("registers alone" in str(why) for why in harmless.values())
+    places = Places(program, program.kernels()["flash_fwd"])
+    assert {"k_full", "v_full", "q_full"} == places.filled and places.parities == {"ring"}
+    assert not any(m.equivalent for m in found if m.operator.startswith(("drop", "parity", "wrong bytes", "one arrival")))
