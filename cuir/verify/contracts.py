@@ -5,6 +5,7 @@ Evaluates the program's own functions for problems small enough to look at every
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..diagnostics import CuirError, Sink
-from ..nodes import Call, Func, Kernel, Name, Program, Return
+from ..nodes import Call, Func, Kernel, Literal, Name, Node, Program, Return
 from ..source import Span
 from ..spec import Lengths, Specification
 from ..transfer import SPLICE_POINTS, captured_arguments
-from ..transfer.trace import captured_integers
+from ..transfer.trace import captured_integers, trace
 from ..walk import walk
 from .evaluate import Evaluator, Value, kernel_names
 
@@ -295,10 +296,28 @@ def _span(program: Program, name: str) -> Span:
     return last.value.span if isinstance(last, Return) else func.span
 
 
-def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "quick") -> list[Problem]:
-    """Problems with every kind of edge: ragged ends, M != N, one row, N smaller than a block, N = 0, and lengths around the captured numbers."""
-    captured = sorted({v for v in (captured_integers(spec) if spec is not None else []) if v > 0})
-    marks, far = [v for v in captured if v < 300], [v for v in captured if v >= 300]
+def mask_integers(spec: Specification | None, program: Program | None) -> list[int]:
+    """Positive integers at which a mask may have an edge: what the specification captures, and what its mask and the program's `keep` are written with."""
+    found = set(captured_integers(spec)) if spec is not None else set()
+    masks: list[Node] = []
+    if spec is not None:
+        with contextlib.suppress(CuirError):  # a mask that cannot be traced: what it captures is known all the same
+            masks += [e for e in (trace(spec).keep,) if e is not None]
+    if program is not None and "keep" in program.funcs():
+        masks.append(program.funcs()["keep"])
+    for mask in masks:
+        found |= {
+            n.value
+            for n in walk(mask)
+            if isinstance(n, Literal) and isinstance(n.value, int) and not isinstance(n.value, bool) and n.value > 2
+        }
+    return sorted(v for v in found if v > 0)
+
+
+def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "quick", program: Program | None = None) -> list[Problem]:
+    """Problems with every kind of edge: ragged ends, M != N, one row, N smaller than a block, N = 0, and lengths around the mask's integers."""
+    edges = mask_integers(spec, program)
+    marks, far = [v for v in edges if v < 300], [v for v in edges if v >= 300]
     some = [1, 37, 2 * 16, 3 * 16 + 1]
     found: list[Problem] = []
 

@@ -14,9 +14,8 @@ from ..diagnostics import CuirError
 from ..nodes import Program
 from ..spec import Lengths, Specification
 from ..transfer import STANDARD
-from ..transfer.trace import captured_integers
 from ..types import BF16, F16, I32, DType
-from .contracts import Problem, check_contracts, has_splice_points, problems_for
+from .contracts import Problem, check_contracts, has_splice_points, mask_integers, problems_for
 from .mask import check_mask, readout_lengths
 from .numeric import check_numbers
 from .problems import Case, cases, require_attention
@@ -65,7 +64,7 @@ class _Verification:
         ]
 
     def run(self) -> VerifyReport:
-        self.marks = captured_integers(self.spec)
+        self.marks = mask_integers(self.spec, self.program)
         report = VerifyReport(self.spec.name, self.kernel or "", self.level, self.consts, self.stages)
         try:
             checked = self.well_formed(report)
@@ -117,7 +116,7 @@ class _Verification:
             return
         with self.stage(1) as stage:
             tile = self.tile(checked)
-            problems = problems_for(self.spec, *tile, self.level)
+            problems = problems_for(self.spec, *tile, self.level, self.program)
             pairs = check_contracts(self.program, checked.origin, self.spec, problems, checked.consts)
             stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated"
             numbers = [p.name for p in checked.scalars if p.dtype == I32 and p.name not in STANDARD]

@@ -12,7 +12,7 @@ from cuir.parser import parse
 from cuir.spec import Lengths, Specification
 from cuir.spec_loading import as_specification
 from cuir.transfer import transfer
-from cuir.verify.contracts import Problem, check_contracts, describe_difference, has_splice_points, problems_for
+from cuir.verify.contracts import Problem, check_contracts, describe_difference, has_splice_points, mask_integers, problems_for
 
 CAUSAL = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 SMALL = Problem(Lengths(1, 1, 1, 40, 56), 16, 8)
@@ -157,3 +157,22 @@ def test_far_edges_of_a_mask_are_looked_at(prefix: int, last: str) -> None:
     with pytest.raises(CuirError) as caught:
         check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128))
     assert caught.value.diagnostics[0].message.startswith(f"query 0 also attends to key {last}")
+
+
+@pytest.mark.parametrize(("wrong", "query"), [("q - k < 3000", 300), ("q - k < 301", 300), ("q - k < 299", 299)])
+def test_a_number_that_the_mask_is_written_with_is_decisive(wrong: str, query: int) -> None:
+    """Not captured, so no parameter: the lengths that are tried follow the literals of the mask, too."""
+    spec = Specification("literal", lambda b, h, q, k: (q >= k) & (q - k < 300))
+    program = parse(transfer(parse(CAUSAL, "kernel.cuir"), spec).text.replace("q - k < 300", wrong, 1))
+    assert 300 in mask_integers(spec, None)
+    with pytest.raises(CuirError) as caught:
+        check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128, program=program))
+    assert any(d.code == "V107" and f"query {query} " in d.message for d in caught.value.diagnostics)
+
+
+def test_a_number_of_the_program_alone_is_decisive() -> None:
+    spec = Specification("causal", lambda b, h, q, k: q >= k)
+    program = parse(transfer(parse(CAUSAL, "kernel.cuir"), spec).text.replace("return q >= k", "return (q >= k) & (q - k < 900)", 1))
+    assert 900 in mask_integers(spec, program)
+    with pytest.raises(CuirError, match="query 900 does not attend to key 0"):
+        check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128, program=program))
