@@ -121,7 +121,12 @@ def _store(cx: CallContext) -> Type:
             return Poison()
         want = TileType(place.dtype, found[1], found[2])
     elif not cx.is_subscript("place"):
-        return cx.error("T165", f"a place in memory is needed, found {place}", "place", "a view of a shared array, a box of a tensor, or a subscript; a name is bound by `=`")
+        return cx.error(
+            "T165",
+            f"a place in memory is needed, found {place}",
+            "place",
+            "a view of a shared array, a box of a tensor, or a subscript; a name is bound by `=`",
+        )
     else:
         want = place  # a subscript: a tile (scatter) or a scalar
     if tile != want:
