@@ -76,7 +76,7 @@ def measure_cell(
         try:
             kernel = launch(consts) if launch is not None else _compiled(transferred, consts)
             rows[name] = _verdict(case.expected, case.verdict(kernel, consts), case.outputs["O"])
-        except Exception as error:
+        except Exception as error:  # goes into the row: one setting that does not run ends no suite
             rows[name] = _failed(error)
         rows[name] |= {"consts": plain(own)}
         if "error" in rows[name] and "wrong" not in rows[name]:

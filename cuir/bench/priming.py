@@ -57,7 +57,7 @@ def primed(work: Sequence[Mapping[str, Any]], start: Callable[[], Asked], proces
             started.append(local.worker)
         try:
             return str(local.worker.ask(request, SECONDS).get("failed", ""))
-        except Exception as error:
+        except Exception as error:  # told, and met again where the cell is measured
             return reason(error)
 
     pool = futures.ThreadPoolExecutor(max(1, min(processes, len(work))))

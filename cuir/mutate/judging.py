@@ -115,7 +115,7 @@ def judge(text: str, original: str, spec: Specification, job: Job) -> tuple[str,
         return "out of time", "", "", f"no verdict within {job.seconds:g} s"
     except CuirError as error:
         return "killed", "well-formed", error.diagnostics[0].code, error.diagnostics[0].message
-    except Exception as error:
+    except Exception as error:  # a verdict of its own: the verification must refuse, not fall over
         return "crashed", "", "", f"{type(error).__name__}: {error}".split("\n")[0]
     failed = next((s for s in report.stages if s.verdict == "failed"), None)
     if failed is None:
