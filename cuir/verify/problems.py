@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -18,7 +18,8 @@ from ..spec import Lengths, Specification
 from ..transfer import captured_arguments
 from ..types import DType
 
-Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero"]
+Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant"]
+GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # around 8, the growth below which kernels keep a row's reference; query m has GROWTHS[m % 6]
 _RANKS = {"Q": 4, "K": 4, "V": 4, "O": 4, "LSE": 3}
 
 
@@ -27,16 +28,21 @@ class Case:
     """One numeric problem. `kind` says how inputs are drawn.
 
     normal: N(0, 1). strided: the same, heads inside of positions in memory. large: logits of about +-100. tiny: 2^-12. equal: all keys alike.
-    spikes: single entries of 40 among small ones. zero: all zero.
+    spikes: single entries of 40 among small ones. zero: all zero. growing: the largest base-2 logit of a query changes from a block of keys to the next by
+    one of GROWTHS, upwards in the even key heads, downwards in the odd ones, and what is small when seen first has large values. huge: products that
+    overflow f16 before they are scaled, logits of some thousands. offset: all logits near +-160, where exp overflows or gives 0 unless the maximum is
+    taken off. constant: all queries, keys and values of a head alike. seed: of the numbers.
     """
 
     name: str
     lengths: Lengths
     kind: Kind = "normal"
+    seed: int = 0
 
     def __str__(self) -> str:
         at = self.lengths
-        return f"{self.name}: B={at.B}, H={at.H}, HK={at.HK}, M={at.M}, N={at.N}, {self.kind} inputs"
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"{self.name}: B={at.B}, H={at.H}, HK={at.HK}, M={at.M}, N={at.N}, {self.kind} inputs{seed}"
 
 
 @dataclass
@@ -64,17 +70,13 @@ def require_attention(kernel: Kernel) -> None:
                            kernel.span)  # fmt: skip
 
 
-def launch(program: Program, checked: Checked, spec: Specification, case: Case, seed: int = 0) -> Launch:
+def launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
-    at = case.lengths
-    rng = torch.Generator().manual_seed(seed)
-    q, k, v = (
-        _inputs(case.kind, name, (at.B, heads, length, dim), rng).to(dtype)
-        for name, heads, length in (("q", at.H, at.M), ("k", at.HK, at.N), ("v", at.HK, at.N))
-    )
+    at, scale = case.lengths, dim**-0.5
+    q, k, v = (x.to(dtype) for x in _inputs(case, dim, int(checked.consts.get("BN", 128)), scale))  # type: ignore[arg-type]
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    return Launch(q, k, v, *outputs(q), dim**-0.5, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
+    return Launch(q, k, v, *outputs(q), scale, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
 
 
 def outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,17 +84,46 @@ def outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.full_like(q, math.nan), torch.full(q.shape[:-1], math.nan)
 
 
-def _inputs(kind: Kind, name: str, shape: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
-    x = torch.randn(shape, generator=rng)
-    if kind == "large" and name == "q":
-        return x * 30
+def _inputs(case: Case, dim: int, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    at, kind, rng = case.lengths, case.kind, torch.Generator().manual_seed(case.seed)
+    q, k, v = (torch.randn(at.B, heads, n, dim, generator=rng) for heads, n in ((at.H, at.M), (at.HK, at.N), (at.HK, at.N)))
+    if kind == "large":
+        return q * 30, k, v
     if kind == "tiny":
-        return x * 2.0**-12
-    if kind == "equal" and name == "k":
-        return x[:, :, :1].expand(shape).clone() if shape[2] else x
+        return q * 2.0**-12, k * 2.0**-12, v * 2.0**-12
+    if kind == "zero":
+        return torch.zeros_like(q), torch.zeros_like(k), v
+    if kind == "equal":
+        return q, _alike(k), v
+    if kind == "constant":
+        return _alike(q), _alike(k), _alike(v)
+    if kind == "huge":
+        return q * 64, k * 64, v
     if kind == "spikes":
-        return torch.where(torch.rand(shape, generator=rng) < 1 / 256, torch.sign(x) * 40, x * 0.1)
-    return torch.zeros(shape) if kind == "zero" and name != "v" else x
+        q, k, v = (torch.where(torch.rand(x.shape, generator=rng) < 1 / 256, torch.sign(x) * 40, x * 0.1) for x in (q, k, v))
+    elif kind == "offset":
+        side = 160 / scale
+        q[..., 0] = torch.where(torch.arange(at.M) % 2 == 0, 1.0, -1.0) * side**0.5
+        k[..., 0] = side**0.5
+    elif kind == "growing":
+        return _growing(q, k, v, BN, scale)
+    return q, k, v
+
+
+def _alike(x: torch.Tensor) -> torch.Tensor:
+    """The first position everywhere."""
+    return x[:, :, :1].expand(x.shape).clone() if x.shape[2] else x
+
+
+def _growing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The first column of Q and K adds GROWTHS[m % 6] times the number of the key's block to a base-2 logit."""
+    level = torch.arange(k.shape[2]) // BN
+    levels = torch.stack([level if head % 2 == 0 else level.max() - level for head in range(k.shape[1])]) if k.shape[2] else level[None]
+    levels = levels.clamp(max=2).float()  # two steps: enough, and far from an overflow of V
+    q, k = q * 0.5, k * 0.5
+    q[..., 0] = torch.tensor(GROWTHS)[torch.arange(q.shape[2]) % len(GROWTHS)] / (4 * scale * math.log2(math.e))
+    k[..., 0] = 4 * levels
+    return q, k, v * 2.0 ** (5 * (2 - levels))[..., None]
 
 
 def dtype_of(consts: Mapping[str, Const]) -> DType:
@@ -103,7 +134,7 @@ def dtype_of(consts: Mapping[str, Const]) -> DType:
 
 
 def cases(spec: Specification, BM: int, BN: int, marks: list[int], level: str) -> list[Case]:
-    """Ragged ends, GQA and MQA, M != N, lengths below a tile, N = 0, extreme values; `marks`: captured integers, where masks have edges."""
+    """Ragged ends, GQA and MQA, M != N, lengths below a tile, N = 0, extreme values, drawn ones; `marks`: captured integers, where masks have edges."""
     near = min((m for m in marks if m > 0), default=BN)
     near = near if near <= 8 * BN else BN
     found = [
@@ -115,20 +146,58 @@ def cases(spec: Specification, BM: int, BN: int, marks: list[int], level: str) -
         Case("whole tiles", Lengths(1, 2, 1, 2 * BM, 2 * BN), "large"),
         Case("alike keys", Lengths(1, 2, 2, BM, BN + 40), "equal"),
         Case("no keys", Lengths(1, 2, 1, 40, 0)),
+        Case("growing maxima", Lengths(1, 4, 2, BM + 9, 4 * BN), "growing"),
+        Case("far from 0", Lengths(1, 2, 1, BM - 1, 2 * BN), "offset"),
     ]
+    count = 3
     if level == "full":
         edges: tuple[tuple[int, Kind], ...] = ((-1, "normal"), (0, "spikes"), (1, "tiny"))
-        found += [Case("around the captured number", Lengths(1, 1, 1, near + d, near - d), kind) for d, kind in edges]
+        found += [Case(f"around the captured number, {d:+d}", Lengths(1, 1, 1, near + d, near - d), kind) for d, kind in edges]
         found += [
             Case("zeros", Lengths(1, 2, 1, BM + 1, BN + 1), "zero"),
             Case("single", Lengths(1, 1, 1, 1, 1)),
             Case("spikes", Lengths(1, 4, 1, BM + 9, 2 * BN + 9), "spikes"),
+            Case("constant rows", Lengths(1, 2, 2, BM + 1, 2 * BN + 1), "constant"),
+            Case("products that overflow f16", Lengths(1, 2, 1, BM + 3, 2 * BN - 1), "huge"),
+            Case("8k keys", Lengths(1, 1, 1, BM // 2, 8192)),
+            Case("8k queries", Lengths(1, 1, 1, 8192, BN + 3)),
         ]
-        rng = random.Random(0)
-        for i in range(12):
-            group, hk = rng.choice([1, 2, 4]), rng.choice([1, 2])
-            drawn: Kind = rng.choice(["normal", "strided", "large", "spikes"])
-            found.append(
-                Case(f"drawn {i}", Lengths(rng.choice([1, 2]), group * hk, hk, rng.randint(1, 3 * BM), rng.randint(1, 4 * BN)), drawn)
-            )
+        count = 24
+    rng = random.Random(0)
+    found += [draw(rng, f"drawn {i}", BM, BN) for i in range(count)]
     return [c for c in found if min(c.lengths.M, c.lengths.H) > 0 and c.lengths.N >= 0]
+
+
+def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:
+    """A case with lengths up to a few tiles, more often near their edges; any kind of inputs."""
+    group, hk = rng.choice([1, 1, 2, 3, 4]), rng.choice([1, 2])
+    M, N = (
+        max(1, rng.choice([rng.randint(1, most * size), rng.randint(1, most) * size + rng.randint(-2, 2)]))
+        for size, most in ((BM, 3), (BN, 4))
+    )
+    kind: Kind = rng.choice([k for k in get_args(Kind) if k not in ("zero", "tiny")])
+    return Case(name, Lengths(rng.choice([1, 1, 2]), group * hk, hk, M, N), kind, rng.randrange(1, 2**31))
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Cases a little smaller or plainer than one, the boldest first: to look for the smallest that still fails."""
+    at = case.lengths
+    for lengths in (
+        replace(at, B=1),
+        replace(at, H=1, HK=1),
+        replace(at, H=at.H // at.HK, HK=1),
+        replace(at, H=at.HK),
+        *(replace(at, M=m) for m in _less(at.M)),
+        *(replace(at, N=n) for n in _less(at.N)),
+    ):
+        if lengths != at:
+            yield replace(case, lengths=lengths)
+    if case.kind != "normal":
+        yield replace(case, kind="normal")
+    if case.seed:
+        yield replace(case, seed=0)
+
+
+def _less(n: int) -> list[int]:
+    """Smaller lengths: 1, half, round ones, one less."""
+    return sorted({m for m in (1, n // 2, (n - 1) // 64 * 64, (n - 1) // 8 * 8, n - 1) if 0 < m < n})

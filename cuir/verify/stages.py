@@ -17,7 +17,7 @@ from ..transfer import STANDARD
 from ..types import BF16, F16, I32, DType
 from .contracts import Problem, check_contracts, has_splice_points, mask_integers, problems_for
 from .mask import check_mask, readout_lengths
-from .numeric import check_numbers
+from .numeric import check_numbers, smallest
 from .problems import Case, cases, require_attention
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
@@ -33,6 +33,7 @@ def verify(
     consts: Mapping[str, Const] | None = None,
     level: Level = "quick",
     progress: Progress | None = None,
+    shrink: bool = True,
 ) -> VerifyReport:
     """Asks whether a kernel computes a specification, on the CPU.
 
@@ -41,9 +42,10 @@ def verify(
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
     consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
-    progress is told in words what happens. A program that is wrong gives a report that says so; only a wrong call raises CuirError.
+    shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
+    report that says so; only a wrong call raises CuirError.
     """
-    return _Verification(program, spec, kernel, dict(consts or {}), level, progress or (lambda text: None)).run()
+    return _Verification(program, spec, kernel, dict(consts or {}), level, progress or (lambda text: None), shrink).run()
 
 
 class _Stop(Exception):
@@ -52,9 +54,17 @@ class _Stop(Exception):
 
 class _Verification:
     def __init__(
-        self, program: Program, spec: Specification, kernel: str | None, consts: dict[str, Const], level: Level, progress: Progress
+        self,
+        program: Program,
+        spec: Specification,
+        kernel: str | None,
+        consts: dict[str, Const],
+        level: Level,
+        progress: Progress,
+        shrink: bool,
     ):
         self.program, self.spec, self.kernel, self.consts, self.level, self.progress = program, spec, kernel, consts, level, progress
+        self.shrink = shrink
         self.stages = [
             Stage("well-formed", "types, capacities, architecture"),
             Stage("contracts", "the splice points keep their contracts"),
@@ -161,7 +171,10 @@ class _Verification:
                 todo += [(again, c) for c in cases(self.spec, *self.tile(again), self.marks, "quick")]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
-                found = check_numbers(self.program, kernel, self.spec, case)
+                try:
+                    found = check_numbers(self.program, kernel, self.spec, case)
+                except CuirError as error:
+                    raise smallest(self.program, kernel, self.spec, case, error) if self.shrink else error from None
                 stage.rows.append({"case": str(case), "error": found.error, "PyTorch, half": found.yardstick, "worst query": found.row, "worst query, half": found.row_yardstick,
                                    "LSE": found.lse})  # fmt: skip
             worst = max((r["error"] / r["PyTorch, half"] for r in stage.rows if r["PyTorch, half"]), default=0.0)
