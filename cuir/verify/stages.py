@@ -147,11 +147,13 @@ class _Verification:
             def tell(done: int, total: int) -> None:
                 self.progress(f"schedules: {done} of {total}")
 
-            runs = check_schedules(
-                self.program, checked, self.spec, Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)), self.level, tell
-            )
-            short = Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided")
-            runs += check_schedules(self.program, checked, self.spec, short, self.level, tell)
+            runs = 0
+            for case in (
+                Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
+                Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided"),
+                Case("long tiles, then short ones", Lengths(1, 4, 1, 2 * BM, 2 * BN)),  # rings do not hold a CTA's workers together
+            ):
+                runs += check_schedules(self.program, checked, self.spec, case, self.level, tell)
             stage.reason = f"{runs} runs under different schedules, all alike"
 
     def mask(self, checked: Checked) -> None:

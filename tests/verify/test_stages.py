@@ -264,6 +264,13 @@ def test_parts_of_a_split_batch_are_independent() -> None:
     check_schedules(program, checked, spec, Case("unequal shares", Lengths(1, 4, 2, 128, 64)), "quick")
 
 
+def test_a_buffer_released_before_its_last_use_is_found() -> None:
+    """Q of a tile is released before the loop that reads it: two tiles of one block must follow, else the rings of K hide it."""
+    release, before = "                q_empty[x].arrive()\n", "                acc, state = zeros(f32, [64, D]), first\n"
+    program, _, spec = kernel("causal", (release, ""), (before, release + before), origin=EXPERT)
+    assert failed(verify(program, spec, consts=CONSTS)) == ("schedules", "R401")
+
+
 def test_results_are_compared_bit_for_bit() -> None:
     from cuir.verify.schedules import _same
 
