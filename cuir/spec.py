@@ -9,7 +9,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -17,7 +17,9 @@ from .diagnostics import CuirError
 from .source import Source, Span
 
 Captured = int | float | torch.Tensor | Callable[["Lengths"], torch.Tensor]
+Normalize = Literal["softmax", "sigmoid", "relu"]
 LENGTHS = ("B", "H", "HK", "M", "N")
+SINK = "sink"  # by which name the sink is captured
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,12 @@ class Specification:
     that a mod closes over, and keyword parameters with a default, are captured as well. Captured values become parameters of the kernel,
     so another prefix, another window or other documents need no new kernel; so do `M` and `N`.
 
-    Order: scale, score_mod, mask_mod, softmax. A query with nothing to attend to gives O = 0 and LSE = -inf.
+    normalize: how a score s becomes a weight of its key's value, after both mods. A pair that the mask drops has weight 0.
+    "softmax": exp(s) over the sum of all keys. "sigmoid": 1 / (1 + exp(-s)). "relu": max(s, 0) / N. The last two weigh each key by itself.
+    sink: a learned logit of each head, f32 [H] (or a number for all, or a function `Lengths -> tensor`), that enters the softmax's sum and has no value.
+
+    Order: scale, score_mod, mask_mod, normalize. A query with nothing to attend to gives O = 0. LSE is the natural logarithm of the softmax's sum, sink
+    included: -inf for a query with nothing to attend to and no sink. Without a softmax there is no sum, and LSE is 0.
     """
 
     name: str
@@ -49,8 +56,11 @@ class Specification:
     score_mod: Callable[..., Any] | None = None
     captured: Mapping[str, Captured] = field(default_factory=dict)
     doc: str = ""
+    normalize: Normalize = "softmax"
+    sink: Captured | None = None
 
     def __post_init__(self) -> None:
+        self._check_normaliser()
         for mod, kind, count in ((self.mask_mod, "mask_mod", 4), (self.score_mod, "score_mod", 5)):
             if mod is None:
                 continue
@@ -66,10 +76,38 @@ class Specification:
                     raise CuirError.of("X102", f"{kind} of `{self.name}` asks for `{p.name}`, which is no length ({', '.join(LENGTHS)}) and is not captured",
                                        function_span(mod), f'give it a default, or pass captured={{"{p.name}": ...}}')  # fmt: skip
 
+    def _check_normaliser(self) -> None:
+        if self.normalize not in get_args(Normalize):
+            raise CuirError.of("X103", f"normalize of `{self.name}` is one of {', '.join(get_args(Normalize))}, found {self.normalize!r}")
+        if self.sink is None:
+            return
+        if self.normalize != "softmax":
+            raise CuirError.of("X103", f"a sink is a logit of a softmax, and `{self.name}` has normalize={self.normalize!r}",
+                               hint="leave the sink out: these weights have no sum that it could enter")  # fmt: skip
+        if SINK in self.captured or any(p.name == SINK for mod in (self.mask_mod, self.score_mod) if callable(mod) for p in asked(mod)):
+            raise CuirError.of(
+                "X103", f"`{SINK}` is the sink of `{self.name}`, found another value of this name", hint="give that another name"
+            )
+        tensor = isinstance(self.sink, torch.Tensor)
+        if not tensor and (isinstance(self.sink, bool) or not (isinstance(self.sink, (int, float)) or callable(self.sink))):
+            raise CuirError.of(
+                "X103",
+                f"the sink of `{self.name}` is a number, a tensor [H] or a function of the lengths, found {type(self.sink).__name__}",
+            )
+        if isinstance(self.sink, torch.Tensor) and (self.sink.ndim > 1 or not self.sink.dtype.is_floating_point):
+            raise CuirError.of(
+                "X103", f"the sink of `{self.name}` is a floating-point tensor [H], found {self.sink.dtype} {list(self.sink.shape)}"
+            )
+
+    @property
+    def data(self) -> Mapping[str, Captured]:
+        """All that is captured by name, the sink included."""
+        return self.captured if self.sink is None else {**self.captured, SINK: self.sink}
+
     def values(self, lengths: Lengths) -> dict[str, int | float | torch.Tensor]:
         """What is captured by name, for a problem of these lengths."""
         found: dict[str, int | float | torch.Tensor] = {}
-        for name, value in self.captured.items():
+        for name, value in self.data.items():
             found[name] = value if isinstance(value, (int, float, torch.Tensor)) else value(lengths)
         return found
 
@@ -109,22 +147,39 @@ class Specification:
                 s = torch.as_tensor(score_mod(s, *indices(lengths, s.device)), device=s.device).to(s.dtype).expand(s.shape)
         return s.masked_fill(~self.mask(lengths, s.device), -torch.inf)
 
+    def weights(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits [B, H, M, N], -inf for pairs that are dropped -> the weights of the values, 0 for these, and LSE [B, H, M], in the same dtype."""
+        if self.normalize == "sigmoid":
+            return torch.sigmoid(s), s.new_zeros(s.shape[:-1])
+        if self.normalize == "relu":
+            return s.clamp(min=0) / max(1, lengths.N), s.new_zeros(s.shape[:-1])
+        lse = s.logsumexp(-1)
+        if self.sink is not None:
+            lse = torch.logaddexp(lse, self.sinks(lengths).to(s)[:, None])
+        return torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]), lse
+
+    def sinks(self, lengths: Lengths) -> torch.Tensor:
+        """The sink of each head, [H]. Raises CuirError X104 if there are fewer than heads."""
+        value = self.values(lengths)[SINK]
+        if not isinstance(value, torch.Tensor) or value.ndim == 0:
+            return torch.full((lengths.H,), float(value), dtype=torch.float64)
+        if type(value) in (torch.Tensor, torch.nn.Parameter) and value.shape[0] < lengths.H:
+            raise CuirError.of("X104", f"the sink of `{self.name}` has a logit for each head, found {value.shape[0]} for {lengths.H} heads")
+        found: torch.Tensor = value.detach()[torch.arange(lengths.H, device=value.device)]
+        return found
+
     def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """What the variant computes, in float64: q [B, H, M, D], k and v [B, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""
         lengths = lengths_of(q, k)
         q, k, v = q.double(), _per_head(k, lengths).double(), _per_head(v, lengths).double()
-        s = self.scores(q @ k.mT * scale, lengths)
-        lse = s.logsumexp(-1)
-        p = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None])
+        p, lse = self.weights(self.scores(q @ k.mT * scale, lengths), lengths)
         return p @ v, lse
 
     def half(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, softmax in float32."""
+        """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32."""
         lengths = lengths_of(q, k)
         k, v = _per_head(k, lengths), _per_head(v, lengths)
-        s = self.scores((q @ k.mT).float() * scale, lengths)
-        lse = s.logsumexp(-1)
-        p = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None])
+        p, lse = self.weights(self.scores((q @ k.mT).float() * scale, lengths), lengths)
         return p.to(q.dtype) @ v, lse
 
 

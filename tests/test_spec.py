@@ -55,6 +55,35 @@ def test_float64_throughout() -> None:
     assert s[0, 0, 0, 1].item() == 0.1 and torch.get_default_dtype() == torch.float32
 
 
+def test_weights_without_a_softmax() -> None:
+    """Dropped pairs weigh nothing, a query without keys gives 0, and LSE is 0."""
+    q, k = torch.randn(1, 2, 4, 8).half(), torch.randn(1, 2, 3, 8).half()
+    for normalize in ("sigmoid", "relu"):
+        spec = Specification("some", lambda b, h, q_idx, kv_idx: kv_idx < q_idx - 1, normalize=normalize)  # type: ignore[arg-type]
+        for o, lse in (spec.reference(q, k, k, 1.0), spec.half(q, k, k, 1.0)):
+            assert (o[:, :, :2] == 0).all() and (lse == 0).all() and not o.isnan().any()
+        wanted = torch.sigmoid((q.double() @ k.double().mT)[0, 0, 2, 0]) * k[0, 0, 0].double()
+        if normalize == "sigmoid":
+            torch.testing.assert_close(spec.reference(q, k, k, 1.0)[0][0, 0, 2], wanted)
+        assert (spec.reference(q, k[:, :, :0], k[:, :, :0], 1.0)[0] == 0).all()
+
+
+def test_a_sink_enters_the_sum() -> None:
+    q, k, v = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8)
+    sink = torch.tensor([0.5, -torch.inf])
+    o, lse = Specification("sink", lambda b, h, q_idx, kv_idx: kv_idx < q_idx, sink=sink).reference(q, k, v, 1.0)
+    plain, plain_lse = Specification("plain", lambda b, h, q_idx, kv_idx: kv_idx < q_idx).reference(q, k, v, 1.0)
+    torch.testing.assert_close((o[0, 1], lse[0, 1]), (plain[0, 1], plain_lse[0, 1]))  # -inf: no sink
+    assert lse[0, 0, 0] == 0.5 and (o[0, 0, 0] == 0).all()
+    torch.testing.assert_close(o[0, 0, 1:], plain[0, 0, 1:] * torch.sigmoid(plain_lse[0, 0, 1:] - 0.5)[:, None])
+    torch.testing.assert_close(lse[0, 0], torch.logaddexp(plain_lse[0, 0], torch.tensor(0.5, dtype=torch.float64)))
+    for other in (0.5, lambda at: torch.full((at.H,), 0.5)):
+        assert torch.equal(Specification("s", lambda b, h, q, k: k < q, sink=other).reference(q, k, v, 1.0)[0][0, 0], o[0, 0])
+    with pytest.raises(CuirError) as caught:
+        Specification("few", sink=torch.zeros(1)).reference(q, k, v, 1.0)
+    assert caught.value.diagnostics[0].code == "X104"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -62,6 +91,12 @@ def test_float64_throughout() -> None:
         ({"score_mod": lambda s, h, q, k: s}, "X101", "(score, b, h, q_idx, kv_idx)"),
         ({"mask_mod": 3}, "X101", "must be a function"),
         ({"mask_mod": lambda b, h, q, k, *, doc: k}, "X102", "`doc`"),
+        ({"normalize": "softmin"}, "X103", "softmax, sigmoid, relu"),
+        ({"normalize": "sigmoid", "sink": 1.0}, "X103", "of a softmax"),
+        ({"sink": torch.zeros(2, 2)}, "X103", "[2, 2]"),
+        ({"sink": torch.zeros(2, dtype=torch.int32)}, "X103", "int32"),
+        ({"sink": "1.0"}, "X103", "found str"),
+        ({"sink": 1.0, "captured": {"sink": 2.0}}, "X103", "another value"),
     ],
 )
 def test_wrong_specifications_are_refused(arguments: dict[str, Any], code: str, says: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..spec import Captured, Lengths, Specification
+from ..spec import SINK, Captured, Lengths, Specification
 from .trace import _Tracer
 
 
@@ -16,7 +16,8 @@ def rebuilt(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor])
     """The same variant, its mods made anew with `tensor(x)` for every captured tensor x; captured tensors without dims become numbers."""
     rebuilder = _Rebuilder(spec, tensor)
     mods = [None if mod is None else rebuilder.capture("mod", mod) for mod in (spec.mask_mod, spec.score_mod)]
-    return replace(spec, mask_mod=mods[0], score_mod=mods[1], captured=_captured(spec.captured, tensor))
+    sink = None if spec.sink is None else _captured({SINK: spec.sink}, tensor)[SINK]
+    return replace(spec, mask_mod=mods[0], score_mod=mods[1], captured=_captured(spec.captured, tensor), sink=sink)
 
 
 def _captured(captured: Mapping[str, Captured], tensor: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Captured]:

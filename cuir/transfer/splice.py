@@ -29,12 +29,13 @@ from ..nodes import (
 )  # fmt: skip
 from ..parser import parse
 from ..printer import show
-from ..spec import Lengths, Specification
+from ..spec import Lengths, Normalize, Specification
 from ..walk import assigned, names_read
 from .arguments import Cache, sources_of, tile_sizes
 from .blocks import Blocks, blocks
 from .lists import Lists, lists_for
 from .names import SPLICE_POINTS, STANDARD, names_of, reserved
+from .normalisers import POINTS, normaliser, score_comment
 from .proxy import CONSTANTS
 from .tiles import Work, tile_for
 from .trace import Parameter, Traced, Value, trace
@@ -88,16 +89,17 @@ _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 
 def transfer(origin: Program, spec: Specification, kernel: str | None = None) -> TransferResult:
-    """Replaces `score`, `keep`, `kv_count`, `kv_block` and, where another order of tiles is better, `tile`.
+    """Replaces `score`, `keep`, `kv_count`, `kv_block` and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
 
     Raises CuirError: X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
-    name that splice points use, N109/N110 which kernel.
+    name that splice points use, X134 its softmax was replaced before, N109/N110 which kernel.
     """
     target = _kernel(origin, kernel)
     _require(origin, target)
     tile = origin.funcs().get("tile")
     work = _work(blocks(trace(spec, reserved()).keep))
-    rest = _rest(origin, target, tile_for(work, target, tile, "t") if tile is not None else None)
+    gone = {*SPLICE_POINTS, *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target)}
+    rest = _rest(origin, target, gone, tile_for(work, target, tile, "t") if tile is not None else None)
     taken = names_of(rest)  # depends on which tile() stays, and that on the mask: so a mod is traced twice
     traced = trace(spec, taken | reserved())
 
@@ -108,7 +110,8 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
 
     made = blocks(traced.keep, fresh)
     lists = lists_for(traced.keep, fresh) if made is None and traced.keep is not None else None
-    new = _functions(traced, made.text if made is not None else lists.text() if lists is not None else "")
+    new = _functions(traced, spec.normalize, made.text if made is not None else lists.text() if lists is not None else "")
+    new |= normaliser(spec.normalize, traced.sink, origin.funcs(), target)
     if tile is not None:
         new["tile"] = tile_for(work, target, tile, lists.order if lists is not None else "")
     added = tuple(_parameter(p) for p in traced.parameters)
@@ -171,12 +174,12 @@ def _require(origin: Program, kernel: Kernel) -> None:
         )
 
 
-def _functions(traced: Traced, blocks_text: str) -> dict[str, Func]:
+def _functions(traced: Traced, normalize: Normalize, blocks_text: str) -> dict[str, Func]:
     """The new functions by name, in the order they are to stand in."""
     score, keep = show(traced.score), "True" if traced.keep is None else show(traced.keep)
     text = f"""\
 @func
-def score(S, b, h, q, k):                # -> scores and the factor (> 0) that makes base-2 logits of them
+def score(S, b, h, q, k):                # -> scores and {score_comment(normalize)}
     return {score}, {show(traced.factor)}
 
 @func
@@ -189,7 +192,7 @@ def keep(b, h, q, k):                    # may query q attend to key k? (k < N i
 
 def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tuple[Param, ...]) -> Program:
     """The origin with the new functions in the places of the old ones, helpers before kv_count."""
-    helpers = [name for name in new if name not in SPLICE_POINTS and name != "tile"]
+    helpers = [name for name in new if name not in SPLICE_POINTS and name not in POINTS and name != "tile"]
     items: list[Definition] = []
     for item in origin.items:
         if isinstance(item, Func) and item.name in new and item.name not in helpers:
@@ -198,6 +201,8 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tu
             items.append(item if item == new[item.name] else _dressed(new[item.name], item))
         elif not (isinstance(item, Func) and item.name in helpers):
             items.append(item)
+    at = items.index(target)
+    items[at:at] = [new[name] for name in new if name in POINTS and name not in origin.funcs()]
     items = _alive(items, origin)
     read = {name for i in items for name in _free(i)}
     missing = [Constant(n, Literal(v)) for n, v in CONSTANTS.items() if n in read and n not in origin.constants()]
@@ -205,10 +210,10 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tu
     return Program((*missing, *(kernel if i is target else i for i in items)), tail=origin.tail)
 
 
-def _rest(origin: Program, target: Kernel, tile: Func | None) -> Program:
-    """What stays of a program without its splice points, and with another `tile`: without helpers and parameters that only these use."""
+def _rest(origin: Program, target: Kernel, gone: set[str], tile: Func | None) -> Program:
+    """What stays of a program without the functions `gone`, and with another `tile`: without helpers and parameters that only these use."""
     named = [tile if tile is not None and isinstance(i, Func) and i.name == "tile" else i for i in origin.items]
-    items = _alive([i for i in named if not (isinstance(i, Func) and i.name in SPLICE_POINTS)], origin)
+    items = _alive([i for i in named if not (isinstance(i, Func) and i.name in gone)], origin)
     kernel = _without_dead(target, origin, {name for i in items for name in _free(i)} | set(_NEEDED))
     return Program(tuple(kernel if i is target else i for i in items))
 

@@ -20,7 +20,7 @@ import torch
 
 from ..diagnostics import CuirError
 from ..nodes import Binary, Call, Expr, Literal, Name, Unary
-from ..spec import LENGTHS, Lengths, Specification, asked, function_span
+from ..spec import LENGTHS, SINK, Lengths, Specification, asked, function_span
 from ..spec_loading import user_span
 from ..types import BOOL, F32, I32, DType
 from ..walk import names_read
@@ -60,7 +60,8 @@ class Parameter:
 class Traced:
     """A specification as CuIR. `keep`: a bool expression of b, h, q, k (i32), or None for no mask.
 
-    `score`: f32 expression of S (the products), b, h, q, k, and `factor` > 0: score * factor is the base-2 logit.
+    `score`: f32 expression of S (the products), b, h, q, k, and `factor` > 0: score * factor is the base-2 logit, for weights by relu the score itself.
+    `sink`: an expression of h, or None.
     """
 
     keep: Expr | None
@@ -68,6 +69,7 @@ class Traced:
     factor: Expr
     parameters: tuple[Parameter, ...]
     notes: tuple[str, ...]
+    sink: Expr | None = None
 
 
 def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
@@ -130,17 +132,30 @@ class _Tracer:
             keep = m if keep is None else call("and", (keep, m), {})
         everything = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
         score, factor = _split(result)
+        if self.spec.normalize != "relu":
+            factor = Binary("*", factor, Name("LOG2E")) if factor != Literal(1.0) else Name("LOG2E")
+        sink = self.sink(h)
         if "S" not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
             score = Binary("+", score, Binary("*", Name("S"), Literal(0.0)))
         notes = [f"`{name}` decided control flow while tracing: its value is part of the program" for name in sorted(self.pinned)]
-        used = names_read(score) | names_read(factor) | (names_read(keep.expr) if keep is not None else set())
+        used = {n for e in (score, factor, keep.expr if keep is not None else None, sink) if e is not None for n in names_read(e)}
         parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
         notes += [
             f"`{self.renamed[p.name]}` is a name of the kernel: its parameter is called `{p.name}`"
             for p in parameters
             if p.name in self.renamed
         ]
-        return Traced(None if keep is None or everything else keep.expr, score, factor, parameters, tuple(notes))
+        return Traced(None if keep is None or everything else keep.expr, score, factor, parameters, tuple(notes), sink)
+
+    def sink(self, h: Proxy) -> Expr | None:
+        """The sink of a head, f32."""
+        if self.spec.sink is None:
+            return None
+        value, fixed = self.spec.values(SAMPLE)[SINK], self.spec.sink
+        if isinstance(value, int):
+            value = float(value)
+        found = self.capture(SINK, value, key=SINK if callable(fixed) and not isinstance(fixed, torch.Tensor) else None)
+        return to(lift(found[h] if isinstance(found, TensorProxy) else found), F32).expr
 
     def call(self, mod: Callable[..., Any], positional: tuple[Proxy, ...]) -> Proxy:
         values = self.spec.values(SAMPLE)
@@ -294,10 +309,10 @@ def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
 
 
 def _split(result: Proxy) -> tuple[Expr, Expr]:
-    """score -> (score, factor of the base-2 logits). A factor known to be positive leaves the score and costs nothing per pair."""
+    """score -> (score, factor). A factor known to be positive leaves the score and costs nothing per pair."""
     if result.factor is not None and (result.factor.expr == _SCALE or (result.factor.value or 0) > 0):
-        return result.core, Binary("*", result.factor.expr, Name("LOG2E"))
-    return result.expr, Name("LOG2E")
+        return result.core, result.factor.expr
+    return result.expr, Literal(1.0)
 
 
 _SCALE = Name("scale")

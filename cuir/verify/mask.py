@@ -1,4 +1,4 @@
-"""The mask read out of a running kernel, exactly: with Q = 0 weights do not depend on K, and with one-hot V each output tells whether one key was kept.
+"""The mask read out of a running kernel, exactly: with all products alike weights do not depend on K, and with one-hot V each output tells whether one key was kept.
 
 Owns the probe; needs no splice points, so it reads programs from anywhere.
 """
@@ -6,7 +6,7 @@ Owns the probe; needs no splice points, so it reads programs from anywhere.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,6 +22,8 @@ from .numeric import with_note
 from .problems import dtype_of, outputs
 
 _READABLE = 2.0**-14  # a weight beside the largest of its query that half precision still shows
+_VISIBLE = 2.0**-20  # an output that half precision still shows
+_PRODUCT = {"softmax": 0.0, "sigmoid": 0.0, "relu": 1.0}  # of all queries and keys: one that gives a kept pair a weight
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,12 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
     passes = max(1, -(-lengths.N // dim))
     at = Lengths(passes, lengths.H, lengths.HK, lengths.M, lengths.N)
-    wanted, weights = _weights(spec, at)
+    wanted, readable = _expected(spec, at)
     if bool((wanted == wanted[:1]).all()):
         runs = [(at, list(range(passes)))]
     else:  # the mask depends on the batch: one launch for each D keys, of batch 0
         at = Lengths(1, lengths.H, lengths.HK, lengths.M, lengths.N)
-        wanted, weights = _weights(spec, at)
+        wanted, readable = _expected(spec, at)
         runs = [(at, [p]) for p in range(passes)]
     kept = torch.zeros(lengths.H, lengths.M, passes * dim, dtype=torch.bool)
     for sizes, windows in runs:
@@ -53,9 +55,7 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
         for b, p in enumerate(windows):
             kept[:, :, p * dim : (p + 1) * dim] = kept_of[b]
     kept = kept[:, :, : lengths.N]
-    wanted, weights = wanted[0], weights[0]
-    largest = weights.masked_fill(~wanted, 0.0).amax(-1, keepdim=True) if lengths.N else weights
-    readable = (weights >= _READABLE * largest) & (largest > 0) | (largest == 0)
+    wanted, readable = wanted[0], readable[0]
     differs = (kept != wanted) & readable
     if differs.any():
         h, q, k = torch.nonzero(differs)[0].tolist()
@@ -66,15 +66,22 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
     return Readout(int(readable.sum()), int((~readable).sum()))
 
 
-def _weights(spec: Specification, at: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mask, and the weights of all pairs for Q = 0 relative to the largest of the query's kept ones."""
+def _expected(spec: Specification, at: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mask, and for which pairs an output shows whether it is kept. bool [B, H, M, N]."""
     wanted = spec.mask(at)
-    if spec.score_mod is None:
-        return wanted, torch.ones(wanted.shape)
-    unmasked = Specification(spec.name, None, spec.score_mod, spec.captured)
-    logits = unmasked.scores(torch.zeros(wanted.shape, dtype=torch.float64), at)
-    top = logits.masked_fill(~wanted, -math.inf).amax(-1, keepdim=True) if at.N else logits
-    return wanted & (logits > -math.inf), torch.exp(torch.clamp(logits - top.clamp(min=-1e300), max=0.0))
+    if spec.score_mod is None and spec.normalize == "softmax" and spec.sink is None:
+        return wanted, torch.ones_like(wanted)
+    products = torch.full(wanted.shape, _PRODUCT[spec.normalize], dtype=torch.float64)
+    logits = replace(spec, mask_mod=None).scores(products, at)
+    wanted = wanted & (logits > -math.inf)
+    if spec.normalize != "softmax":
+        return wanted, spec.weights(logits, at)[0] >= _VISIBLE
+    masked = logits.masked_fill(~wanted, -math.inf)
+    top = masked.amax(-1, keepdim=True) if at.N else logits
+    readable = (logits - top >= math.log(_READABLE)) | (top == -math.inf)
+    if spec.sink is not None:  # a pair beside all that are kept and the sink
+        readable &= torch.exp(logits - torch.logaddexp(spec.weights(masked, at)[1][..., None], logits)) >= _VISIBLE
+    return wanted, readable
 
 
 def _launch(
@@ -82,6 +89,7 @@ def _launch(
 ) -> torch.Tensor:
     q, k = torch.zeros(at.B, at.H, at.M, dim, dtype=dtype), torch.zeros(at.B, at.HK, at.N, dim, dtype=dtype)
     v = torch.zeros_like(k)
+    q[..., 0], k[..., 0] = _PRODUCT[spec.normalize], 1.0
     for b, p in enumerate(windows):
         keys = torch.arange(p * dim, min(at.N, (p + 1) * dim))
         v[b, :, keys, keys - p * dim] = 1.0
@@ -100,7 +108,7 @@ def _launch(
             },
         )
     except CuirError as error:
-        raise with_note(error, "while the mask was read out with Q = 0 and one-hot V") from error
+        raise with_note(error, "while the mask was read out with products alike and one-hot V") from error
     return o != 0
 
 

@@ -38,6 +38,12 @@ RULES: dict[str, tuple[dict[str, int], Pair]] = {
     "alibi": ({}, lambda q, k, M, N: True),
     "alibi_causal": ({}, lambda q, k, M, N: k <= q + N - M),
     "relative_position": ({}, lambda q, k, M, N: True),
+    "relative_position_table": ({}, lambda q, k, M, N: True),
+    "prefix_document": ({"length": 6, "prefix": 2}, lambda q, k, M, N: q // 6 == k // 6 and (k % 6 < 2 or k <= q)),
+    "relu": ({}, lambda q, k, M, N: True),
+    "sigmoid": ({}, lambda q, k, M, N: True),
+    "combo": ({"prefix": 7}, lambda q, k, M, N: k < 7 or k <= q),
+    "sink_causal": ({}, lambda q, k, M, N: k <= q + N - M),
 }
 
 
@@ -67,6 +73,33 @@ def test_scores_are_the_definitions() -> None:
     biased = s + 2.0 ** (-(h + 1).double() / 4) * (k - q)
     torch.testing.assert_close(scores("alibi_causal", heads=32), biased.masked_fill(future, -torch.inf))
     torch.testing.assert_close(scores("alibi", heads=32), biased)
+
+
+def test_weights_are_the_definitions() -> None:
+    """The corpus's variants without a softmax of their keys alone, from their formulas."""
+    B, H, M, N, D, scale = 1, 4, 7, 9, 16, 0.25
+    q, k, v = (torch.randn(B, H, n, D, dtype=torch.float64) for n in (M, N, N))
+    s, i, j = q @ k.mT * scale, torch.arange(M)[:, None], torch.arange(N)[None, :]
+
+    def found(name: str, **parameters: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return as_specification(corpus.variant(name), name, parameters).reference(q, k, v, scale)
+
+    torch.testing.assert_close(found("relu")[0], s.clamp(min=0) / N @ v)
+    torch.testing.assert_close(found("sigmoid")[0], 1 / (1 + torch.exp(-s) * N) @ v)
+    torch.testing.assert_close(found("sigmoid", bias=-1.5)[0], 1 / (1 + torch.exp(1.5 - s)) @ v)
+    capped = 1 / (1 + N * torch.exp(-20 * torch.tanh(s / 20)))
+    o, lse = found("combo", prefix=3)
+    torch.testing.assert_close(o, capped * ((j < 3) | (j <= i)) @ v)
+    assert (lse == 0).all()
+    weights, sink = torch.exp(s) * (j <= i + 2), torch.exp(torch.linspace(-2, 6, H, dtype=torch.float64)).view(H, 1)
+    o, lse = found("sink_causal")
+    total = sink + weights.sum(-1)
+    torch.testing.assert_close(o, weights @ v / total[..., None])
+    torch.testing.assert_close(lse, total.log())
+    table = torch.randn(H, 5, dtype=torch.float64)
+    biased = s + table[:, (j - i).clamp(-2, 2) + 2]
+    spec = as_specification(corpus.variant("relative_position_table")(table, radius=2), "table")
+    torch.testing.assert_close(spec.reference(q, k, v, scale)[0], biased.softmax(-1) @ v)
 
 
 @pytest.mark.parametrize("name", ["document", "causal_document"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from cuir.printer import show
 from cuir.spec import Lengths, Specification
 from cuir.spec_loading import as_specification
 from cuir.transfer import SPLICE_POINTS, captured_arguments, transfer
+from cuir.transfer.normalisers import POINTS
 from cuir.types import BF16, F16
 
 VARIANTS = sorted(corpus.variants())
@@ -31,12 +33,16 @@ def variant(name: str) -> Specification:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_checks_and_leaves_the_rest_alone(name: str) -> None:
-    origin = expert()
-    result = transfer(origin, variant(name))
+    origin, spec = expert(), variant(name)
+    result = transfer(origin, spec)
     for dtype, head_dim in ((F16, 128), (BF16, 64)):
         check(result.program, None, {"T": dtype, "D": head_dim})
     assert parse(result.text) == result.program and show(result.program) == result.text
-    untouched = set(origin.funcs()) - set(SPLICE_POINTS) - {"tile"}
+    weighed = (
+        set() if spec.normalize == "softmax" and spec.sink is None else {"softmax_end"} if spec.normalize == "softmax" else set(POINTS)
+    )
+    assert weighed <= set(result.replaced)
+    untouched = set(origin.funcs()) - set(SPLICE_POINTS) - {"tile"} - weighed
     assert all(result.program.funcs()[f] == origin.funcs()[f] for f in untouched)
     assert result.program.kernels()["flash_fwd"].body == origin.kernels()["flash_fwd"].body
     changed = [line for line in result.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
@@ -99,6 +105,61 @@ def test_constants_are_added_where_they_lack() -> None:
     result = transfer(parse(text), variant("softcap"))
     assert result.text.count("LOG2E = 1.4426950408889634") == 1
     check(result.program, None, {"T": F16, "D": 64})
+
+
+def test_sigmoid_as_a_person_would_write_it() -> None:
+    result = transfer(expert(), Specification("sigmoid", normalize="sigmoid"))
+    added = [line[1:].strip() for line in result.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert "return 1.0 / (1.0 + exp2(-S * c)), state, 1.0" in added and "return acc, state" in added
+    assert "THRESHOLD" not in result.text and "row_max" not in result.text, "a const that only the softmax used is gone"
+
+
+def test_relu_takes_the_score_itself() -> None:
+    """Its logits have no base."""
+    assert "return S, scale\n" in transfer(expert(), Specification("relu", normalize="relu")).text
+    doubled = transfer(expert(), Specification("relu", None, lambda s, b, h, q, k: s * 2.0, normalize="relu")).text
+    assert "return S * (scale * 2.0), 1.0\n" in doubled
+
+
+def test_a_sink_is_captured() -> None:
+    def end(**given: Any) -> tuple[str, dict[str, Any]]:
+        result = transfer(expert(), Specification("sink", **given))
+        check(result.program, None, {"T": F16, "D": 64})
+        text = result.text[result.text.index("def softmax_end") :]
+        return text[: text.index("@func")], dict(result.arguments(Lengths(1, 4, 2, 8, 8), consts={}))
+
+    learned = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16)
+    text, given = end(sink=learned)
+    assert "last = sink[h] * LOG2E" in text and given["sink"].dtype == torch.float32 and torch.equal(given["sink"], learned.float())
+    text, given = end(sink=-1)
+    assert "last = sink * LOG2E" in text and given == {"sink": -1.0}
+    text, given = end(sink=lambda at: torch.full((at.H,), 0.5))
+    assert "sink[h]" in text and given["sink"].tolist() == [0.5] * 4
+
+
+def test_kernels_with_the_softmax_of_the_prelude() -> None:
+    """Their own functions take the place of the prelude's."""
+    text = show(expert())
+    start, end = text.index("@func\ndef softmax_begin"), text.index("# ---- the kernel")
+    bare = parse(
+        text[:start] + text[end:].replace("softmax_end(acc, state, b, h)", "softmax_end(acc, state)").replace(", THRESHOLD: const = 8", "")
+    )
+    check(bare, None, {"T": F16, "D": 64})
+    program = transfer(bare, Specification("relu", normalize="relu")).program
+    check(program, None, {"T": F16, "D": 64})
+    assert set(POINTS) <= set(program.funcs()) and transfer(program, Specification("s", normalize="sigmoid")).replaced
+    assert error(bare, Specification("sink", sink=1.0))[0] == "X130"
+
+
+def test_a_replaced_softmax_does_not_come_back() -> None:
+    for first in (Specification("s", normalize="sigmoid"), Specification("r", normalize="relu"), Specification("k", sink=2.0)):
+        made = transfer(expert(), first).program
+        code, message = error(made, variant("causal"))
+        assert code == "X134" and (first.normalize in message or "a sink" in message)
+        other = Specification("other", normalize="relu")
+        assert transfer(made, other).program == transfer(expert(), other).program
+    two = transfer(transfer(expert(), Specification("k", sink=2.0)).program, Specification("k", sink=torch.zeros(4)))
+    assert "sink[h]" in two.text and "sink: Global[f32, sink_d0]" in two.text
 
 
 def error(origin: Program, spec: Specification, kernel: str | None = None) -> tuple[str, str]:
