@@ -27,6 +27,7 @@ class Action(State, ABC):
 
     def __init__(self, actor: Actor):
         self.actor = actor
+        self.name = ""  # by which a written schedule knows it
         self.acted = False
         self.records: list[Record] = []  # late accesses to shared memory, retired by a wait
         self.read: Access | None = None  # and of a tensor that the kernel writes
@@ -52,30 +53,27 @@ class Action(State, ABC):
 
 
 class Copy(Action):
-    """A box into shared memory: of one CTA, or of every CTA of the cluster, landing on a barrier of each (`bars`) or on a group of the worker."""
+    """A box into shared memory of one CTA, landing on a barrier of it or on a group of the worker. A multicast is a copy for each CTA of the cluster."""
 
-    def __init__(self, actor: Actor, box: BoxRef, targets: list[SharedRef], bars: list[Mbarrier]):
+    def __init__(self, actor: Actor, box: BoxRef, target: SharedRef, bar: Mbarrier | None, name: str = ""):
         super().__init__(actor)
-        self.box, self.targets, self.bars = box, targets, bars
+        self.box, self.target, self.bar, self.name = box, target, bar, name
 
     def issue(self, m: Machine) -> None:
         """The destination is undefined from now on, though writing it counts as done: who reads it early is told of the race."""
-        self.read = self.box.tensor.enter_read(m, self.actor, self.box, None)
-        for ref in self.targets:
-            ref.values(m).fill_(POISON[ref.alloc.dtype])
-            m.shared[ref.cta].wrote(ref)
+        ref = self.target
+        if ref.cta == self.actor.cta:
+            self.read = self.box.tensor.enter_read(m, self.actor, self.box, None)
+        ref.values(m).fill_(POISON[ref.alloc.dtype])
+        m.shared[ref.cta].wrote(ref)
 
     def perform(self, m: Machine) -> None:
-        first = self.targets[0].values(m)
-        self.box.tensor.fetch(self.box, first)
-        for ref in self.targets[1:]:
-            ref.values(m).copy_(first)
-        for i, bar in enumerate(self.bars):
-            event = bar.land(m, self.targets[i].nbytes, self.actor.label, self.actor.span, self.time)
-            self.records[i].done = event
-            if self.read is not None and self.targets[i].cta == self.actor.cta:
+        self.box.tensor.fetch(self.box, self.target.values(m))
+        if self.bar is not None:
+            event = self.bar.land(m, self.target.nbytes, self.actor.label, self.actor.span, self.time)
+            self.records[0].done = event
+            if self.read is not None:
                 self.read.done = event
-        if self.bars:
             m.retired(self)
 
 

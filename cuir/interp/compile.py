@@ -21,7 +21,7 @@ from ..types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from .agents import Product, Taken
 from .faults import fault, spoken
 from .groups import check_rebinding
-from .machine import BLOCK, Block, Instruction, Worker
+from .machine import BLOCK, POINT, Block, Instruction, Worker
 from .registry import RUNS
 from .tensors import TensorArg
 from .trace import expression_cost
@@ -152,9 +152,11 @@ class Compiler:
                 else:
                     w.frame[stmt.target] = collapse(np.array([units[k] for units in work], dtype=np.int64))
                     w.frame[key] = k + 1
-                if handout is not None:
-                    handout.take(w.m, w)
-                return None
+                if handout is None:
+                    return None
+                handout.take(w.m, w)
+                w.block = None
+                return POINT
 
             following = take
 

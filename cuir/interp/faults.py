@@ -25,7 +25,7 @@ def fault(
 def diagnostic(
     m: Machine, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
 ) -> Diagnostic:
-    replay = f"replay: --schedule {m.launch.schedule} --grid {m.launch.grid}"
+    replay = f"replay: {m.launch.schedule.again} --grid {m.launch.grid}"
     return Diagnostic(code, message, span, (*(Note(*n) for n in notes), Note(where(m)), Note(replay)), hint)
 
 

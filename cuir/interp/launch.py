@@ -66,6 +66,34 @@ def run(
     """
     begin = time.perf_counter()
     schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule or Schedule()
+    with np.errstate(all="ignore"), torch.no_grad():
+        launch, units, _ = prepare(checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect)
+        if schedule.cluster is not None:
+            if schedule.cluster >= launch.grid:
+                raise CuirError.of("U111", f"the schedule is of cluster {schedule.cluster}, and the launch has {launch.grid}", None, "replay it with the dims and the grid that it was made with")  # fmt: skip
+            _finish(Machine(launch, np.array([schedule.cluster])))
+        else:
+            for first in range(0, launch.grid, max(1, lanes)):
+                _finish(Machine(launch, np.arange(first, min(launch.grid, first + max(1, lanes)))))
+    workers = sum(p.workers for p in launch.programs)
+    return RunReport(
+        dict(launch.counts),
+        units,
+        launch.area / 2,
+        launch.grid,
+        workers,
+        launch.batches,
+        launch.splits,
+        str(schedule),
+        time.perf_counter() - begin,
+    )
+
+
+def prepare(
+    checked: Checked | CuirProgram, arguments: Mapping[str, Argument], *, consts: Mapping[str, Const] | None = None, grid: int | None = None,
+    schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True,
+) -> tuple[Launch, int, Compiler]:  # fmt: skip
+    """A launch that is ready to run, the number of its units of work, and what made its code. Raises CuirError for a bad call."""
     if not isinstance(checked, Checked):
         kernel = pick_kernel(checked, None)
         checked = check(checked, kernel.name, bind(kernel, arguments, consts).consts)
@@ -85,23 +113,8 @@ def run(
         compiler.block(role.body, code)
         loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
         programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
-    launch = Launch(checked, tensors, values, programs, device, schedule, 1, [range(1)], detect, trace)
-    with np.errstate(all="ignore"), torch.no_grad():
-        units = _plan(launch, compiler, before, grid)
-        for first in range(0, launch.grid, max(1, lanes)):
-            _finish(Machine(launch, np.arange(first, min(launch.grid, first + max(1, lanes)))))
-    workers = sum(p.workers for p in programs)
-    return RunReport(
-        dict(launch.counts),
-        units,
-        launch.area / 2,
-        launch.grid,
-        workers,
-        launch.batches,
-        launch.splits,
-        str(schedule),
-        time.perf_counter() - begin,
-    )
+    launch = Launch(checked, tensors, values, programs, device, schedule or Schedule(), 1, [range(1)], detect, trace)
+    return launch, _plan(launch, compiler, before, grid), compiler
 
 
 def _finish(machine: Machine) -> None:

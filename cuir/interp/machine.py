@@ -89,6 +89,7 @@ class Worker(State):
         self.blocked_at = -1  # the machine's version when it last blocked
         self.ticket: int | None = None  # the generation of a named barrier that it waits in
         self.groups = Groups()
+        self.copies = 0  # bulk copies issued
         self.time = 0.0
         self.started = 0.0  # when it came to the named barrier it waits at
 
@@ -170,7 +171,7 @@ class Machine(State):
         timing = self.picker.timing
         if timing == "early":
             action.act(self)
-        elif timing == "any" or (isinstance(action, Copy) and action.bars):
+        elif timing == "any" or (isinstance(action, Copy) and action.bar is not None):
             self.pending.append(action)
 
     def retired(self, action: Action) -> None:
@@ -189,7 +190,7 @@ class Machine(State):
             runnable = [n for n in alive if self.workers[n].block is None or self.workers[n].blocked_at != self.version]
             if not runnable and not self.pending:
                 raise self.deadlock()
-            kind, n = picker.pick(runnable, len(self.pending))
+            kind, n = self.replayed(runnable) or picker.pick(runnable, len(self.pending))
             if kind == "worker":
                 self.advance(self.workers[n], picker.until_blocked)
             else:
@@ -197,6 +198,13 @@ class Machine(State):
                 action.act(self)
                 self.changed()
         self.finish()
+
+    def replayed(self, runnable: list[int]) -> tuple[str, int] | None:
+        """The next step of a schedule that is written down."""
+        if self.launch.schedule.kind != "replay":
+            return None
+        step = self.picker.replayed([self.workers[n].label for n in runnable], [a.name for a in self.pending])
+        return step if step is None or step[0] == "engine" else ("worker", runnable[step[1]])
 
     def advance(self, w: Worker, until_blocked: bool) -> None:
         """Runs a worker until it blocks, ends, or reaches a point where the schedule may choose anew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..diagnostics import CuirError
@@ -21,11 +21,16 @@ class Schedule:
     kind: "in_order" (each worker runs until it blocks, in the order of the text; engines act as late as they may), "random" (every step drawn from
     `seed`), "adversarial" (priorities: drawn from `seed` and changed now and then, or one of POLICIES by `policy`). For `starve`, `seed` is the
     number of the worker that runs only when no other can. Under `lockstep` a unit of work is handed out when all workers have taken the one before.
+    "replay": only `cluster` runs, in these `steps`, each the label of a worker, which goes on to its next synchronisation, or the name of a copy that lands;
+    then in order. `origin` is the file that they come from, `policy` "lockstep" or None.
     """
 
-    kind: Literal["in_order", "random", "adversarial"] = "in_order"
+    kind: Literal["in_order", "random", "adversarial", "replay"] = "in_order"
     seed: int = 0
     policy: str | None = None
+    steps: tuple[str, ...] = field(default=(), repr=False)
+    cluster: int | None = None
+    origin: str = ""
 
     @classmethod
     def in_order(cls) -> Schedule:
@@ -39,6 +44,16 @@ class Schedule:
     def adversarial(cls, how: int | str, worker: int = 0) -> Schedule:
         """how: a seed, or one of POLICIES; worker: whom `starve` starves."""
         return cls("adversarial", how) if isinstance(how, int) else cls("adversarial", worker, how)
+
+    @classmethod
+    def replay(cls, steps: Sequence[str], cluster: int = 0, lockstep: bool = False, origin: str = "") -> Schedule:
+        """The steps of one cluster, in their order."""
+        return cls("replay", 0, "lockstep" if lockstep else None, tuple(steps), cluster, origin)
+
+    @property
+    def again(self) -> str:
+        """The option of the command line that gives this schedule."""
+        return f"--replay {self.origin or 'FILE'}" if self.kind == "replay" else f"--schedule {self}"
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
@@ -57,6 +72,8 @@ class Schedule:
     def __str__(self) -> str:
         if self.kind == "in_order":
             return "in_order"
+        if self.kind == "replay":
+            return f"of {self.origin}" if self.origin else f"of {len(self.steps)} steps"
         if self.policy is None:
             return f"{self.kind}:{self.seed}"
         return f"adversarial:{self.policy}" + (f":{self.seed}" if self.policy == "starve" else "")
@@ -68,6 +85,7 @@ class Picker(State):
     def __init__(self, schedule: Schedule, workers: int, salt: int):
         self.schedule, self.workers = schedule, workers
         self.rng = random.Random(f"{schedule}/{salt}")
+        self.done = 0  # steps of a replay
         order = list(range(workers))
         if schedule.policy == "reverse":
             order.reverse()
@@ -85,7 +103,7 @@ class Picker(State):
     @property
     def until_blocked(self) -> bool:
         """Does a worker run on after a synchronisation that did not block it?"""
-        return self.schedule.kind == "in_order"
+        return self.schedule.kind == "in_order" or (self.schedule.kind == "replay" and self.done >= len(self.schedule.steps))
 
     @property
     def lockstep(self) -> bool:
@@ -95,7 +113,7 @@ class Picker(State):
     @property
     def timing(self) -> Timing:
         """When an engine does what was just issued: now, when it must (or nobody else can act), or whenever it is picked."""
-        if self.schedule.kind == "in_order" or self.schedule.policy in ("workers_first", "reverse", "starve", "lockstep"):
+        if self.schedule.kind in ("in_order", "replay") or self.schedule.policy in ("workers_first", "reverse", "starve", "lockstep"):
             return "late"
         return "early" if self.schedule.policy == "engines_first" else "any"
 
@@ -114,13 +132,25 @@ class Picker(State):
         late = self.schedule.kind == "adversarial" and self.schedule.policy != "engines_first"
         return "engine", self.rng.randrange(actions) if late else 0
 
+    def replayed(self, workers: Sequence[str], actions: Sequence[str]) -> tuple[Literal["worker", "engine"], int] | None:
+        """The next step of a replay, as a position among workers that can go on or copies in flight; None behind the last. Raises CuirError U124."""
+        if self.schedule.kind != "replay" or self.done >= len(self.schedule.steps):
+            return None
+        step = self.schedule.steps[self.done]
+        self.done += 1
+        if step in workers:
+            return "worker", workers.index(step)
+        if step in actions:
+            return "engine", actions.index(step)
+        raise CuirError.of("U124", f"step {self.done} of the schedule is `{step}`, which can do nothing there", None, f"replay it on the program, consts and dims that it was made from; at this point act: {', '.join((*workers, *actions)) or 'none'}")  # fmt: skip
+
     def _key(self, worker: int) -> int:
         return self.rank[worker]
 
 
 def partition(schedule: Schedule, count: int, groups: int, dynamic: bool) -> list[Any]:
     """The units of work of each cluster, increasing: c, c + G, ... or, for dynamic work under another schedule than in order, any partition."""
-    if not dynamic or schedule.kind == "in_order":
+    if not dynamic or schedule.kind in ("in_order", "replay"):
         return [range(c, count, groups) for c in range(groups)]
     rng = random.Random(f"{schedule}/tiles")
     owned: list[list[int]] = [[] for _ in range(groups)]

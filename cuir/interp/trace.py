@@ -62,8 +62,12 @@ class Trace:
     def product(self, m: Machine, w: Worker, p: Product, volume: int) -> None:
         self._engine(m, p, w, "tensor core", "product", f"{w.label} line {p.actor.span.line}", volume / PRODUCT_RATE, 0)
 
-    def copy(self, m: Machine, w: Worker, c: Copy, text: str) -> None:
-        self._engine(m, c, w, "copy engine", "copy", text, c.targets[0].nbytes / COPY_RATE, COPY_LATENCY)
+    def copy(self, m: Machine, w: Worker, copies: list[Copy], text: str) -> None:
+        """One copy; of a multicast the copies to all CTAs, which land together."""
+        first, *others = copies
+        self._engine(m, first, w, "copy engine", "copy", text, first.target.nbytes / COPY_RATE, COPY_LATENCY)
+        for c in others:
+            c.time = first.time
 
     def store(self, m: Machine, w: Worker, s: Store, nbytes: int, text: str) -> None:
         self._engine(m, s, w, "copy engine", "store", text, nbytes / COPY_RATE, 0)

@@ -9,6 +9,11 @@ from ..places import barrier_place, box_place, peers, shared_place, touch
 from ..registry import runs
 
 
+def copy_name(w: Worker, number: int, cta: int | None) -> str:
+    """What a written schedule calls the landing of a worker's bulk copy, counted from 1; `cta`: of a multicast."""
+    return f"copy {number} by {w.label}" + (f" to CTA {cta}" if cta is not None else "")
+
+
 @runs("copy_async.bulk")
 def copy_bulk(site: Site) -> Evaluate:
     box, shared, bar, op, span = box_place(site, "box"), shared_place(site, "shared"), barrier_place(site, "bar"), site.op, site.span
@@ -20,14 +25,19 @@ def copy_bulk(site: Site) -> Evaluate:
         bars = peers(m, w, target, site) if cluster else [target]
         refs = [ref.at(cta) for cta in range(len(bars))] if cluster else [ref]
         actor = w.engine("bulk copy", span, "the copy")
-        action = Copy(actor, source, refs, bars)
+        w.copies += 1
+        copies = []
         for r, b in zip(refs, bars):
-            action.records += touch(op, w, actor, {"shared": r}, None, f"a wait for its phase of `{b.text}`")
-        action.issue(m)
+            action = Copy(actor, source, r, b, copy_name(w, w.copies, r.cta if len(refs) > 1 else None))
+            action.records = touch(op, w, actor, {"shared": r}, None, f"a wait for its phase of `{b.text}`")
+            copies.append(action)
+        for action in copies:
+            action.issue(m)
         m.count("bulk copies")
         if m.launch.trace is not None:
-            m.launch.trace.copy(m, w, action, source.text)
-        m.issue(action)
+            m.launch.trace.copy(m, w, copies, source.text)
+        for action in copies:
+            m.issue(action)
         return POINT
 
     return run
@@ -41,13 +51,13 @@ def copy_cp(site: Site) -> Evaluate:
         m = w.m
         ref, source = shared(w), box(w)
         actor = w.engine("cp.async", span, "the copy")
-        action = Copy(actor, source, [ref], [])
+        action = Copy(actor, source, ref, None)
         action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls copy_commit and copy_wait")
         action.issue(m)
         w.groups.open.append(action)
         m.count("cp.async copies")
         if m.launch.trace is not None:
-            m.launch.trace.copy(m, w, action, source.text)
+            m.launch.trace.copy(m, w, [action], source.text)
         m.issue(action)
         return GO
 

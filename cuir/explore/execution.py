@@ -1,0 +1,419 @@
+"""One execution of a skeleton, step by step: barriers, what happened before what, and the faults that follow. Owns no choice of steps.
+
+Sets of events are integers, a bit for each event. Two orders are kept. *Happened before* is that of docs/semantics.md: races, fences and laps are judged
+by it, so they are found whichever of the two comes first. *Dependence* is happened before and, beside it, each arrival at a barrier after those of the phase
+before: executions that agree in which arrival counts in which phase have the same dependence, and differ in nothing that can be told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..source import Span
+from .skeleton import NOW, Fence, Landing, Retire, Skeleton, Step, Touch
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What went wrong, in which steps. `steps`: a bit for each step without which it does not show."""
+
+    code: str
+    message: str
+    span: Span
+    notes: tuple[tuple[str, Span | None], ...]
+    hint: str
+    steps: int
+    after: tuple[int, ...] = ()  # workers that must go on after them to show it
+
+
+@dataclass(slots=True)
+class _Record:
+    touch: Touch
+    worker: int
+    bit: int
+    step: int
+
+
+def _after(*records: _Record) -> tuple[int, ...]:
+    """The workers whose accesses lie behind their last step."""
+    return tuple(dict.fromkeys(r.worker for r in records if not r.touch.point))
+
+
+class _Bar:
+    """State of a barrier. `phase` counts completed phases (of a named barrier: generations)."""
+
+    __slots__ = (
+        "before", "bytes", "clock", "complete", "done", "fenced", "landed", "now", "over", "pending", "phase", "seen", "seen_fenced", "used", "waits"
+    )  # fmt: skip
+
+    def __init__(self, count: int):
+        self.phase, self.pending, self.bytes = 0, count, 0
+        self.clock = self.fenced = self.seen = self.seen_fenced = self.landed = 0
+        self.complete: list[int] = []  # the event of each completed phase
+        self.waits: dict[int, tuple[int, int, Span, int]] = {}  # worker -> phase, event, place, step of its last wait
+        self.now: list[int] = []  # steps that arrived in this phase
+        self.before: list[int] = []  # and in the one before
+        self.done = 0  # all steps that completed phases depend on
+        self.used = -1  # the last phase that a copy landed in
+        self.over: list[tuple[int, int, int]] = []  # named: what each generation tells
+
+
+class Execution:
+    """Workers come first among the agents, by number; then the landings of copies."""
+
+    def __init__(self, skeleton: Skeleton, lockstep: bool = False):
+        self.skeleton, self.lockstep = skeleton, lockstep
+        n = len(skeleton.workers)
+        self.workers = n
+        self.position = [0] * n
+        self.next_bit = n
+        self.event = [1 << w for w in range(n)]  # what a worker does now
+        self.own = list(self.event)
+        self.known = list(self.event)  # what happened before, for each worker
+        self.fenced = [0] * n
+        self.engines: dict[tuple[int, int], int] = {}
+        self.records: list[list[_Record]] = [[] for _ in skeleton.regions]
+        self.bars = [_Bar(b.count) for b in skeleton.bars]
+        self.defined: dict[tuple[int | str, str], int] = {}  # bytes of each array of a CTA that were written last through it
+        self.flying: dict[int, int] = {}  # agents of copies in flight -> what their landing depends on
+        self.tickets = [0] * n
+        self.taken = [0] * n
+        self.takes: list[int] = []  # what the taking of each unit depends on
+        self.trace: list[int] = []  # the agent of each step
+        self.past: list[int] = []  # the steps that each step depends on
+        self.behind = [0] * n  # a worker's steps and what they depend on
+        self.conflicts: list[tuple[int, int]] = []  # steps that may go the other way round: another execution
+        self.faults: list[Fault] = []
+        self.stopped = False  # by a fault that leaves no meaning to what follows
+        for w, worker in enumerate(skeleton.workers):
+            for what in worker.lead:
+                self._local(w, what, -1)
+
+    # ---- what may happen
+    def next(self, worker: int) -> Step | None:
+        steps = self.skeleton.workers[worker].steps
+        at = self.position[worker]
+        return steps[at] if at < len(steps) else None
+
+    def enabled(self, agent: int) -> bool:
+        if agent >= self.workers:
+            return agent in self.flying
+        step = self.next(agent)
+        if step is None:
+            return False
+        if step.kind == "wait":
+            bar = self.bars[step.bars[0]]
+            return bar.phase > self._meant(agent, bar, step.value)
+        if step.kind == "pass":
+            return len(self.bars[step.bars[0]].over) > self.tickets[agent]
+        if step.kind == "take" and self.lockstep:
+            mine = self.taken[agent]
+            return all(self.taken[w] >= mine for w, t in enumerate(self.skeleton.workers) if t.takes)
+        return True
+
+    def agents(self) -> list[int]:
+        """All agents that can do a step."""
+        return [a for a in (*range(self.workers), *self.flying) if self.enabled(a)]
+
+    def finished(self) -> bool:
+        return not self.flying and all(self.next(w) is None for w in range(self.workers))
+
+    def commute(self, a: int, b: int) -> bool:
+        """Do two enabled agents lead to the same state in either order? Not if one of them alone completes a phase that the other arrives in."""
+        mine, theirs = self._arrivals(a), self._arrivals(b)
+        return not any(bar in theirs and (self._completes(bar, mine[bar]) or self._completes(bar, theirs[bar])) for bar in mine)
+
+    def _arrivals(self, agent: int) -> dict[int, tuple[int, int]]:
+        """Barriers that the agent's next step arrives at: arrivals and bytes."""
+        if agent >= self.workers:
+            landing = self.skeleton.landings[agent - self.workers]
+            return {landing.bar: (0, -landing.nbytes)}
+        step = self.next(agent)
+        return dict.fromkeys(step.bars, (1, step.value)) if step is not None and step.kind in ("arrive", "join", "named arrive") else {}
+
+    def _completes(self, number: int, by: tuple[int, int]) -> bool:
+        bar = self.bars[number]
+        if self.skeleton.bars[number].named:
+            return len(bar.now) + 1 == self.skeleton.bars[number].count
+        return bar.pending == by[0] and bar.bytes + by[1] == 0
+
+    def _meant(self, worker: int, bar: _Bar, parity: int) -> int:
+        """The first phase of this parity that is not before the last one known complete."""
+        known = bar.phase - 1
+        while known >= 0 and not bar.complete[known] & self.known[worker]:
+            known -= 1
+        return known if known % 2 == parity else known + 1
+
+    # ---- what happens
+    def step(self, agent: int) -> None:
+        """Does the next step of an enabled agent."""
+        self.trace.append(agent)
+        if agent >= self.workers:
+            landing = self.skeleton.landings[agent - self.workers]
+            pre = self.flying.pop(agent)
+            self._depend(pre, landing.bar)
+            self._land(landing)
+            return
+        step, number = self.next(agent), len(self.past)
+        assert step is not None
+        self.position[agent] += 1
+        pre = self.behind[agent]
+        kind = step.kind
+        if kind in ("arrive", "join", "named arrive"):
+            past = self._depend(pre, *step.bars)
+            for bar in step.bars:
+                if kind == "arrive":
+                    self._arrive(agent, bar, step)
+                else:
+                    self._meet(agent, bar, kind == "join")
+            self._released(agent)
+        elif kind == "wait":
+            past = self._wait(agent, step, pre)
+        elif kind == "pass":
+            known, fenced, depends = self.bars[step.bars[0]].over[self.tickets[agent]]
+            self.known[agent] |= known
+            self.fenced[agent] |= fenced
+            past = self._depend(pre | depends)
+        elif kind == "take":
+            unit = self.taken[agent]
+            past = self._depend(pre | (self.takes[unit - 1] if self.lockstep and unit else 0))
+            self.taken[agent] += 1
+            if len(self.takes) <= unit:
+                self.takes.append(0)
+            self.takes[unit] |= past | 1 << number
+        else:
+            past = self._depend(pre)
+        self.behind[agent] = past | 1 << number
+        for landing in step.landings:
+            self._engine(agent, landing.engine)
+            self.flying[self.workers + landing.number] = self.behind[agent]
+        for what in step.locals:
+            self._local(agent, what, number)
+
+    def _depend(self, past: int, *bars: int) -> int:
+        """Enters what a step depends on. An arrival (at `bars`) depends on all of the phases before, and may go before those that it does not otherwise depend on."""
+        number = len(self.past)
+        before = past
+        for b in bars:
+            bar = self.bars[b]
+            self.conflicts.extend((other, number) for other in bar.before if not before >> other & 1)
+            past |= bar.done
+        self.past.append(past)
+        return past
+
+    def _land(self, landing: Landing) -> None:
+        bar, about = self.bars[landing.bar], self.skeleton.bars[landing.bar]
+        bar.used = bar.phase
+        bar.bytes -= landing.nbytes
+        bar.landed |= self.engines[landing.worker, landing.engine]
+        bar.now.append(len(self.past) - 1)
+        if bar.pending == 0 and bar.bytes < 0:
+            self._stop(Fault("S403", f"phase {bar.phase} of `{about.text}` gets {-bar.bytes} bytes more than it expects with {landing.name}", landing.span, (),
+                             "expect(nbytes(view)) for each view that is copied on this barrier", self._closure(*bar.now)))  # fmt: skip
+            return
+        self._complete(landing.bar)
+
+    def _arrive(self, worker: int, number: int, step: Step) -> None:
+        bar, about, label = self.bars[number], self.skeleton.bars[number], self.skeleton.workers[worker].label
+        bar.now.append(len(self.past) - 1)
+        if bar.pending == 0:
+            self._stop(Fault("S402", f"`{about.text}` takes {about.count} arrivals a phase; one more can come from {label} while phase {bar.phase} still misses {bar.bytes} bytes",
+                             step.span, (), "arrive for the next phase only after a wait that knows this one over; or the count is too small", self._closure(*bar.now)))  # fmt: skip
+            return
+        bar.clock |= self.known[worker]
+        bar.fenced |= self.fenced[worker]
+        bar.pending -= 1
+        bar.bytes += step.value
+        if bar.pending == 0 and bar.bytes < 0:
+            self._stop(Fault("S403", f"phase {bar.phase} of `{about.text}` got {-bar.bytes} bytes more than it expects", step.span, (),
+                             "expect(nbytes(view)) for each view that is copied on this barrier", self._closure(*bar.now)))  # fmt: skip
+            return
+        self._complete(number)
+
+    def _complete(self, number: int) -> None:
+        bar = self.bars[number]
+        if bar.pending or bar.bytes:
+            return
+        over, event = bar.phase, self._new()
+        bar.complete.append(event)
+        bar.clock |= event | bar.landed
+        bar.seen, bar.seen_fenced, bar.landed = bar.clock, bar.fenced, 0
+        bar.phase, bar.pending = over + 1, self.skeleton.bars[number].count
+        finished = self._next_phase(bar)
+        for worker, (phase, done, span, step) in bar.waits.items():
+            if phase == over - 1 and not bar.seen & done:
+                self._lapped(worker, number, phase, span, self._closure(step, *finished))
+
+    def _next_phase(self, bar: _Bar) -> list[int]:
+        for s in bar.now:
+            bar.done |= self.past[s] | 1 << s
+        bar.before, bar.now = bar.now, []
+        return bar.before
+
+    def _meet(self, worker: int, number: int, waits: bool) -> None:
+        """An arrival at a named barrier, or at the join of a CTA."""
+        bar = self.bars[number]
+        bar.now.append(len(self.past) - 1)
+        bar.clock |= self.known[worker]
+        bar.fenced |= self.fenced[worker]
+        if waits:
+            self.tickets[worker] = bar.phase
+        if len(bar.now) == self.skeleton.bars[number].count:
+            self._next_phase(bar)
+            bar.over.append((bar.clock, bar.fenced, bar.done))
+            bar.phase, bar.clock, bar.fenced = bar.phase + 1, 0, 0
+
+    def _wait(self, worker: int, step: Step, pre: int) -> int:
+        bar = self.bars[step.bars[0]]
+        phase = self._meant(worker, bar, step.value)
+        past = self._depend(pre | (bar.done if phase >= 0 else 0))
+        if bar.phase > phase + 1:
+            self.stopped = True
+            self._lapped(worker, step.bars[0], phase, step.span, self._closure(len(self.past) - 1, *bar.before))
+            return past
+        if phase >= 0:
+            self.known[worker] |= bar.seen
+            self.fenced[worker] |= bar.seen_fenced
+        bar.waits[worker] = (phase, self.event[worker], step.span, len(self.past) - 1)
+        return past
+
+    def _lapped(self, worker: int, number: int, phase: int, span: Span, steps: int) -> None:
+        about, label = self.skeleton.bars[number], self.skeleton.workers[worker].label
+        self.faults.append(
+            Fault("S401", f"{label} waits for phase {phase} of `{about.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart", span,
+                  ((f"`{about.text}` is declared here", about.span),),
+                  "whoever lets the barrier advance must first wait for something that the waiter does after this wait", steps))  # fmt: skip
+
+    # ---- local effects
+    def _local(self, worker: int, what: Touch | Fence | Retire, step: int) -> None:
+        if isinstance(what, Touch):
+            self._touch(worker, what, step)
+        elif isinstance(what, Retire):
+            for engine in what.engines:
+                bit = self.engines[worker, engine]
+                self.known[worker] |= bit
+                self.own[worker] |= bit
+        else:
+            self.fenced[worker] |= self.own[worker]
+            self._released(worker)
+
+    def _touch(self, worker: int, new: Touch, step: int) -> None:
+        known, fenced = self.known[worker], self.fenced[worker]
+        record = _Record(new, worker, self.event[worker] if new.engine == NOW else self._engine(worker, new.engine), step)
+        for region, covered in self.skeleton.near[new.region]:
+            for old in self.records[region]:
+                was = old.touch
+                if new.mode == was.mode and new.mode != "write":
+                    continue
+                if not old.bit & known:
+                    self._race(record, old)
+                elif new.array and new.proxy == "async" and was.proxy == "generic" and was.mode != "read" and not old.bit & fenced:
+                    self._unfenced(record, old)
+            if covered and new.mode == "write":
+                self.records[region].clear()
+        home = self.records[new.region]
+        if new.mode == "read":  # a later read of the same worker stands for those before it
+            home[:] = [r for r in home if not (r.touch.mode == "read" and r.worker == worker and r.bit & known)]
+        home.append(record)
+        if new.array:
+            self._define(record)
+
+    def _define(self, record: _Record) -> None:
+        """What is read must have been written, and through no other array over the same bytes since."""
+        touch = record.touch
+        cta, mask = self.skeleton.regions[touch.region].space, self.skeleton.bytes[touch.region]
+        if touch.mode != "read":
+            self.defined[cta, touch.array] = self.defined.get((cta, touch.array), 0) | mask
+            for other in self.skeleton.aliases[touch.array]:
+                self.defined[cta, other] = self.defined.get((cta, other), 0) & ~mask
+        elif mask & ~self.defined.get((cta, touch.array), 0):
+            over = self.skeleton.aliases[touch.array]
+            message = f"{self._who(record)} reads what was never written" + (
+                f", or was overwritten through {' or '.join(f'`{o}`' for o in over)}" if over else ""
+            )
+            self.faults.append(
+                Fault(
+                    "M401",
+                    message,
+                    touch.span,
+                    (),
+                    "write it before, on every path and in every tile",
+                    self._closure(record.step),
+                    _after(record),
+                )
+            )
+
+    def _who(self, r: _Record) -> str:
+        label = self.skeleton.workers[r.worker].label
+        return (
+            f"the {r.touch.mode} of `{r.touch.text}` by {r.touch.what} of {label}"
+            if r.touch.engine != NOW
+            else f"the {r.touch.mode} of `{r.touch.text}` by {label}"
+        )
+
+    def _race(self, new: _Record, old: _Record) -> None:
+        shared = isinstance(self.skeleton.regions[new.touch.region].space, int)
+        hint = f"it is over after {old.touch.awaited}" if old.touch.engine != NOW else "a barrier must lie between the two"
+        self.faults.append(Fault("R401" if shared else "R402", f"{self._who(new)} is not ordered after {self._who(old)}", new.touch.span,
+                                 (("it must be over before; it is done here", old.touch.span),), hint, self._closure(old.step, new.step), _after(old, new)))  # fmt: skip
+
+    def _unfenced(self, new: _Record, old: _Record) -> None:
+        self.faults.append(Fault("R403", f"{self._who(new)} may miss {self._who(old)}: an ordinary write reaches the async proxy after a fence", new.touch.span,
+                                 (("written here", old.touch.span),), f"{self.skeleton.workers[old.worker].label} calls fence_async() after its write, before the barrier that orders the two",
+                                 self._closure(old.step, new.step), _after(old, new)))  # fmt: skip
+
+    # ---- events
+    def _new(self) -> int:
+        self.next_bit += 1
+        return 1 << self.next_bit - 1
+
+    def _released(self, worker: int) -> None:
+        """What follows was not told to anyone yet."""
+        event = self._new()
+        self.event[worker] = event
+        self.own[worker] |= event
+        self.known[worker] |= event
+
+    def _engine(self, worker: int, engine: int) -> int:
+        """The event at which an engine is done."""
+        if (worker, engine) not in self.engines:
+            self.engines[worker, engine] = self._new()
+        return self.engines[worker, engine]
+
+    def _stop(self, fault: Fault) -> None:
+        self.faults.append(fault)
+        self.stopped = True
+
+    def _closure(self, *steps: int) -> int:
+        """The steps and all that they depend on. The step that is being done counts with what it depends on so far."""
+        found = 0
+        for s in steps:
+            if s >= 0:
+                found |= (self.past[s] if s < len(self.past) else 0) | 1 << s
+        return found
+
+    # ---- the end
+    def end(self) -> None:
+        """Judges a state in which no agent can do a step: complete, or a deadlock."""
+        everything = (1 << len(self.trace)) - 1
+        if not self.finished():
+            for w in range(self.workers):
+                step = self.next(w)
+                if step is not None:
+                    self.faults.append(Fault("D401", f"deadlock: {self.skeleton.workers[w].label} {self._blocked(step)}", step.span, (),
+                                             "every wait needs its arrivals (and bytes) on every path, for empty tiles too", everything))  # fmt: skip
+            return
+        for bar, about in zip(self.bars, self.skeleton.bars):
+            if bar.used >= 0 and (bar.used >= len(bar.complete) or not any(bar.complete[bar.used] & k for k in self.known)):
+                where = next(x for x in reversed(self.skeleton.landings) if self.skeleton.bars[x.bar] is about)
+                self.faults.append(Fault("M403", f"nobody waits for the copy that lands in phase {bar.used} of `{about.text}`: it may be in flight when the kernel ends", where.span, (),
+                                         "every copy is waited for before the end", everything))  # fmt: skip
+
+    def _blocked(self, step: Step) -> str:
+        if step.kind == "take":
+            return "waits for its next unit of work, which is handed out when all workers have taken the one before"
+        bar, about = self.bars[step.bars[0]], self.skeleton.bars[step.bars[0]]
+        if about.named:
+            return f"waits at `{about.text}`, where {len(bar.now)} of {about.count} have arrived"
+        missing = f"{about.count - bar.pending} of {about.count} arrivals" + (f", {bar.bytes} bytes missing" if bar.bytes > 0 else "")
+        return f"waits for parity {step.value} of `{about.text}`, which is in phase {bar.phase} with {missing}"

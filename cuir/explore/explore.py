@@ -1,0 +1,191 @@
+"""explore(): all schedules of all clusters of a launch, and the report. Owns what is claimed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ..bind import Argument
+from ..checked import Checked
+from ..diagnostics import Diagnostic, Note
+from .clusters import conflict_between
+from .execution import Fault
+from .extract import skeletons
+from .file import Written
+from .search import Budget, Counts, search
+from .skeleton import Skeleton
+
+CLASSES = 20_000
+
+
+@dataclass
+class Exploration:
+    """What was explored of one launch, and what came of it.
+
+    verdict: "clean": no deadlock, race, overrun or lapped wait in any schedule of this launch. "faulty": `diagnostics` say what goes wrong and `schedule` how.
+    "unknown": the budget was spent before all was explored, and nothing was found so far. classes: executions that differ in which arrival counts
+    in which phase of a barrier; `alike` if there is one of each cluster, and for each way to hand out units of work: then all schedules are alike.
+    """
+
+    verdict: str = "clean"
+    states: int = 0
+    transitions: int = 0
+    classes: int = 0
+    clusters: int = 0
+    alike: bool = True
+    agents: int = 0  # workers and copies of the largest cluster
+    steps: int = 0  # of its longest execution
+    seconds: float = 0.0
+    diagnostics: tuple[Diagnostic, ...] = ()
+    schedule: Written | None = None
+    lengths: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict == "clean"
+
+    def summary(self) -> str:
+        """One sentence."""
+        size = f"{self.states:,} states, {self.transitions:,} transitions, {self.classes:,} class{'es' if self.classes != 1 else ''} of schedules"
+        if self.verdict == "clean":
+            alike = ", all schedules are alike" if self.alike else ""
+            return f"no deadlock, race, overrun or lapped wait in any schedule: {size}{alike}"
+        if self.verdict == "faulty":
+            return f"{self.diagnostics[0].code} in a schedule of {len(self.schedule.steps) if self.schedule else 0} steps: {size}"
+        return f"not decided: the budget was spent after {size}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict, "states": self.states, "transitions": self.transitions, "classes": self.classes, "clusters": self.clusters, "alike": self.alike,
+            "agents": self.agents, "steps": self.steps, "seconds": self.seconds, "lengths": dict(self.lengths), "schedule": self.schedule.as_json() if self.schedule else None,
+        }  # fmt: skip
+
+
+def explore(
+    checked: Checked,
+    arguments: Mapping[str, Argument],
+    *,
+    grid: int | None = None,
+    classes: int | None = CLASSES,
+    seconds: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Exploration:
+    """Explores every schedule of a launch, data taken away.
+
+    arguments: as for `cuir.run`; tensors are read where control flow or places depend on them, and not written. grid: CTAs (or clusters), chosen from
+    the work if left out. classes, seconds: the budget. Faults of the program are part of the report. Raises CuirError for a bad call, for a program whose
+    steps depend on data that it writes (V202), and for faults that no schedule avoids and that are no matter of order (M..., S404, S405).
+    """
+    begin = time.perf_counter()
+    report, budget = Exploration(lengths=_lengths(checked, arguments)), Budget(None, seconds)
+    explored: list[Skeleton] = []
+    for skeleton in skeletons(checked, arguments, grid):
+        explored.append(skeleton)
+        report.clusters += 1
+        report.agents = max(report.agents, len(skeleton.workers) + len(skeleton.landings))
+        report.steps = max(report.steps, skeleton.size)
+        for lockstep in (False, True)[: 1 + (skeleton.lockstep and checked.tiles is not None)]:
+            where = f"cluster {skeleton.cluster}, units of work handed out {'as late as they may be' if lockstep else 'at once'}"
+            budget.classes = None if classes is None else max(1, classes - report.classes)
+
+            found = search(skeleton, lockstep, budget, partial(_tell, progress, where, report))
+            report.states += found.counts.states
+            report.transitions += found.counts.transitions
+            report.classes += 0 if lockstep else found.counts.classes
+            report.alike &= found.counts.classes == 1
+            if found.fault is not None:
+                report.verdict = "faulty"
+                _describe(report, checked, skeleton, lockstep, found.fault, found.schedule)
+            elif not found.complete:
+                report.verdict = "unknown"
+                report.diagnostics = (
+                    Diagnostic(
+                        "V203", f"{report.summary()}", checked.origin.span, (), "explore a smaller launch, or give it a larger budget"
+                    ),
+                )
+            if report.verdict != "clean":
+                report.seconds = time.perf_counter() - begin
+                return report
+    between = conflict_between(explored)
+    if between is None and explored[0].units > len(explored):  # any two units may fall to different clusters
+        between = conflict_between(list(skeletons(checked, arguments, explored[0].units)))
+    if between is not None:
+        report.verdict, report.diagnostics = "faulty", (between,)
+        report.schedule = Written(
+            checked.name,
+            dict(checked.consts),
+            dict(report.lengths),
+            max(len(explored), explored[0].units),
+            None,
+            False,
+            (),
+            between.code,
+            between.message,
+        )
+    report.seconds = time.perf_counter() - begin
+    return report
+
+
+def _tell(progress: Callable[[str], None], where: str, report: Exploration, counts: Counts) -> None:
+    progress(f"{where}: {report.states + counts.states:,} states, {report.classes + counts.classes:,} classes")
+
+
+def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, int]:
+    """The run-time dims, from the tensors."""
+    found: dict[str, int] = {}
+    for t in checked.tensors:
+        shape = getattr(arguments[t.name], "shape", ())
+        found.update({d: int(n) for d, n in zip(t.dims, shape) if isinstance(d, str)})
+    return found
+
+
+def _describe(report: Exploration, checked: Checked, skeleton: Skeleton, lockstep: bool, fault: Fault, agents: tuple[int, ...]) -> None:
+    names = steps_of(skeleton, lockstep, agents) + tuple(skeleton.workers[w].label for w in fault.after)
+    report.schedule = Written(
+        checked.name,
+        dict(checked.consts),
+        dict(report.lengths),
+        skeleton.clusters,
+        skeleton.cluster,
+        lockstep,
+        names,
+        fault.code,
+        fault.message,
+    )
+    notes = [Note(text, span) for text, span in fault.notes]
+    kind = "cluster" if checked.cluster > 1 else "CTA"
+    notes.append(
+        Note(
+            f"after {len(names)} steps of {kind} {skeleton.cluster}{', units of work handed out as late as they may be' if lockstep else ''}; none can be left out"
+        )
+    )
+    report.diagnostics = (Diagnostic(fault.code, fault.message, fault.span, tuple(notes), fault.hint),)
+
+
+def steps_of(skeleton: Skeleton, lockstep: bool, agents: tuple[int, ...]) -> tuple[str, ...]:
+    """Agents as the interpreter names their steps. Where the last arrival lets a worker pass at once, arriving and passing are one step there."""
+    workers = len(skeleton.workers)
+    position, arrived = [0] * workers, [0] * len(skeleton.bars)
+    through: set[int] = set()  # workers whose arrival let them pass at once
+    names: list[str] = []
+    for agent in agents:
+        if agent >= workers:
+            names.append(skeleton.landings[agent - workers].name)
+            continue
+        trace = skeleton.workers[agent]
+        step = trace.steps[position[agent]]
+        position[agent] += 1
+        if step.kind in ("join", "named arrive"):
+            bar = step.bars[0]
+            arrived[bar] = (arrived[bar] + 1) % skeleton.bars[bar].count
+            if step.kind == "join" and not arrived[bar]:
+                through.add(agent)
+        elif step.kind == "pass" and agent in through:
+            through.remove(agent)
+            continue
+        if step.kind != "take" or lockstep:
+            names.append(trace.label)
+    return tuple(names)

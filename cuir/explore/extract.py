@@ -1,0 +1,477 @@
+"""Checked kernel and arguments -> skeletons: runs the control flow of each worker alone, and keeps what synchronises and what is accessed.
+
+What a call does to memory and barriers is read off the table of primitives. Scalars are evaluated as the interpreter evaluates them; register tiles are not,
+but for index tiles of elements that are stored. That a worker's steps do not depend on the schedule is not assumed but required: no scalar, and no place of
+an access, may come from memory that the kernel writes (CuirError V202).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..bind import Argument
+from ..checked import BoundCall, Checked
+from ..diagnostics import CuirError
+from ..interp.barriers import NamedBarrier
+from ..interp.compile import Compiler, Evaluate, Site
+from ..interp.launch import prepare
+from ..interp.machine import Launch, Machine, Worker
+from ..interp.memory import SharedRef
+from ..interp.ops.async_memory import copy_name
+from ..interp.places import barrier_place, box_place, peers, shared_place
+from ..interp.races import Intervals
+from ..interp.tensors import TensorArg
+from ..interp.values import uniform
+from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
+from ..source import Span
+from ..types import GlobalView, Scalar, TileType
+from ..views import root_name
+from ..walk import names_read, walk
+from .intervals import box_coordinates, box_intervals, element_intervals
+from .skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
+
+LONGEST = 200_000  # steps of a cluster: beyond, a launch is not small
+WHAT = {"wgmma": "the product", "bulk_store": "the bulk store", "cp_async": "cp.async"}
+Handler = Callable[["_Worker"], None]
+Reached = tuple[int, str, str]  # region, text, array of shared memory
+
+
+def skeletons(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> Iterator[Skeleton]:
+    """The skeleton of each cluster of a launch. Raises CuirError: V202, a bad call, or a fault of the program that no schedule avoids (M...)."""
+    require_independence(checked)
+    with np.errstate(all="ignore"), torch.no_grad():
+        launch, units, compiler = prepare(checked, arguments, grid=grid)
+        extractor = _Extractor(launch, compiler, units if checked.tiles is not None else 0)
+        for cluster in range(launch.grid):
+            yield extractor.cluster(cluster)
+
+
+def require_independence(checked: Checked) -> None:
+    """Raises CuirError V202 where a worker's steps or places could depend on what another one wrote."""
+    written = {t.name for t in checked.tensors if t.written}
+    for role in checked.roles:
+        definitions: dict[str, list[Expr]] = {}
+        for stmt in (s for top in role.body for s in walk(top)):
+            if isinstance(stmt, Assign):
+                definitions.setdefault(stmt.targets[0], []).append(stmt.value)
+        for node in (n for top in role.body for n in walk(top)):
+            read = isinstance(node, Subscript) and root_name(node) in written and isinstance(checked.types.get(id(node)), Scalar)
+            if read and not any(node is t for t in _targets(checked)):
+                raise CuirError.of("V202", "a scalar is read from a tensor that the kernel writes: what the worker does next depends on who ran first", node.span,
+                                   "the schedules of such a program are tried, not enumerated: --schedule all")  # fmt: skip
+        for e in _places(checked, role.body, written):
+            _require_known(checked, e, definitions, written)
+
+
+def _targets(checked: Checked) -> Iterator[Expr]:
+    """What calls access: places, and no values."""
+    return (c.args[a.arg] for c in checked.calls.values() for a in c.op.effects.accesses if a.arg in c.args)
+
+
+def _places(checked: Checked, body: tuple[Stmt, ...], written: set[str]) -> Iterator[Expr]:
+    """Indices and masks that say which elements of a written tensor are accessed."""
+    for node in (n for top in body for n in walk(top)):
+        bound = checked.calls.get(id(node))
+        if bound is not None:
+            roots = {root_name(bound.args[a.arg]) for a in bound.op.effects.accesses if a.arg in bound.args}
+            if "mask" in bound.args and roots & written:
+                yield bound.args["mask"]
+        elif isinstance(node, Subscript) and root_name(node) in written:
+            yield from (i for i in node.indices if not isinstance(i, Slice))
+
+
+def _require_known(checked: Checked, e: Expr, definitions: Mapping[str, list[Expr]], written: set[str]) -> None:
+    seen: set[str] = set()
+    todo = [e]
+    while todo:
+        now = todo.pop()
+        for n in walk(now):
+            bound = checked.calls.get(id(n))
+            reads = [a.arg for a in bound.op.effects.accesses if a.mode == "read" and a.arg in bound.args] if bound is not None else []
+            from_memory = bound is not None and any(root_name(bound.args[a]) in written | checked.shared.keys() for a in reads)
+            if from_memory or (isinstance(n, Subscript) and root_name(n) in written):
+                raise CuirError.of("V202", "which elements are accessed was computed from memory, and may depend on who ran first", e.span,
+                                   "the schedules of such a program are tried, not enumerated: --schedule all",)  # fmt: skip
+        for name in names_read(now) - seen:
+            seen.add(name)
+            todo += definitions.get(name, [])
+
+
+class _Worker:
+    """A worker while its trace is made."""
+
+    def __init__(self, w: Worker, number: int):
+        self.w, self.number = w, number
+        self.trace = Trace(w.label, bool(w.program.loops))
+        self.engines = 0
+        self.open: list[int] = []  # cp.async since the last commit
+        self.closed: list[list[int]] = []
+        self.stores: list[int] = []
+        self.products: list[int] = []  # in flight, in the order of issue
+        self.held: dict[str, int] = {}  # names of products
+        self.issued = 0  # the product of the statement
+
+    def engine(self) -> int:
+        self.engines += 1
+        return self.engines - 1
+
+
+class _Extractor:
+    def __init__(self, launch: Launch, compiler: Compiler, units: int):
+        self.launch, self.compiler, self.checked, self.units = launch, compiler, launch.checked, units
+        self.handlers: dict[int, list[Handler]] = {}
+        self.evaluators: dict[int, Evaluate] = {}
+        self.written = {t.name for t in self.checked.tensors if t.written}
+        self.targets = {id(t) for t in _targets(self.checked)}
+        self.before = compiler.body(self.checked.declarations)
+        self.needed = self._needed()
+
+    def _needed(self) -> set[str]:
+        """Names of tiles that say which elements of a written tensor are accessed."""
+        found: set[str] = set()
+        for role in self.checked.roles:
+            todo = [n for e in _places(self.checked, role.body, self.written) for n in names_read(e)]
+            while todo:
+                name = todo.pop()
+                if name in found:
+                    continue
+                found.add(name)
+                for stmt in (s for top in role.body for s in walk(top)):
+                    if isinstance(stmt, Assign) and stmt.targets[0] == name:
+                        todo += names_read(stmt.value)
+        return found
+
+    # ---- a cluster
+    def cluster(self, number: int) -> Skeleton:
+        m = Machine(self.launch, np.array([number]))
+        lockstep = self.checked.tiles is not None and all(p.loops in ((), (True,)) for p in self.launch.programs)
+        self.skeleton = Skeleton(number, self.launch.grid, self.units, lockstep)
+        self.regions: dict[Region, int] = {}
+        self.bars: dict[int, int] = {}
+        for ring in m.barriers.values():
+            for bar in ring:
+                self.bars[id(bar)] = len(self.skeleton.bars)
+                self.skeleton.bars.append(Bar(bar.text, bar.count, bar.span, self._named(bar)))
+        for join in m.joins:
+            self.bars[id(join)] = len(self.skeleton.bars)
+            self.skeleton.bars.append(Bar(join.text, join.count, None, True))
+        roles = {r.name: r for r in self.checked.roles}
+        for n, w in enumerate(m.workers):
+            worker = _Worker(w, n)
+            for instruction in self.before:
+                instruction(w)
+            self.block(worker, roles[w.program.name].body)
+            self.skeleton.workers.append(worker.trace)
+        self.skeleton.regions = list(self.regions)
+        self.skeleton.aliases = {a: tuple(b.name for b in others) for a, others in m.shared[0].aliases.items()}
+        self.skeleton.connect()
+        return self.skeleton
+
+    def _named(self, bar: Any) -> bool:
+        return isinstance(bar, NamedBarrier)
+
+    # ---- statements
+    def block(self, worker: _Worker, stmts: tuple[Stmt, ...]) -> None:
+        for stmt in stmts:
+            if isinstance(stmt, Assign):
+                self.effects(worker, stmt.value)
+                self.assign(worker, stmt)
+            elif isinstance(stmt, ExprStmt):
+                self.effects(worker, stmt.value)
+            elif isinstance(stmt, If):
+                self.block(worker, stmt.body if uniform(self.value(worker, stmt.cond)) else stmt.orelse)
+            elif isinstance(stmt, For):
+                self.loop(worker, stmt)
+
+    def assign(self, worker: _Worker, stmt: Assign) -> None:
+        name, value = stmt.targets[0], stmt.value
+        if not isinstance(self.checked.type_of(value), TileType):
+            worker.w.frame[name] = uniform(self.value(worker, value))
+            return
+        worker.held.pop(name, None)
+        if isinstance(value, Call) and self.checked.call(value).op.effects.group == "wgmma":
+            worker.held[name] = worker.issued
+        elif isinstance(value, Name) and value.id in worker.held:
+            worker.held[name] = worker.held[value.id]
+        elif name in self.needed:
+            worker.w.frame[name] = self.value(worker, value)
+
+    def loop(self, worker: _Worker, stmt: For) -> None:
+        if isinstance(stmt.iter, Call):
+            parts = [uniform(self.value(worker, a)) for a in stmt.iter.args]
+            if len(parts) == 3 and parts[2] == 0:
+                raise CuirError.of("M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
+            for i in range(*parts):
+                worker.w.frame[stmt.target] = i
+                self.block(worker, stmt.body)
+            return
+        for t in self.launch.work[self.skeleton.cluster]:
+            self.point(worker, Step("take", stmt.span))
+            worker.w.frame[stmt.target] = t
+            self.block(worker, stmt.body)
+        self.point(worker, Step("take", stmt.span))
+
+    def value(self, worker: _Worker, e: Expr) -> Any:
+        found = self.evaluators.get(id(e))
+        if found is None:
+            found = self.evaluators[id(e)] = self.compiler.expr(e)
+        return found(worker.w)
+
+    def point(self, worker: _Worker, step: Step) -> None:
+        worker.trace.steps.append(step)
+        if len(worker.trace.steps) > LONGEST:
+            raise CuirError.of(
+                "V203",
+                f"{worker.trace.label} makes more than {LONGEST:,} steps",
+                step.span,
+                "explore a smaller launch: fewer blocks and tiles",
+            )
+
+    # ---- effects
+    def effects(self, worker: _Worker, e: Expr) -> None:
+        """What evaluating an expression does to memory and barriers."""
+        found = self.handlers.get(id(e))
+        if found is None:
+            found = self.handlers[id(e)] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]  # what is inside first
+        for handler in found:
+            handler(worker)
+
+    def handle(self, node: Any) -> Iterator[Handler]:
+        bound = self.checked.calls.get(id(node))
+        if bound is not None:
+            if bound.op.effects != type(bound.op.effects)():
+                yield from self.call(bound)
+        elif isinstance(node, Subscript) and root_name(node) in self.written and id(node) not in self.targets:
+            yield self.gather(node)
+
+    def site(self, bound: BoundCall) -> Site:
+        return Site(self.compiler, bound.op, bound.args, bound.node)
+
+    def call(self, bound: BoundCall) -> Iterator[Handler]:
+        """A call by its effects as data."""
+        site, effects, span = self.site(bound), bound.op.effects, bound.node.span
+        if effects.joins:
+            yield lambda worker: self.meet(worker, (self.bars[id(worker.w.m.joins[worker.w.cta])],), True, span)
+        elif effects.arrives or effects.waits:
+            yield self.barrier(site, span)
+        elif effects.completes:
+            yield self.copy(site, span)
+        elif effects.commits:
+            yield self.commit
+        elif effects.drains:
+            yield self.drain(site, effects.drains, span)
+        elif effects.fences:
+            yield lambda worker: worker.trace.local(Fence())
+        else:
+            yield self.accesses(site, span)
+
+    def barrier(self, site: Site, span: Span) -> Handler:
+        effects, place = site.op.effects, barrier_place(site, "bar")
+        if effects.arrives and effects.waits:
+            return lambda worker: self.meet(worker, (self.bars[id(place(worker.w))],), True, span)
+        if effects.waits:
+            parity = site.value("parity")
+
+            def wait(worker: _Worker) -> None:
+                p = uniform(parity(worker.w))
+                bar = place(worker.w)
+                if p not in (0, 1):
+                    raise CuirError.of(
+                        "S405", f"a parity is 0 or 1, {worker.trace.label} waits for {p}", span, "the parity of a phase is phase % 2"
+                    )
+                self.point(worker, Step("wait", span, (self.bars[id(bar)],), p))
+
+            return wait
+        size, cluster = site.value("bytes") if site.has("bytes") else None, bool(site.const("cluster", False))
+
+        def arrive(worker: _Worker) -> None:
+            w, bar = worker.w, place(worker.w)
+            if self._named(bar):
+                return self.meet(worker, (self.bars[id(bar)],), False, span)
+            n = uniform(size(w)) if size is not None else 0
+            if n < 0:
+                raise CuirError.of(
+                    "S404",
+                    f"{worker.trace.label} expects {n} bytes on `{bar.text}`",
+                    span,
+                    "bytes are nbytes(view) of the views to be copied",
+                )
+            bars = peers(w.m, w, bar, site) if cluster else [bar]
+            return self.point(worker, Step("arrive", span, tuple(self.bars[id(b)] for b in bars), n))
+
+        return arrive
+
+    def meet(self, worker: _Worker, bars: tuple[int, ...], waits: bool, span: Span) -> None:
+        """An arrival at a named barrier or join; who waits goes on in a step of its own."""
+        self.point(worker, Step("join" if waits else "named arrive", span, bars))
+        if waits:
+            self.point(worker, Step("pass", span, bars))
+
+    def copy(self, site: Site, span: Span) -> Handler:
+        """A bulk copy: a point, and a landing in each CTA that it goes to."""
+        modes = {a.arg: a for a in site.op.effects.accesses}
+        shared, box, bar, cluster = (
+            shared_place(site, "shared"),
+            box_place(site, "box"),
+            barrier_place(site, "bar"),
+            bool(site.const("cluster", False)),
+        )
+
+        def run(worker: _Worker) -> None:
+            w = worker.w
+            ref, source, target = shared(w), box(w), bar(w)
+            bars = peers(w.m, w, target, site) if cluster else [target]
+            refs = [ref.at(cta) for cta in range(len(bars))] if cluster else [ref]
+            w.copies += 1
+            step = Step("copy", span)
+            self.point(worker, step)
+            made = []
+            for r, b in zip(refs, bars):
+                name = copy_name(w, w.copies, r.cta if len(refs) > 1 else None)
+                landing = Landing(len(self.skeleton.landings), name, worker.number, worker.engine(), self.bars[id(b)], r.nbytes, span)
+                self.skeleton.landings.append(landing)
+                made.append(landing)
+                access = modes["shared"]
+                step.locals.append(
+                    Touch(
+                        self.shared_region(r),
+                        access.mode,
+                        access.proxy,
+                        landing.engine,
+                        span,
+                        r.text,
+                        "the copy",
+                        f"a wait for its phase of `{b.text}`",
+                        True,
+                        r.alloc.name,
+                    )
+                )
+                if r.cta == w.cta and source.tensor.name in self.written:
+                    region = self.tensor_region(source.tensor, box_intervals(source.tensor.shape, source.starts, source.sizes))
+                    access = modes["box"]
+                    step.locals.append(
+                        Touch(region, access.mode, access.proxy, landing.engine, span, source.text, "the copy", "a wait for the copy", True)
+                    )
+            step.landings = tuple(made)
+
+        return run
+
+    def commit(self, worker: _Worker) -> None:
+        worker.closed.append(worker.open)
+        worker.open = []
+
+    def drain(self, site: Site, group: str, span: Span) -> Handler:
+        if group == "wgmma":
+            names = [site.is_name(x) for x in site.variadic("x")]
+            return lambda worker: self.retire_products(worker, [n for n in names if n is not None])
+        keep = site.const("n") if site.has("n") else 0
+
+        def run(worker: _Worker) -> None:
+            self.point(worker, Step("point", span))
+            if group == "cp_async":
+                over = [e for g in worker.closed[: max(0, len(worker.closed) - keep)] for e in g]
+                worker.closed = worker.closed[max(0, len(worker.closed) - keep) :]
+            else:
+                over, worker.stores = worker.stores, []
+            worker.trace.local(Retire(tuple(over)))
+
+        return run
+
+    def retire_products(self, worker: _Worker, names: list[str]) -> None:
+        for name in names:
+            product = worker.held.get(name)
+            if product in worker.products:
+                n = worker.products.index(product) + 1
+                worker.trace.local(Retire(tuple(worker.products[:n])))
+                del worker.products[:n]
+
+    def accesses(self, site: Site, span: Span) -> Handler:
+        """Loads, stores, products, bulk stores, cp.async: accesses now, or by an engine that a group retires."""
+        effects = site.op.effects
+        add, what = bool(site.const("add", False)), WHAT.get(effects.group or "", "")
+        parts = []
+        for access in effects.accesses:
+            if access.arg in site.args and (place := self.place(site, access.arg)) is not None:
+                mode = "add" if add and access.mode == "write" else access.mode
+                parts.append((access, mode, place))
+
+        def run(worker: _Worker) -> None:
+            engine = NOW
+            if effects.group is not None:
+                engine = worker.engine()
+                {"wgmma": worker.products, "cp_async": worker.open, "bulk_store": worker.stores}[effects.group].append(engine)
+                worker.issued = engine
+            point = effects.group == "bulk_store"
+            if point:
+                self.point(worker, Step("point", span))
+            for access, mode, place in parts:
+                for region, text, array in place(worker):
+                    awaited = f"{worker.trace.label} waits for it"
+                    # a bulk store has read its source when it is waited for; what it writes is there at the end of the kernel
+                    own = worker.engine() if point and access.mode != "read" else engine
+                    worker.trace.local(
+                        Touch(region, mode, access.proxy, own if access.late else NOW, span, text, what, awaited, point, array)
+                    )
+
+        return run
+
+    # ---- places
+    def place(self, site: Site, arg: str) -> Callable[[_Worker], list[Reached]] | None:
+        """The region that an argument names; None for registers and for tensors that are only read."""
+        e = site.args[arg]
+        root = root_name(e)
+        if root in self.checked.shared and site.is_shared(arg):
+            shared = shared_place(site, arg)
+
+            def in_shared(worker: _Worker) -> list[Reached]:
+                ref = shared(worker.w)
+                return [(self.shared_region(ref), ref.text, ref.alloc.name)]
+
+            return in_shared
+        if root not in self.written:
+            return None
+        kind = site.type(arg)
+        if isinstance(kind, GlobalView):
+            box, mask = box_place(site, arg), site.args.get("mask")
+
+            def in_tensor(worker: _Worker) -> list[Reached]:
+                ref = box(worker.w)
+                if mask is not None:
+                    kept = self.value(worker, mask)
+                    return self.elements(
+                        ref.tensor, element_intervals(ref.tensor.shape, box_coordinates(ref.starts, ref.sizes), kept), ref.text
+                    )
+                return self.elements(ref.tensor, box_intervals(ref.tensor.shape, ref.starts, ref.sizes), ref.text)
+
+            return in_tensor
+        assert isinstance(e, Subscript)
+        some = site.args.get("mask")
+        return lambda worker: self.scattered(worker, e, some)
+
+    def gather(self, node: Subscript) -> Handler:
+        """A read of elements as part of an expression."""
+
+        def run(worker: _Worker) -> None:
+            for region, text, _ in self.scattered(worker, node, None):
+                worker.trace.local(Touch(region, "read", "generic", NOW, node.span, text, "", "", False))
+
+        return run
+
+    def scattered(self, worker: _Worker, e: Subscript, mask: Expr | None) -> list[Reached]:
+        tensor = self.compiler.tensors[root_name(e) or ""]
+        indices = [self.value(worker, i) for i in e.indices]  # type: ignore[arg-type]
+        kept = self.value(worker, mask) if mask is not None else None
+        return self.elements(tensor, element_intervals(tensor.shape, indices, kept), e.span.text())
+
+    def elements(self, tensor: TensorArg, intervals: Intervals, text: str) -> list[Reached]:
+        return [(self.tensor_region(tensor, intervals), text, "")] if intervals else []
+
+    def tensor_region(self, tensor: TensorArg, intervals: Intervals) -> int:
+        return self.regions.setdefault(Region(tensor.name, intervals), len(self.regions))
+
+    def shared_region(self, ref: SharedRef) -> int:
+        return self.regions.setdefault(Region(ref.cta, ref.intervals), len(self.regions))

@@ -1,0 +1,153 @@
+"""Which executions of a skeleton are run: one of each class of executions that differ in which arrival counts in which phase. Owns no meaning of a step.
+
+Dynamic partial-order reduction with source sets and sleep sets (Abdulla, Aronis, Jonsson, Sagonas: Optimal dynamic partial order reduction, POPL 2014).
+Two steps that arrive at one barrier in neighbouring phases, and that nothing else orders, are a conflict: the later one may as well go first. Without conflicts
+the one execution stands for all schedules; with each conflict the execution in which it went the other way round is explored too. Sleep sets see to it that
+no class is completed twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .execution import Execution, Fault
+from .skeleton import Skeleton
+
+Progress = Callable[["Counts"], None]
+
+
+@dataclass
+class Counts:
+    """How much was explored."""
+
+    states: int = 0
+    transitions: int = 0
+    classes: int = 0  # executions that differ in more than the order of independent steps
+
+    def __iadd__(self, other: Counts) -> Counts:
+        self.states, self.transitions, self.classes = (
+            self.states + other.states,
+            self.transitions + other.transitions,
+            self.classes + other.classes,
+        )
+        return self
+
+
+@dataclass
+class Budget:
+    """What an exploration may cost; None: no limit."""
+
+    classes: int | None = None
+    seconds: float | None = None
+    begin: float = field(default_factory=time.perf_counter)
+
+    def spent(self, counts: Counts) -> bool:
+        return (self.classes is not None and counts.classes >= self.classes) or (
+            self.seconds is not None and time.perf_counter() - self.begin > self.seconds
+        )
+
+
+@dataclass(slots=True)
+class _Node:
+    """A state on the current path: the agent chosen there, those to be tried, those that need not be."""
+
+    chosen: int
+    todo: set[int]
+    sleep: set[int]
+
+
+@dataclass
+class Found:
+    """What the exploration of one cluster came to."""
+
+    counts: Counts
+    complete: bool = True
+    fault: Fault | None = None
+    schedule: tuple[int, ...] = ()  # agents, if there is a fault
+
+
+def search(skeleton: Skeleton, lockstep: bool, budget: Budget, progress: Progress = lambda counts: None) -> Found:
+    """Explores until a fault is found, all is explored, or the budget is spent."""
+    counts = Counts(states=1)
+    path: list[_Node] = []
+    while True:
+        run, fresh = Execution(skeleton, lockstep), max(0, len(path) - 1)
+        asleep: set[int] = set()
+        for depth, node in enumerate(path):
+            if depth == fresh:
+                asleep = {q for q in node.sleep if q != node.chosen and run.commute(node.chosen, q)}
+                counts.states, counts.transitions = counts.states + 1, counts.transitions + 1
+            run.step(node.chosen)
+        _extend(run, path, asleep, counts)
+        if run.faults:
+            fault, schedule = smallest(run)
+            return Found(counts, True, fault, schedule)
+        for earlier, later in run.conflicts:
+            if later >= fresh:
+                _reverse(run, path, earlier, later)
+        progress(counts)
+        while path:
+            node = path[-1]
+            node.sleep.add(node.chosen)
+            left = node.todo - node.sleep
+            if left:
+                node.chosen = min(left)
+                break
+            path.pop()
+        if not path:
+            return Found(counts)
+        if budget.spent(counts):
+            return Found(counts, complete=False)
+
+
+def _extend(run: Execution, path: list[_Node], asleep: set[int], counts: Counts) -> None:
+    """Goes on to the end, each agent as far as it can; enters the states that it comes through. Stops where only agents asleep could go on."""
+    agent = 0
+    while not run.stopped:
+        if agent in asleep or not run.enabled(agent):
+            able = run.agents()
+            free = [a for a in able if a not in asleep]
+            if not free:
+                if not able:
+                    run.end()
+                    counts.classes += 1
+                return
+            agent = free[0]
+        path.append(_Node(agent, {agent}, set(asleep)))
+        asleep = {q for q in asleep if run.commute(agent, q)}
+        run.step(agent)
+        counts.states, counts.transitions = counts.states + 1, counts.transitions + 1
+
+
+def _reverse(run: Execution, path: list[_Node], earlier: int, later: int) -> None:
+    """Sees to it that `later` is tried before `earlier`: one of the agents that can begin the way there is tried at that state."""
+    node, bit = path[earlier], 1 << earlier
+    way = [s for s in range(earlier + 1, later) if not run.past[s] & bit] + [later]
+    begun = 0
+    first: set[int] = set()
+    seen: set[int] = set()
+    for s in way:
+        agent = run.trace[s]
+        if agent not in seen and not run.past[s] & begun:
+            first.add(agent)
+        seen.add(agent)
+        begun |= 1 << s
+    if not first & node.todo:
+        node.todo.add(run.trace[way[0]])
+
+
+def smallest(run: Execution) -> tuple[Fault, tuple[int, ...]]:
+    """The fault of an execution that takes the fewest steps, and these steps. Among them alone another one may show earlier: then that one."""
+    while True:
+        fault = min(run.faults, key=lambda f: f.steps.bit_count())
+        steps = tuple(agent for s, agent in enumerate(run.trace) if fault.steps >> s & 1)
+        if len(steps) == len(run.trace):
+            return fault, steps
+        again = Execution(run.skeleton, run.lockstep)
+        for agent in steps:
+            again.step(agent)
+        if not again.faults:
+            return fault, steps
+        run = again

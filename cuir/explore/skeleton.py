@@ -1,0 +1,145 @@
+"""What is left of a cluster's program when data are taken away: for each worker a straight line of synchronisations and accesses. Owns no meaning.
+
+A worker's trace is cut into steps at the points where the schedule may choose anew, the same points as in the interpreter. What follows a point
+up to the next one (ordinary accesses, fences, waits for products) is local: nobody else can tell when it happens but by what it is ordered with.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..interp.races import Intervals, covers, overlap
+from ..source import Span
+
+Kind = Literal["wait", "arrive", "copy", "join", "pass", "named arrive", "take", "point"]
+NOW = -1  # the engine of an access that the worker makes itself
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """An access to a region: by the worker now, or by one of its engines from now until retired."""
+
+    region: int
+    mode: str  # read, write, add
+    proxy: str  # generic, async
+    engine: int  # NOW, or which of the worker's engines
+    span: Span
+    text: str
+    what: str  # "the load"
+    awaited: str  # what ends the access, for reports
+    point: bool  # made by the point itself, not behind it
+    array: str = ""  # of shared memory
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Earlier ordinary writes of the worker are visible to the async proxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """The worker waited for these engines."""
+
+    engines: tuple[int, ...]
+
+
+Local = Touch | Fence | Retire
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A bulk copy as it lands in one CTA: an agent of its own, with one step."""
+
+    number: int
+    name: str
+    worker: int
+    engine: int  # of that worker
+    bar: int
+    nbytes: int
+    span: Span
+
+
+@dataclass(slots=True)
+class Step:
+    """A point of a worker, and what it does locally behind it."""
+
+    kind: Kind
+    span: Span
+    bars: tuple[int, ...] = ()
+    value: int = 0  # the parity waited for, or the bytes expected
+    landings: tuple[Landing, ...] = ()
+    locals: list[Local] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one worker does, from its start to its end."""
+
+    label: str
+    takes: bool  # whether it takes units of work
+    lead: list[Local] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def local(self, what: Local) -> None:
+        (self.steps[-1].locals if self.steps else self.lead).append(what)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A barrier of one CTA."""
+
+    text: str
+    count: int
+    span: Span | None
+    named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes of a CTA's shared memory (`space` is the CTA), or elements of a tensor (`space` is its name)."""
+
+    space: int | str
+    intervals: Intervals
+
+
+@dataclass(slots=True)
+class Skeleton:
+    """One cluster of a launch."""
+
+    cluster: int
+    clusters: int  # of the launch
+    units: int  # of work, of the launch; 0 if it has none
+    lockstep: bool  # whether units of work can be handed out in lockstep
+    workers: list[Trace] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    landings: list[Landing] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    near: list[list[tuple[int, bool]]] = field(default_factory=list)  # regions that overlap each, and whether it covers them
+    bytes: list[int] = field(default_factory=list)  # of each region of shared memory, a bit for some of them
+    aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)  # arrays over the same bytes as another
+
+    @property
+    def size(self) -> int:
+        """Steps of a complete run."""
+        return sum(len(w.steps) for w in self.workers) + len(self.landings)
+
+    def connect(self) -> None:
+        """Finds the regions that overlap, and the bytes of each."""
+        spaces: dict[int | str, list[int]] = {}
+        for number, region in enumerate(self.regions):
+            spaces.setdefault(region.space, []).append(number)
+        self.near = [
+            [
+                (o, covers(r.intervals, self.regions[o].intervals))
+                for o in spaces[r.space]
+                if overlap(r.intervals, self.regions[o].intervals)
+            ]
+            for r in self.regions
+        ]
+        unit = math.gcd(*(x for r in self.regions if isinstance(r.space, int) for pair in r.intervals for x in pair)) or 1
+        self.bytes = [
+            sum((1 << (hi - lo) // unit) - 1 << lo // unit for lo, hi in r.intervals) if isinstance(r.space, int) else 0
+            for r in self.regions
+        ]
