@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,12 +14,16 @@ from ..diagnostics import CuirError
 from ..printer import show
 from ..spec import Specification, lengths_of
 from ..transfer import Traced, TransferResult, trace
-from .inputs import check_gradient, check_options, check_tensors
-from .kernels import Attention, Level, dtype_of, made, name_of
-from .masks import check_blocks, check_mask, mod_of
-from .mods import Identity, identity
+from . import operator
+from .inputs import check_gradient, check_options, check_tensors, need_warm
+from .kernels import Attention, Level, Ready, dtype_of, made, name_of
+from .masks import BlockMask, check_blocks, check_mask, mod_of, settled
+from .mods import Identity, Same, identity
+from .operator import in_graph
+from .progress import Progress
 
 KNOWN_MODS = 256
+KNOWN_CALLS = 256  # signatures of one pair of mods
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,18 @@ class Known:
         return replace(self.transferred, captured=tuple(captured))
 
 
+@dataclass
+class Warm:
+    """Calls with the same mods, as they were."""
+
+    same: Same
+    calls: dict[Any, Ready] = field(default_factory=dict)
+
+
 _KNOWN: OrderedDict[Any, Known] = OrderedDict()  # by identity of the mods: nothing is traced
 _TRACED: dict[Any, Attention] = {}  # by what the mods trace to: nothing is transferred
-_LOCK = threading.Lock()
+_WARM: OrderedDict[tuple[int, int], Warm] = OrderedDict()  # by the mods as objects: nothing is looked at again but what may have changed
+_LOCK = threading.RLock()
 _NOTHING = torch.empty(0)
 
 
@@ -72,35 +85,125 @@ def flex_attention(
     backend: "auto" runs on the Hopper GPU that the tensors are on; "interpret" runs the kernel in the interpreter, slowly, on any machine. verify: how much is
     asked of a new kernel before it runs on a GPU, on the CPU, once ("quick", "full" or "off"); the answer is kept in the cache folder.
 
-    Mods of the same code share a kernel: captured tensors are passed when it runs, and lengths are not part of it. Raises CuirError: U4xx for arguments that
-    do not fit, X1xx for mods that cannot be traced, U5xx for what is missing here, and what verification finds.
+    Mods of the same code share a kernel: captured tensors are passed when it runs, and lengths are not part of it. torch.compile takes the call as an operator,
+    without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
+    traced, U5xx for what is missing here, and what verification finds.
     """
-    check_options(scale, backend, verify)
-    check_tensors(query, key, value, enable_gqa)
-    at = lengths_of(query, key)
+    if torch.compiler.is_compiling():
+        return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, backend, verify)
+    ready = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify)
+    if ready is None:
+        check_options(scale, backend, verify)
+        check_tensors(query, key, value, enable_gqa)
+        mask_mod = mod_of(block_mask)
+        check_mask(block_mask, lengths_of(query, key))
+        spec = Specification(_name(mask_mod, score_mod), mask_mod, score_mod)
+        ready = prepare(query, key, value, spec, scale, enable_gqa, backend, verify, block_mask)
+    o, lse = ready(query, key, value)
+    return (o, lse) if return_lse else o
+
+
+def _in_graph(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, return_lse: bool,
+    backend: str, verify: Level,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The call as torch.compile traces it. The operator checks its arguments when the graph is made."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_gradient(name, x)
     mask_mod = mod_of(block_mask)
+    at = lengths_of(query, key)
     check_mask(block_mask, at)
+    if block_mask is not None and not isinstance(block_mask, BlockMask):
+        settled(block_mask, str(query.device))
+    o, lse = in_graph(
+        query, key, value, mask_mod, score_mod, query.shape[3] ** -0.5 if scale is None else float(scale), enable_gqa, backend, verify
+    )
+    return (o, lse) if return_lse else o
+
+
+def _warm(
+    query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, backend: str, verify: str
+) -> Ready | None:
+    """What a call needs, if one of its signature was made before with these very mods."""
+    ours = isinstance(block_mask, BlockMask)
+    mask_mod = block_mask.mask_mod if ours else None
+    if block_mask is not None and not ours:
+        return None
+    known = _WARM.get((id(mask_mod), id(score_mod)))
+    if known is None:
+        return None
+    try:
+        ready = known.calls.get(_signature(query, key, value, block_mask, scale, enable_gqa, backend, verify))
+    except (AttributeError, RuntimeError, TypeError):
+        return None  # no dense tensors: the checks say so
+    return ready.pinned() if ready is not None and known.same.holds(mask_mod, score_mod) else None
+
+
+def _signature(
+    query: Any, key: Any, value: Any, block_mask: BlockMask | None, scale: float | None, enable_gqa: bool, backend: str, verify: str
+) -> tuple[Any, ...]:
+    """All of a call that its checks and its kernel depend on, but for the mods."""
+    mask = None if block_mask is None else (block_mask.B, block_mask.H, block_mask.Q_LEN, block_mask.KV_LEN)
+    gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    return (
+        query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device, value.shape, value.stride(), value.dtype,
+        value.device, gradient, torch.is_grad_enabled(), mask, scale, enable_gqa, backend, verify,
+    )  # fmt: skip
+
+
+def prepare(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: Specification, scale: float | None, enable_gqa: bool, backend: str, verify: Level,
+    block_mask: Any = None,
+) -> Ready:  # fmt: skip
+    """What a call needs beside its tensors, which are known to fit. spec: the mods, which are known by what they capture if they were met before."""
+    mask_mod, score_mod = spec.mask_mod, spec.score_mod
     who = identity(mask_mod, score_mod)
-    known = _known(mask_mod, score_mod, who, query, verify)
+    progress = Progress(spec.name)
+    known = _known(spec, who, query, verify, progress)
     for parameter, place in known.places:
         _check_captured(known.attention.transferred.captured[parameter].name, who.tensors[place], query)
-    check_blocks(block_mask, at, query.device)
-    return known.attention.run(query, key, value, scale, return_lse, backend, known.data(who))
+    check_blocks(block_mask, lengths_of(query, key), query.device)
+    ready = known.attention.ready(query, key, scale, backend, known.data(who), progress)
+    if block_mask is None or isinstance(block_mask, BlockMask):
+        _keep_warm(ready, who, (mask_mod, score_mod), _signature(query, key, value, block_mask, scale, enable_gqa, backend, verify))
+    return ready
 
 
-def _known(
-    mask_mod: Callable[..., Any] | None, score_mod: Callable[..., Any] | None, who: Identity, query: torch.Tensor, level: Level
-) -> Known:
+def _keep_warm(ready: Ready, who: Identity, mods: tuple[Any, Any], signature: tuple[Any, ...]) -> None:
+    """Remembers a call by its mods. Forgets it when one of them dies, so that nothing that they captured lives on."""
+    key = id(mods[0]), id(mods[1])
+    if not Same.possible(who, mods):
+        _WARM.pop(key, None)
+        return
+    found = _WARM.get(key)
+    if found is None or not found.same.holds(*mods):
+        try:
+            found = Warm(Same(who, mods, lambda dead: _WARM.pop(key, None)))
+        except TypeError:  # no weak references: an object with slots
+            return
+    if len(found.calls) >= KNOWN_CALLS:
+        found.calls.clear()
+    found.calls[signature] = ready
+    _WARM[key] = found
+    while len(_WARM) > KNOWN_MODS:
+        _WARM.popitem(last=False)
+
+
+def _name(mask_mod: Any, score_mod: Any) -> str:
+    return "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
+
+
+def _known(spec: Specification, who: Identity, query: torch.Tensor, level: Level, progress: Progress) -> Known:
     """The attention of these mods: known from an earlier call, or made now."""
     signature = (who.structure, who.values, query.dtype, query.shape[3], level)
     found = _KNOWN.get(signature) if who.known else None
     if found is not None:
         return found
+    if who.known:
+        need_warm("tracing a mod")
     with _LOCK:
-        name = "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
-        spec = Specification(name, mask_mod, score_mod)
         traced = trace(spec)
-        attention = _attention(spec, traced, who, query, level)
+        attention = _attention(spec, traced, who, query, level, progress)
         places, captured = [], []
         for i, (own, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
             at = next((j for j, t in enumerate(who.tensors) if t is parameter.value), None)
@@ -115,7 +218,7 @@ def _known(
     return found
 
 
-def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.Tensor, level: Level) -> Attention:
+def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.Tensor, level: Level, progress: Progress) -> Attention:
     """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
     texts = tuple("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor))
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
@@ -123,7 +226,8 @@ def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.
     if key not in _TRACED:
         if len(_TRACED) >= KNOWN_MODS:
             _TRACED.pop(next(iter(_TRACED)))
-        _TRACED[key] = made(spec, who, dtype_of(query.dtype), query.shape[3], level=level)
+        with progress.step("transfer to the expert kernel"):
+            _TRACED[key] = made(spec, who, dtype_of(query.dtype), query.shape[3], level=level, traced=traced)
     return _TRACED[key]
 
 
@@ -135,4 +239,6 @@ def _check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> Non
     check_gradient(name, tensor)
 
 
-__all__ = ["flex_attention"]
+operator.prepare_with(prepare)
+
+__all__ = ["flex_attention", "prepare"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -13,6 +14,22 @@ DTYPES = (torch.float16, torch.bfloat16)
 HEAD_DIMS = (64, 128)
 BACKENDS = ("auto", "interpret")
 LEVELS = ("quick", "full", "off")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def at_tracing(function: F) -> F:
+    """torch.compile runs it when it traces a call, with the values that it has then, and takes the result for a constant; as torch.compiler.assume_constant_result
+    says, which would import all of torch._dynamo."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@at_tracing
+def wrong(code: str, message: str, hint: str | None = None) -> NoReturn:
+    """Raises CuirError, also from within what torch.compile traces."""
+    raise CuirError.of(code, message, hint=hint)
 
 
 def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
@@ -78,7 +95,7 @@ def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
 def check_gradient(name: str, x: torch.Tensor) -> None:
     """Raises CuirError U410."""
     if x.requires_grad and torch.is_grad_enabled():
-        raise CuirError.of(
+        wrong(
             "U410",
             f"`{name}` requires a gradient, and there is no backward pass",
             hint=f"call under torch.no_grad(), or give {name}.detach()",
@@ -93,6 +110,19 @@ def check_options(scale: float | None, backend: str, verify: str) -> None:
         raise CuirError.of("U413", f"backend must be {_either(BACKENDS)}, found {backend!r}")
     if verify not in LEVELS:
         raise CuirError.of("U413", f"verify must be {_either(LEVELS)}, found {verify!r}")
+
+
+def capturing() -> bool:
+    """Whether launches of this thread's current stream go into a CUDA graph."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def need_warm(what: str) -> None:
+    """Raises CuirError U415 if a CUDA graph is being captured: what prepares a first call (compiling, block lists, checks of captured tensors) cannot be part
+    of a graph, and would end the capture with an error of CUDA's or leave in it what is not made again when it is replayed."""
+    if capturing():
+        raise CuirError.of("U415", f"{what} is for a call before the capture of a CUDA graph: this one is the first of its kind",
+                           hint="call it once with the same mods, lengths and strides before the capture")  # fmt: skip
 
 
 def need_hopper(device: torch.device) -> None:
@@ -120,4 +150,14 @@ def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-__all__ = ["check_gradient", "check_heads", "check_options", "check_tensors", "need_hopper"]
+__all__ = [
+    "at_tracing",
+    "capturing",
+    "check_gradient",
+    "check_heads",
+    "check_options",
+    "check_tensors",
+    "need_hopper",
+    "need_warm",
+    "wrong",
+]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,10 +18,13 @@ from ..diagnostics import CuirError
 from ..nodes import Program
 from ..spec import Lengths, Specification, lengths_of
 from ..spec_loading import as_specification
-from ..transfer import TransferResult, transfer
+from ..transfer import Traced, TransferResult, trace, transfer
+from ..transfer.arguments import Cache, sources_of
 from ..types import BF16, DTYPES, F16, DType
-from .inputs import check_options, check_tensors, need_hopper
+from .inputs import capturing, check_options, check_tensors, need_hopper, need_warm
 from .mods import Identity, identity
+from .progress import Progress
+from .ranges import Reads
 
 if TYPE_CHECKING:
     from ..api import CompiledKernel
@@ -69,22 +76,64 @@ class Settings:
             self.checks[key] = check(self.program, None, consts)
         return self.checks[key]
 
-    def compiled(self, at: Lengths, prove: Callable[[Mapping[str, Const]], object]) -> tuple[dict[str, Const], CompiledKernel]:
-        """The consts and the kernel for lengths. prove: raises CuirError if the program is wrong with these consts."""
+    def compiled(
+        self, at: Lengths, prove: Callable[[Mapping[str, Const]], object], progress: Progress
+    ) -> tuple[dict[str, Const], CompiledKernel]:
+        """The consts and the kernel for lengths. prove: raises CuirError if the program is wrong with these consts; asked while nvcc works."""
         known = self.by_lengths.get(at)
         if known is not None:
             return known
+        need_warm("compiling a kernel")
         from ..api import compile
 
         consts = self.tuned(at)
         key = _text(consts)
         if key not in self.kernels:
-            prove(consts)
-            self.kernels[key] = compile(self.program, consts=consts)
+            pool = ThreadPoolExecutor(1)
+            try:
+                with progress.step("compiling"):
+                    compiling = pool.submit(compile, self.program, consts=consts)
+                    prove(consts)
+                    self.kernels[key] = compiling.result()
+            finally:
+                pool.shutdown(wait=False)
         if len(self.by_lengths) >= KNOWN_LENGTHS:
             self.by_lengths.clear()
         self.by_lengths[at] = consts, self.kernels[key]
         return self.by_lengths[at]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What calls of one signature share. checked: for the interpreter, which has no kernel. arguments: all but the tensors of the call."""
+
+    kernel: CompiledKernel | None
+    checked: Checked | None
+    arguments: Mapping[str, Any]
+
+    def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """O and LSE for tensors that are known to fit."""
+        o = torch.empty_like(query, requires_grad=False)
+        if self.kernel is not None:
+            found: tuple[torch.Tensor, torch.Tensor] = self.kernel(Q=query, K=key, V=value, O=o, **self.arguments)
+            return found
+        from ..interp import run
+
+        assert self.checked is not None
+        lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+        run(self.checked, {"Q": query, "K": key, "V": value, "O": o, "LSE": lse, **self.arguments})
+        return o, lse
+
+    def pinned(self) -> Ready:
+        """Itself, kept for as long as the process if the stream is captured: replays of the graph read its tensors."""
+        if capturing() and id(self) not in _PINNED:
+            _PINNED[id(self)] = self
+        return self
+
+
+_PINNED: dict[int, Ready] = {}
+_NAMES = itertools.count()
+ATTENTIONS: weakref.WeakValueDictionary[str, Attention] = weakref.WeakValueDictionary()  # by handle
 
 
 class Attention:
@@ -94,9 +143,12 @@ class Attention:
     `return_lse=True`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
     """
 
-    def __init__(self, transferred: TransferResult, who: Identity, settings: Settings, level: Level):
+    def __init__(self, transferred: TransferResult, traced: Traced, who: Identity, settings: Settings, level: Level):
         self.transferred, self.level = transferred, level
         self._who, self._settings = who, settings
+        self._reads, self._checked = Reads(traced), Cache()
+        self.handle = f"attention{next(_NAMES)}"  # by which a graph of torch.compile calls it
+        ATTENTIONS[self.handle] = self
 
     def __repr__(self) -> str:
         consts = ", ".join(f"{n}={v}" for n, v in self._settings.start.items())
@@ -123,11 +175,13 @@ class Attention:
 
         return lower(self._settings.checked(self._settings.start))
 
-    def prove(self, consts: Mapping[str, Const]) -> VerifyReport | None:
+    def prove(self, consts: Mapping[str, Const], progress: Progress | None = None) -> VerifyReport | None:
         """The report for a setting. Raises CuirError if the program is wrong."""
         from .verified import verified
 
-        return None if self.level == "off" else verified(self.program, self.spec, self._who, consts, self.level)
+        if self.level == "off":
+            return None
+        return verified(self.program, self.spec, self._who, consts, self.level, progress or Progress(self.spec.name))
 
     def __call__(
         self,
@@ -143,42 +197,62 @@ class Attention:
 
         Raises CuirError for arguments that do not fit (U1xx, U4xx), for what is missing (U5xx), and for a program that verification finds wrong.
         """
+        if torch.compiler.is_compiling():
+            from .operator import attention_in_graph
+
+            o, lse = attention_in_graph(self, query, key, value, scale, backend)
+            return (o, lse) if return_lse else o
+        self.check(query, key, value, scale, backend)
+        return self.run(query, key, value, scale, return_lse, backend)
+
+    def check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str) -> None:
+        """Raises CuirError for arguments that do not fit."""
         check_options(scale, backend, self.level)
         check_tensors(query, key, value, enable_gqa=True)
         fixed = self._settings.fixed
         if query.dtype != TORCH[fixed["T"]] or query.shape[3] != fixed["D"]:  # type: ignore[index]
             raise CuirError.of("U404", f"this attention is for {fixed['T']} and head dim {fixed['D']}, found {query.dtype} and {query.shape[3]}",
                                hint="cuir.attention(spec, dtype=..., head_dim=...) makes another")  # fmt: skip
-        return self.run(query, key, value, scale, return_lse, backend, self.transferred)
 
     def run(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float | None,
-        return_lse: bool,
-        backend: str,
-        data: TransferResult,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, return_lse: bool, backend: str
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """A call whose tensors are known to fit. data: the transfer, with the captured values of this call."""
-        at = lengths_of(query, key)
-        numbers: dict[str, Any] = {"scale": query.shape[3] ** -0.5 if scale is None else float(scale)}
-        o = torch.empty_like(query, requires_grad=False)
-        if backend == "interpret":
-            from ..interp import run
+        """A call whose tensors are known to fit."""
+        o, lse = self.ready(query, key, scale, backend)(query, key, value)
+        return (o, lse) if return_lse else o
 
-            lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+    def ready(
+        self, query: torch.Tensor, key: torch.Tensor, scale: float | None, backend: str, data: TransferResult | None = None, progress: Progress | None = None
+    ) -> Ready:  # fmt: skip
+        """What a call needs beside its tensors, which are known to fit. data: the transfer with other captured values."""
+        data, at = data or self.transferred, lengths_of(query, key)
+        numbers: dict[str, Any] = {"scale": query.shape[3] ** -0.5 if scale is None else float(scale)}
+        if backend == "interpret":
             consts = self._settings.start
-            arguments = data.arguments(at, query.device, consts)
-            run(self._settings.checked(consts), {"Q": query, "K": key, "V": value, "O": o, "LSE": lse, **numbers, **arguments})
-            return (o, lse) if return_lse else o
+            return Ready(None, self._settings.checked(consts), {**numbers, **self.arguments(data, at, query.device, consts)})
         if at not in self._settings.by_lengths:
             need_hopper(query.device)
-        consts, kernel = self._settings.compiled(at, self.prove)
-        numbers.update(data.arguments(at, query.device, consts))
-        o, lse = kernel(Q=query, K=key, V=value, O=o, **numbers)
-        return (o, lse) if return_lse else o
+        progress = progress or Progress(self.spec.name)
+        consts, kernel = self._settings.compiled(at, lambda consts: self.prove(consts, progress), progress)
+        return Ready(kernel, None, {**numbers, **self.arguments(data, at, query.device, consts)}).pinned()
+
+    def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> dict[str, Any]:
+        """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
+        if not data.captured and data.lists is None:
+            return {}
+        sources = sources_of(data.captured, data.spec, at)
+        key = at, str(device), consts.get("BM"), consts.get("BN")
+        if capturing():
+            entry = self._checked.entries.get(key)
+            if entry is None or any(isinstance(v, torch.Tensor) and v is not entry[0][n][0] for n, v in sources.items()):
+                need_warm("preparing what a mask captures")
+
+        def make() -> dict[str, Any]:
+            need_warm("preparing what a mask captures")
+            self._reads.check(list(sources.values()), at, device)
+            return data.arguments(at, device, consts)
+
+        return self._checked.get(key, sources, make)
 
 
 def attention(
@@ -198,7 +272,15 @@ def attention(
     """
     check_options(None, "auto", verify)
     spec = as_specification(spec, name_of(spec))
-    return made(spec, identity(spec.mask_mod, spec.score_mod, dict(spec.captured)), dtype_of(dtype), head_dim, origin, consts, verify)
+    return made(
+        spec,
+        identity(spec.mask_mod, spec.score_mod, dict(spec.captured), spec.normalize, spec.sink),
+        dtype_of(dtype),
+        head_dim,
+        origin,
+        consts,
+        verify,
+    )
 
 
 def made(
@@ -209,8 +291,9 @@ def made(
     origin: Program | None = None,
     consts: Mapping[str, Const] | None = None,
     level: Level = "quick",
+    traced: Traced | None = None,
 ) -> Attention:
-    """`attention` for a specification whose identity is known."""
+    """`attention` for a specification whose identity, and perhaps what it traces to, is known."""
     if head_dim not in (64, 128):
         raise CuirError.of("U110", f"the expert kernels are for head dims 64 and 128, found {head_dim!r}")
     fixed: dict[str, Const] = {"T": dtype, "D": head_dim, **(consts or {})}
@@ -224,7 +307,7 @@ def made(
         if len(_SETTINGS) >= KNOWN_PROGRAMS:
             _SETTINGS.pop(next(iter(_SETTINGS)))
         _SETTINGS[key] = settings
-    return Attention(transferred, who, settings, level)
+    return Attention(transferred, traced or trace(spec), who, settings, level)
 
 
 KNOWN_PROGRAMS = 256
@@ -269,4 +352,4 @@ def name_of(mod: object) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name)).strip("_") or "variant"
 
 
-__all__ = ["Attention", "Level", "attention", "dtype_of", "made", "name_of"]
+__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "dtype_of", "made", "name_of"]

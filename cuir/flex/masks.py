@@ -13,6 +13,9 @@ from ..diagnostics import CuirError
 from ..spec import Lengths, Specification
 from ..transfer import trace
 from ..transfer.lists import block_lists
+from .inputs import at_tracing, wrong
+from .mods import identity
+from .operator import steady
 
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
@@ -55,13 +58,15 @@ def create_block_mask(
     `_compile` are there for callers of FlexAttention and change nothing: nothing is computed here, and blocks are of the kernel's tile size.
     Raises CuirError X101 for a function of another signature, U412 for unusable lengths.
     """
-    Specification("mask", mask_mod)
+    if not torch.compiler.is_compiling():  # a graph asks when it enters the mod
+        Specification("mask", mask_mod)
+        steady(identity(mask_mod).tensors)
     for name, length in (("B", B), ("H", H), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN)):
         least = 0 if name in ("Q_LEN", "KV_LEN") else 1
         if length is None and least:
             continue
         if not isinstance(length, int) or isinstance(length, bool) or length < least:
-            raise CuirError.of("U412", f"{name} must be an integer of at least {least}{' or None' if least else ''}, found {length!r}")
+            wrong("U412", f"{name} must be an integer of at least {least}{' or None' if least else ''}, found {length!r}")
     return BlockMask(mask_mod, B, H, Q_LEN, KV_LEN)
 
 
@@ -72,9 +77,9 @@ def mod_of(block_mask: Any) -> Callable[..., Any] | None:
     mod = getattr(block_mask, "mask_mod", None)
     if mod is None or not hasattr(block_mask, "kv_num_blocks"):
         hint = "create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)" if callable(block_mask) else None
-        raise CuirError.of("U412", f"block_mask must be what create_block_mask gives, found {type(block_mask).__name__}", hint=hint)
+        wrong("U412", f"block_mask must be what create_block_mask gives, found {type(block_mask).__name__}", hint=hint)
     if getattr(mod, "__name__", "") == "_sliced_mask_mod_error":
-        raise CuirError.of("U412", "a sliced BlockMask has no mask_mod", hint="create a block mask for the part that is needed")
+        wrong("U412", "a sliced BlockMask has no mask_mod", hint="create a block mask for the part that is needed")
     return mod
 
 
@@ -86,13 +91,19 @@ def check_mask(block_mask: Any, at: Lengths) -> None:
     if not isinstance(block_mask, BlockMask) and min(block_mask.BLOCK_SIZE) >= UNBOUNDED:
         return  # FlexAttention's mask of everything
     if (queries, keys) != (at.M, at.N):
-        raise CuirError.of("U412", f"the block mask is for {queries} queries and {keys} keys, found {at.M} and {at.N}",
+        wrong("U412", f"the block mask is for {queries} queries and {keys} keys, found {at.M} and {at.N}",
                            hint="create_block_mask costs nothing: make one for these lengths")  # fmt: skip
     for name, own, found in (("batch size", batch, at.B), ("number of query heads", heads, at.H)):
         if own not in (1, found):
-            raise CuirError.of(
-                "U412", f"the block mask is for a {name} of {own}, found {found}", hint="None if the mask does not depend on it"
-            )
+            wrong("U412", f"the block mask is for a {name} of {own}, found {found}", hint="None if the mask does not depend on it")
+
+
+@at_tracing
+def settled(block_mask: Any, device: str) -> bool:
+    """`check_blocks` when a graph is traced, which is guarded by the mask itself. Raises CuirError U414."""
+    batch, heads, queries, keys = block_mask.shape
+    check_blocks(block_mask, Lengths(batch, heads, heads, queries, keys), torch.device(device))
+    return True
 
 
 _AGREED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # masks of PyTorch whose blocks are those of their mask_mod
@@ -122,4 +133,4 @@ def check_blocks(block_mask: Any, at: Lengths, device: torch.device) -> None:
     _AGREED[id(block_mask)] = block_mask
 
 
-__all__ = ["BlockMask", "check_blocks", "check_mask", "create_block_mask", "mod_of"]
+__all__ = ["BlockMask", "check_blocks", "check_mask", "create_block_mask", "mod_of", "settled"]

@@ -6,9 +6,11 @@ import functools
 import hashlib
 import inspect
 import marshal
+import operator
 import types
+import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +19,9 @@ from ..spec import Specification
 from ..transfer.rebuilt import rebuilt
 from ..transfer.trace import foreign, globals_read
 
+Path = tuple[tuple[str, str], ...]
+Link = tuple[Callable[[Any, Any], Any], Any, Any, Any]
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -24,12 +29,18 @@ class Identity:
 
     Mods of one structure and equal values trace to the same program. tensors: those that are captured, each once, in the order of the walk.
     known: False if something captured cannot be compared: then the mods must be traced to know.
+
+    links: (get, holder, key, value) for all that the walk went through; while `get(holder, key) is value` for each, and each of `sizes` (container, length)
+    has its length, the walk would find the same. places: the kind ("tensor", "number", ...) and the path of each thing found, see `follow`.
     """
 
     structure: Hashable
     values: tuple[Hashable, ...]
     tensors: tuple[torch.Tensor, ...]
     known: bool = True
+    links: tuple[Link, ...] = field(default=(), compare=False, repr=False)
+    sizes: tuple[tuple[Any, int], ...] = field(default=(), compare=False, repr=False)
+    places: tuple[tuple[str, Path, Any], ...] = field(default=(), compare=False, repr=False)
 
     def digest(self) -> str:
         """Of the structure; the same in another process."""
@@ -39,8 +50,41 @@ class Identity:
 def identity(*captured: Any) -> Identity:
     """The identity of mods (functions, or None) and other captured values together."""
     walk = _Walk()
-    structure = tuple(walk.visit(c) for c in captured)
-    return Identity(structure, tuple(walk.values), tuple(walk.tensors), walk.known)
+    structure = tuple(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured))
+    return Identity(
+        structure, tuple(walk.values), tuple(walk.tensors), walk.known, tuple(walk.links), tuple(walk.sizes), tuple(walk.places)
+    )
+
+
+def follow(roots: tuple[Any, ...], path: Path) -> Any:
+    """What lies at a path of an identity. Plain steps, which torch.compile can go itself: so what it finds becomes an input of the graph, or a guard."""
+    found: Any = roots
+    for step, key in path:
+        if step == "cell":
+            found = found.__closure__[int(key)].cell_contents
+        elif step == "global":
+            found = found.__globals__[key]
+        elif step == "attribute":
+            found = getattr(found, key)
+        elif step == "key":
+            found = found[key]
+        else:
+            found = found[int(key)]
+    return found
+
+
+def _contents(cell: types.CellType, key: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return _UNBOUND
+
+
+def _entry(known: Mapping[Any, Any], key: Any) -> Any:
+    return known.get(key, _UNBOUND)
+
+
+_UNBOUND = object()
 
 
 class _Walk:
@@ -49,37 +93,54 @@ class _Walk:
     def __init__(self) -> None:
         self.values: list[Hashable] = []
         self.tensors: list[torch.Tensor] = []
-        self.places: dict[int, int] = {}  # of functions and objects on the way, by id: they may hold themselves
+        self.seen: dict[int, int] = {}  # functions and objects on the way, by id: they may hold themselves
+        self.links: list[Link] = []
+        self.sizes: list[tuple[Any, int]] = []
+        self.places: list[tuple[str, Path, Any]] = []
         self.known = True
 
-    def visit(self, value: Any) -> Hashable:
+    def visit(self, value: Any, path: Path) -> Hashable:
         if value is None or isinstance(value, (bool, str, bytes)):
+            self.places.append(("constant", path, value))
             return type(value), value
         if isinstance(value, torch.Tensor):
-            if value.ndim:
-                return self.tensor(value)
-            value = value.item()  # the tracer takes it for a number
+            return self.tensor(value, path)
         if isinstance(value, (int, float)):
+            self.places.append(("number", path, value))
             self.values.append(value.hex() if isinstance(value, float) else value)
             return type(value), (value > 0) - (value < 0)
         if isinstance(value, (list, tuple)):
-            return type(value), *(self.visit(v) for v in value)
+            self.container(value, path)
+            if isinstance(value, list):
+                self.links += [(operator.getitem, value, i, v) for i, v in enumerate(value)]
+            return type(value), *(self.visit(v, (*path, ("item", str(i)))) for i, v in enumerate(value))
         if isinstance(value, Mapping):
-            return type(value), *((str(k), self.visit(v)) for k, v in value.items())
+            self.container(value, path)
+            return type(value), *((str(k), self.linked(_entry, value, k, v, (*path, ("key", k)))) for k, v in value.items())
         if isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
             return value
-        if id(value) in self.places:
-            return "again", self.places[id(value)]
-        self.places[id(value)] = len(self.places)
+        if id(value) in self.seen:
+            return "again", self.seen[id(value)]
+        self.seen[id(value)] = len(self.seen)
         if isinstance(value, functools.partial):
-            return "partial", self.visit(value.func), self.visit(value.args), self.visit(value.keywords)
+            return "partial", *(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("func", "args", "keywords"))
         if isinstance(value, types.MethodType):
-            return "method", self.visit(value.__func__), self.visit(value.__self__)
+            return "method", *(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__func__", "__self__"))
         if isinstance(value, types.FunctionType):
-            return value if foreign(value) else self.function(value)
-        return self.thing(value)
+            self.places.append(("function", path, value))
+            return value if foreign(value) else self.function(value, path)
+        return self.thing(value, path)
 
-    def tensor(self, value: torch.Tensor) -> Hashable:
+    def linked(self, get: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any, path: Path) -> Hashable:
+        self.links.append((get, holder, key, value))
+        return self.visit(value, path)
+
+    def container(self, value: Any, path: Path) -> None:
+        self.sizes.append((value, len(value)))
+        self.places.append(("length", path, len(value)))
+
+    def tensor(self, value: torch.Tensor, path: Path) -> Hashable:
+        self.places.append(("tensor", path, value))
         for i, other in enumerate(self.tensors):
             if other is value:
                 return "same", i
@@ -87,28 +148,42 @@ class _Walk:
         self.values.append(tuple(value.shape))
         return "tensor", value.dtype, value.ndim
 
-    def function(self, value: types.FunctionType) -> Hashable:
+    def function(self, value: types.FunctionType, path: Path) -> Hashable:
         code, known = value.__code__, value.__globals__
-        cells = tuple(self.cell(c) for c in value.__closure__ or ())
-        defaults = self.visit(value.__defaults__), self.visit(value.__kwdefaults__)
-        return "function", code, cells, defaults, *((n, self.visit(known[n])) for n in _sorted_globals(code) if n in known)
+        self.links += [(getattr, value, n, getattr(value, n)) for n in ("__code__", "__defaults__", "__kwdefaults__")]
+        cells = tuple(self.cell(c, (*path, ("cell", str(i)))) for i, c in enumerate(value.__closure__ or ()))
+        defaults = tuple(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__defaults__", "__kwdefaults__"))
+        names = [n for n in _sorted_globals(code) if n in known]
+        read = ((n, self.linked(_entry, known, n, known[n], (*path, ("global", n)))) for n in names)
+        return "function", code, cells, defaults, *read
 
-    def cell(self, cell: types.CellType) -> Hashable:
-        try:
-            return self.visit(cell.cell_contents)
-        except ValueError:  # not bound yet
+    def cell(self, cell: types.CellType, path: Path) -> Hashable:
+        value = _contents(cell, None)
+        if value is _UNBOUND:
+            self.links.append((_contents, cell, None, value))
             return "empty"
+        return self.linked(_contents, cell, None, value, path)
 
-    def thing(self, value: Any) -> Hashable:
+    def thing(self, value: Any, path: Path) -> Hashable:
         attributes = getattr(value, "__dict__", None)
         if attributes is not None:
+            self.places.append(("object", path, value))
+            self.links.append((getattr, value, "__dict__", attributes))
+            self.sizes.append((attributes, len(attributes)))
             method = inspect.getattr_static(value, "__call__", None)
-            return "object", type(value), self.visit(attributes), self.visit(method) if isinstance(method, types.FunctionType) else None
+            found = tuple((str(n), self.linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items())
+            called = (
+                self.visit(method, (*path, ("attribute", "__class__"), ("attribute", "__call__")))
+                if isinstance(method, types.FunctionType)
+                else None
+            )
+            return "object", type(value), found, called
         try:
             hash(value)
         except TypeError:
             self.known = False
             return "unknown", type(value)
+        self.places.append(("object", path, value))
         return type(value), value
 
 
@@ -128,13 +203,49 @@ def _plain(part: Any) -> Any:
     return part.__name__ if isinstance(part, types.ModuleType) else repr(part)
 
 
+class Same:
+    """Whether mods are what they were at their walk, asked without another walk: all that was gone through is the same object, and no tensor was changed."""
+
+    def __init__(self, who: Identity, mods: tuple[Any, ...], forget: Callable[[Any], object]):
+        """forget: called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly."""
+        self.mods = tuple(None if m is None else weakref.ref(m, forget) for m in mods)
+        self.links = tuple(link for link in who.links if not any(link[1] is m for m in mods))  # these must not keep the mods alive
+        self.own = tuple((i, link[2], link[3]) for link in who.links for i, m in enumerate(mods) if link[1] is m)
+        self.sizes = who.sizes
+        self.tensors = tuple((t, t._version, t.data_ptr(), t.shape) for t in who.tensors)
+
+    @staticmethod
+    def possible(who: Identity, mods: tuple[Any, ...]) -> bool:
+        """A bound method is a new object each time it is asked for; inference tensors do not count what is written to them."""
+        steady = not any(isinstance(m, types.MethodType) for m in mods)
+        return who.known and steady and not any(t.is_inference() or t.is_meta for t in who.tensors)
+
+    def holds(self, *mods: Any) -> bool:
+        for ref, mod in zip(self.mods, mods):
+            if (None if ref is None else ref()) is not mod:
+                return False
+        for i, name, value in self.own:
+            if getattr(mods[i], name) is not value:
+                return False
+        for get, holder, key, value in self.links:
+            if get(holder, key) is not value:
+                return False
+        for container, size in self.sizes:
+            if len(container) != size:
+                return False
+        for tensor, version, place, shape in self.tensors:
+            if tensor._version != version or tensor.data_ptr() != place or tensor.shape != shape:
+                return False
+        return True
+
+
 # ---- the mods as verification calls them
 def on_cpu(spec: Specification) -> Specification:
     """The variant with its captured tensors on the CPU, where reads outside of a tensor give 0, as in a kernel: verification tries lengths that the
     user's tensors were not made for."""
 
     def moved(x: torch.Tensor) -> torch.Tensor:
-        return x.detach().cpu().as_subclass(Bounded) if x.ndim else x
+        return x.detach().cpu().as_subclass(Bounded)
 
     return rebuilt(spec, moved)
 
@@ -171,4 +282,4 @@ class Bounded(torch.Tensor):
         return torch.where(inside, base[tuple(p.clamp(0, n - 1) for p, n in zip(places, base.shape))], nothing)
 
 
-__all__ = ["Bounded", "Identity", "identity", "on_cpu"]
+__all__ = ["Bounded", "Identity", "Path", "Same", "follow", "identity", "on_cpu"]

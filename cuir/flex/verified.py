@@ -19,10 +19,11 @@ from ..spec import Specification
 from ..tuning.space import from_plain
 from ..verify import Stage, VerifyReport, verify
 from .mods import Identity, on_cpu
+from .progress import Progress
 
 
 def verified(
-    program: Program, spec: Specification, who: Identity, consts: Mapping[str, Const], level: Literal["quick", "full"]
+    program: Program, spec: Specification, who: Identity, consts: Mapping[str, Const], level: Literal["quick", "full"], progress: Progress
 ) -> VerifyReport:
     """The report of a program that is right: of a run on the CPU now, or of an earlier one.
 
@@ -33,7 +34,8 @@ def verified(
     report = _read(entry)
     if report is not None:
         return report
-    report = verify(program, on_cpu(spec), consts=consts, level=level)
+    with progress.step(f"verifying ({level})") as step:
+        report = verify(program, on_cpu(spec), consts=consts, level=level, progress=step.tell)
     if not report.ok:
         raise CuirError(report.diagnostics)
     write_whole({entry: to_json(report.as_json()).encode()})

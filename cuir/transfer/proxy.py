@@ -8,14 +8,14 @@ import linecache
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from ..diagnostics import CuirError
-from ..nodes import Call, Expr, Literal, Name, Subscript, Unary
+from ..nodes import NOWHERE, Call, Expr, Literal, Name, Subscript, Unary
 from ..source import Source, Span
 from ..types import BOOL, F32, I32, DType
 
@@ -23,6 +23,7 @@ INF = Name("inf")
 LOG2E = Name("LOG2E")  # constants that the transfer adds to a program if it lacks them
 LN2 = Name("LN2")
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}
+ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
 _RANK = {BOOL: 0, I32: 1, F32: 2}
 _HOME = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
@@ -147,6 +148,7 @@ class TensorProxy:
     dtype: DType
     boolean: bool
     given: tuple[Any, ...] = ()
+    into: DType | None = None  # what an element is converted to
 
     def __getitem__(self, item: Any) -> Any:
         items = item if isinstance(item, tuple) else (item,)
@@ -155,26 +157,50 @@ class TensorProxy:
                 refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
         indices = (*self.given, *items)
         if len(indices) < len(self.shape):
-            return TensorProxy(self.name, self.shape, self.dtype, self.boolean, indices)
+            return replace(self, given=indices)
         if len(indices) > len(self.shape):
             refuse(f"`{self.name}` has {len(self.shape)} dims, found {len(indices)} indices")
         places = [lift(i) for i in indices]
         for p in places:
             if p.dtype != I32:
                 refuse(f"a captured tensor is indexed by integers, found {p.dtype}", ".to(torch.int32) converts")
-        read = Subscript(Name(self.name), tuple(p.expr for p in places))
+        read = Subscript(Name(self.name), tuple(p.expr for p in places), span=user_place() or NOWHERE)
         found = Proxy(read, self.dtype, any(p.varies for p in places))
-        return call("ne", (found, 0), {}) if self.boolean else found
+        element = call("ne", (found, 0), {}) if self.boolean else found
+        return element if self.into is None else to(element, self.into)
 
     def __len__(self) -> int:
         return self.shape[len(self.given)]
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape) - len(self.given)
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        left = self.shape[len(self.given) :]
+        return left if dim is None else left[dim]
+
+    def numel(self) -> int:
+        return self.size().numel()
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in ELEMENTWISE:  # of an element, when it is read: its dtype alone can change
+            return lambda *args, **kwargs: replace(self, into=call(name, (self._element(), *args), kwargs).dtype)
         refuse(
             f"`{name}` of a captured tensor cannot become part of a kernel", "compute it before the mod, and index the result in the mod"
         )
+
+    def _element(self) -> Proxy:
+        return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.dtype), True)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

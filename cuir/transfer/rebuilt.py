@@ -13,7 +13,7 @@ from .trace import _Tracer
 
 
 def rebuilt(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
-    """The same variant, its mods made anew with `tensor(x)` for every captured tensor x; captured tensors without dims become numbers."""
+    """The same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
     rebuilder = _Rebuilder(spec, tensor)
     mods = [None if mod is None else rebuilder.capture("mod", mod) for mod in (spec.mask_mod, spec.score_mod)]
     sink = None if spec.sink is None else _captured({SINK: spec.sink}, tensor)[SINK]

@@ -34,7 +34,7 @@ Value = int | float | torch.Tensor
 
 @dataclass(frozen=True)
 class Parameter:
-    """A captured value as a parameter of the kernel: an i32 or f32 scalar, or a tensor of i32 or f32 with `rank` dims.
+    """A captured value as a parameter of the kernel: an i32 or f32 scalar, or a tensor of i32 or f32 with `rank` dims. A tensor without dims has one.
 
     `value` is None if it follows the lengths: then `key` names it in the specification's `captured`.
     """
@@ -52,7 +52,8 @@ class Parameter:
     def on(self, value: Value, device: torch.device | str) -> Value:
         """A value of it as a launch on this device passes it."""
         if isinstance(value, torch.Tensor):
-            return value.to(device=device, dtype=torch.float32 if self.dtype == F32 else torch.int32).contiguous()
+            moved = value.detach().to(device=device, dtype=torch.float32 if self.dtype == F32 else torch.int32).contiguous()
+            return moved if moved.ndim else moved.view(1)
         return value
 
 
@@ -192,8 +193,6 @@ class _Tracer:
         """What stands in a traced function for a captured value: proxies for numbers and tensors, rebuilt functions and containers."""
         if isinstance(value, (bool, Proxy, TensorProxy)):
             return value
-        if isinstance(value, torch.Tensor) and value.ndim == 0 and key is None:
-            value = value.item()
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return self.number(name, value)
         if isinstance(value, torch.Tensor):
@@ -221,16 +220,19 @@ class _Tracer:
             found = self.parameters[name, value] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins))
         return found[1]
 
-    def tensor(self, name: str, value: torch.Tensor, key: str | None) -> TensorProxy:
+    def tensor(self, name: str, value: torch.Tensor, key: str | None) -> TensorProxy | Proxy:
         place = (name, id(value) if key is None else key)
         if place not in self.parameters:
+            if value.is_complex() or value.is_quantized:
+                refuse(f"`{name}` holds {value.dtype}, and a kernel reads integers, bools and real numbers", f"{name}.real")
             self.alive.append(value)
             dtype = F32 if value.dtype.is_floating_point else I32
-            p = Parameter(self.fresh(name), dtype, value.ndim, None if key else value, key)
-            self.parameters[place] = (p, TensorProxy(p.name, value.shape, dtype, value.dtype == torch.bool))
-        found = self.parameters[place][1]
-        assert isinstance(found, TensorProxy)
-        return found
+            p = Parameter(self.fresh(name), dtype, max(1, value.ndim), None if key else value, key)
+            found = TensorProxy(p.name, value.shape if value.ndim else torch.Size([1]), dtype, value.dtype == torch.bool)
+            self.parameters[place] = (p, found if value.ndim else found[0])  # without dims: a number that lies on the device
+        made = self.parameters[place][1]
+        assert isinstance(made, (Proxy, TensorProxy))
+        return made
 
     def function(self, value: Any) -> Any:
         """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured.

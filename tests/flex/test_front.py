@@ -22,8 +22,9 @@ import cuir
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.flex import front, kernels, verified
 from cuir.flex.mods import Bounded, identity, on_cpu
+from cuir.flex.progress import Progress
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 M, N, D = 100, 140, 64
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Mod = Callable[..., Any]
@@ -171,6 +172,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     monkeypatch.setattr(front, "_KNOWN", type(front._KNOWN)())
     monkeypatch.setattr(front, "_TRACED", {})
+    monkeypatch.setattr(front, "_WARM", type(front._WARM)())
     yield made
 
 
@@ -238,18 +240,19 @@ def test_nothing_is_transferred_again(compiled: list[Any], monkeypatch: pytest.M
     assert len(compiled) == 1 and len(front._KNOWN) == 2
 
 
-def test_a_kernel_is_verified_before_it_is_compiled(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_never_runs(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def wrong(program: Any, spec: Any, who: Any, consts: Any, level: str) -> Any:
+    def wrong(program: Any, spec: Any, who: Any, consts: Any, level: str, progress: Any) -> Any:
         asked.append(level)
         raise CuirError.of("V305", "another mask")
 
     monkeypatch.setattr(verified, "verified", wrong)
+    monkeypatch.setattr(cuir, "run", None)  # what stands in for a kernel
     for level in ("quick", "full"):
         with pytest.raises(CuirError, match="V305"):
             call(tensors(), causal, verify=level)
-    assert asked == ["quick", "full"] and not compiled
+    assert asked == ["quick", "full"]
 
 
 # ---- verification is remembered
@@ -280,7 +283,7 @@ def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     right = attention(causal, head_dim=64, consts=SMALL)
     other = Specification("other", windowed(7))
     with pytest.raises(CuirError, match="V107"):
-        verified.verified(right.program, other, identity(other.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick")
+        verified.verified(right.program, other, identity(other.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other"))
     assert not list(tmp_path.glob("verified/*"))
 
 

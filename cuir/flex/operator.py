@@ -1,0 +1,198 @@
+"""`flex_attention` under torch.compile: an operator of PyTorch, `cuir::flex_attention`, which a graph calls without a break.
+
+A mod crosses into the graph in two parts: what its code, its numbers and its functions are is settled when the graph is traced, guarded by torch.compile
+and known to the operator by a handle; the tensors that it captures are inputs of the operator, so other tensors need no new graph. Owns the handles.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..diagnostics import CuirError
+from ..spec import Specification
+from ..transfer.rebuilt import rebuilt
+from .inputs import at_tracing, check_gradient, check_options, check_tensors
+from .kernels import ATTENTIONS, Attention, Level, Ready
+from .mods import Path, follow, identity
+
+SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify) -> (Tensor, Tensor)"
+KNOWN_CALLS = 256  # of one handle
+PLAIN = ("number", "constant", "length")  # kinds of what a mod captures that are compared by value
+
+Found = tuple[str, Path, Any]  # kind, path and value of what a mod captures
+Slow = Callable[..., Ready]
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A call that was made ready, and the captured tensors that it was made for, as they were."""
+
+    ready: Ready
+    tensors: tuple[tuple[torch.Tensor, int, int], ...]
+
+    def holds(self, captured: list[torch.Tensor]) -> bool:
+        return all(t is own and t._version == version and t.data_ptr() == place for t, (own, version, place) in zip(captured, self.tensors))
+
+
+@dataclass
+class Handled:
+    """Mods as a graph knows them. spec: with tensors on no device in the places of those that the graph passes; `stand_ins`, in the order of the graph."""
+
+    spec: Specification
+    stand_ins: tuple[torch.Tensor, ...] = ()
+    places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
+    roots: tuple[weakref.ref[Any], ...] = ()
+    warm: dict[Any, Warm] = field(default_factory=dict)
+
+    def with_tensors(self, captured: list[torch.Tensor]) -> Specification:
+        places = {id(s): i for i, s in enumerate(self.stand_ins)}
+        return rebuilt(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
+
+
+_HANDLED: dict[str, Handled] = {}
+_BY_MODS: dict[Any, str] = {}
+_NAMES = itertools.count()
+_STEADY: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # tensors that a mod holds, by id
+_PREPARE: list[Slow] = []  # of front.py, which says what a call with given mods runs
+
+
+def prepare_with(prepare: Slow) -> None:
+    _PREPARE[:] = [prepare]
+
+
+def steady(tensors: tuple[torch.Tensor, ...]) -> None:
+    """Tensors that mods hold. Others that reach the operator are results of the graph, whose memory it may use again for something else."""
+    for t in tensors:
+        _STEADY[id(t)] = t
+
+
+@at_tracing
+def entered(mask_mod: Any, score_mod: Any) -> str:
+    """The handle of mods; run when a graph is traced."""
+    who = identity(mask_mod, score_mod)
+    if not who.known:
+        raise CuirError.of("U418", "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
+                           hint="capture numbers and tensors, or call it outside of torch.compile")  # fmt: skip
+    steady(who.tensors)
+    key = who.structure, who.values
+    if key not in _BY_MODS:
+        stand_ins = {id(t): torch.empty(t.shape, dtype=t.dtype, device="meta") for t in who.tensors}
+        spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)])
+        _BY_MODS[key] = f"cuir{next(_NAMES)}"
+        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors))
+    handled = _HANDLED[_BY_MODS[key]]
+    mods = (mask_mod, score_mod)
+    handled.roots = tuple(weakref.ref(m) for m in mods if m is not None)
+    handled.places = tuple(((kind, path, value if kind in PLAIN else None), _holders(mods, path)) for kind, path, value in who.places)
+    return _BY_MODS[key]
+
+
+def _holders(mods: tuple[Any, ...], path: Path) -> tuple[weakref.ref[Any], ...]:
+    passed = (follow(mods, path[:n]) for n in range(1, len(path)))
+    return tuple(weakref.ref(x) for x in passed if isinstance(x, types.FunctionType))
+
+
+@at_tracing
+def guarded(handle: str) -> tuple[Found, ...]:
+    """What a graph has to look at in mods that were just entered: all that they capture, unless the graph itself made them.
+
+    torch.compile makes such a mod only to show it, so it is gone by now; what it captures is guarded where the graph took it from. Raises CuirError U418 if
+    it captures tensors, or leads to another mod that captures something: that would not be noticed when it changes.
+    """
+    handled = _HANDLED[handle]
+    found: list[Found] = []
+    for (kind, path, value), holders in handled.places:
+        if all(ref() is not None for ref in handled.roots):
+            found.append((kind, path, value))
+        elif kind == "tensor" or (kind != "function" and any(ref() is not None for ref in holders)):
+            raise CuirError.of("U418", "a mod that is made inside of a compiled function captures a tensor, or another mod with what that captures",
+                               hint="make the mod, or its mask with cuir.create_block_mask, outside, and pass it in")  # fmt: skip
+    handled.places = ()
+    return tuple(found)
+
+
+def in_graph(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask_mod: Any,
+    score_mod: Any,
+    scale: float,
+    enable_gqa: bool,
+    backend: str,
+    verify: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(O, LSE) as a node of the graph that torch.compile traces."""
+    handle = entered(mask_mod, score_mod)
+    captured: list[torch.Tensor] = []
+    mods = (mask_mod, score_mod)
+    for kind, path, value_then in guarded(handle):
+        found = follow(mods, path)
+        if kind == "tensor":
+            if not any(found is c for c in captured):
+                captured.append(found)
+        elif kind == "length":
+            if len(found) != value_then:
+                raise RuntimeError("another length than when the mod was entered")
+        elif kind in PLAIN and found != value_then:
+            raise RuntimeError("another value than when the mod was entered")
+    return operator(query, key, value, captured, handle, scale, enable_gqa, backend, verify)
+
+
+def attention_in_graph(
+    attention: Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(O, LSE) of the explicit form as a node of the graph that torch.compile traces."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_gradient(name, x)
+    scale = query.shape[3] ** -0.5 if scale is None else float(scale)
+    return operator(query, key, value, [], attention.handle, scale, True, backend, "quick")
+
+
+@torch.library.custom_op(
+    "cuir::flex_attention", mutates_args=(), schema=SCHEMA, tags=(torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe)
+)
+def operator(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
+    verify: Level,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """O and LSE of an attention that was entered. captured: the tensors of its mods, in the order of their walk."""
+    attention = ATTENTIONS.get(handle)
+    if attention is not None:
+        attention.check(query, key, value, scale, backend)
+        return attention.ready(query, key, scale, backend)(query, key, value)
+    handled = _HANDLED[handle]
+    signature = (
+        query.shape, key.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify,
+    )  # fmt: skip
+    warm = handled.warm.get(signature)
+    if warm is not None and warm.holds(captured):
+        return warm.ready.pinned()(query, key, value)
+    remembered = all(_STEADY.get(id(t)) is t and not t.is_inference() for t in captured)
+    spec = handled.with_tensors(captured if remembered else [t.clone() for t in captured])
+    ready = _PREPARE[0](query, key, value, spec, scale, enable_gqa, backend, verify)
+    if remembered:
+        if len(handled.warm) >= KNOWN_CALLS:
+            handled.warm.clear()
+        handled.warm[signature] = Warm(ready, tuple((t, t._version, t.data_ptr()) for t in captured))
+    return ready(query, key, value)
+
+
+@operator.register_fake
+def _shapes(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
+    verify: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    check_options(scale, backend, verify)
+    check_tensors(query, key, value, enable_gqa)
+    return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+__all__ = ["attention_in_graph", "in_graph", "operator", "prepare_with", "steady"]

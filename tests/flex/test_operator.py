@@ -1,0 +1,256 @@
+"""flex_attention under torch.compile: no graph break, what is guarded, what is an input of the graph, and the operator itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as theirs
+
+from cuir import Specification, attention, create_block_mask, flex_attention
+from cuir.flex import operator as own
+from cuir.flex.mods import follow, identity
+
+M, N, D = 70, 90, 64
+Mod = Callable[..., Any]
+
+
+def tensors(heads: int = 2, m: int = M, n: int = N) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(m + n)
+    return tuple(torch.randn(1, heads, s, D, generator=g).half() for s in (m, n, n))
+
+
+def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+def windowed(size: int) -> Mod:
+    return lambda b, h, q, k: q - k <= size
+
+
+def documents(ids: torch.Tensor) -> Mod:
+    return lambda b, h, q, k: ids[q] == ids[k]
+
+
+def scaled(slopes: torch.Tensor) -> Mod:
+    return lambda s, b, h, q, k: s * slopes[h]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Compiled:
+    """A compiled function, the graphs that it has, and what it has to give."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.graphs: list[torch.fx.GraphModule] = []
+
+        def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            self.graphs.append(graph)
+            return graph
+
+        self.call = torch.compile(function, fullgraph=True, backend=backend)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.call(*args)
+
+
+def wanted(qkv: tuple[torch.Tensor, ...], mask: Mod | None = None, score: Mod | None = None) -> torch.Tensor:
+    return Specification("wanted", mask, score).reference(*qkv, D**-0.5)[0].float()  # type: ignore[call-arg]
+
+
+def close(o: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(o.float(), other, atol=3e-3, rtol=1e-2)
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score: Mod | None, mask: Any) -> Any:
+    return flex_attention(q * 1.0, k, v, score, mask, backend="interpret") + 0.0
+
+
+def masked(mod: Mod, m: int = M, n: int = N) -> Any:
+    return create_block_mask(mod, None, None, m, n, device="cpu")
+
+
+# ---- graphs
+def test_one_graph_for_other_tensors() -> None:
+    f, qkv = Compiled(attend), tensors()
+    for step in (10, 20, 45):
+        mod, slopes = documents(torch.arange(N) // step), scaled(torch.tensor([1.0, step / 10]))
+        close(f(*qkv, slopes, masked(mod)), wanted(qkv, mod, slopes))
+    assert len(f.graphs) == 1
+    names = [str(node.target) for node in f.graphs[0].graph.nodes if node.op == "call_function"]
+    assert sum("flex_attention" in n for n in names) == 1 and all("cuir" in n for n in names if "flex_attention" in n)
+
+
+def test_tensors_that_were_written_to() -> None:
+    f, qkv, ids = Compiled(attend), tensors(), torch.arange(N) // 50
+    mask = masked(documents(ids))
+    for step in (50, 20):
+        ids.copy_(torch.arange(N) // step)
+        close(f(*qkv, None, mask), wanted(qkv, documents(ids)))
+    assert len(f.graphs) == 1
+
+
+def test_other_numbers_and_other_code_make_another_graph() -> None:
+    f, qkv = Compiled(attend), tensors()
+    for mod in (
+        windowed(5),
+        windowed(30),
+        causal,
+        windowed(5),
+        theirs.and_masks(causal, windowed(20)),
+        theirs.and_masks(windowed(20), causal),
+    ):
+        close(f(*qkv, None, masked(mod)), wanted(qkv, mod))
+    assert len(f.graphs) == 5
+
+
+def test_a_function_that_is_exchanged_inside_of_a_combination() -> None:
+    def both(one: Mod, other: Mod) -> Mod:
+        return lambda b, h, q, k: one(b, h, q, k) & other(b, h, q, k)
+
+    f, qkv = Compiled(attend), tensors()
+    for mod in (both(causal, windowed(9)), both(lambda b, h, q, k: q > k + 2, windowed(9)), both(causal, documents(torch.arange(N) // 9))):
+        close(f(*qkv, None, masked(mod)), wanted(qkv, mod))
+
+
+TABLE = torch.arange(N) // 30
+
+
+def test_a_tensor_among_the_globals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return TABLE[q] == TABLE[k]
+
+    f, qkv = Compiled(attend), tensors()
+    close(f(*qkv, None, masked(mask)), wanted(qkv, mask))
+    monkeypatch.setitem(globals(), "TABLE", torch.arange(N) // 11)
+    close(f(*qkv, None, masked(mask)), wanted(qkv, mask))
+
+
+def test_a_mask_that_the_graph_makes() -> None:
+    def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Mod) -> Any:
+        size = 30
+
+        def window(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            return q_idx - kv_idx <= size
+
+        o = flex_attention(q, k, v, None, create_block_mask(window, None, None, M, N, device="cpu"), backend="interpret")
+        return o, flex_attention(q, k, v, None, create_block_mask(mod, None, None, M, N), backend="interpret")
+
+    f, qkv = Compiled(inside), tensors()
+    for step in (3, 30):
+        mod = documents(torch.arange(N) // step)
+        one, two = f(*qkv, mod)
+        close(one, wanted(qkv, windowed(30)))
+        close(two, wanted(qkv, mod))
+    assert len(f.graphs) == 1
+
+
+def test_a_mod_that_the_graph_makes_of_tensors_is_refused() -> None:
+    def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Mod) -> Any:
+        return flex_attention(q, k, v, None, create_block_mask(theirs.and_masks(mod, causal), None, None, M, N), backend="interpret")
+
+    with pytest.raises(Exception, match="U418"):
+        Compiled(inside)(*tensors(), documents(torch.arange(N) // 9))
+
+
+def test_lengths_may_change() -> None:
+    def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return flex_attention(q, k, v, None, create_block_mask(causal, None, None, q.shape[2], k.shape[2]), backend="interpret")
+
+    f = Compiled(inside)
+    for m, n in ((70, 90), (40, 33), (50, 95), (33, 20)):
+        close(f(*tensors(2, m, n)), wanted(tensors(2, m, n), causal))
+    assert len(f.graphs) <= 2
+
+
+def test_masks_of_pytorch() -> None:
+    if torch.__version__ < "2.13":
+        pytest.skip("a mask of this PyTorch is no constant of a graph")
+    f, qkv = Compiled(attend), tensors()
+    for mod in (causal, documents(torch.arange(N) // 9)):
+        close(f(*qkv, None, theirs.create_block_mask(mod, None, None, M, N, device="cpu")), wanted(qkv, mod))
+
+
+def test_the_explicit_form() -> None:
+    found = attention(documents(torch.arange(N) // 9), head_dim=64)
+    f, qkv = Compiled(lambda q, k, v: found(q, k, v, return_lse=True, backend="interpret")), tensors()
+    o, lse = f(*qkv)
+    close(o, wanted(qkv, documents(torch.arange(N) // 9)))
+    assert lse.shape == (1, 2, M)
+
+
+def test_explained_without_a_break() -> None:
+    seen = torch._dynamo.explain(attend)(*tensors(), None, masked(causal))
+    assert seen.graph_break_count == 0 and seen.graph_count == 1
+
+
+def test_through_aot_autograd() -> None:
+    f = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    qkv, mod = tensors(), documents(torch.arange(N) // 9)
+    with torch.no_grad():
+        close(f(*qkv, None, masked(mod)), wanted(qkv, mod))
+
+
+@pytest.mark.parametrize(("says", "change"), [
+    ("U411", lambda q, k, v: (q, k[:, :1], v[:, :1])), ("U109", lambda q, k, v: (q.float(), k.float(), v.float())),
+    ("U410", lambda q, k, v: (q.clone().requires_grad_(), k, v)),
+])  # fmt: skip
+def test_mistakes_are_said(says: str, change: Callable[..., Any]) -> None:
+    with pytest.raises(Exception, match=says):
+        Compiled(attend)(*change(*tensors()), None, masked(causal))
+
+
+# ---- the operator
+def test_the_operator_keeps_the_rules_of_pytorch() -> None:
+    mod = documents(torch.arange(N) // 9)
+    handle = own.entered(mod, None)
+    q, k, v = tensors()
+    args = (
+        q.transpose(1, 2).contiguous().transpose(1, 2),
+        k,
+        v,
+        list(identity(mod, None).tensors),
+        handle,
+        0.125,
+        False,
+        "interpret",
+        "off",
+    )
+    torch.library.opcheck(own.operator, args)
+
+
+def test_results_of_a_graph_are_never_remembered() -> None:
+    """The memory of an intermediate result may hold something else when the next call comes, although it is the same tensor."""
+    qkv, ids = tensors(), torch.arange(N) // 45
+    handle = own.entered(documents(torch.arange(N) // 9), None)
+    fresh = ids.clone()
+    for step in (45, 9):
+        fresh.detach().copy_(torch.arange(N) // step)
+        before = fresh._version
+        torch._C._autograd._unsafe_set_version_counter((fresh,), (before - 1,))
+        o, _ = own.operator(*qkv, [fresh], handle, D**-0.5, False, "interpret", "off")
+        close(o, wanted(qkv, documents(torch.arange(N) // step)))
+
+
+def test_paths_lead_to_what_the_walk_found() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.tables = {"a": [torch.ones(3)], "n": 4}
+
+        def __call__(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return self.tables["a"][0][q] + self.tables["n"] > 0
+
+    holder = Holder()
+    mods = (theirs.and_masks(causal, documents(torch.ones(4))), lambda s, b, h, q, k, *, t=5: s * t + holder(b, h, q, k) + TABLE[q])
+    who = identity(*mods)
+    assert {kind for kind, _, _ in who.places} >= {"tensor", "number", "function", "object", "length"} and len(who.tensors) == 3
+    for kind, path, value in who.places:
+        found = follow(mods, path)
+        assert len(found) == value if kind == "length" else found is value
