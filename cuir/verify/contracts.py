@@ -327,6 +327,9 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
     for M, N in ((1, 1), (1, 40), (40, 1), (33, 64), (64, 33), (48, 48), (61, 47), (16, 0), (5, 100), (100, 5)):
         add(M, N, 16, 8)
         add(M, N, 8, 16, B=2, H=3)
+    for d in range(-8, 9):  # the ends of the queries and the keys in every position to each other
+        add(27, 27 + d, 16, 8)
+        add(30, 30 + d, 8, 16, H=1)
     for mark in marks:
         for d in (-1, 0, 1):
             add(mark + d + 16, mark + 24, 16, 16)
