@@ -78,6 +78,8 @@ def verify(
     level: Level = "quick", as_json: Json = False,
 ) -> int:  # fmt: skip
     """Is a program well-formed, right under every schedule, and the variant it should be?"""
+    import corpus
+
     from ..bridge import Step, attention_consts
     from ..transfer import transfer
     from ..verify import verify as run_verify
@@ -87,7 +89,7 @@ def verify(
 
     _one_thread()
     effort, consts = _level(level), attention_consts(dtype, head_dim) | read_consts(const or ())
-    if against is None and (target.endswith(".cuir") or target in programs()):
+    if against is None and (target.endswith(".cuir") or (target in programs() and target not in corpus.variants())):
         raise CuirError.of("U130", f"`{target}` is a program: against which variant?", hint=f"cuir verify {target} --against VARIANT")
     if against is None:
         specification = read_variant(target, param or ())

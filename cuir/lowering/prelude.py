@@ -57,8 +57,9 @@ _part(
 )
 _part(
     "tanh_ex2",
-    "DEV float tanh_ex2(float x) { return 1.f - __fdividef(2.f, 1.f + ex2(2.885390081777927f * x)); }  // absolute error 2e-7; tanh.approx has 5e-4",
+    "DEV float tanh_ex2(float x) { return 1.f - 2.f * reciprocal(1.f + ex2(2.885390081777927f * x)); }  // absolute error 2e-7; tanh.approx has 5e-4",
     "ex2",
+    "reciprocal",
 )
 _part("round_f16", "DEV float round_f16(float x) { return __half2float(__float2half_rn(x)); }")
 _part("round_bf16", "DEV float round_bf16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }")

@@ -213,7 +213,8 @@ class Products:
             t = self.role.role.locals[name]
             if tests and isinstance(t, TileType) and shape_of(t) == "rows" and t.dtype == F32 and set(tests) <= needs[name]:
                 return self._large(identifier(name), t)
-        return " || ".join(tests.values()) if tests else None
+        last = [n for n in tests if not any(n in needs.get(other, ()) for other in tests if other != n)]  # the others went into these
+        return " || ".join(tests[n] for n in last or tests) if tests else None
 
     def _large(self, array: str, t: TileType) -> str:
         return " + ".join(f"{array}[{r}]" for r in range(self.role.fragment(t).row_values)) + " > 3e38f"

@@ -541,6 +541,8 @@ class Tiles:
             self.loop("full", frag, lambda at: f"{target}[{at.i}] *= {f}[{at.r}];")
 
     def costly(self, expr: Expr) -> bool:
-        """Whether an expression takes the unit of exponentials and reciprocals."""
-        parts = [e for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and id(e) in self.checked.types]
+        """Whether an expression takes the unit of exponentials and reciprocals for each element or row of a tile."""
+        parts = [
+            e for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and isinstance(self.checked.types.get(id(e)), TileType)
+        ]
         return any(operation(self.checked, e)[0] in COSTLY for e in parts)  # type: ignore[arg-type]

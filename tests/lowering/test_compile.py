@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
+import corpus
 from cuir.check import check
 from cuir.diagnostics import CuirError
 from cuir.lowering import Cuda, compile_cuda, lower
@@ -20,6 +21,8 @@ from cuir.lowering import compile as compiling
 from cuir.lowering.compile import cache_dir, include_dir, target
 from cuir.lowering.sass import count_exponentials
 from cuir.parser import parse
+from cuir.transfer import transfer
+from cuir.types import F16
 from tests.lowering.conftest import GOOD, kernel
 from tests.lowering.test_kernel import HARD, KERNELS, with_names
 from tests.lowering.test_tile_queue import QUEUES
@@ -179,6 +182,18 @@ def test_the_expert_kernel_compiles_without_spills(consts: dict[str, int]) -> No
     found = compile_cuda(lower(check(checked.program, None, {**checked.consts, **consts})))
     r = found.resources
     assert found.cubin[:4] == b"\x7fELF" and r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
+
+
+@needs_nvcc
+def test_weights_without_a_softmax_compile_without_spills() -> None:
+    """Two exponentials and two reciprocals an element, the first of each made into the second: what holds them above a wait holds each element once."""
+    (checked,) = [k for name, k in KERNELS if name == "flash_fwd_sm90.flash_fwd"]
+    program = transfer(checked.program, corpus.variant("combo")()).program
+    cuda = lower(check(program, None, {"T": F16, "D": 128, "BM": 192, "BN": 80}))
+    ties = [line for line in cuda.source.splitlines() if "__any_sync" in line and "any_bits" in line]
+    assert ties and all(line.count("any_bits(") == 1 and "any_bits(W)" in line for line in ties)
+    r = compile_cuda(cuda).resources
+    assert r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
 
 
 def one_file(sources: list[str]) -> str:
