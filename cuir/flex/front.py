@@ -97,8 +97,7 @@ def flex_attention(
         check_tensors(query, key, value, enable_gqa)
         mask_mod = mod_of(block_mask)
         check_mask(block_mask, lengths_of(query, key))
-        spec = Specification(_name(mask_mod, score_mod), mask_mod, score_mod)
-        ready = prepare(query, key, value, spec, scale, enable_gqa, backend, verify, block_mask)
+        ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask)
     o, lse = ready(query, key, value)
     return (o, lse) if return_lse else o
 
@@ -152,18 +151,24 @@ def _signature(
 
 
 def prepare(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: Specification, scale: float | None, enable_gqa: bool, backend: str, verify: Level,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask_mod: Callable[..., Any] | None,
+    score_mod: Callable[..., Any] | None,
+    scale: float | None,
+    enable_gqa: bool,
+    backend: str,
+    verify: Level,
     block_mask: Any = None,
-) -> Ready:  # fmt: skip
-    """What a call needs beside its tensors, which are known to fit. spec: the mods, which are known by what they capture if they were met before."""
-    mask_mod, score_mod = spec.mask_mod, spec.score_mod
+) -> Ready:
+    """What a call needs beside its tensors, which are known to fit. The mods are known by what they capture if they were met before."""
     who = identity(mask_mod, score_mod)
-    progress = Progress(spec.name)
-    known = _known(spec, who, query, verify, progress)
+    known = _known(mask_mod, score_mod, who, query, verify)
     for parameter, place in known.places:
         _check_captured(known.attention.transferred.captured[parameter].name, who.tensors[place], query)
     check_blocks(block_mask, lengths_of(query, key), query.device)
-    ready = known.attention.ready(query, key, scale, backend, known.data(who), progress)
+    ready = known.attention.ready(query, key, scale, backend, known.data(who))
     if block_mask is None or isinstance(block_mask, BlockMask):
         _keep_warm(ready, who, (mask_mod, score_mod), _signature(query, key, value, block_mask, scale, enable_gqa, backend, verify))
     return ready
@@ -189,11 +194,9 @@ def _keep_warm(ready: Ready, who: Identity, mods: tuple[Any, Any], signature: tu
         _WARM.popitem(last=False)
 
 
-def _name(mask_mod: Any, score_mod: Any) -> str:
-    return "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
-
-
-def _known(spec: Specification, who: Identity, query: torch.Tensor, level: Level, progress: Progress) -> Known:
+def _known(
+    mask_mod: Callable[..., Any] | None, score_mod: Callable[..., Any] | None, who: Identity, query: torch.Tensor, level: Level
+) -> Known:
     """The attention of these mods: known from an earlier call, or made now."""
     signature = (who.structure, who.values, query.dtype, query.shape[3], level)
     found = _KNOWN.get(signature) if who.known else None
@@ -202,8 +205,9 @@ def _known(spec: Specification, who: Identity, query: torch.Tensor, level: Level
     if who.known:
         need_warm("tracing a mod")
     with _LOCK:
+        spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
         traced = trace(spec)
-        attention = _attention(spec, traced, who, query, level, progress)
+        attention = _attention(spec, traced, who, query, level)
         places, captured = [], []
         for i, (own, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
             at = next((j for j, t in enumerate(who.tensors) if t is parameter.value), None)
@@ -218,7 +222,7 @@ def _known(spec: Specification, who: Identity, query: torch.Tensor, level: Level
     return found
 
 
-def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.Tensor, level: Level, progress: Progress) -> Attention:
+def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.Tensor, level: Level) -> Attention:
     """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
     texts = tuple("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor))
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
@@ -226,7 +230,7 @@ def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.
     if key not in _TRACED:
         if len(_TRACED) >= KNOWN_MODS:
             _TRACED.pop(next(iter(_TRACED)))
-        with progress.step("transfer to the expert kernel"):
+        with Progress(spec.name).step("transfer to the expert kernel"):
             _TRACED[key] = made(spec, who, dtype_of(query.dtype), query.shape[3], level=level, traced=traced)
     return _TRACED[key]
 

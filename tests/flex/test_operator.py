@@ -223,7 +223,7 @@ def test_the_operator_keeps_the_rules_of_pytorch() -> None:
         "interpret",
         "off",
     )
-    torch.library.opcheck(own.operator, args)
+    torch.library.opcheck(own.OPERATOR, args)
 
 
 def test_results_of_a_graph_are_never_remembered() -> None:
@@ -235,7 +235,7 @@ def test_results_of_a_graph_are_never_remembered() -> None:
         fresh.detach().copy_(torch.arange(N) // step)
         before = fresh._version
         torch._C._autograd._unsafe_set_version_counter((fresh,), (before - 1,))
-        o, _ = own.operator(*qkv, [fresh], handle, D**-0.5, False, "interpret", "off")
+        o, _ = own.OPERATOR(*qkv, [fresh], handle, D**-0.5, False, "interpret", "off")
         close(o, wanted(qkv, documents(torch.arange(N) // step)))
 
 
