@@ -91,7 +91,8 @@ def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers
     finite = ~empty
     lse_error = (lse - wanted_lse)[finite].abs().max().item() if finite.any() else 0.0
     logits = spec.scores(_products(given), lengths_of(given.q, given.k))
-    scale_of = logits[logits.isfinite()].abs().max().item() if logits.isfinite().any() else 0.0
+    terms = torch.cat([logits.flatten(), wanted_lse.flatten()])  # a sink may be far above the logits
+    scale_of = terms[terms.isfinite()].abs().max().item() if terms.isfinite().any() else 0.0
     if not lse_error <= 2.0**-19 * (1 + scale_of):  # LSE is computed in float32
         raise wrong(
             "V304",

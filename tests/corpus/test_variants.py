@@ -8,9 +8,16 @@ import pytest
 import torch
 
 import corpus
+from cuir.check import check
+from cuir.parser import parse
 from cuir.spec import Lengths
 from cuir.spec_loading import as_specification
+from cuir.transfer import transfer
+from cuir.types import F16
+from cuir.verify import check_mask
+from cuir.verify.contracts import Problem, check_contracts
 
+EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
 Pair = Callable[[int, int, int, int], bool]
 
 RULES: dict[str, tuple[dict[str, int], Pair]] = {
@@ -55,6 +62,17 @@ def test_mask_is_the_definition(name: str) -> None:
         found = spec.mask(Lengths(1, 2, 1, M, N))[0, 1]
         assert found.tolist() == [[rule(q, k, M, N) for k in range(N)] for q in range(M)]
     assert spec.name == name and spec.doc
+
+
+@pytest.mark.parametrize("name", sorted(corpus.variants()))
+def test_the_expert_kernel_of_a_variant_keeps_its_mask(name: str) -> None:
+    """What `cuir verify` asks of its blocks and its mask, on small problems; the numbers of every variant are in tests/verify."""
+    spec = as_specification(corpus.variant(name), name, RULES[name][0])
+    program = transfer(EXPERT, spec).program
+    checked = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 16})
+    few = [Problem(Lengths(2, 2, 1, M, N), BM, BN) for M, N in ((37, 61), (61, 37), (48, 48)) for BM, BN in ((16, 8), (8, 16))]
+    assert check_contracts(program, checked.origin, spec, few, checked.consts)
+    assert check_mask(program, checked, spec, Lengths(1, 2, 1, 70, 83)).read > 70 * 83
 
 
 def test_scores_are_the_definitions() -> None:
