@@ -70,7 +70,7 @@ def code(name: str, old: str, new: str) -> str:
         ("sink", "sink[h] * LOG2E", "sink[h]", "V301"),
         ("sink", "sink[h] * LOG2E", "sink[0] * LOG2E", "V301"),
         ("sink", "(ref + log2(total)) * LN2", "(ref + log2(total)) * LN2 + 0.01", "V304"),
-        ("nothing", "rest / total)", "rest / total) + 0.001", "V301"),
+        ("nothing", "rest / total)", "rest / total) * 1.01", "V301"),
         ("nothing", "-inf, (ref + log2(total)) * LN2)", "-inf, -inf)", "V304"),
     ],
 )
