@@ -18,6 +18,7 @@ from .names import LISTS, STANDARD, names_of, reserved
 from .trace import Parameter, Traced, Value, trace
 
 _PROBLEMS = 4  # that a cache holds
+State = tuple[int, int] | None  # of a tensor: how often it was written to, and where its memory is
 
 
 def captured_arguments(
@@ -87,7 +88,7 @@ def sources_of(captured: Iterable[Parameter], spec: Specification, lengths: Leng
 class Cache:
     """Arguments of the last few problems, given again while what they were made from is the same."""
 
-    entries: OrderedDict[Hashable, tuple[dict[str, tuple[Value, int]], dict[str, Value]]] = field(default_factory=OrderedDict)
+    entries: OrderedDict[Hashable, tuple[dict[str, tuple[Value, State]], dict[str, Value]]] = field(default_factory=OrderedDict)
 
     def get(self, key: Hashable, sources: Mapping[str, Value], make: Callable[[], dict[str, Value]]) -> dict[str, Value]:
         """What `make` gives for this key and these sources."""
@@ -96,22 +97,22 @@ class Cache:
             self.entries.move_to_end(key)
             return found[1]
         made = make()
-        self.entries[key] = ({name: (value, _version(value)) for name, value in sources.items()}, made)
+        self.entries[key] = ({name: (value, _state(value)) for name, value in sources.items()}, made)
         self.entries.move_to_end(key)
         while len(self.entries) > _PROBLEMS:
             self.entries.popitem(last=False)
         return made
 
 
-def _version(value: Value) -> int:
-    """Grows when a tensor is written to; -1 if that is not counted."""
+def _state(value: Value) -> State:
+    """Changes when a tensor is written to or gets other memory; None if writes are not counted."""
     if not isinstance(value, torch.Tensor):
-        return 0
-    return -1 if value.is_inference() else value._version
+        return 0, 0
+    return None if value.is_inference() else (value._version, value.data_ptr())
 
 
-def _same(value: Value, before: Value, version: int) -> bool:
-    if version < 0 or _version(before) != version:
+def _same(value: Value, before: Value, state: State) -> bool:
+    if state is None or _state(before) != state:
         return False
     if isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor):
         return value is before or (value.device == before.device and value.dtype == before.dtype and torch.equal(value, before))

@@ -237,14 +237,12 @@ class _Tracer:
     def function(self, value: Any) -> Any:
         """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured.
 
-        A callable object, or a method, becomes one whose attributes are captured.
+        Another object, that of a method too, becomes one whose attributes are captured.
         """
         if isinstance(value, types.MethodType):
             return types.MethodType(self.function(value.__func__), self.function(value.__self__))
-        if not isinstance(value, types.FunctionType) and isinstance(inspect.getattr_static(value, "__call__", None), types.FunctionType):
-            new = copy.copy(value)
-            new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
-            return new
+        if isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, (types.FunctionType, types.ModuleType)):
+            return self.thing(value)
         if not isinstance(value, types.FunctionType) or foreign(value):
             return value  # but FlexAttention's and_masks(...) closes over the user's mods
         if id(value) in self.lifted:
@@ -264,6 +262,19 @@ class _Tracer:
             new.__defaults__ = tuple(self.capture(n, d) for n, d in zip(positional[-len(value.__defaults__) :], value.__defaults__))
         if value.__kwdefaults__:
             new.__kwdefaults__ = {n: self.capture(n, d) for n, d in value.__kwdefaults__.items() if n not in LENGTHS}
+        return new
+
+    def thing(self, value: Any) -> Any:
+        if id(value) in self.lifted:
+            return self.lifted[id(value)]
+        try:
+            new = copy.copy(value)
+        except Exception:  # an object may refuse to be copied in any way: it stays what it is
+            new = value
+        self.alive.append(value)
+        self.lifted[id(value)] = new
+        if new is not value:  # of an enumeration, for instance, there is one object
+            new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
         return new
 
     def fresh(self, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import math
@@ -149,6 +150,31 @@ def test_a_bool_tensor_and_a_half_tensor() -> None:
     assert agrees(lambda s, b, h, q, k: torch.where(flags[k], s, s + half[k])) == "where(flags[k] != 0, S * scale, S * scale + half[k])"
 
 
+def test_a_tensor_without_dims_is_read_when_the_kernel_runs() -> None:
+    cap, window, on = torch.tensor(3.0), torch.tensor(4), torch.tensor(True)
+    spec = Specification("tensors", lambda b, h, q, k: (q - k <= window) & on, lambda s, b, h, q, k: cap * torch.tanh(s / cap))
+    traced = trace(spec)
+    assert traced.keep is not None and show(traced.keep) == "(q - k <= window[0]) & (on[0] != 0)"
+    assert {p.name: (p.rank, tuple(p.argument(spec, AT).shape)) for p in traced.parameters} == dict.fromkeys(
+        ("cap", "window", "on"), (1, (1,))
+    )  # type: ignore[union-attr]
+    agrees(lambda s, b, h, q, k: cap * torch.tanh(s / cap) + torch.where(on, window, 0))
+    refused("X121", lambda b, h, q, k: (q - k <= 3) if window > 3 else (q >= k), "window > 3", "only known when the kernel runs")
+
+
+def test_elementwise_methods_of_a_tensor_and_its_shape() -> None:
+    bias, flags = torch.arange(80).view(4, 20), torch.tensor([True, False] * 5)
+    agrees(lambda s, b, h, q, k: s + bias.float()[h][q - k + 10] / bias.shape[1] + bias.size(0) + bias.ndim + len(bias) + bias.numel())
+    agrees(lambda s, b, h, q, k: s * flags.to(torch.float32)[k] + bias.to(s.device).contiguous()[h, k] * flags[k].float() + bias[h].dim())
+    agrees(lambda s, b, h, q, k: s + bias.bool()[h, k] + flags.int()[q])
+
+
+def test_complex_tensors_are_refused() -> None:
+    table = torch.zeros(4, dtype=torch.complex64)
+    with pytest.raises(CuirError, match=r"X120.*`table` holds torch.complex64"):
+        trace(Specification("complex", score_mod=lambda s, b, h, q, k: s + table[h]))
+
+
 def test_a_tensor_indexed_step_by_step() -> None:
     doc = torch.arange(18).view(2, 9) // 4
     assert agrees(lambda s, b, h, q, k: s + doc[b][k]) == "S * scale + cast(doc[b, k], f32)"
@@ -199,6 +225,35 @@ def test_callable_objects_and_methods() -> None:
         traced = trace(Specification("object", mod))
         assert traced.keep is not None and show(traced.keep) == text
     assert window.size == 20
+
+
+class Kind(enum.Enum):
+    LOCAL = 3
+
+
+def test_objects_that_a_mod_closes_over() -> None:
+    class Settings:
+        def __init__(self) -> None:
+            self.window, self.kind, self.itself = 20, Kind.LOCAL, self
+
+        def mod(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return (q - k <= self.window) & (k >= 0 if self.itself.kind is Kind.LOCAL else k >= 9)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias, self.inner = torch.nn.Parameter(torch.rand(4)), torch.nn.Linear(2, 2)
+            self.register_buffer("doc", torch.arange(300))
+
+        def mods(self) -> tuple[Any, Any]:
+            return lambda b, h, q, k: self.doc[q] == self.doc[k], lambda s, b, h, q, k: s + self.bias[h]
+
+    found = Settings()
+    assert show(trace(Specification("method", found.mod)).keep) == "(q - k <= window) & (k >= 0)"  # type: ignore[arg-type]
+    assert show(trace(Specification("closure", lambda b, h, q, k: k - q < found.window)).keep) == "k - q < window"  # type: ignore[arg-type]
+    assert found.window == 20 and Kind.LOCAL.value == 3
+    traced = trace(Specification("module", *Layer().mods()))
+    assert [(p.rank, p.dtype) for p in traced.parameters] == [(1, F32), (1, I32)]
 
 
 def test_partials_defaults_and_the_lengths() -> None:

@@ -1,0 +1,358 @@
+"""Warm calls: nothing is walked, checked or prepared again, and whatever changes is noticed; calls inside of the capture of a CUDA graph."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import cuir
+from cuir import CuirError, attention, create_block_mask, flex_attention
+from cuir.flex import front, inputs, kernels
+from cuir.flex.mods import Same, identity
+
+M, N, D = 40, 50, 64
+Mod = Callable[..., Any]
+
+
+class Launches:
+    """Stands in for kernels: what each launch was given."""
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, Any]] = []
+
+    def compile(self, program: Any, consts: Any) -> Callable[..., Any]:
+        lse = torch.zeros(1, 2, M)
+
+        def kernel(**given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            self.given.append(given)
+            return given["O"], lse
+
+        return kernel
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+    found = Launches()
+    monkeypatch.setattr("cuir.api.compile", found.compile)
+    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
+    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    for name in ("_KNOWN", "_TRACED", "_WARM"):
+        monkeypatch.setattr(front, name, type(getattr(front, name))())
+    yield found
+
+
+Q, K, V = (torch.randn(1, 2, n, D).half() for n in (M, N, N))
+
+
+def call(mask: Any = None, score: Mod | None = None, **options: Any) -> Any:
+    return flex_attention(Q, K, V, score, mask, **{"verify": "off", **options})
+
+
+def masked(mod: Mod) -> Any:
+    return create_block_mask(mod, None, None, M, N)
+
+
+def documents(ids: torch.Tensor) -> Mod:
+    return lambda b, h, q, k: ids[q] == ids[k]
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Of identities that calls ask for."""
+    made: list[Any] = []
+
+    def counted(*mods: Any) -> Any:
+        made.append(mods)
+        return identity(*mods)
+
+    monkeypatch.setattr(front, "identity", counted)
+    return made
+
+
+# ---- what changes
+CHANGES: dict[str, Callable[[], tuple[Mod, Callable[[], Any]]]] = {}
+
+
+def changes(make: Callable[[], tuple[Mod, Callable[[], Any]]]) -> Callable[[], tuple[Mod, Callable[[], Any]]]:
+    CHANGES[make.__name__] = make
+    return make
+
+
+@changes
+def a_cell() -> Any:
+    size = 4
+
+    def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return q - k <= size
+
+    def change() -> None:
+        nonlocal size
+        size = 7
+
+    return mod, change
+
+
+@changes
+def a_tensor_written_to() -> Any:
+    ids = torch.arange(N) // 10
+    return documents(ids), lambda: ids.add_(ids)
+
+
+@changes
+def another_memory_of_a_tensor() -> Any:
+    ids = torch.arange(N) // 10
+
+    def change() -> None:
+        ids.data = torch.arange(N) // 20
+
+    return documents(ids), change
+
+
+@changes
+def the_shape_of_a_tensor() -> Any:
+    ids = torch.zeros(60, dtype=torch.int64)
+    return documents(ids), lambda: ids.resize_(55)
+
+
+@changes
+def an_attribute() -> Any:
+    class Window:
+        size = 4
+
+        def __init__(self) -> None:
+            self.width = 3
+
+        def __call__(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return q - k <= self.width
+
+    window = Window()
+    return window, lambda: setattr(window, "width", 9)
+
+
+@changes
+def an_entry_of_a_list() -> Any:
+    sizes = [3, 4]
+
+    def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q - k <= sizes[0]) & (k - q <= sizes[1])
+
+    return mod, lambda: sizes.__setitem__(1, 9)
+
+
+@changes
+def the_length_of_a_list() -> Any:
+    sizes = [3, 4]
+
+    def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        kept = q >= 0
+        for size in sizes:
+            kept = kept & (q - k <= size)
+        return kept
+
+    return mod, lambda: sizes.append(1)
+
+
+@changes
+def an_entry_of_a_dict() -> Any:
+    sizes = {"left": 3}
+    return lambda b, h, q, k: q - k <= sizes["left"], lambda: sizes.update(left=4)
+
+
+WIDTH = 5
+
+
+@changes
+def a_global() -> Any:
+    def change() -> None:
+        globals()["WIDTH"] += 1
+
+    return lambda b, h, q, k: q - k <= WIDTH, change
+
+
+@changes
+def a_default() -> Any:
+    def mod(b: Any, h: Any, q: Any, k: Any, *, size: int = 4) -> Any:
+        return q - k <= size
+
+    return mod, lambda: setattr(mod, "__kwdefaults__", {"size": 6})
+
+
+@changes
+def code() -> Any:
+    def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return q >= k
+
+    return mod, lambda: setattr(mod, "__code__", (lambda b, h, q, k: q <= k).__code__)
+
+
+@changes
+def a_cell_of_an_inner_mod() -> Any:
+    inner, change = a_cell()
+    return lambda b, h, q, k: inner(b, h, q, k) & (k >= 2), change
+
+
+@changes
+def a_keyword_of_a_partial() -> Any:
+    def mod(b: Any, h: Any, q: Any, k: Any, *, size: int) -> Any:
+        return q - k <= size
+
+    made = functools.partial(mod, size=4)
+    return made, lambda: made.keywords.update(size=8)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_noticed(name: str, launches: Launches, walks: list[Any]) -> None:
+    mod, change = CHANGES[name]()
+    mask = masked(mod)
+    call(mask)
+    call(mask)
+    assert len(walks) == 1, "the second call is warm"
+    first = launches.given[-1]
+    change()
+    call(mask)
+    assert len(walks) == 2, "the change was not noticed"
+    extra = {n for n in first if n not in ("Q", "K", "V", "O", "scale")}
+    program = front._TRACED
+    assert (
+        len(program) > 1
+        or any(not torch.equal(torch.as_tensor(first[n]), torch.as_tensor(launches.given[-1][n])) for n in extra)
+        or name == "the_shape_of_a_tensor"
+    )
+    call(mask)
+    assert len(walks) == 2
+
+
+def test_other_calls_with_the_same_mods(launches: Launches, walks: list[Any]) -> None:
+    mask = masked(documents(torch.arange(N)))
+    call(mask)
+    o, lse = call(mask, return_lse=True)
+    assert o.shape == Q.shape and lse.shape == (1, 2, M) and len(walks) == 1
+    call(mask, scale=0.3)
+    assert launches.given[-1]["scale"] == 0.3 and len(walks) == 2
+    with pytest.raises(CuirError, match="U410"):
+        flex_attention(Q.clone().requires_grad_(), K, V, None, mask, verify="off")
+    with pytest.raises(CuirError, match="U412"):
+        flex_attention(Q[:, :, :-1], K, V, None, mask, verify="off")
+    with pytest.raises(CuirError, match="U403"):
+        flex_attention(Q, K, "v", None, mask, verify="off")  # type: ignore[arg-type]
+    q = Q.transpose(1, 2).contiguous().transpose(1, 2)
+    assert flex_attention(q, K, V, None, mask, verify="off").stride() == q.stride()  # type: ignore[union-attr]
+
+
+def test_nothing_outlives_the_mods(launches: Launches) -> None:
+    call(masked(documents(torch.arange(N))))  # the first of its kind is kept, with the program that it traced to
+    ids = torch.arange(N) // 2
+    gone, mask = weakref.ref(ids), masked(documents(ids))
+    call(mask)
+    assert len(front._WARM) == 2
+    launches.given.clear()
+    for known in front._TRACED.values():
+        known._checked.entries.clear()  # of the last few problems
+        known.transferred._kept.entries.clear()
+    del mask, ids
+    gc.collect()
+    assert gone() is None and len(front._WARM) == 1
+
+
+def test_mods_that_no_one_can_hold(launches: Launches, walks: list[Any]) -> None:
+    class Windows:
+        def __init__(self) -> None:
+            self.size = 3
+
+        def mod(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return q - k <= self.size
+
+    windows = Windows()
+    for size in (3, 5):
+        windows.size = size
+        call(masked(windows.mod))
+        assert next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "size") == size, launches.given[-1].keys()
+    with torch.inference_mode():
+        ids = torch.arange(N)
+    for _ in range(2):
+        call(masked(documents(ids)))
+    assert len(walks) == 4
+
+
+def test_same_needs_no_walk() -> None:
+    mod = documents(torch.arange(N))
+    same = Same(identity(mod, None), (mod, None), lambda dead: None)
+    assert same.holds(mod, None) and not same.holds(documents(torch.arange(N)), None) and not same.holds(mod, mod)
+
+
+def test_a_warm_call_is_cheap(launches: Launches) -> None:
+    """Beyond the kernel's own call, on the host. The best of many, as others use the machine too."""
+    slopes, mask = torch.rand(2), masked(documents(torch.arange(N)))
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + slopes[h] * (k - q)
+
+    explicit = attention(documents(torch.arange(N)), head_dim=64, verify="off")
+    for once in (lambda: call(mask, score), lambda: call(mask), lambda: explicit(Q, K, V)):
+        times = []
+        for _ in range(400):
+            begin = time.perf_counter()
+            once()
+            times.append(time.perf_counter() - begin)
+            launches.given.clear()
+        assert min(times) < 40e-6, f"{min(times) * 1e6:.0f} us"
+
+
+# ---- capture
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    def set_to(on: bool) -> None:
+        for module in (inputs, kernels):
+            monkeypatch.setattr(module, "capturing", lambda: on)
+
+    monkeypatch.setattr(kernels, "_PINNED", {})
+    return set_to
+
+
+def test_a_cold_call_inside_of_a_capture_is_refused(launches: Launches, capture: Callable[[bool], None]) -> None:
+    ids = torch.arange(N) // 10
+    mask = masked(documents(ids))
+    capture(True)
+    with pytest.raises(CuirError, match="U415"):
+        call(mask)
+    capture(False)
+    call(mask)
+    capture(True)
+    call(mask)
+    assert len(kernels._PINNED) == 1 and len(launches.given) == 2
+    call(mask)
+    assert len(kernels._PINNED) == 1
+    for cold in (lambda: call(mask, lambda s, b, h, q, k: s * 0.5), lambda: call(masked(documents(ids.clone()))), lambda: call(scale=2.0)):
+        with pytest.raises(CuirError, match="U415"):
+            cold()
+    ids.add_(1)
+    with pytest.raises(CuirError, match="U415"):
+        call(mask)
+    assert len(launches.given) == 3
+
+
+def test_a_mod_that_is_made_again_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
+    ids = torch.arange(N) // 10
+    for on in (False, True):
+        capture(on)
+        call(masked(documents(ids)), lambda s, b, h, q, k: s * 0.5)
+    assert len(kernels._PINNED) == 1
+
+
+def test_the_explicit_form_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
+    found = attention(documents(torch.arange(N) // 10), head_dim=64, verify="off")
+    capture(True)
+    with pytest.raises(CuirError, match="U415"):
+        found(Q, K, V)
+    capture(False)
+    found(Q, K, V)
+    capture(True)
+    found(Q, K, V)
+    assert len(kernels._PINNED) == 1 and cuir.flex_attention is flex_attention
