@@ -22,6 +22,13 @@ HeadDim = Annotated[int, typer.Option("--head-dim", help="64 or 128")]
 Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full")]
 Origin = Annotated[str, typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", help="run the schedule in this file, which --exhaustive wrote, with data", show_default=False)
+]
+Written = Annotated[
+    Path | None, typer.Option("--out", help="with --exhaustive: write the shortest failing schedule found there", show_default=False)
+]
+Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaustive: give up on a launch after so many, deciding nothing")]
 EXPERT = "flash_fwd_sm90"
 
 
@@ -75,7 +82,11 @@ def verify(
     target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", show_default=False)],
     against: Annotated[str | None, typer.Option("--against", help="the variant that a program should compute", show_default=False)] = None,
     param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: Dtype = "f16", head_dim: HeadDim = 64, const: Consts = None,
-    level: Level = "quick", as_json: Json = False,
+    level: Level = "quick",
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some")] = False,
+    tiles: Annotated[int, typer.Option("--tiles", min=1, help="with --exhaustive: tiles of a CTA")] = 2,
+    blocks: Annotated[int, typer.Option("--blocks", min=1, help="with --exhaustive: key blocks of a tile")] = 4,
+    seconds: Seconds = 600, out: Written = None, replay: Replay = None, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Is a program well-formed, right under every schedule, and the variant it should be?"""
     import corpus
@@ -96,6 +107,14 @@ def verify(
         program = transfer(read_program(origin), specification).program
     else:
         specification, program = read_variant(against, param or ()), read_program(target)
+    if replay is not None or exhaustive:
+        from ..check import check
+        from .exploring import explore_variant, replay_variant
+
+        if replay is not None:
+            return replay_variant(program, kernel, specification, replay, as_json)
+        title = f"{target} against {specification.name}  ({dtype}, head dim {consts['D']})"
+        return explore_variant(title, program, check(program, kernel, consts), specification, tiles, blocks, seconds, out, as_json)
     step = Step("verify")
     with Steps(f"{target} against {specification.name}  ({dtype}, head dim {consts['D']})", quiet=as_json) as steps:
 
@@ -157,13 +176,19 @@ def run(
     data_seed: Annotated[int, typer.Option("--data-seed", help="of the random tensors")] = 0,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there (Chrome or Perfetto JSON)", show_default=False)] = None,
     on: Annotated[str, typer.Option("--on", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
-    as_json: Json = False,
-) -> None:  # fmt: skip
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one")] = False,
+    seconds: Seconds = 600, out: Written = None, replay: Replay = None, as_json: Json = False,
+) -> int:  # fmt: skip
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
     from .inputs import read_consts, read_numbers, read_program
     from .running import replayable, run_kernel
 
     _one_thread()
+    if replay is not None or exhaustive:
+        from .exploring import explore_or_replay
+
+        return explore_or_replay(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
+                                 grid=grid, data_seed=data_seed, seconds=seconds, out=out, file=replay, as_json=as_json)  # fmt: skip
     given = [
         ("-k", [kernel] if kernel else []),
         ("-c", const or []),
@@ -179,10 +204,11 @@ def run(
         raise replayable(error, command) from error
     if as_json:
         print_json({"ok": True, "diagnostics": [], **result})
-        return
+        return 0
     from .report import print_run
 
     print_run(result)
+    return 0
 
 
 def _write(path: Path, content: bytes) -> None:

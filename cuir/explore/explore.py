@@ -54,7 +54,8 @@ class Exploration:
             alike = ", all schedules are alike" if self.alike else ""
             return f"no deadlock, race, overrun or lapped wait in any schedule: {size}{alike}"
         if self.verdict == "faulty":
-            return f"{self.diagnostics[0].code} in a schedule of {len(self.schedule.steps) if self.schedule else 0} steps: {size}"
+            steps = len(self.schedule.steps) if self.schedule else 0
+            return f"{self.diagnostics[0].code} in a schedule of {steps} step{'s' if steps != 1 else ''}: {size}"
         return f"not decided: the budget was spent after {size}"
 
     def as_json(self) -> dict[str, Any]:

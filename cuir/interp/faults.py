@@ -25,7 +25,8 @@ def fault(
 def diagnostic(
     m: Machine, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
 ) -> Diagnostic:
-    replay = f"replay: {m.launch.schedule.again} --grid {m.launch.grid}"
+    schedule = m.launch.schedule
+    replay = f"replay: {schedule.again}" + (f" --grid {m.launch.grid}" if schedule.kind != "replay" else "")
     return Diagnostic(code, message, span, (*(Note(*n) for n in notes), Note(where(m)), Note(replay)), hint)
 
 

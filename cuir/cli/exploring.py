@@ -1,0 +1,152 @@
+"""`--exhaustive` and `--replay` of verify and run: every schedule of small launches, and one that was written down. What is explored is in the library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checked import Checked, Const
+from ..diagnostics import CuirError, Diagnostic
+from ..interp import run
+from .output import print_errors, print_json, stdout
+
+if TYPE_CHECKING:
+    from ..explore import Exploration, Written
+    from ..nodes import Program
+    from ..spec import Specification
+
+
+def explore_variant(
+    title: str,
+    program: Program,
+    checked: Checked,
+    spec: Specification,
+    tiles: int,
+    blocks: int,
+    seconds: float,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """`cuir verify ... --exhaustive`; returns the exit code."""
+    from ..bridge import Step
+    from ..verify.exhaustive import Explored, check_exhaustively
+    from ..verify.problems import require_attention
+    from .progress import Steps
+    from .tables import print_table
+
+    require_attention(checked.origin)
+    step, found = Step("explore"), list[Explored]()
+    diagnostics: Sequence[Diagnostic] = ()
+    with Steps(title, quiet=as_json) as steps:
+
+        def tell(what: str) -> None:
+            step.detail = what
+            steps(step)
+
+        tell("")
+        try:
+            found = check_exhaustively(program, checked, spec, tiles, blocks, seconds=seconds, progress=tell)
+            diagnostics = found[-1].result.diagnostics
+        except CuirError as error:
+            diagnostics = error.diagnostics
+        step.status, step.detail = "failed" if diagnostics else "done", ""
+        step.seconds = sum(e.result.seconds for e in found)
+        steps(step)
+    saved = save(found[-1].result if found else None, out)
+    if as_json:
+        listed = [{"case": str(e.case), "grid": e.grid, **e.result.as_json()} for e in found]
+        print_json({"ok": not diagnostics, "diagnostics": [d.as_json() for d in diagnostics], "explorations": listed, "written": saved})
+        return 1 if diagnostics else 0
+    rows = [
+        (e.case.name, e.result.verdict, f"{e.result.seconds:.1f} s", *(f"{n:,}" for n in (e.result.agents, e.result.steps, e.result.states, e.result.classes)))
+        for e in found
+    ]  # fmt: skip
+    print_table("every schedule of small launches", ("launch", "verdict", "time", "agents", "steps", "states", "classes"), rows)
+    if not diagnostics:
+        alike = "; all schedules of a launch are alike" if all(e.result.alike for e in found) else ""
+        stdout().print(f"no deadlock, race, overrun or lapped wait in any schedule of these launches{alike}", style="bold green")
+    _told(diagnostics, saved)
+    return 1 if diagnostics else 0
+
+
+def explore_or_replay(
+    program: Program, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Any], scalars: Mapping[str, Any], *,
+    grid: int | None, data_seed: int, seconds: float, out: Path | None, file: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    """`cuir run ... --exhaustive`, or `--replay` of a file, on made-up tensors; returns the exit code."""
+    from ..bind import bind
+    from ..check import check, pick_kernel
+    from ..explore import explore, read_schedule
+    from .running import make_arguments
+
+    written = read_schedule(file) if file is not None else None
+    if written is not None:
+        kernel, consts, dims = kernel or written.kernel, written.consts, {**written.dims, **dims}
+    checked = check(program, pick_kernel(program, kernel).name, consts)
+    arguments = make_arguments(checked, dims, scalars, data_seed, "cpu")
+    bind(checked.origin, arguments, checked.consts)
+    if written is not None and file is not None:
+        return replay(checked, arguments, written, file, as_json)
+    result = explore(checked, arguments, grid=grid, seconds=seconds)
+    saved = save(result, out)
+    if as_json:
+        print_json(
+            {"ok": result.ok, "diagnostics": [d.as_json() for d in result.diagnostics], "exploration": result.as_json(), "written": saved}
+        )
+    else:
+        stdout().print(
+            f"{checked.name}: {result.summary()}, {result.seconds:.1f} s",
+            style="bold green" if result.ok else "bold red",
+            markup=False,
+            soft_wrap=True,
+        )
+        _told(result.diagnostics, saved)
+    return 0 if result.ok else 1
+
+
+def save(result: Exploration | None, out: Path | None) -> str | None:
+    """Writes a schedule that fails, if there is one and a file is named for it."""
+    if result is None or result.schedule is None or out is None:
+        return None
+    result.schedule.save(out)
+    return str(out)
+
+
+def _told(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
+    print_errors(diagnostics, False)
+    if saved is not None:
+        stdout().print(
+            f"the schedule is in {saved}; see it fail with data: the same command with --replay {saved}", markup=False, soft_wrap=True
+        )
+
+
+def replay_variant(program: Program, kernel: str | None, spec: Specification, file: Path, as_json: bool) -> int:
+    """`cuir verify ... --replay FILE`; returns the exit code."""
+    from ..check import check
+    from ..explore import read_schedule
+    from ..spec import Lengths
+    from ..verify.problems import Case, launch, require_attention
+
+    written = read_schedule(file)
+    checked = check(program, kernel or written.kernel, written.consts)
+    require_attention(checked.origin)
+    missing = [d for d in ("B", "H", "HK", "M", "N") if d not in written.dims]
+    if missing:
+        raise CuirError.of("U124", f"{file} knows no length of {', '.join(missing)}", hint="it is a schedule of another program")
+    lengths = Lengths(*(written.dims[d] for d in ("B", "H", "HK", "M", "N")))
+    return replay(checked, launch(program, checked, spec, Case("replayed", lengths)).arguments(), written, file, as_json)
+
+
+def replay(checked: Checked, arguments: Mapping[str, Any], written: Written, file: Path, as_json: bool) -> int:
+    """Runs a schedule with data. A fault is shown as of any run (exit code 1)."""
+    run(checked, arguments, schedule=written.schedule(str(file)), grid=written.grid)
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], "steps": len(written.steps), "expected": written.code})
+    else:
+        stdout().print(
+            f"no fault under this schedule of {len(written.steps)} steps, which was written for {written.code}: {written.message}",
+            markup=False,
+            soft_wrap=True,
+        )
+    return 0

@@ -1,0 +1,73 @@
+"""`--exhaustive` and `--replay`: what they show, what they write, how they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+FAULTY = Path(__file__).parent.parent.parent / "corpus" / "faulty"
+RELEASED = str(FAULTY / "R401_released_under_a_product.cuir")
+
+
+def test_a_failing_schedule_is_found_written_and_replayed(cuir, tmp_path: Path) -> None:
+    file = str(tmp_path / "s.json")
+    shown = cuir("run", RELEASED, "-d", "M=320", "--exhaustive", "--out", file)
+    assert shown.code == 1
+    assert "R401 in a schedule of 16 steps" in shown.out and f"--replay {file}" in shown.out.replace("\n", " ")
+    assert "R401_released_under_a_product.cuir:18:17: error[R401]" in shown.err and "^^^^" in shown.err
+    again = cuir("run", RELEASED, "--replay", file)
+    assert again.code == 1
+    assert "R401_released_under_a_product.cuir:18:17: error[R401]" in again.err and f"replay: --replay {file}" in again.err
+
+
+def test_a_right_program_has_no_failing_schedule(cuir, tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    shown = cuir("run", str(FAULTY / "clean_product.cuir"), "-d", "M=320", "--exhaustive", "--out", str(file))
+    assert shown.code == 0 and "no deadlock, race, overrun or lapped wait in any schedule" in shown.out.replace("\n", " ")
+    assert not file.exists()
+    as_json = cuir("run", str(FAULTY / "clean_product.cuir"), "-d", "M=320", "--exhaustive", "--json")
+    assert as_json.code == 0 and as_json.json["exploration"]["alike"] and as_json.json["exploration"]["classes"] == 1
+
+
+def test_a_schedule_of_a_fault_that_was_mended(cuir, tmp_path: Path) -> None:
+    """Replayed on the mended program the schedule does not fit any more, or shows no fault; never a stack trace."""
+    file = str(tmp_path / "s.json")
+    cuir("run", RELEASED, "-d", "M=320", "--exhaustive", "--out", file)
+    shown = cuir("run", str(FAULTY / "clean_product.cuir"), "--replay", file)
+    assert (shown.code == 2 and "U124" in shown.err) or (shown.code == 0 and "no fault under this schedule" in shown.out)
+
+
+def test_verify_explores_small_launches_of_a_kernel(cuir) -> None:
+    shown = cuir("verify", "causal", "--exhaustive", "--json")
+    assert shown.code == 0 and shown.json["ok"]
+    found = shown.json["explorations"]
+    assert [e["verdict"] for e in found] == ["clean"] * 4 and all(e["alike"] and e["states"] > e["steps"] for e in found)
+    assert found[0]["lengths"]["N"] == 4 * 128 and found[0]["lengths"]["H"] == 2
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    """The expert kernel, releasing a stage of K before the product that reads it is over."""
+    text = (FAULTY.parent / "kernels" / "flash_fwd_sm90.cuir").read_text()
+    old = "mma_wait(S)                              # PV of the block before may still run\n"
+    assert text.count(old) == 1
+    path = tmp_path / "broken.cuir"
+    path.write_text(text.replace(old, "k_empty[s].arrive(cluster=True)\n" + " " * 20 + old))
+    return str(path)
+
+
+def test_verify_shows_and_replays_a_fault_of_a_kernel(cuir, broken: str, tmp_path: Path) -> None:
+    file = str(tmp_path / "s.json")
+    shown = cuir("verify", broken, "--against", "causal", "--exhaustive", "--out", file)
+    assert shown.code == 1 and "broken.cuir:" in shown.err
+    again = cuir("verify", broken, "--against", "causal", "--replay", file)
+    assert again.code == 1 and "broken.cuir:" in again.err and "error[" in again.err
+    assert again.err.split("error[")[1][:4] == shown.err.split("error[")[1][:4]
+
+
+def test_files_that_are_no_schedules(cuir, tmp_path: Path) -> None:
+    assert cuir("run", RELEASED, "--replay", str(tmp_path / "none.json")).code == 2
+    (tmp_path / "some.json").write_text("{}")
+    shown = cuir("verify", "causal", "--replay", str(tmp_path / "some.json"))
+    assert shown.code == 2 and "U124" in shown.err

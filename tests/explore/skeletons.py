@@ -1,0 +1,118 @@
+"""Small skeletons made directly, and all their interleavings without any reduction: what the exploration is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from cuir.explore.execution import Execution
+from cuir.explore.skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
+from cuir.source import Source, Span
+
+HERE = Span(Source("k", "text"), 1, 1, 1, 5)
+BYTES = 64
+
+
+def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[Any, ...]]]) -> Skeleton:
+    """Barriers as (count, named); workers as lists of ("wait", bar, parity), ("arrive", bar, copies expected), ("copy", bar, region), ("sync", bar), ("named", bar),
+    ("read", region), ("write", region), ("fence",), ("product", region), ("retire",). Regions are 64 bytes each, all defined."""
+    found = Skeleton(0, 1, 0, False)
+    found.bars = [Bar(f"b{n}", count, HERE, named) for n, (count, named) in enumerate(bars)]
+    found.regions = [Region(0, ((BYTES * n, BYTES * n + BYTES),)) for n in range(3)]
+    found.aliases = {"x": ()}
+    for number, ops in enumerate(workers):
+        trace, engines = Trace(f"w{number}", False), 0
+        late: list[int] = []
+        for op in ops:
+            kind = op[0]
+            if kind == "wait":
+                trace.steps.append(Step("wait", HERE, (op[1],), op[2]))
+            elif kind == "arrive":
+                trace.steps.append(Step("arrive", HERE, (op[1],), BYTES * op[2]))
+            elif kind == "copy":
+                landing = Landing(len(found.landings), f"copy {len(found.landings)}", number, engines, op[1], BYTES, HERE)
+                engines += 1
+                found.landings.append(landing)
+                trace.steps.append(Step("copy", HERE, (), 0, (landing,), [_touch(op[2], "write", "async", landing.engine, True)]))
+            elif kind == "sync":
+                trace.steps += [Step("join", HERE, (op[1],)), Step("pass", HERE, (op[1],))]
+            elif kind == "named":
+                trace.steps.append(Step("named arrive", HERE, (op[1],)))
+            elif kind == "fence":
+                trace.local(Fence())
+            elif kind == "product":
+                trace.local(_touch(op[1], "read", "async", engines, False))
+                late.append(engines)
+                engines += 1
+            elif kind == "retire":
+                trace.local(Retire(tuple(late)))
+            else:
+                trace.local(_touch(op[1], kind, "generic", NOW, False))
+        found.workers.append(trace)
+    found.connect()
+    return found
+
+
+def _touch(region: int, mode: str, proxy: str, engine: int, point: bool) -> Touch:
+    return Touch(region, mode, proxy, engine, HERE, f"r{region}", "the engine", "its wait", point)
+
+
+class Logged(Execution):
+    """Remembers which arrival counted in which phase."""
+
+    def __init__(self, skeleton: Skeleton, lockstep: bool = False):
+        self.log: set[tuple[int, int, int, int]] = set()
+        super().__init__(skeleton, lockstep)
+
+    def step(self, agent: int) -> None:
+        step = self.next(agent) if agent < self.workers else None
+        bars = self._arrivals(agent)
+        self.log |= {(agent, self.position[agent] if step else 0, b, self.bars[b].phase) for b in bars}
+        super().step(agent)
+
+
+def interleavings(skeleton: Skeleton, most: int) -> Iterator[Logged] | None:
+    """Every complete execution, in every order; None if there are more than `most`."""
+    found: list[Logged] = []
+    stack: list[tuple[int, ...]] = [()]
+    while stack:
+        path = stack.pop()
+        run = Logged(skeleton)
+        for agent in path:
+            run.step(agent)
+        able = [] if run.stopped else run.agents()
+        if not able:
+            if not run.stopped:
+                run.end()
+            found.append(run)
+            if len(found) > most:
+                return None
+        stack.extend((*path, agent) for agent in able)
+    return iter(found)
+
+
+_OPS = st.one_of(
+    st.tuples(st.just("wait"), st.integers(0, 1), st.integers(0, 1)),
+    st.tuples(st.just("arrive"), st.integers(0, 1), st.sampled_from([0, 0, 1, 2])),
+    st.tuples(st.just("copy"), st.integers(0, 1), st.integers(0, 2)),
+    st.tuples(st.just("sync"), st.just(2)),
+    st.tuples(st.just("named"), st.just(2)),
+    st.tuples(st.sampled_from(["read", "write", "product"]), st.integers(0, 2)),
+    st.sampled_from([("fence",), ("retire",)]),
+)
+SKELETONS = st.builds(
+    lambda a, b, workers: skeleton([(a, False), (b, False), (2, True)], workers),
+    st.integers(1, 3), st.integers(1, 2), st.lists(st.lists(_OPS, min_size=1, max_size=4), min_size=2, max_size=4),
+)  # fmt: skip
+_BARE = st.one_of(
+    st.tuples(st.just("arrive"), st.integers(0, 1), st.just(0)),
+    st.tuples(st.just("sync"), st.just(2)),
+    st.tuples(st.just("named"), st.just(2)),
+    st.tuples(st.just("read"), st.integers(0, 2)),
+)
+CALM = st.builds(
+    lambda a, b, workers: skeleton([(a, False), (b, False), (2, True)], workers),
+    st.integers(2, 3), st.integers(1, 3), st.lists(st.lists(_BARE, min_size=1, max_size=4), min_size=2, max_size=4),
+)  # fmt: skip

@@ -1,0 +1,152 @@
+"""The corpus under exploration: what is faulty is found and replays, what is right is clean; and the interpreter follows any schedule of the exploration."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corpus
+from cuir.check import check
+from cuir.checked import Checked
+from cuir.diagnostics import CuirError
+from cuir.explore import explore
+from cuir.explore.execution import Execution
+from cuir.explore.explore import steps_of
+from cuir.explore.extract import skeletons
+from cuir.explore.search import Budget, search
+from cuir.explore.skeleton import Skeleton
+from cuir.interp import Schedule, run
+from cuir.interp.schedule import Picker
+from cuir.parser import parse
+from cuir.types import F16
+from tests.explore.programs import tensors
+from tests.strategies.arguments import arguments
+from tests.test_faulty import DYNAMIC, RUN
+
+ATTENTION = {"B": 1, "H": 2, "HK": 1, "M": 128, "N": 512}
+PROBLEMS: list[tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]] = [
+    ("flash_fwd_sm90", {"T": F16, "D": 128}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_sm90", {"T": F16, "D": 128, "PINGPONG": True}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_sm90", {"T": F16, "D": 64, "CLUSTER": 2}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_sm90", {"T": F16, "D": 64}, {**ATTENTION, "M": 300, "N": 100}, {"scale": 0.1}, 2),
+    ("flash_fwd", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_over_v", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_cluster", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_sm80", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
+]
+
+
+def bound(problem: tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]) -> tuple[Checked, dict[str, Any], int]:
+    name, consts, dims, scalars, grid = problem
+    place = {**corpus.kernels(), **corpus.programs()}[name]
+    checked = check(parse(place.read_text(encoding="utf-8"), place.name), None, consts)
+    return checked, tensors(checked, dims, **scalars), grid
+
+
+def faulty(path: Path) -> tuple[Checked, dict[str, Any]]:
+    text = path.read_text()
+    found = RUN.search(text)
+    assert found is not None
+    checked = check(parse(text, path.name))
+    return checked, arguments(checked, {name: int(value) for name, value in (item.split("=") for item in found[1].split())})
+
+
+SCHEDULED = [p for p in DYNAMIC if p.stem[:4] in ("D401", "R401", "R402", "R403", "S401", "S402", "S403")]
+
+
+@pytest.mark.parametrize("path", SCHEDULED, ids=lambda p: p.stem)
+def test_every_faulty_program_is_found_and_replays(path: Path) -> None:
+    checked, given = faulty(path)
+    found = explore(checked, given)
+    assert found.verdict == "faulty" and found.schedule is not None
+    code = found.diagnostics[0].code
+    # a wait that is missing altogether shows first as a read of memory that nobody has written yet
+    assert code == path.stem[:4] or (code == "M401" and path.stem[:4] == "R401")
+    with pytest.raises(CuirError) as caught:
+        run(checked, given, schedule=found.schedule.schedule("s.json"), grid=found.schedule.grid)
+    assert caught.value.diagnostics[0].code == code
+    here = found.diagnostics[0].span
+    assert here is not None and here.source.name == path.name
+    named = {
+        s for d in caught.value.diagnostics for s in (d.span, *(n.span for n in d.notes))
+    }  # of a race the one party or the other comes first
+    assert here in named
+
+
+@pytest.mark.parametrize("path", [p for p in SCHEDULED if p.stem[:4] not in ("D401", "R402")], ids=lambda p: p.stem)
+def test_no_step_of_a_failing_schedule_can_be_left_out(path: Path) -> None:
+    checked, given = faulty(path)
+    skeleton = next(iter(skeletons(checked, given, 1)))
+    found = search(skeleton, False, Budget())
+    assert found.fault is not None and shows(skeleton, found.schedule) == found.fault.code
+    for left_out in range(len(found.schedule)):
+        assert shows(skeleton, found.schedule[:left_out] + found.schedule[left_out + 1 :]) != found.fault.code
+
+
+def shows(skeleton: Skeleton, agents: tuple[int, ...]) -> str:
+    """The code of the fault that these steps show; "" if they show none or cannot be done."""
+    execution = Execution(skeleton)
+    for agent in agents:
+        if execution.stopped or not execution.enabled(agent):
+            return ""
+        execution.step(agent)
+    return execution.faults[0].code if execution.faults else ""
+
+
+@pytest.mark.parametrize("path", [p for p in DYNAMIC if p.stem.startswith("clean")], ids=lambda p: p.stem)
+def test_the_right_ones_are_clean(path: Path) -> None:
+    found = explore(*faulty(path))
+    assert found.verdict == "clean" and found.alike and found.classes == 1
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p[0]}-{'-'.join(map(str, p[1].values()))}-{p[2]['M']}")
+def test_corpus_kernels_are_clean_and_all_their_schedules_alike(problem: Any) -> None:
+    checked, given, grid = bound(problem)
+    found = explore(checked, given, grid=grid)
+    assert found.verdict == "clean", found.diagnostics
+    assert found.alike and found.classes == grid and found.states > found.steps
+
+
+def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: bool, seed: int) -> tuple[str, ...]:
+    """A complete execution of the first cluster, every step drawn from the seed."""
+    skeleton = next(iter(skeletons(checked, given, grid)))
+    rng, execution, agents = random.Random(seed), Execution(skeleton, lockstep), []
+    while able := execution.agents():
+        agents.append(rng.choice(able))
+        execution.step(agents[-1])
+    assert execution.finished()
+    return steps_of(skeleton, lockstep, tuple(agents))
+
+
+@pytest.mark.parametrize("lockstep", [False, True], ids=["at once", "late units"])
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p[0]}-{'-'.join(map(str, p[1].values()))}-{p[2]['M']}")
+def test_the_interpreter_follows_any_schedule(problem: Any, seed: int, lockstep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points of the interpreter and steps of the exploration are the same, one by one, to the end."""
+    checked, given, grid = bound(problem)
+    steps = random_steps(checked, given, grid, lockstep, seed)
+    taken = []
+    replayed = Picker.replayed
+
+    def counted(self: Picker, workers: Any, actions: Any) -> Any:
+        found = replayed(self, workers, actions)
+        taken.append(found)
+        return found
+
+    monkeypatch.setattr(Picker, "replayed", counted)
+    run(checked, given, schedule=Schedule.replay(steps, 0, lockstep), grid=grid)
+    assert sum(t is not None for t in taken) == len(steps)
+
+
+def test_a_schedule_of_another_program_does_not_fit() -> None:
+    checked, given, grid = bound(PROBLEMS[4])
+    for steps in (("load[0]", "nobody[0]"), ("copy 1 by load[0]",), ("compute[0]",) * 40):
+        with pytest.raises(CuirError) as caught:
+            run(checked, given, schedule=Schedule.replay(steps), grid=grid)
+        assert caught.value.diagnostics[0].code == "U124"
+    with pytest.raises(CuirError) as caught:
+        run(checked, given, schedule=Schedule.replay((), cluster=7), grid=grid)
+    assert caught.value.diagnostics[0].code == "U111"

@@ -1,0 +1,97 @@
+"""Programs whose fault only a rare schedule shows: runs in order and many random ones are free of faults, the exploration finds it, and the schedule replays."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuir.explore import explore
+from tests.explore.programs import checked_text, explored, fault, replayed, tensors
+
+# Three workers arrive and two are counted: the phase is over without the first one's data only if the third, which has most to do, overtakes it.
+ONE_ARRIVAL_TOO_FEW = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f16, 192, 64], Y: Global[f16, 64, 64]):
+    sX = shared(f16, [3, 64, 64])
+    ready, own = mbarrier(2), mbarrier(1)
+    with role("fill", warpgroups=3) as w:
+        if w == 2:
+            for i in range(20):
+                store_wait()
+        store(sX[w], load(X[w * 64 : w * 64 + 64, :]))
+        ready.arrive()
+    with role("use", warpgroups=1):
+        ready.wait(0)
+        store(Y[0 : 64, :], load(sX[0]))
+"""
+# Warps meet in pairs; that the right ones meet is chance, though a likely one: the second pair comes late.
+ANY_TWO_MEET = """\
+@kernel(arch="sm_90a")
+def k(Y: Global[f32, 4, 16, 16]):
+    sX = shared(f32, [4, 16, 16])
+    meet = named_barrier(2)
+    with role("pair", warps=4) as w:
+        if w > 1:
+            for i in range(20):
+                store_wait()
+        store(sX[w], full(f32, [16, 16], 1.0))
+        meet.sync()
+        store(Y[w, :, :], load(sX[w // 2 * 2 + 1 - w % 2]))
+"""
+# The bytes of one of two copies are expected: the phase is over with whichever lands first, and the other copy lands in a phase that is expected later.
+# Right only if the copies land in the order of their issue, as engines that act early, or in order, have it.
+BYTES_OF_THE_FIRST = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f16, 128, 64], Y: Global[f16, 128, 64]):
+    sX = shared(f16, [2, 64, 64])
+    full, go = mbarrier(1), mbarrier(1)
+    with role("load", warps=1):
+        full.expect(nbytes(sX[0]))
+        copy_async(X[0 : 64, :], sX[0], full)
+        copy_async(X[64 : 128, :], sX[1], full)
+        go.wait(0)
+        full.expect(nbytes(sX[1]))
+    with role("use", warpgroups=1):
+        full.wait(0)
+        x = load(sX[0])
+        go.arrive()
+        full.wait(1)
+        store(Y[0 : 64, :], x + load(sX[1]))
+"""
+RARE = {"one arrival too few": ONE_ARRIVAL_TOO_FEW, "any two meet": ANY_TWO_MEET, "bytes of the first": BYTES_OF_THE_FIRST}
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_found_though_the_run_in_order_is_clean(name: str) -> None:
+    checked = checked_text(RARE[name])
+    assert fault(checked, "in_order") == "" == fault(checked, "adversarial:engines_first")
+    found = explored(checked)
+    assert found.verdict == "faulty" and found.classes >= 1 and found.schedule is not None
+    code = found.diagnostics[0].code
+    assert code[0] in "DRSM" and found.schedule.code == code
+    assert replayed(checked, found) == code
+    assert found.diagnostics[0].span is not None and found.diagnostics[0].span.source.name == "k.cuir"
+
+
+@pytest.mark.parametrize("name", ["one arrival too few", "any two meet"])
+def test_a_hundred_random_runs_miss_what_the_exploration_finds(name: str) -> None:
+    checked = checked_text(RARE[name])
+    assert {fault(checked, f"random:{seed}") for seed in range(100)} == {""}
+    assert not explored(checked).ok
+
+
+def test_the_budget_is_kept_and_nothing_claimed() -> None:
+    text = """\
+@kernel(arch="sm_90a")
+def k(Y: Global[f32, 6, 16, 16]):
+    meet = named_barrier(2)
+    with role("pair", warps=6) as w:
+        meet.sync()
+        store(Y[w, :, :], full(f32, [16, 16], 1.0))
+"""
+    checked = checked_text(text)
+    all_of_it = explored(checked, classes=None)
+    assert all_of_it.verdict == "clean" and all_of_it.classes == 15 * 6 and not all_of_it.alike  # pairs of six, in any order
+    some = explore(checked, tensors(checked), classes=10)
+    assert some.verdict == "unknown" and some.classes == 10 and not some.ok
+    assert [d.code for d in some.diagnostics] == ["V203"]
+    assert "no deadlock" not in some.summary()

@@ -1,0 +1,77 @@
+"""The reduced exploration against every interleaving: the same faults, the same classes, each class once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from cuir.explore import search as module
+from cuir.explore.search import Budget, search
+from cuir.explore.skeleton import Skeleton
+from tests.explore.skeletons import CALM, SKELETONS, Logged, interleavings, skeleton
+
+
+def explored(k: Skeleton) -> tuple[module.Found, Counter[frozenset]]:
+    """The exploration, and how often each class was completed."""
+    classes: Counter[frozenset] = Counter()
+
+    class Counted(Logged):
+        def end(self) -> None:
+            classes[frozenset(self.log)] += 1
+            super().end()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Execution", Counted)
+        return search(k, False, Budget()), classes
+
+
+def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
+    """How many classes there are, and whether one of them is faulty; skeletons of more than `most` interleavings are left out."""
+    runs = interleavings(k, most)
+    if runs is None:
+        return 0, False
+    everything = list(runs)
+    found, classes = explored(k)
+    faulty = any(r.faults for r in everything)
+    assert (found.fault is not None) == faulty
+    if not faulty:
+        assert set(classes) == {frozenset(r.log) for r in everything}
+        assert set(classes.values()) == {1} and found.counts.classes == len(classes)
+    else:
+        again = Logged(k)
+        for agent in found.schedule:
+            assert again.enabled(agent)
+            again.step(agent)
+        if not again.faults:  # a deadlock, or a copy in flight at the end
+            again.end()
+        assert found.fault is not None and found.fault.code in {f.code for f in again.faults}
+    return len(classes), faulty
+
+
+SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@SLOW
+@given(SKELETONS)
+def test_any_skeleton(k: Skeleton) -> None:
+    compare(k)
+
+
+@SLOW
+@given(CALM)
+def test_skeletons_of_many_classes(k: Skeleton) -> None:
+    compare(k)
+
+
+def test_pairs_that_meet_in_any_order() -> None:
+    """Four workers meet in pairs: three ways to pair, two orders of the pairs."""
+    assert compare(skeleton([(2, True)], [[("sync", 0)]] * 4), 10_000) == (6, False)
+
+
+def test_one_class_however_many_interleavings() -> None:
+    """Two workers that hand a stage to and fro, beside one that minds its own business."""
+    pong = [("wait", 0, 0), ("arrive", 1, 0), ("wait", 0, 1), ("arrive", 1, 0)]
+    ping = [("arrive", 0, 0), ("wait", 1, 0), ("arrive", 0, 0), ("wait", 1, 1)]
+    assert compare(skeleton([(1, False), (1, False)], [ping, pong])) == (1, False)
