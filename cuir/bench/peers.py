@@ -17,8 +17,9 @@ PEERS = {
     "dense": "scaled_dot_product_attention with a dense mask (no score_mod)",
     "flex": "compiled FlexAttention with its block mask",
     "compiled": "torch.compile of the formula with a dense mask",
+    "otherwise": "compiled, where FlexAttention cannot say the variant: weights without a softmax",
 }
-COMPILED = ("flex", "compiled")  # those that spend seconds on a new shape before they run
+COMPILED = ("flex", "compiled", "otherwise")  # those that spend seconds on a new shape before they run
 
 
 def check_peers(names: Sequence[str]) -> None:
@@ -35,25 +36,27 @@ def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, 
     if set(names) & set(COMPILED):
         torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
     plain_mask = causal_flag(spec, q, k)
+    softmax = spec.normalize == "softmax"
     found: dict[str, Call] = {}
     for name in names:
         if name in ("cudnn", "fa2"):
             if plain_mask is not None:
                 found[name] = _sdpa(name, q, k, v, plain_mask, scale)
         elif name == "dense":
-            if spec.score_mod is None and spec.mask_mod is not None:
+            if spec.score_mod is None and spec.mask_mod is not None and softmax and spec.sink is None:
                 found[name] = _dense(spec, q, k, v, scale)
         elif name == "flex":
-            found[name] = _flex(spec, q, k, v, scale)
-        else:
-            found[name] = _formula(spec, q, k, v, scale)
+            if softmax:
+                found[name] = _flex(spec, q, k, v, scale)
+        elif name == "compiled" or not softmax:
+            found["compiled"] = _formula(spec, q, k, v, scale)
     return found
 
 
 def causal_flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool | None:
     """is_causal of scaled_dot_product_attention, or None where no flag says the variant."""
     mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
-    if score_mod is not None:
+    if score_mod is not None or spec.normalize != "softmax" or spec.sink is not None:
         return None
     if mask_mod is None:
         return False
@@ -105,7 +108,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
-    """Compiled at the first call: block mask, then the kernel."""
+    """Compiled at the first call: block mask, then the kernel. A sink is brought in behind it, from its LSE."""
     compiled: list[Callable[[], Any]] = []
 
     def call() -> Any:
@@ -119,21 +122,43 @@ def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
                 mask = torch.as_tensor(mask_mod(*indices(lengths, q.device)))
                 batches, heads = (n if n > 1 else None for n in mask.shape[:2])
                 blocks = create_block_mask(mask_mod, batches, heads, lengths.M, lengths.N, device=str(q.device))
-            kernel = _compile(flex_attention)
-            compiled.append(
-                lambda: kernel(q, k, v, score_mod=score_mod, block_mask=blocks, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
-            )
+            options: dict[str, Any] = {"score_mod": score_mod, "block_mask": blocks, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
+            if spec.sink is None:
+                kernel = _compile(flex_attention)
+                compiled.append(lambda: kernel(q, k, v, **options))
+            else:
+                from torch.nn.attention.flex_attention import AuxRequest
+
+                sinks = spec.sinks(lengths).to(q.device, torch.float32)[:, None]
+
+                def with_sink(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+                    o, aux = flex_attention(q, k, v, **options, return_aux=AuxRequest(lse=True))
+                    share: torch.Tensor = torch.sigmoid(aux.lse - sinks)[..., None]
+                    return (o * share).to(o.dtype)
+
+                kernel = _compile(with_sink)
+                compiled.append(lambda: kernel(q, k, v))
         return compiled[0]()
 
     return call
 
 
 def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
-    """Products, score rule, dense mask, softmax, product: what PyTorch makes of the definition."""
+    """Products, score rule, dense mask, weights, product: what PyTorch makes of the definition."""
     compiled: list[Callable[..., Any]] = []
     lengths = lengths_of(q, k)
     mask_mod, score_mod = spec.mods(lengths, q.device)
     b, h, i, j = indices(lengths, q.device)
+    normalize, sinks = spec.normalize, None if spec.sink is None else spec.sinks(lengths).to(q.device, torch.float32)[:, None, None]
+
+    def weights(s: torch.Tensor) -> torch.Tensor:
+        if normalize == "sigmoid":
+            return torch.sigmoid(s)
+        if normalize == "relu":
+            return torch.relu(s) / max(1, lengths.N)
+        if sinks is None:
+            return torch.softmax(s, -1)
+        return torch.exp(s - torch.logaddexp(s.logsumexp(-1, keepdim=True), sinks))
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         group = q.shape[1] // k.shape[1]
@@ -143,7 +168,7 @@ def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
             s = score_mod(s, b, h, i, j)
         if mask_mod is not None:
             s = s.masked_fill(~mask_mod(b, h, i, j), -torch.inf)
-        return torch.softmax(s, -1).to(q.dtype) @ v
+        return weights(s).to(q.dtype) @ v
 
     def call() -> torch.Tensor:
         if not compiled:

@@ -34,6 +34,17 @@ VARIANTS: dict[str, _Parameters] = {
     "alibi_causal": lambda n: {"heads": 32},
     "softcap": lambda n: {"cap": 20.0},
     "softcap_causal": lambda n: {"cap": 20.0},
+    "alibi": lambda n: {"heads": 32},
+    "causal_top_left": lambda n: {},
+    "combo": lambda n: {"prefix": n // 4, "cap": 20.0},
+    "document": lambda n: {"length": n // 8, "stagger": 0},
+    "local": lambda n: {"left": n // 16, "right": n // 16},
+    "prefix_document": lambda n: {"length": n // 8, "prefix": n // 32, "stagger": 0},
+    "qk_sparse": lambda n: {"start": n // 4, "length": n // 4},
+    "relative_position_table": lambda n: {"radius": 128},
+    "relu": lambda n: {},
+    "sigmoid": lambda n: {},
+    "sink_causal": lambda n: {},
 }  # fmt: skip
 
 
@@ -75,6 +86,8 @@ SUITES = {
         Suite("flash", "full and causal, 1k to 16k, head dims 128 and 64", _DENSE, ("llama2-7b", "hd64"), _LENGTHS, ("cudnn", "fa2")),
         Suite("models", "full and causal of two models with grouped key heads, 1k to 16k", _DENSE, _LLAMAS[1:], _LENGTHS, ("cudnn", "fa2")),
         Suite("masks", "causal masks and score rules beside FlexAttention, four models, 1k and 8k", _MASKS, (*_LLAMAS, "hd64"), (1024, 8192), ("flex",)),
+        Suite("variants", "every variant of the corpus beside FlexAttention, or compiled PyTorch where that cannot say it, two models, 2k and 8k",
+              tuple(sorted(VARIANTS)), ("llama2-7b", "hd64"), (2048, 8192), ("flex", "otherwise")),
         Suite("paper", "the variants of the CuBridge paper, three models, 1k to 8k", _PAPER, _LLAMAS, (1024, 2048, 4096, 8192), ("flex", "compiled")),
     )
 }  # fmt: skip

@@ -163,7 +163,8 @@ def _one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0
         def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
             return score_mod(s, b + b0, h + h0, i + i0, j)
 
-    return replace(spec, mask_mod=mask, score_mod=score, captured={})
+    sink = None if spec.sink is None else spec.sinks(lengths_of(q, k))[h0].item()
+    return replace(spec, mask_mod=mask, score_mod=score, captured={}, sink=sink)
 
 
 def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -120,7 +120,7 @@ def test_repeated_runs_that_differ_are_wrong() -> None:
     assert case.verdict(unsteady) == "two runs give different bits"
 
 
-@pytest.mark.parametrize("name", ["full", "causal", "prefix_lm", "softcap", "causal_document"])
+@pytest.mark.parametrize("name", ["full", "causal", "prefix_lm", "softcap", "causal_document", "sink_causal"])
 def test_peers_compute_the_variant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # what they compute, not how fast
     spec = read_variant(name, ())
@@ -129,12 +129,22 @@ def test_peers_compute_the_variant(name: str, monkeypatch: pytest.MonkeyPatch) -
     found = contenders(("cudnn", "fa2", "dense", "flex", "compiled"), spec, case.problem, case.scale)
     assert ("cudnn" in found) == ("fa2" in found) == (name in ("full", "causal"))
     assert ("dense" in found) == (name in ("causal", "prefix_lm", "causal_document"))
+    assert list(contenders(("flex", "otherwise"), spec, case.problem, case.scale)) == ["flex"]
     if "dense" in found:
         assert case.expected.judge(found["dense"]()) == ""
     q, k = case.problem["Q"], case.problem["K"]
     assert lengths_of(q, k).HK == 2
     assert expectation(spec, q, k, case.problem["V"], case.scale).judge(found["compiled"]()) == ""
     assert case.expected.judge(found["flex"]()) == ""
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "relu", "combo"])
+def test_compiled_pytorch_is_the_peer_where_flex_attention_cannot_be(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    spec = read_variant(name, ())
+    case = on_cpu(transfer(ORIGIN, spec), Shape(2, 4, 2, 150, 150, 64), torch.float16)
+    found = contenders(("cudnn", "fa2", "dense", "flex", "otherwise"), spec, case.problem, case.scale)
+    assert list(found) == ["compiled"] and case.expected.judge(found["compiled"]()) == ""
 
 
 def test_the_masks_suite_is_what_users_have_today() -> None:
@@ -176,7 +186,7 @@ def test_suites_name_variants_and_peers_that_there_are() -> None:
         check_peers(one.peers)
         assert one.cells() and len({c.name for c in one.cells()}) == len(one.cells())
         assert all(c.shape.B * c.shape.M == 16384 for c in one.cells())
-    assert set(VARIANTS) <= set(corpus.variants())
+    assert set(VARIANTS) == set(corpus.variants()) == set(suite("variants").variants)
     for name, parameters in VARIANTS.items():
         read_variant(name, [f"{k}={v}" for k, v in parameters(1024).items()])
 

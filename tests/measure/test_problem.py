@@ -41,7 +41,7 @@ def test_pairs_are_those_of_the_mask(name: str) -> None:
     assert kept_pairs(spec, p["Q"], p["K"]) == int(spec.mask(lengths_of(p["Q"], p["K"])).sum())
 
 
-@pytest.mark.parametrize("name", ["causal", "document", "alibi", "share_question"])
+@pytest.mark.parametrize("name", ["causal", "document", "alibi", "share_question", "sink_causal", "relu"])
 def test_one_head_alone_is_what_it_is_among_all(name: str) -> None:
     p, spec = problem(), variant(name)
     q, k, v = p["Q"], p["K"], p["V"]
