@@ -27,15 +27,17 @@ from ..printer import show
 from ..spec import Specification
 from ..verify import verify
 from ..walk import names_read
+from .harmless import Trial, why
 from .mutants import Mutant
 
 SAME = "the specialised kernel is the original: these consts do not take the branch, leave the barrier unused, or fold to the same"
-VERDICTS = ("killed", "survived", "equivalent", "out of time", "crashed")
+EXPLORED = "every schedule"  # asked of mutants that the stages let pass: cuir/explore
+VERDICTS = ("killed", "survived", "same result", "equivalent", "out of time", "crashed")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a mutant. verdict: one of VERDICTS. stage, code: what refused it. reason: why it was refused, is equivalent, or crashed. seconds: of judging."""
+    """What became of a mutant. verdict: one of VERDICTS. stage, code: what refused it. reason: why it was refused, gives the same result, is equivalent, or crashed. seconds: of judging."""
 
     id: str
     fault: int
@@ -119,8 +121,24 @@ def judge(text: str, original: str, spec: Specification, job: Job) -> tuple[str,
         return "crashed", "", "", f"{type(error).__name__}: {error}".split("\n")[0]
     failed = next((s for s in report.stages if s.verdict == "failed"), None)
     if failed is None:
-        return "survived", "", "", ""
+        return _survived(program, parse(original), spec, job)
     return "killed", failed.name, failed.diagnostics[0].code, failed.reason
+
+
+def _survived(program: Program, original: Program, spec: Specification, job: Job) -> tuple[str, str, str, str]:
+    """What a mutant is that no stage refuses: wrong under a schedule that was not tried, of the same result by an argument, or a survivor."""
+    trial = Trial(original, program, spec, job.kernel, job.consts, job.level)
+    try:
+        with _limit(5 * job.seconds):
+            fault = trial.explored.fault
+            if fault is not None:
+                return "killed", EXPLORED, fault.code, fault.message
+            reason = why(trial)
+    except _OutOfTime:
+        reason = None
+    except Exception as error:  # an argument that falls over is a fault of ours
+        return "crashed", "", "", f"{type(error).__name__}: {error}".split("\n")[0]
+    return ("same result", "", "", reason) if reason else ("survived", "", "", "")
 
 
 def _flat(checked: Checked) -> tuple[object, ...]:

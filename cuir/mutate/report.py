@@ -7,17 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .judging import VERDICTS, Judged
+from .judging import EXPLORED, VERDICTS, Judged
 from .places import FAULTS
 
-STAGES = ("well-formed", "contracts", "schedules", "mask", "numbers")
+STAGES = ("well-formed", "contracts", "schedules", "mask", "numbers", EXPLORED)
 HEAD = ("class", *STAGES, *VERDICTS[1:], "score", "fault")
-SHORT = ("class", "form", "contr.", "sched.", "mask", "numb.", "surv.", "equiv.", "time", "crash", "score", "fault")
+NO_FAULT = ("same result", "equivalent")
+SHORT = ("class", "form", "contr.", "sched.", "mask", "numb.", "every", "surv.", "same", "equiv.", "time", "crash", "score", "fault")
 
 
 @dataclass(frozen=True)
 class MutateReport:
-    """Results in the order of judging. The score of a class is killed / all; mutants that are known to be equivalent are no part of it."""
+    """Results in the order of judging. The score of a class is killed / all; mutants that are known to be equivalent, or shown to give the same result, are no part of it."""
 
     results: Sequence[Judged]
 
@@ -26,8 +27,8 @@ class MutateReport:
 
     @staticmethod
     def score(results: Iterable[Judged]) -> tuple[int, int]:
-        """Killed, and all that are not equivalent."""
-        verdicts = [r.verdict for r in results if r.verdict != "equivalent"]
+        """Killed, and all that are faults."""
+        verdicts = [r.verdict for r in results if r.verdict not in NO_FAULT]
         return verdicts.count("killed"), len(verdicts)
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -51,7 +52,7 @@ class MutateReport:
     def summary(self) -> str:
         killed, total = self.score(self.results)
         share = f" ({killed / total:.0%})" if total else ""
-        return f"{killed} of {total} faulty programs refused{share}, {len(self.of('equivalent'))} known to be equivalent; {self.seconds:.1f} s a mutant"
+        return f"{killed} of {total} faulty programs refused{share}, {len(self.of('equivalent'))} known to be equivalent, {len(self.of('same result'))} shown to give the same result; {self.seconds:.1f} s a mutant"
 
     def as_json(self) -> dict[str, Any]:
         classes = {}
@@ -70,7 +71,7 @@ class MutateReport:
             "",
             self.summary() + ".",
         ]
-        left = [r for r in self.results if r.verdict not in ("killed", "equivalent")]
+        left = [r for r in self.results if r.verdict not in ("killed", *NO_FAULT)]
         return "\n".join(
             [*lines, "", *(f"* {r.place[0]}:{r.place[1]} class {r.fault}, {r.operator}: {r.what} ({r.verdict})" for r in left), ""]
         )
