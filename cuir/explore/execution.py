@@ -61,8 +61,8 @@ class _Bar:
 class Execution:
     """Workers come first among the agents, by number; then the landings of copies."""
 
-    def __init__(self, skeleton: Skeleton, lockstep: bool = False):
-        self.skeleton, self.lockstep = skeleton, lockstep
+    def __init__(self, skeleton: Skeleton):
+        self.skeleton = skeleton
         n = len(skeleton.workers)
         self.workers = n
         self.position = [0] * n
@@ -79,6 +79,9 @@ class Execution:
         self.tickets = [0] * n
         self.taken = [0] * n
         self.takes: list[int] = []  # what the taking of each unit depends on
+        self.counted: set[tuple[int, int, int, int]] = (
+            set()
+        )  # agent, its step, barrier, phase: what an execution is but for the order of independent steps
         self.trace: list[int] = []  # the agent of each step
         self.past: list[int] = []  # the steps that each step depends on
         self.behind = [0] * n  # a worker's steps and what they depend on
@@ -106,10 +109,14 @@ class Execution:
             return bar.phase > self._meant(agent, bar, step.value)
         if step.kind == "pass":
             return len(self.bars[step.bars[0]].over) > self.tickets[agent]
-        if step.kind == "take" and self.lockstep:
+        if step.kind == "take":
             mine = self.taken[agent]
             return all(self.taken[w] >= mine for w, t in enumerate(self.skeleton.workers) if t.takes)
         return True
+
+    def state(self) -> object:
+        """Equal for executions that have come to the same state: positions, copies in flight, and which arrival counted in which phase."""
+        return tuple(self.position), frozenset(self.flying), frozenset(self.counted)
 
     def agents(self) -> list[int]:
         """All agents that can do a step."""
@@ -148,6 +155,8 @@ class Execution:
     def step(self, agent: int) -> None:
         """Does the next step of an enabled agent."""
         self.trace.append(agent)
+        at = self.position[agent] if agent < self.workers else 0
+        self.counted.update((agent, at, b, self.bars[b].phase) for b in self._arrivals(agent))
         if agent >= self.workers:
             landing = self.skeleton.landings[agent - self.workers]
             pre = self.flying.pop(agent)
@@ -176,7 +185,7 @@ class Execution:
             past = self._depend(pre | depends)
         elif kind == "take":
             unit = self.taken[agent]
-            past = self._depend(pre | (self.takes[unit - 1] if self.lockstep and unit else 0))
+            past = self._depend(pre | (self.takes[unit - 1] if unit else 0))
             self.taken[agent] += 1
             if len(self.takes) <= unit:
                 self.takes.append(0)

@@ -12,13 +12,14 @@ from ..bind import Argument
 from ..checked import Checked
 from ..diagnostics import Diagnostic, Note
 from .clusters import conflict_between
-from .execution import Fault
 from .extract import skeletons
 from .file import Written
 from .search import Budget, Counts, search
+from .shortest import Short, shortest
 from .skeleton import Skeleton
 
 CLASSES = 20_000
+SHORTEN = 3.0  # seconds for looking for a shorter schedule
 
 
 @dataclass
@@ -54,8 +55,7 @@ class Exploration:
             alike = ", all schedules are alike" if self.alike else ""
             return f"no deadlock, race, overrun or lapped wait in any schedule: {size}{alike}"
         if self.verdict == "faulty":
-            steps = len(self.schedule.steps) if self.schedule else 0
-            return f"{self.diagnostics[0].code} in a schedule of {steps} step{'s' if steps != 1 else ''}: {size}"
+            return f"{self.diagnostics[0].code} in a schedule of {_steps(len(self.schedule.steps) if self.schedule else 0)}: {size}"
         return f"not decided: the budget was spent after {size}"
 
     def as_json(self) -> dict[str, Any]:
@@ -88,25 +88,21 @@ def explore(
         report.clusters += 1
         report.agents = max(report.agents, len(skeleton.workers) + len(skeleton.landings))
         report.steps = max(report.steps, skeleton.size)
-        for lockstep in (False, True)[: 1 + (skeleton.lockstep and checked.tiles is not None)]:
-            where = f"cluster {skeleton.cluster}, units of work handed out {'as late as they may be' if lockstep else 'at once'}"
+        for late in (False, True)[: 1 + (skeleton.lockstep and checked.tiles is not None)]:
+            where = f"cluster {skeleton.cluster}, units of work handed out {'as late as they may be' if late else 'at once'}"
             budget.classes = None if classes is None else max(1, classes - report.classes)
-
-            found = search(skeleton, lockstep, budget, partial(_tell, progress, where, report))
+            found = search(skeleton if late else skeleton.at_once(), budget, partial(_tell, progress, where, report))
             report.states += found.counts.states
             report.transitions += found.counts.transitions
-            report.classes += 0 if lockstep else found.counts.classes
+            report.classes += 0 if late else found.counts.classes
             report.alike &= found.counts.classes == 1
-            if found.fault is not None:
+            if found.faulty is not None:
+                progress(f"{where}: a fault; looking for the shortest schedule that shows one")
                 report.verdict = "faulty"
-                _describe(report, checked, skeleton, lockstep, found.fault, found.schedule)
+                _describe(report, checked, shortest(found.faulty, SHORTEN), found.faulty.skeleton, late)
             elif not found.complete:
-                report.verdict = "unknown"
-                report.diagnostics = (
-                    Diagnostic(
-                        "V203", f"{report.summary()}", checked.origin.span, (), "explore a smaller launch, or give it a larger budget"
-                    ),
-                )
+                report.verdict, hint = "unknown", "explore a smaller launch, or give it a larger budget"
+                report.diagnostics = (Diagnostic("V203", report.summary(), checked.origin.span, (), hint),)
             if report.verdict != "clean":
                 report.seconds = time.perf_counter() - begin
                 return report
@@ -143,30 +139,31 @@ def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, i
     return found
 
 
-def _describe(report: Exploration, checked: Checked, skeleton: Skeleton, lockstep: bool, fault: Fault, agents: tuple[int, ...]) -> None:
-    names = steps_of(skeleton, lockstep, agents) + tuple(skeleton.workers[w].label for w in fault.after)
+def _describe(report: Exploration, checked: Checked, short: Short, skeleton: Skeleton, late: bool) -> None:
+    fault = short.fault
+    names = steps_of(skeleton, short.schedule) + tuple(skeleton.workers[w].label for w in fault.after)
     report.schedule = Written(
         checked.name,
         dict(checked.consts),
         dict(report.lengths),
         skeleton.clusters,
         skeleton.cluster,
-        lockstep,
+        late,
         names,
         fault.code,
         fault.message,
     )
-    notes = [Note(text, span) for text, span in fault.notes]
-    kind = "cluster" if checked.cluster > 1 else "CTA"
-    notes.append(
-        Note(
-            f"after {len(names)} steps of {kind} {skeleton.cluster}{', units of work handed out as late as they may be' if lockstep else ''}; none can be left out"
-        )
-    )
-    report.diagnostics = (Diagnostic(fault.code, fault.message, fault.span, tuple(notes), fault.hint),)
+    where = f"{'cluster' if checked.cluster > 1 else 'CTA'} {skeleton.cluster}{', units of work handed out as late as they may be' if late else ''}"
+    least = "no schedule of fewer steps fails" if short.least else "none of them can be left out"
+    notes = (*(Note(text, span) for text, span in fault.notes), Note(f"after {_steps(len(names))} of {where}; {least}"))
+    report.diagnostics = (Diagnostic(fault.code, fault.message, fault.span, notes, fault.hint),)
 
 
-def steps_of(skeleton: Skeleton, lockstep: bool, agents: tuple[int, ...]) -> tuple[str, ...]:
+def _steps(n: int) -> str:
+    return f"{n} step{'s' if n != 1 else ''}"
+
+
+def steps_of(skeleton: Skeleton, agents: tuple[int, ...]) -> tuple[str, ...]:
     """Agents as the interpreter names their steps. Where the last arrival lets a worker pass at once, arriving and passing are one step there."""
     workers = len(skeleton.workers)
     position, arrived = [0] * workers, [0] * len(skeleton.bars)
@@ -187,6 +184,5 @@ def steps_of(skeleton: Skeleton, lockstep: bool, agents: tuple[int, ...]) -> tup
         elif step.kind == "pass" and agent in through:
             through.remove(agent)
             continue
-        if step.kind != "take" or lockstep:
-            names.append(trace.label)
+        names.append(trace.label)
     return tuple(names)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .execution import Execution, Fault
+from .execution import Execution
 from .skeleton import Skeleton
 
 Progress = Callable[["Counts"], None]
@@ -64,16 +64,15 @@ class Found:
 
     counts: Counts
     complete: bool = True
-    fault: Fault | None = None
-    schedule: tuple[int, ...] = ()  # agents, if there is a fault
+    faulty: Execution | None = None  # an execution with faults
 
 
-def search(skeleton: Skeleton, lockstep: bool, budget: Budget, progress: Progress = lambda counts: None) -> Found:
+def search(skeleton: Skeleton, budget: Budget, progress: Progress = lambda counts: None) -> Found:
     """Explores until a fault is found, all is explored, or the budget is spent."""
     counts = Counts(states=1)
     path: list[_Node] = []
     while True:
-        run, fresh = Execution(skeleton, lockstep), max(0, len(path) - 1)
+        run, fresh = Execution(skeleton), max(0, len(path) - 1)
         asleep: set[int] = set()
         for depth, node in enumerate(path):
             if depth == fresh:
@@ -82,8 +81,7 @@ def search(skeleton: Skeleton, lockstep: bool, budget: Budget, progress: Progres
             run.step(node.chosen)
         _extend(run, path, asleep, counts)
         if run.faults:
-            fault, schedule = smallest(run)
-            return Found(counts, True, fault, schedule)
+            return Found(counts, True, run)
         for earlier, later in run.conflicts:
             if later >= fresh:
                 _reverse(run, path, earlier, later)
@@ -136,18 +134,3 @@ def _reverse(run: Execution, path: list[_Node], earlier: int, later: int) -> Non
         begun |= 1 << s
     if not first & node.todo:
         node.todo.add(run.trace[way[0]])
-
-
-def smallest(run: Execution) -> tuple[Fault, tuple[int, ...]]:
-    """The fault of an execution that takes the fewest steps, and these steps. Among them alone another one may show earlier: then that one."""
-    while True:
-        fault = min(run.faults, key=lambda f: f.steps.bit_count())
-        steps = tuple(agent for s, agent in enumerate(run.trace) if fault.steps >> s & 1)
-        if len(steps) == len(run.trace):
-            return fault, steps
-        again = Execution(run.skeleton, run.lockstep)
-        for agent in steps:
-            again.step(agent)
-        if not again.faults:
-            return fault, steps
-        run = again

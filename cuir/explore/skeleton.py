@@ -7,7 +7,7 @@ up to the next one (ordinary accesses, fences, waits for products) is local: nob
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..interp.races import Intervals, covers, overlap
@@ -82,6 +82,17 @@ class Trace:
     lead: list[Local] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
+    def without(self, kind: Kind) -> Trace:
+        """The trace without steps of a kind; what was done locally behind them is done behind the step before."""
+        found = Trace(self.label, self.takes, list(self.lead))
+        for step in self.steps:
+            if step.kind != kind:
+                found.steps.append(replace(step, locals=list(step.locals)))
+            else:
+                for what in step.locals:
+                    found.local(what)
+        return found
+
     def local(self, what: Local) -> None:
         (self.steps[-1].locals if self.steps else self.lead).append(what)
 
@@ -119,6 +130,10 @@ class Skeleton:
     near: list[list[tuple[int, bool]]] = field(default_factory=list)  # regions that overlap each, and whether it covers them
     bytes: list[int] = field(default_factory=list)  # of each region of shared memory, a bit for some of them
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)  # arrays over the same bytes as another
+
+    def at_once(self) -> Skeleton:
+        """The same cluster with units of work handed out at once: taking one is no step."""
+        return replace(self, workers=[w.without("take") for w in self.workers])
 
     @property
     def size(self) -> int:

@@ -28,7 +28,10 @@ def small_launches(BM: int, BN: int, tiles: int, blocks: int) -> list[tuple[Case
         (Case(f"{tiles} tiles of {blocks} blocks", Lengths(1, tiles, 1, BM, blocks * BN)), 1),
         (Case("one block", Lengths(1, 3, 1, BM, max(1, BN // 2))), 1),
         (Case("tiles without keys", Lengths(1, 1, 1, 3 * BM, BN)), 1),
-        (Case("ragged, several CTAs", Lengths(1, 2, 1, BM + 9, 2 * BN + 3)), 2),
+        (
+            Case("ragged, several CTAs", Lengths(1, 2, 1, BM + 9, BM + 9 + BN + max(1, 2 * BN // 5))),
+            2,
+        ),  # the diagonal parts blocks between warpgroups
     ]
 
 

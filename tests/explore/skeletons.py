@@ -59,27 +59,13 @@ def _touch(region: int, mode: str, proxy: str, engine: int, point: bool) -> Touc
     return Touch(region, mode, proxy, engine, HERE, f"r{region}", "the engine", "its wait", point)
 
 
-class Logged(Execution):
-    """Remembers which arrival counted in which phase."""
-
-    def __init__(self, skeleton: Skeleton, lockstep: bool = False):
-        self.log: set[tuple[int, int, int, int]] = set()
-        super().__init__(skeleton, lockstep)
-
-    def step(self, agent: int) -> None:
-        step = self.next(agent) if agent < self.workers else None
-        bars = self._arrivals(agent)
-        self.log |= {(agent, self.position[agent] if step else 0, b, self.bars[b].phase) for b in bars}
-        super().step(agent)
-
-
-def interleavings(skeleton: Skeleton, most: int) -> Iterator[Logged] | None:
+def interleavings(skeleton: Skeleton, most: int) -> Iterator[Execution] | None:
     """Every complete execution, in every order; None if there are more than `most`."""
-    found: list[Logged] = []
+    found: list[Execution] = []
     stack: list[tuple[int, ...]] = [()]
     while stack:
         path = stack.pop()
-        run = Logged(skeleton)
+        run = Execution(skeleton)
         for agent in path:
             run.step(agent)
         able = [] if run.stopped else run.agents()

@@ -17,6 +17,7 @@ from cuir.explore.execution import Execution
 from cuir.explore.explore import steps_of
 from cuir.explore.extract import skeletons
 from cuir.explore.search import Budget, search
+from cuir.explore.shortest import shortest, smallest
 from cuir.explore.skeleton import Skeleton
 from cuir.interp import Schedule, run
 from cuir.interp.schedule import Picker
@@ -79,11 +80,15 @@ def test_every_faulty_program_is_found_and_replays(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in SCHEDULED if p.stem[:4] not in ("D401", "R402")], ids=lambda p: p.stem)
 def test_no_step_of_a_failing_schedule_can_be_left_out(path: Path) -> None:
     checked, given = faulty(path)
-    skeleton = next(iter(skeletons(checked, given, 1)))
-    found = search(skeleton, False, Budget())
-    assert found.fault is not None and shows(skeleton, found.schedule) == found.fault.code
-    for left_out in range(len(found.schedule)):
-        assert shows(skeleton, found.schedule[:left_out] + found.schedule[left_out + 1 :]) != found.fault.code
+    skeleton = next(iter(skeletons(checked, given, 1))).at_once()
+    run = search(skeleton, Budget()).faulty
+    assert run is not None
+    fault, schedule = smallest(run)
+    assert shows(skeleton, schedule) == fault.code
+    for left_out in range(len(schedule)):
+        assert shows(skeleton, schedule[:left_out] + schedule[left_out + 1 :]) != fault.code
+    least = shortest(run, 60.0)
+    assert least.least and len(least.schedule) <= len(schedule)
 
 
 def shows(skeleton: Skeleton, agents: tuple[int, ...]) -> str:
@@ -112,13 +117,14 @@ def test_corpus_kernels_are_clean_and_all_their_schedules_alike(problem: Any) ->
 
 def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: bool, seed: int) -> tuple[str, ...]:
     """A complete execution of the first cluster, every step drawn from the seed."""
-    skeleton = next(iter(skeletons(checked, given, grid)))
-    rng, execution, agents = random.Random(seed), Execution(skeleton, lockstep), []
+    whole = next(iter(skeletons(checked, given, grid)))
+    skeleton = whole if lockstep else whole.at_once()
+    rng, execution, agents = random.Random(seed), Execution(skeleton), []
     while able := execution.agents():
         agents.append(rng.choice(able))
         execution.step(agents[-1])
     assert execution.finished()
-    return steps_of(skeleton, lockstep, tuple(agents))
+    return steps_of(skeleton, tuple(agents))
 
 
 @pytest.mark.parametrize("lockstep", [False, True], ids=["at once", "late units"])

@@ -8,23 +8,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from cuir.explore import search as module
+from cuir.explore.execution import Execution
 from cuir.explore.search import Budget, search
+from cuir.explore.shortest import shortest, smallest
 from cuir.explore.skeleton import Skeleton
-from tests.explore.skeletons import CALM, SKELETONS, Logged, interleavings, skeleton
+from tests.explore.skeletons import CALM, SKELETONS, interleavings, skeleton
 
 
 def explored(k: Skeleton) -> tuple[module.Found, Counter[frozenset]]:
     """The exploration, and how often each class was completed."""
     classes: Counter[frozenset] = Counter()
 
-    class Counted(Logged):
+    class Counted(Execution):
         def end(self) -> None:
-            classes[frozenset(self.log)] += 1
+            classes[frozenset(self.counted)] += 1
             super().end()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "Execution", Counted)
-        return search(k, False, Budget()), classes
+        return search(k, Budget()), classes
 
 
 def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
@@ -35,19 +37,33 @@ def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
     everything = list(runs)
     found, classes = explored(k)
     faulty = any(r.faults for r in everything)
-    assert (found.fault is not None) == faulty
+    assert (found.faulty is not None) == faulty
     if not faulty:
-        assert set(classes) == {frozenset(r.log) for r in everything}
+        assert set(classes) == {frozenset(r.counted) for r in everything}
         assert set(classes.values()) == {1} and found.counts.classes == len(classes)
     else:
-        again = Logged(k)
-        for agent in found.schedule:
-            assert again.enabled(agent)
-            again.step(agent)
-        if not again.faults:  # a deadlock, or a copy in flight at the end
-            again.end()
-        assert found.fault is not None and found.fault.code in {f.code for f in again.faults}
+        assert found.faulty is not None
+        short = shortest(found.faulty, 5.0)
+        assert short.least and len(short.schedule) == min(steps_to_a_fault(r) for r in everything if r.faults)
+        for agents in (short.schedule, smallest(found.faulty)[1]):
+            again = Execution(k)
+            for agent in agents:
+                assert again.enabled(agent) and not again.faults
+                again.step(agent)
+            if not again.faults:  # a deadlock, or a copy in flight at the end
+                again.end()
+            assert again.faults
     return len(classes), faulty
+
+
+def steps_to_a_fault(run: Execution) -> int:
+    """How many steps of this execution it takes until a fault shows."""
+    again = Execution(run.skeleton)
+    for done, agent in enumerate(run.trace):
+        if again.faults:
+            return done
+        again.step(agent)
+    return len(run.trace)
 
 
 SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
