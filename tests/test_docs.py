@@ -57,6 +57,13 @@ def test_the_variants_of_the_page_are_verified(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "out" / name / f"{name}.cuir").is_file()
 
 
+def test_the_table_of_variants_is_what_the_corpus_has() -> None:
+    from benchmarks.variants import with_table
+
+    page = (ROOT / "docs/variants.md").read_text(encoding="utf-8")
+    assert with_table(page) == page, "make docs"
+
+
 def test_the_python_of_the_readme_runs_up_to_the_gpu() -> None:
     code = re.search(r"From Python:\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert code
