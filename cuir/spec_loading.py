@@ -66,8 +66,9 @@ def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] 
         return Specification(name, **mods, captured=captured, doc=inspect.getdoc(value) or "")
     missing = [p.name for p in required if p.name not in given]
     if missing:
-        raise CuirError.of("X116", f"`{name}` is no mod (4 or 5 arguments) and needs {', '.join(missing)}", function_span(value),
-                           f"give it: -p {missing[0]}=...")  # fmt: skip
+        hint = f"a mask_mod takes (b, h, q_idx, kv_idx), a score_mod (score, b, h, q_idx, kv_idx); a function that gives one takes what `-p {missing[0]}=...` gives it"
+        raise CuirError.of("X116", f"`{name}` takes {len(required)} arguments, so it is no mod, and as a function that gives one it needs {', '.join(missing)}",
+                           function_span(value), hint)  # fmt: skip
     made = _called(value, name, {n: _converted(n, v, signature, name) for n, v in given.items()})
     if isinstance(made, tuple) and len(made) == 2:
         return Specification(name, *made, doc=inspect.getdoc(value) or "")

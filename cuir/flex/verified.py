@@ -18,7 +18,7 @@ from ..printer import show
 from ..spec import Specification
 from ..tuning.space import from_plain
 from ..verify import Stage, VerifyReport, verify
-from .mods import Identity, on_cpu
+from .mods import Identity
 from .progress import Progress
 
 
@@ -35,7 +35,7 @@ def verified(
     if report is not None:
         return report
     with progress.step(f"verifying ({level})") as step:
-        report = verify(program, on_cpu(spec), consts=consts, level=level, progress=step.tell)
+        report = verify(program, spec, consts=consts, level=level, progress=step.tell)
     if not report.ok:
         raise CuirError(report.diagnostics)
     write_whole({entry: to_json(report.as_json()).encode()})

@@ -54,4 +54,43 @@ class _Rebuilder(_Tracer):
         return self.others[id(value)]
 
 
-__all__ = ["rebuilt"]
+def bounded(spec: Specification) -> Specification:
+    """The variant with its captured tensors on the CPU, where reads outside of a tensor give 0, as in a kernel: verification tries lengths that the
+    user's tensors were not made for."""
+    found = rebuilt(spec, lambda x: x.detach().cpu().as_subclass(Bounded))
+    return replace(found, sink=spec.sink.detach().cpu()) if isinstance(spec.sink, torch.Tensor) else found
+
+
+class Bounded(torch.Tensor):
+    """A tensor that is read by one index for each dim, at once or one after the other; outside it is 0."""
+
+    given: tuple[Any, ...] = ()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is torch.Tensor.__getitem__ and isinstance(args[0], Bounded):
+                return args[0].read(args[1])
+            found = func(*args, **(kwargs or {}))
+            return found.as_subclass(torch.Tensor) if isinstance(found, Bounded) and func is not torch.Tensor.as_subclass else found
+
+    def read(self, item: Any) -> torch.Tensor:
+        base = self.as_subclass(torch.Tensor)
+        indices = (*self.given, *(item if isinstance(item, tuple) else (item,)))
+        if len(indices) < base.ndim:
+            more = base.as_subclass(Bounded)
+            more.given = indices
+            return more
+        places = torch.broadcast_tensors(*(torch.as_tensor(i, dtype=torch.int64) for i in indices))
+        inside = torch.ones_like(places[0], dtype=torch.bool)
+        for place, size in zip(places, base.shape):
+            inside = inside & (place >= 0) & (place < size)
+        nothing = torch.zeros((), dtype=base.dtype)
+        if base.numel() == 0:
+            return nothing.expand(inside.shape)
+        return torch.where(inside, base[tuple(p.clamp(0, n - 1) for p, n in zip(places, base.shape))], nothing)
+
+
+__all__ = ["Bounded", "bounded", "rebuilt"]

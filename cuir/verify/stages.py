@@ -14,6 +14,7 @@ from ..diagnostics import CuirError
 from ..nodes import Program
 from ..spec import Lengths, Specification
 from ..transfer import STANDARD
+from ..transfer.rebuilt import bounded
 from ..types import BF16, F16, I32, DType
 from .contracts import Problem, check_contracts, has_splice_points, mask_integers, problems_for
 from .mask import check_mask, readout_lengths
@@ -45,7 +46,7 @@ def verify(
     shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
-    return _Verification(program, spec, kernel, dict(consts or {}), level, progress or (lambda text: None), shrink).run()
+    return _Verification(program, bounded(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink).run()
 
 
 class _Stop(Exception):

@@ -21,7 +21,7 @@ from torch.nn.attention import flex_attention as theirs
 import cuir
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.flex import front, kernels, verified
-from cuir.flex.mods import Bounded, identity, on_cpu
+from cuir.flex.mods import identity
 from cuir.flex.progress import Progress
 
 ROOT = Path(__file__).parents[2]
@@ -285,18 +285,6 @@ def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(CuirError, match="V107"):
         verified.verified(right.program, other, identity(other.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other"))
     assert not list(tmp_path.glob("verified/*"))
-
-
-@given(st.lists(st.integers(-9, 9), min_size=2, max_size=2), st.integers(1, 4), st.integers(1, 4))
-def test_reads_outside_of_a_tensor_are_zero(at: list[int], rows: int, cols: int) -> None:
-    x = torch.arange(1, rows * cols + 1).view(rows, cols)
-    spec = on_cpu(Specification("read", lambda b, h, q, k: x[q][k] > 0))
-    assert spec.mask_mod is not None
-    bounded = x.as_subclass(Bounded)
-    i, j = at
-    wanted = int(x[i, j]) if 0 <= i < rows and 0 <= j < cols else 0
-    assert int(bounded[torch.tensor(i), torch.tensor(j)]) == int(bounded[i][j]) == wanted
-    assert bool(spec.mask_mod(0, 0, torch.tensor(i), torch.tensor(j))) == (wanted > 0)
 
 
 # ---- identities

@@ -188,14 +188,14 @@ def test_calls_and_later_changes() -> None:
     block_mask = create_block_mask(mask, None, None, 40, 50)
     flex_attention(q, k, v, None, block_mask, backend="interpret")
     group[3] = 5
-    with pytest.raises(CuirError, match="U416.*`starts`"):
+    with pytest.raises(CuirError, match=r"U416.*`starts`"):
         flex_attention(q, k, v, None, block_mask, backend="interpret")
     group[3] = 4
     flex_attention(q, k, v, None, block_mask, backend="interpret")
     found = attention(mask, head_dim=64)
     found(q, k, v, backend="interpret")
     group[3] = -1
-    with pytest.raises(CuirError, match="U416.*`starts`"):
+    with pytest.raises(CuirError, match=r"U416.*`starts`"):
         found(q, k, v, backend="interpret")
 
 
@@ -208,5 +208,5 @@ def test_a_longer_call_with_the_same_table() -> None:
         flex_attention(q, k, v, None, mask, backend="interpret")
 
     call(50)
-    with pytest.raises(CuirError, match="U416.*`ids` has 50 elements"):
+    with pytest.raises(CuirError, match=r"U416.*`ids` has 50 elements"):
         call(51)
