@@ -69,9 +69,10 @@ def _at_row(e: Expr, row: Expr) -> Expr:
 
 
 def _at_least(a: Linear, b: Linear) -> bool:
-    """a >= b for every tile and problem (BM >= 1)."""
+    """a >= b for every tile and problem (BM, BN >= 1)."""
     d = a.plus(b, -1)
-    return all(c > 0 and t in _NEVER_NEGATIVE for t, c in d.terms) and d.const + dict(d.terms).get(_BM, 0) >= 0
+    at_least_one = sum(c for t, c in d.terms if t in (_BM, Name("BN")))
+    return all(c > 0 and (t in _NEVER_NEGATIVE or t == Name("BN")) for t, c in d.terms) and d.const + at_least_one >= 0
 
 
 def extremum(name: str, values: Iterable[Value]) -> Value:
@@ -132,6 +133,7 @@ def text(v: Value) -> str:
 
 
 _TIGHT = (Name, Literal, Call, Subscript)
+_BEHIND = Linear(frozenset([(Name("N"), 1), (Name("BN"), 1)]), const=-1)  # in the block behind the last
 
 
 def _product(e: Expr) -> bool:
@@ -168,7 +170,7 @@ def touched(terms: Iterable[Term]) -> Touched:
             starts.append(Guarded(cond, start, _N) if cond else start)
             ends.append(Guarded(cond, end, _ZERO) if cond else end)
         elif lowers:
-            suffixes.append(Guarded(cond, start, _N) if cond else start)
+            suffixes.append(Guarded(cond, start, _BEHIND) if cond else start)  # no block, not the last one if that is ragged
         elif uppers or cond:
             prefixes.append(Guarded(cond, end, _ZERO) if cond else end)
         else:

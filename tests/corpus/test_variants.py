@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from cuir.transfer import transfer
 from cuir.types import F16
 from cuir.verify import check_mask
 from cuir.verify.contracts import Problem, check_contracts
+from cuir.verify.evaluate import Evaluator, kernel_names
 
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
 Pair = Callable[[int, int, int, int], bool]
@@ -73,6 +75,28 @@ def test_the_expert_kernel_of_a_variant_keeps_its_mask(name: str) -> None:
     few = [Problem(Lengths(2, 2, 1, M, N), BM, BN) for M, N in ((37, 61), (61, 37), (48, 48)) for BM, BN in ((16, 8), (8, 16))]
     assert check_contracts(program, checked.origin, spec, few, checked.consts)
     assert check_mask(program, checked, spec, Lengths(1, 2, 1, 70, 83)).read > 70 * 83
+
+
+@pytest.mark.parametrize("name", sorted(corpus.variants()))
+def test_no_block_is_visited_in_vain(name: str) -> None:
+    """Closed forms and lists alike visit the blocks with a kept pair, and mask those with a dropped one; the keys end within a block."""
+    spec = as_specification(corpus.variant(name), name, RULES[name][0])
+    result = transfer(EXPERT, spec)
+    kernel, at, BM, BN = result.program.kernels()["flash_fwd"], Lengths(1, 1, 1, 96, 91), 8, 6
+    consts = {"D": 64, "BM": BM, "BN": BN}
+    values = {"scale": 1.0, **result.arguments(at, consts=consts)}
+    names = kernel_names(kernel, {"B": 1, "H": 1, "HK": 1, "M": at.M, "N": at.N}, consts, values)
+    tiles, blocks = at.M // BM, -(-at.N // BN)
+    partial, n = (
+        np.broadcast_to(np.asarray(x), (tiles,)) for x in Evaluator(result.program, names).call("kv_count", 0, 0, np.arange(tiles))
+    )
+    kept = np.zeros((at.M, blocks * BN), bool)
+    kept[:, : at.N] = spec.mask(at)[0, 0].numpy()
+    pairs = kept.reshape(tiles, BM, blocks, BN).sum((1, 3))
+    needed, whole = (pairs > 0).sum(1), (pairs == BM * BN).sum(1)
+    assert (n == needed).all()
+    # a tile with queries before and behind the last global one: its bounds are those of both kinds
+    assert (n - partial <= whole).all() and (whole - (n - partial)).sum() <= (name == "global_sliding_window")
 
 
 def test_scores_are_the_definitions() -> None:
