@@ -12,7 +12,7 @@ from ..bind import Argument
 from ..checked import Checked
 from ..diagnostics import Diagnostic, Note
 from .clusters import conflict_between
-from .extract import skeletons
+from .extract import one_unit_each, skeletons
 from .file import Written
 from .search import Budget, Counts, search
 from .shortest import Short, shortest
@@ -35,14 +35,14 @@ class Exploration:
     states: int = 0
     transitions: int = 0
     classes: int = 0
-    clusters: int = 0
+    clusters: int = 0  # explored, or ways to choose the units of work of one
     alike: bool = True
     agents: int = 0  # workers and copies of the largest cluster
     steps: int = 0  # of its longest execution
     seconds: float = 0.0
     diagnostics: tuple[Diagnostic, ...] = ()
     schedule: Written | None = None
-    lengths: Mapping[str, Any] = field(default_factory=dict)
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -50,10 +50,13 @@ class Exploration:
 
     def summary(self) -> str:
         """One sentence."""
-        size = f"{self.states:,} states, {self.transitions:,} transitions, {self.classes:,} class{'es' if self.classes != 1 else ''} of schedules"
+        classes = f"{self.classes:,} class{'es' if self.classes != 1 else ''} of schedules"
+        size = f"{self.states:,} states, {self.transitions:,} transitions, {classes}"
         if self.verdict == "clean":
-            alike = ", all schedules are alike" if self.alike else ""
-            return f"no deadlock, race, overrun or lapped wait in any schedule: {size}{alike}"
+            each = "" if self.clusters == 1 else f" of each of {self.clusters} clusters"
+            return f"no deadlock, race, overrun or lapped wait in any schedule: {size}" + (
+                f", all schedules{each} are alike" if self.alike else ""
+            )
         if self.verdict == "faulty":
             return f"{self.diagnostics[0].code} in a schedule of {_steps(len(self.schedule.steps) if self.schedule else 0)}: {size}"
         return f"not decided: the budget was spent after {size}"
@@ -74,7 +77,7 @@ def explore(
     seconds: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Exploration:
-    """Explores every schedule of a launch, data taken away.
+    """Explores every schedule of a launch, data taken away. Few units of work that are handed out dynamically are handed out in every way.
 
     arguments: as for `cuir.run`; tensors are read where control flow or places depend on them, and not written. grid: CTAs (or clusters), chosen from
     the work if left out. classes, seconds: the budget. Faults of the program are part of the report. Raises CuirError for a bad call, for a program whose
@@ -82,14 +85,12 @@ def explore(
     """
     begin = time.perf_counter()
     report, budget = Exploration(lengths=_lengths(checked, arguments)), Budget(None, seconds)
-    explored: list[Skeleton] = []
     for skeleton in skeletons(checked, arguments, grid):
-        explored.append(skeleton)
         report.clusters += 1
         report.agents = max(report.agents, len(skeleton.workers) + len(skeleton.landings))
         report.steps = max(report.steps, skeleton.size)
         for late in (False, True)[: 1 + (skeleton.lockstep and checked.tiles is not None)]:
-            where = f"cluster {skeleton.cluster}, units of work handed out {'as late as they may be' if late else 'at once'}"
+            where = place(checked, skeleton, late)
             budget.classes = None if classes is None else max(1, classes - report.classes)
             found = search(skeleton if late else skeleton.at_once(), budget, partial(_tell, progress, where, report))
             report.states += found.counts.states
@@ -106,22 +107,11 @@ def explore(
             if report.verdict != "clean":
                 report.seconds = time.perf_counter() - begin
                 return report
-    between = conflict_between(explored)
-    if between is None and explored[0].units > len(explored):  # any two units may fall to different clusters
-        between = conflict_between(list(skeletons(checked, arguments, explored[0].units)))
+    apart = one_unit_each(checked, arguments, grid)  # any two units may fall to different clusters
+    between = conflict_between(apart)
     if between is not None:
         report.verdict, report.diagnostics = "faulty", (between,)
-        report.schedule = Written(
-            checked.name,
-            dict(checked.consts),
-            dict(report.lengths),
-            max(len(explored), explored[0].units),
-            None,
-            False,
-            (),
-            between.code,
-            between.message,
-        )
+        report.schedule = Written(checked.name, dict(checked.consts), report.lengths, len(apart), None, None, False, (), between.code, between.message)  # fmt: skip
     report.seconds = time.perf_counter() - begin
     return report
 
@@ -142,21 +132,25 @@ def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, i
 def _describe(report: Exploration, checked: Checked, short: Short, skeleton: Skeleton, late: bool) -> None:
     fault = short.fault
     names = steps_of(skeleton, short.schedule) + tuple(skeleton.workers[w].label for w in fault.after)
-    report.schedule = Written(
-        checked.name,
-        dict(checked.consts),
-        dict(report.lengths),
-        skeleton.clusters,
-        skeleton.cluster,
-        late,
-        names,
-        fault.code,
-        fault.message,
-    )
-    where = f"{'cluster' if checked.cluster > 1 else 'CTA'} {skeleton.cluster}{', units of work handed out as late as they may be' if late else ''}"
+    report.schedule = Written(checked.name, dict(checked.consts), report.lengths, skeleton.clusters, skeleton.cluster, skeleton.units, late, names, fault.code, fault.message)  # fmt: skip
     least = "no schedule of fewer steps fails" if short.least else "none of them can be left out"
-    notes = (*(Note(text, span) for text, span in fault.notes), Note(f"after {_steps(len(names))} of {where}; {least}"))
+    notes = (
+        *(Note(text, span) for text, span in fault.notes),
+        Note(f"after {_steps(len(names))} of {place(checked, skeleton, late)}; {least}"),
+    )
     report.diagnostics = (Diagnostic(fault.code, fault.message, fault.span, notes, fault.hint),)
+
+
+def place(checked: Checked, skeleton: Skeleton, late: bool) -> str:
+    """Which cluster, with which units of work, in words."""
+    parts = [f"{'cluster' if checked.cluster > 1 else 'CTA'} {skeleton.cluster}"]
+    if skeleton.units is not None:
+        parts.append(f"which gets the units of work {', '.join(map(str, skeleton.units)) or 'none'}")
+    if late:
+        parts.append(
+            "as late as they may be handed out" if skeleton.units is not None else "units of work handed out as late as they may be"
+        )
+    return ", ".join(parts)
 
 
 def _steps(n: int) -> str:

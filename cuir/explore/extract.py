@@ -7,7 +7,8 @@ an access, may come from memory that the kernel writes (CuirError V202).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from ..walk import names_read, walk
 from .intervals import box_coordinates, box_intervals, element_intervals
 from .skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
 
+ANY_UNITS = 3  # so many are handed out in any way
 LONGEST = 200_000  # steps of a cluster: beyond, a launch is not small
 WHAT = {"wgmma": "the product", "bulk_store": "the bulk store", "cp_async": "cp.async"}
 Handler = Callable[["_Worker"], None]
@@ -41,13 +43,30 @@ Reached = tuple[int, str, str]  # region, text, array of shared memory
 
 
 def skeletons(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> Iterator[Skeleton]:
-    """The skeleton of each cluster of a launch. Raises CuirError: V202, a bad call, or a fault of the program that no schedule avoids (M...)."""
+    """The skeleton of each cluster of a launch; of few units of work that are handed out dynamically, of a cluster for each set of units that it may get.
+
+    Raises CuirError: V202, a bad call, or a fault of the program that no schedule avoids (M...).
+    """
     require_independence(checked)
     with np.errstate(all="ignore"), torch.no_grad():
         launch, units, compiler = prepare(checked, arguments, grid=grid)
-        extractor = _Extractor(launch, compiler, units if checked.tiles is not None else 0)
-        for cluster in range(launch.grid):
-            yield extractor.cluster(cluster)
+        extractor = _Extractor(launch, compiler)
+        dynamic = checked.tiles is not None and checked.tiles.dynamic
+        if dynamic and units <= ANY_UNITS:
+            for chosen in chain.from_iterable(combinations(range(units), n) for n in range(units, -1, -1)):
+                yield extractor.cluster(0, launch.grid if len(chosen) == units else max(2, launch.grid), chosen, dynamic)
+        else:
+            for cluster, given in enumerate(launch.work):
+                yield extractor.cluster(cluster, launch.grid, given, dynamic)
+
+
+def one_unit_each(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> list[Skeleton]:
+    """As many clusters as there are units of work, or as a launch without units has."""
+    with np.errstate(all="ignore"), torch.no_grad():
+        launch, units, compiler = prepare(checked, arguments, grid=grid)
+        extractor = _Extractor(launch, compiler)
+        work = [[t] for t in range(units)] if checked.tiles is not None else launch.work
+        return [extractor.cluster(c, len(work), given, False) for c, given in enumerate(work)]
 
 
 def require_independence(checked: Checked) -> None:
@@ -121,8 +140,8 @@ class _Worker:
 
 
 class _Extractor:
-    def __init__(self, launch: Launch, compiler: Compiler, units: int):
-        self.launch, self.compiler, self.checked, self.units = launch, compiler, launch.checked, units
+    def __init__(self, launch: Launch, compiler: Compiler):
+        self.launch, self.compiler, self.checked = launch, compiler, launch.checked
         self.handlers: dict[int, list[Handler]] = {}
         self.evaluators: dict[int, Evaluate] = {}
         self.written = {t.name for t in self.checked.tensors if t.written}
@@ -146,10 +165,11 @@ class _Extractor:
         return found
 
     # ---- a cluster
-    def cluster(self, number: int) -> Skeleton:
+    def cluster(self, number: int, clusters: int, units: Sequence[int], dynamic: bool) -> Skeleton:
+        self.units = units
         m = Machine(self.launch, np.array([number]))
         lockstep = self.checked.tiles is not None and all(p.loops in ((), (True,)) for p in self.launch.programs)
-        self.skeleton = Skeleton(number, self.launch.grid, self.units, lockstep)
+        self.skeleton = Skeleton(number, clusters, tuple(units) if dynamic else None, lockstep)
         self.regions: dict[Region, int] = {}
         self.bars: dict[int, int] = {}
         for ring in m.barriers.values():
@@ -209,7 +229,7 @@ class _Extractor:
                 worker.w.frame[stmt.target] = i
                 self.block(worker, stmt.body)
             return
-        for t in self.launch.work[self.skeleton.cluster]:
+        for t in self.units:
             self.point(worker, Step("take", stmt.span))
             worker.w.frame[stmt.target] = t
             self.block(worker, stmt.body)

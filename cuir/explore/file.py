@@ -19,13 +19,15 @@ FORMAT = "cuir schedule 1"
 
 @dataclass(frozen=True)
 class Written:
-    """A schedule that can be replayed. `cluster` None: the whole launch in order. `steps`: labels of workers, and names of copies that land."""
+    """A schedule that can be replayed. `cluster` None: the whole launch in order. `units`: of the cluster, if they are handed out dynamically; `lockstep`: as late
+    as they may be. `steps`: labels of workers, and names of copies that land."""
 
     kernel: str
     consts: Mapping[str, Const]
     dims: Mapping[str, int]
     grid: int
     cluster: int | None
+    units: tuple[int, ...] | None
     lockstep: bool
     steps: tuple[str, ...]
     code: str
@@ -33,12 +35,12 @@ class Written:
 
     def schedule(self, origin: str = "") -> Schedule:
         """For the interpreter."""
-        return Schedule.in_order() if self.cluster is None else Schedule.replay(self.steps, self.cluster, self.lockstep, origin)
+        return Schedule.in_order() if self.cluster is None else Schedule.replay(self.steps, self.cluster, self.lockstep, self.units, origin)
 
     def as_json(self) -> dict[str, Any]:
         consts = {n: str(c) if isinstance(c, DType) else c for n, c in self.consts.items()}
         return {"format": FORMAT, "kernel": self.kernel, "consts": consts, "dims": dict(self.dims), "grid": self.grid, "cluster": self.cluster,
-                "late_units": self.lockstep, "fault": {"code": self.code, "message": self.message}, "steps": list(self.steps)}  # fmt: skip
+                "units": None if self.units is None else list(self.units), "late_units": self.lockstep, "fault": {"code": self.code, "message": self.message}, "steps": list(self.steps)}  # fmt: skip
 
     def save(self, path: Path) -> None:
         """Raises CuirError U108."""
@@ -64,7 +66,8 @@ def read_schedule(path: Path) -> Written:
             "U124", f"{path} holds no schedule of this format ({FORMAT})", hint="cuir verify ... --exhaustive --out FILE writes schedules"
         )
     consts = {n: DTYPES[c] if isinstance(c, str) else c for n, c in value["consts"].items()}
-    return Written(value["kernel"], consts, value["dims"], value["grid"], value["cluster"], value["late_units"], tuple(value["steps"]), value["fault"]["code"], value["fault"]["message"])  # fmt: skip
+    units = None if value["units"] is None else tuple(value["units"])
+    return Written(value["kernel"], consts, value["dims"], value["grid"], value["cluster"], units, value["late_units"], tuple(value["steps"]), value["fault"]["code"], value["fault"]["message"])  # fmt: skip
 
 
 def _fits(value: Any) -> bool:
@@ -77,6 +80,7 @@ def _fits(value: Any) -> bool:
         and isinstance(dims, dict) and all(type(n) is int and n >= 0 for n in dims.values())
         and type(value.get("grid")) is int and value["grid"] > 0
         and (value.get("cluster") is None or (type(value["cluster"]) is int and value["cluster"] >= 0))
+        and "units" in value and (value["units"] is None or (isinstance(value["units"], list) and all(type(u) is int and u >= 0 for u in value["units"])))
         and isinstance(value.get("late_units"), bool)
         and isinstance(value.get("steps"), list) and all(isinstance(s, str) for s in value["steps"])
         and isinstance(fault, dict) and all(isinstance(fault.get(k), str) for k in ("code", "message"))

@@ -121,7 +121,7 @@ class Skeleton:
 
     cluster: int
     clusters: int  # of the launch
-    units: int  # of work, of the launch; 0 if it has none
+    units: tuple[int, ...] | None  # of work that the cluster gets, if they are handed out dynamically
     lockstep: bool  # whether units of work can be handed out in lockstep
     workers: list[Trace] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)

@@ -22,7 +22,8 @@ class Schedule:
     `seed`), "adversarial" (priorities: drawn from `seed` and changed now and then, or one of POLICIES by `policy`). For `starve`, `seed` is the
     number of the worker that runs only when no other can. Under `lockstep` a unit of work is handed out when all workers have taken the one before.
     "replay": only `cluster` runs, in these `steps`, each the label of a worker, which goes on to its next synchronisation, or the name of a copy that lands;
-    then in order. `origin` is the file that they come from, `policy` "lockstep" or None.
+    then in order. `units` are the cluster's units of work, if they are handed out dynamically. `origin` is the file that all this comes from, `policy`
+    "lockstep" or None.
     """
 
     kind: Literal["in_order", "random", "adversarial", "replay"] = "in_order"
@@ -30,6 +31,7 @@ class Schedule:
     policy: str | None = None
     steps: tuple[str, ...] = field(default=(), repr=False)
     cluster: int | None = None
+    units: tuple[int, ...] | None = None
     origin: str = ""
 
     @classmethod
@@ -46,9 +48,11 @@ class Schedule:
         return cls("adversarial", how) if isinstance(how, int) else cls("adversarial", worker, how)
 
     @classmethod
-    def replay(cls, steps: Sequence[str], cluster: int = 0, lockstep: bool = False, origin: str = "") -> Schedule:
+    def replay(
+        cls, steps: Sequence[str], cluster: int = 0, lockstep: bool = False, units: Sequence[int] | None = None, origin: str = ""
+    ) -> Schedule:
         """The steps of one cluster, in their order."""
-        return cls("replay", 0, "lockstep" if lockstep else None, tuple(steps), cluster, origin)
+        return cls("replay", 0, "lockstep" if lockstep else None, tuple(steps), cluster, None if units is None else tuple(units), origin)
 
     @property
     def again(self) -> str:
@@ -150,6 +154,10 @@ class Picker(State):
 
 def partition(schedule: Schedule, count: int, groups: int, dynamic: bool) -> list[Any]:
     """The units of work of each cluster, increasing: c, c + G, ... or, for dynamic work under another schedule than in order, any partition."""
+    if dynamic and schedule.units is not None and schedule.cluster is not None and schedule.cluster < groups:
+        left = [t for t in range(count) if t not in schedule.units]
+        others = [left[i :: groups - 1] for i in range(groups - 1)]
+        return [*others[: schedule.cluster], [t for t in schedule.units if t < count], *others[schedule.cluster :]]
     if not dynamic or schedule.kind in ("in_order", "replay"):
         return [range(c, count, groups) for c in range(groups)]
     rng = random.Random(f"{schedule}/tiles")

@@ -12,7 +12,7 @@ from cuir.diagnostics import CuirError
 from cuir.explore import Written, read_schedule
 from cuir.types import F16
 
-ONE = Written("k", {"T": F16, "D": 64, "DYNAMIC": True}, {"M": 5}, 2, 1, True, ("load[0]", "copy 1 by load[0]"), "R401", "a race")
+ONE = Written("k", {"T": F16, "D": 64, "DYNAMIC": True}, {"M": 5}, 2, 1, (0, 3), True, ("load[0]", "copy 1 by load[0]"), "R401", "a race")
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -20,12 +20,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     found = read_schedule(tmp_path / "new" / "s.json")
     assert found == ONE
     schedule = found.schedule("s.json")
-    assert schedule.steps == ONE.steps and schedule.cluster == 1 and schedule.policy == "lockstep"
+    assert schedule.steps == ONE.steps and schedule.cluster == 1 and schedule.policy == "lockstep" and schedule.units == (0, 3)
     assert schedule.again == "--replay s.json"
 
 
 @pytest.mark.parametrize("change", [
-    {"format": "another"}, {"steps": [1]}, {"steps": None}, {"grid": 0}, {"cluster": -1}, {"dims": {"M": "5"}}, {"consts": {"T": "f17"}}, {"fault": {}}, {"late_units": 3}, {"kernel": None},
+    {"format": "another"}, {"steps": [1]}, {"steps": None}, {"grid": 0}, {"cluster": -1}, {"dims": {"M": "5"}}, {"consts": {"T": "f17"}}, {"fault": {}}, {"late_units": 3}, {"units": [-1]}, {"units": 0}, {"kernel": None},
 ])  # fmt: skip
 def test_other_files_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "s.json"

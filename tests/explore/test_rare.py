@@ -79,6 +79,37 @@ def test_a_hundred_random_runs_miss_what_the_exploration_finds(name: str) -> Non
     assert not explored(checked).ok
 
 
+# The parity is taken from the unit's number instead of a count: right for a CTA that gets units 0, 1 and so on.
+PARITY_OF_THE_UNIT = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f16, 192, 64], Y: Global[f16, 192, 64]):
+    sX = shared(f16, [64, 64])
+    full, empty = mbarrier(1), mbarrier(1)
+    work = tiles(3, dynamic=True)
+    with role("load", warps=1):
+        for t in work:
+            empty.wait(t % 2 ^ 1)
+            full.expect(nbytes(sX))
+            copy_async(X[t * 64 : t * 64 + 64, :], sX, full)
+    with role("use", warpgroups=1):
+        for t in work:
+            full.wait(t % 2)
+            store(Y[t * 64 : t * 64 + 64, :], load(sX))
+            empty.arrive()
+"""
+
+
+def test_units_of_work_are_handed_out_in_every_way() -> None:
+    checked = checked_text(PARITY_OF_THE_UNIT)
+    assert fault(checked, "in_order", grid=1) == ""
+    found = explored(checked, grid=1)
+    assert found.verdict == "faulty" and found.schedule is not None
+    assert found.schedule.units in ((0, 2), (1,), (1, 2)) and "which gets the units of work" in str(found.diagnostics[0].notes)
+    assert replayed(checked, found) == found.schedule.code
+    static = checked_text(PARITY_OF_THE_UNIT.replace(", dynamic=True", ""))
+    assert explored(static, grid=1).ok and not explored(static, grid=2).ok  # units 0 and 2, then 1
+
+
 def test_the_budget_is_kept_and_nothing_claimed() -> None:
     text = """\
 @kernel(arch="sm_90a")
