@@ -1,7 +1,24 @@
 """FlexAttention's interface on verified kernels. Owns the calls; tracing, verification and compiling are packages of their own."""
 
+from typing import Any
+
 from .front import flex_attention
 from .kernels import Attention, attention
 from .masks import BlockMask, create_block_mask
+
+_OF_PYTORCH = ("and_masks", "create_mask", "noop_mask", "or_masks")  # which take and give mods of any kind
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_PYTORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torch.nn.attention import flex_attention as module
+
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_PYTORCH})
+
 
 __all__ = ["Attention", "BlockMask", "attention", "create_block_mask", "flex_attention"]

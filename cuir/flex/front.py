@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..printer import show
 from ..spec import Specification, lengths_of
 from ..transfer import Traced, TransferResult, trace
 from . import operator
-from .inputs import check_gradient, check_options, check_tensors, need_warm
+from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of
 from .masks import BlockMask, check_blocks, check_mask, mod_of, settled
 from .mods import Identity, Same, identity
@@ -71,16 +71,19 @@ def flex_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
     *,
+    return_aux: Any = None,
     backend: str = "auto",
     verify: Level = "quick",
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+) -> Any:
     """Attention with a score_mod and a mask, as torch.nn.attention.flex_attention computes it, on an expert kernel for Hopper. No backward pass.
 
     query [B, H, M, D], key and value [B, HK, N, D], f16 or bf16, D 64 or 128, the last dim contiguous. score_mod(score, b, h, q_idx, kv_idx): the new score
     from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out, > 0. enable_gqa: H may be a
     multiple of HK. Gives O [B, H, M, D] with the strides of query where it is dense, and with return_lse also LSE [B, H, M], f32, in natural logarithms. A query
-    without keys has O = 0 and LSE = -inf, as in PyTorch.
+    without keys has O = 0 and LSE = -inf, as in PyTorch. kernel_options are of PyTorch's kernels and change nothing. return_aux: PyTorch's AuxRequest; then
+    (O, AuxOutput) is given, with the LSE if it asks for that.
 
     backend: "auto" runs on the Hopper GPU that the tensors are on; "interpret" runs the kernel in the interpreter, slowly, on any machine. verify: how much is
     asked of a new kernel before it runs on a GPU, on the CPU, once ("quick", "full" or "off"); the answer is kept in the cache folder.
@@ -90,7 +93,8 @@ def flex_attention(
     traced, U5xx for what is missing here, and what verification finds.
     """
     if torch.compiler.is_compiling():
-        return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, backend, verify)
+        o, lse = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify)
+        return _given(o, lse, return_lse, return_aux)
     ready = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify)
     if ready is None:
         check_options(scale, backend, verify)
@@ -99,13 +103,24 @@ def flex_attention(
         check_mask(block_mask, lengths_of(query, key))
         ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask)
     o, lse = ready(query, key, value)
-    return (o, lse) if return_lse else o
+    return _given(o, lse, return_lse, return_aux)
+
+
+def _given(o: torch.Tensor, lse: torch.Tensor, return_lse: bool, return_aux: Any) -> Any:
+    """What a call gives."""
+    if return_aux is None:
+        return (o, lse) if return_lse else o
+    if getattr(return_aux, "max_scores", False):
+        wrong("U413", "return_aux asks for max_scores, which these kernels do not give", "AuxRequest(lse=True)")
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
 
 
 def _in_graph(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, return_lse: bool,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool,
     backend: str, verify: Level,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The call as torch.compile traces it. The operator checks its arguments when the graph is made."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_gradient(name, x)
@@ -114,10 +129,9 @@ def _in_graph(
     check_mask(block_mask, at)
     if block_mask is not None and not isinstance(block_mask, BlockMask):
         settled(block_mask, str(query.device))
-    o, lse = in_graph(
+    return in_graph(
         query, key, value, mask_mod, score_mod, query.shape[3] ** -0.5 if scale is None else float(scale), enable_gqa, backend, verify
     )
-    return (o, lse) if return_lse else o
 
 
 def _warm(

@@ -140,6 +140,20 @@ def _bitwise(sign: str) -> Handler:
     return handle
 
 
+def _shift(name: str) -> Handler:
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = lift(x), lift(y)
+        if a.dtype == F32 or not literal(b) or not isinstance(b.value, int) or not 0 <= b.value < 31:
+            refuse("a shift is of integers, by a number from 0 to 30", "// and * by a power of two say the same")
+        return _floordiv(a, 2**b.value) if name == "rshift" else _mul(a, 2**b.value)
+
+    return handle
+
+
+handles("rshift", "bitwise_right_shift")(_shift("rshift"))
+handles("lshift", "bitwise_left_shift")(_shift("lshift"))
+
+
 def _logical(sign: str) -> Handler:
     return lambda x, y: _made_or(sign, to(lift(x), BOOL), to(lift(y), BOOL))
 
@@ -279,6 +293,37 @@ def _rsqrt(x: Any) -> Proxy:
 @handles("sigmoid")
 def _sigmoid(x: Any) -> Proxy:
     return _div(1.0, _add(1.0, _exp2(_neg(_mul(x, _constant("LOG2E"))))))
+
+
+@handles("reciprocal")
+def _reciprocal(x: Any) -> Proxy:
+    return _div(1.0, x)
+
+
+@handles("log10")
+def _log10(x: Any) -> Proxy:
+    return _mul(_log2(x), math.log10(2.0))
+
+
+@handles("sign", "sgn")
+def _signum(x: Any) -> Proxy:
+    a = lift(x)
+    return to(_sub(to(_comparison(">", operator.gt)(a, 0), I32), to(_comparison("<", operator.lt)(a, 0), I32)), a.dtype)
+
+
+@handles("silu")
+def _silu(x: Any, inplace: bool = False) -> Proxy:
+    return _mul(x, _sigmoid(x))
+
+
+@handles("leaky_relu")
+def _leaky_relu(x: Any, negative_slope: Any = 0.01, inplace: bool = False) -> Proxy:
+    return _where(_comparison(">=", operator.ge)(x, 0), x, _mul(x, negative_slope))
+
+
+@handles("masked_fill")
+def _masked_fill(x: Any, mask: Any, value: Any) -> Proxy:
+    return _where(mask, to(lift(value), lift(x).dtype), x)
 
 
 _DTYPES = {

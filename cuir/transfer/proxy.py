@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import linecache
 import math
+import operator
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -132,7 +133,7 @@ def _operator(name: str, swap: bool = False) -> Callable[..., Any]:
     return lambda self, *others: call(name, (self, *others), {})
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
     setattr(Proxy, f"__{_name}__", _operator(_name))
     setattr(Proxy, f"__r{_name}__", _operator(_name, swap=True))
 for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"):
@@ -202,8 +203,13 @@ class TensorProxy:
     def _element(self) -> Proxy:
         return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.dtype), True)
 
+    def __matmul__(self, other: object) -> NoReturn:
+        self.__torch_function__(operator.matmul, (), ())
+
+    __add__ = __sub__ = __mul__ = __radd__ = __rsub__ = __rmul__ = __truediv__ = __rmatmul__ = __matmul__
+
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> NoReturn:
         refuse(
             f"`{getattr(func, '__name__', func)}` of a whole captured tensor cannot become part of a kernel",
             "compute it before the mod, and index the result in the mod",
@@ -327,6 +333,8 @@ def _words() -> list[str]:
         "and",
         "or",
         "xor",
+        "lshift",
+        "rshift",
         "invert",
         "pos",
         "eq",

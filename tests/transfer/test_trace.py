@@ -101,6 +101,15 @@ SCORES: dict[str, Callable[..., Any]] = {
     "reversed": lambda s, b, h, q, k: 1 - s + 2 * s - (1 / (s * s + 1)),
     "logic": lambda s, b, h, q, k: torch.where((k < q) & ~(k == 3) | torch.logical_and(q > 2, k > 5) ^ (k == q), s, 0.0),
     "bool arithmetic": lambda s, b, h, q, k: s * (k < q) + (k == q) * 2,
+    "shifts": lambda s, b, h, q, k: s + ((q >> 1) - (k << 2) + ((q - k) >> 2)) + torch.bitwise_right_shift(k, 1),
+    "bits": lambda s, b, h, q, k: s + ((q & 5) | (k ^ 3)),
+    "sign": lambda s, b, h, q, k: s * torch.sign(q - k) + torch.sign(s),
+    "more functions": lambda s, b, h, q, k: torch.reciprocal(abs(s) + 1) + torch.log10(abs(s) + 1) + torch.nn.functional.silu(s),
+    "leaky": lambda s, b, h, q, k: torch.nn.functional.leaky_relu(s, 0.1) + s.masked_fill(q < k, -2.0),
+    "logical": lambda s, b, h, q, k: torch.where(torch.logical_xor(q > 2, k > 2) | torch.logical_not(k < 5), s, s.new_zeros(())),
+    "truth of numbers": lambda s, b, h, q, k: torch.where(torch.logical_and(q, k), s, 0.0) + (q - k).bool() * 2,
+    "chosen numbers": lambda s, b, h, q, k: s + torch.where(k < 3, 1, 0) + torch.where(q < 3, torch.full_like(k, 7), k),
+    "extrema of three": lambda s, b, h, q, k: torch.max(s, torch.min(q, k) * 0.5) + torch.fmin(s, -s),
     "closure": (lambda w, c: lambda s, b, h, q, k: s * c + (k - q) * w)(3, 0.5),
     "scaled twice": lambda s, b, h, q, k: s * 2.0 * (h + 1) / 3.0,
     "constant": lambda s, b, h, q, k: 1.0,
@@ -325,6 +334,11 @@ def test_whole_tensors_are_refused() -> None:
     refused("X120", lambda s, b, h, q, k: s + table[h], "s + table[h]", "1 of 2 indices")
     refused("X120", lambda s, b, h, q, k: s + table[h, k, 0], "table[h, k, 0]", "2 dims")
     refused("X120", lambda s, b, h, q, k: s + table[s, k], "table[s, k]", "indexed by integers")
+    refused("X120", lambda s, b, h, q, k: s + table[h] @ table[q], "table[h] @ table[q]", "`matmul` of a whole captured tensor")
+    refused(
+        "X120", lambda s, b, h, q, k: s + torch.dot(table[h], table[q]), "torch.dot(table[h], table[q])", "`dot` of a whole captured tensor"
+    )
+    refused("X120", lambda s, b, h, q, k: s << q, "s << q", "a shift is of integers")
 
 
 def test_expressions_that_explode_are_refused() -> None:
