@@ -1,4 +1,4 @@
-"""Progress of what a first call waits for: one line a step on stderr, if that is a terminal or if CUIR_PROGRESS asks for it. Owns the lines."""
+"""Progress of what a first call waits for: lines on stderr, if that is a terminal or if CUIR_PROGRESS asks for it. Owns the lines."""
 
 from __future__ import annotations
 
@@ -16,21 +16,30 @@ def shown() -> bool:
 
 
 class Progress:
-    """Of one variant. Steps may overlap: each line says which one it is about."""
+    """Of one variant. A step has a line when it begins and one when it ends; on a terminal, what it tells in between passes on a single line."""
 
     def __init__(self, name: str):
         self.name, self.begin, self.on = name, time.perf_counter(), shown()
 
-    def tell(self, text: str) -> None:
-        if self.on:
-            print(f"cuir: {self.name}: {time.perf_counter() - self.begin:5.1f} s  {text}", file=sys.stderr, flush=True)
+    def tell(self, text: str, passing: bool = False) -> None:
+        if not self.on:
+            return
+        terminal = sys.stderr.isatty()
+        line = f"cuir: {self.name}: {time.perf_counter() - self.begin:5.1f} s  {text}"
+        if terminal:
+            line = f"\r\x1b[2K{line}"
+        print(line, end="" if terminal and passing else "\n", file=sys.stderr, flush=True)
 
     @contextmanager
     def step(self, what: str) -> Iterator[Step]:
         """A step by its name; its end is told with the time that it took."""
         self.tell(what)
         begin = time.perf_counter()
-        yield Step(self, what)
+        try:
+            yield Step(self, what)
+        except BaseException:
+            self.tell(f"{what}: failed")
+            raise
         self.tell(f"{what}: done in {time.perf_counter() - begin:.1f} s")
 
 
@@ -41,7 +50,7 @@ class Step:
         self.progress, self.what = progress, what
 
     def tell(self, text: str) -> None:
-        self.progress.tell(f"{self.what}: {text}")
+        self.progress.tell(f"{self.what}: {text}", passing=True)
 
 
 __all__ = ["Progress", "Step", "shown"]
