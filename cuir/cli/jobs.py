@@ -83,6 +83,7 @@ def verify(
     against: Annotated[str | None, typer.Option("--against", help="the variant that a program should compute", show_default=False)] = None,
     param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: Dtype = "f16", head_dim: HeadDim = 64, const: Consts = None,
     level: Level = "quick",
+    schedules: Annotated[int | None, typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False)] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some")] = False,
     tiles: Annotated[int, typer.Option("--tiles", min=1, help="with --exhaustive: tiles of a CTA")] = 2,
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="with --exhaustive: key blocks of a tile")] = 4,
@@ -123,7 +124,7 @@ def verify(
             steps(step)
 
         tell("")
-        report = run_verify(program, specification, kernel=kernel, consts=consts, level=effort, progress=tell)
+        report = run_verify(program, specification, kernel=kernel, consts=consts, level=effort, progress=tell, seeded=schedules)
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)

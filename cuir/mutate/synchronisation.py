@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, If, Literal, Name, Subscript
+from ..nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Subscript
 from ..ops import Op
 from ..printer import show
 from ..walk import walk
@@ -211,6 +211,46 @@ def counts(of: Places) -> Iterator[Mutant]:
         if n != Literal(1):
             fault = 2 if fault == 6 and not set(names) & of.filled else fault
             yield made(of, fault, "one arrival less", at, f"{', '.join(names)}: one less than `{show(n)}`", Binary("-", n, Literal(1)))
+
+
+@operator
+def far(of: Places) -> Iterator[Mutant]:
+    """A wait or a fence at the end of its block, behind all that it should protect."""
+    for site, call, op in of.calls:
+        e, body, at = op.effects, of.block(site), site.path[-1][1]
+        if at is None or not isinstance(site.node, ExprStmt) or not (e.waits or e.drains or e.fences) or at + 2 >= len(body):
+            continue
+        why = UNSEEN if of.passes_unseen(call, body[at + 1 :]) and e.drains != "wgmma" else None
+        word = op.written.rpartition(".")[2]
+        yield made(
+            of,
+            fault_of(of, call, op),
+            f"{word} at the end",
+            site,
+            f"`{show(call)}` at the end of its block",
+            of.moved(site, len(body) - 1),
+            why,
+        )
+
+
+@operator
+def hidden_by_timing(of: Places) -> Iterator[Mutant]:
+    """Waits that one worker of several leaves out, or all after the first trip: what they wait for has mostly happened by then."""
+    for site, call, op in of.calls:
+        e, role, loop = op.effects, of.role(site), site.inside(For)
+        if not (e.waits or e.fences or e.drains == "bulk_store") or e.arrives or not isinstance(site.node, ExprStmt) or role is None:
+            continue
+        fault = 5 if e.fences else 10
+        if role.name:
+            for condition in (Binary("==", Name(role.name), Literal(0)), Binary(">", Name(role.name), Literal(0))):
+                what = f"`{show(call)}` only if `{show(condition)}`"
+                yield made(of, fault, "some workers wait" if fault == 10 else "some workers fence", site, what, If(condition, (site.node,)))
+        if isinstance(loop, For) and isinstance(loop.iter, Call) and loop.iter.func == Name("range"):
+            first = loop.iter.args[0] if len(loop.iter.args) > 1 else Literal(0)
+            condition = Binary("==", Name(loop.target), first)
+            yield made(
+                of, fault, "wait in the first trip", site, f"`{show(call)}` only if `{show(condition)}`", If(condition, (site.node,))
+            )
 
 
 @operator

@@ -81,6 +81,8 @@ def rescale(of: Places) -> Iterator[Mutant]:
             if program is not None:
                 yield made(of, 11, "rescale left out", site, f"without `{show(node).strip()}`", program)
             yield made(of, 11, "rescaled twice", site, f"`{show(node).strip()}` twice", (node, node))
+            inverse = replace(node, value=replace(node.value, op="/"))
+            yield made(of, 11, "rescaled by the inverse", site, f"`{show(inverse).strip()}`", inverse)
 
 
 @operator
@@ -92,6 +94,20 @@ def heads(of: Places) -> Iterator[Mutant]:
             at = of.at[(*site.path, ("value", None))]
             for put in (node.value.left, Binary("%", node.value.left, Name("HK")), Literal(0)):
                 yield made(of, 11, "other KV head", at, f"`{show(node.value)}` becomes `{show(put)}`", put)
+
+
+@operator
+def arguments(of: Places) -> Iterator[Mutant]:
+    """A function of the kernel is called with two neighbouring names exchanged: query and key, batch and head."""
+    for site in of.sites:
+        node = site.node
+        if not (isinstance(node, Call) and root(node.func) in of.funcs and root(node.func) not in of.parities) or site.inside(Slice):
+            continue
+        for i in range(len(node.args) - 1):
+            one, other = node.args[i : i + 2]
+            if isinstance(one, Name) and isinstance(other, Name) and one != other:
+                put = replace(node, args=(*node.args[:i], other, one, *node.args[i + 2 :]))
+                yield made(of, 11, "arguments exchanged", site, f"`{show(put)}` instead of `{show(node)}`", put)
 
 
 @operator

@@ -22,12 +22,12 @@ from .numeric import with_note
 from .problems import Case, Launch, launch, outputs
 
 
-def schedules(checked: Checked, level: str) -> list[Schedule]:
-    """In order, the named adversaries, every worker of a cluster starved once, and seeded ones."""
+def schedules(checked: Checked, level: str, seeded: int | None = None) -> list[Schedule]:
+    """In order, the named adversaries, every worker of a cluster starved once, and seeded ones (how many; left out: by level)."""
     workers = checked.cluster * sum(r.workers for r in checked.roles)
     found = [Schedule.in_order(), *(Schedule.adversarial(p) for p in ("engines_first", "workers_first", "reverse", "lockstep"))]
     found += [Schedule.adversarial("starve", w) for w in range(workers)]
-    random, adversarial = (3, 2) if level == "quick" else (16, 8)
+    random, adversarial = (seeded - seeded // 2, seeded // 2) if seeded is not None else (3, 2) if level == "quick" else (16, 8)
     return [*found, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]
 
 
@@ -38,10 +38,11 @@ def check_schedules(
     case: Case,
     level: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    seeded: int | None = None,
 ) -> int:
-    """Runs one problem under each schedule and on few and many CTAs; returns how many runs. Raises CuirError: V201 results that depend on the order, or the fault found."""
+    """Runs one problem under each schedule, on two CTAs or clusters; returns how many runs. Raises CuirError: V201 results that depend on the order, or the fault found."""
     given = launch(program, checked, spec, case)
-    tried = schedules(checked, level)
+    tried = schedules(checked, level, seeded)
     first: Launch | None = None
     for done, schedule in enumerate(tried):
         progress(done, len(tried))

@@ -35,6 +35,7 @@ def verify(
     level: Level = "quick",
     progress: Progress | None = None,
     shrink: bool = True,
+    seeded: int | None = None,
 ) -> VerifyReport:
     """Asks whether a kernel computes a specification, on the CPU.
 
@@ -43,10 +44,10 @@ def verify(
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
     consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
-    shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
+    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
-    return _Verification(program, bounded(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink).run()
+    return _Verification(program, bounded(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink, seeded).run()
 
 
 class _Stop(Exception):
@@ -63,9 +64,10 @@ class _Verification:
         level: Level,
         progress: Progress,
         shrink: bool,
+        seeded: int | None,
     ):
         self.program, self.spec, self.kernel, self.consts, self.level, self.progress = program, spec, kernel, consts, level, progress
-        self.shrink = shrink
+        self.shrink, self.seeded = shrink, seeded
         self.stages = [
             Stage("well-formed", "types, capacities, architecture"),
             Stage("contracts", "the splice points keep their contracts"),
@@ -148,13 +150,13 @@ class _Verification:
             def tell(done: int, total: int) -> None:
                 self.progress(f"schedules: {done} of {total}")
 
-            runs = 0
-            for case in (
+            problems = (
                 Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
                 Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided"),
                 Case("long tiles, then short ones", Lengths(1, 4, 1, 2 * BM, 2 * BN)),  # rings do not hold a CTA's workers together
-            ):
-                runs += check_schedules(self.program, checked, self.spec, case, self.level, tell)
+            )
+            share = None if self.seeded is None else -(-self.seeded // len(problems))
+            runs = sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, share) for case in problems)
             stage.reason = f"{runs} runs under different schedules, all alike"
 
     def mask(self, checked: Checked) -> None:

@@ -46,6 +46,22 @@ def test_every_class_is_there_for_the_expert_kernel() -> None:
     assert set(counts) == set(FAULTS) and min(counts.values()) >= 3
 
 
+@pytest.mark.parametrize(
+    ("operator", "fault", "what"),
+    [
+        ("wait at the end", 1, "k_full[s].wait(phase)"),
+        ("some workers wait", 10, "v_full[u].wait(uphase)` only if `wg > 0"),
+        ("some workers fence", 5, "fence_async()` only if `wg == 0"),
+        ("wait in the first trip", 10, "k_empty[s].wait(phase ^ 1)` only if `i == 0"),
+        ("rescaled by the inverse", 11, "acc = acc / alpha"),
+        ("arguments exchanged", 11, "keep(b, h, k, q)"),
+    ],
+)
+def test_operators_make_what_they_say(operator: str, fault: int, what: str) -> None:
+    some = [m for m in of("flash_fwd")[1] if m.operator == operator and what in m.what]
+    assert some and all(m.fault == fault and not m.equivalent for m in some)
+
+
 def test_a_place_is_that_of_the_faulty_node() -> None:
     program, found = of(EXPERT)
     lines = corpus.kernels()[EXPERT].read_text(encoding="utf-8").split("\n")

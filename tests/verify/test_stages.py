@@ -271,6 +271,13 @@ def test_a_buffer_released_before_its_last_use_is_found() -> None:
     assert failed(verify(program, spec, consts=CONSTS)) == ("schedules", "R401")
 
 
+def test_seeded_schedules_can_be_asked_for() -> None:
+    program, checked, spec = kernel("causal")
+    by_level, asked = schedules(checked, "quick"), schedules(checked, "quick", 9)
+    assert len(asked) - len(by_level) == 9 - 5 and len({str(s) for s in asked}) == len(asked)
+    assert check_schedules(program, checked, spec, Case("small", Lengths(1, 1, 1, 128, 64)), "quick", seeded=9) == len(asked)
+
+
 def test_results_are_compared_bit_for_bit() -> None:
     from cuir.verify.schedules import _same
 
