@@ -145,7 +145,7 @@ TABLES: dict[str, tuple[str, Formula]] = {
     "fence of two workers": (FENCE_OF_TWO_WORKERS, lambda s: "b" in s),
     "wait for a copy": (WAIT_FOR_A_COPY, lambda s: {"a", "b", "d"} <= s),
     "wait for a product": (WAIT_FOR_A_PRODUCT, lambda s: bool(s & {"a", "b"}) and bool(s & {"b", "c"})),
-    "commit and wait": (COMMIT_AND_WAIT, lambda s: ({"a", "b", "c"} <= s or ("e" in s and bool(s & {"a", "b"}))) and "b" in s and bool(s & {"d", "e"})),
+    "commit and wait": (COMMIT_AND_WAIT, lambda s: "b" in s and ("e" in s or {"a", "c", "d"} <= s)),
     "two arrivals": (ARRIVALS.replace("COUNT", "2"), lambda s: "a" in s and len(s) == 2),
     "three arrivals": (ARRIVALS.replace("COUNT", "3"), lambda s: len(s) == 3),
     "bytes": (BYTES, lambda s: ("a" in s) + ("b" in s) + 2 * ("c" in s) == ("d" in s) + ("e" in s)),
