@@ -11,6 +11,8 @@ import torch
 from ..spec import SINK, Captured, Lengths, Specification
 from .trace import _Tracer
 
+ROOM = 16  # more batches and heads than verification tries
+
 
 def rebuilt(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
     """The same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
@@ -57,8 +59,18 @@ class _Rebuilder(_Tracer):
 def bounded(spec: Specification) -> Specification:
     """The variant with its captured tensors on the CPU, where reads outside of a tensor give 0, as in a kernel: verification tries lengths that the
     user's tensors were not made for."""
-    found = rebuilt(spec, lambda x: x.detach().cpu().as_subclass(Bounded))
-    return replace(found, sink=spec.sink.detach().cpu()) if isinstance(spec.sink, torch.Tensor) else found
+    found = rebuilt(spec, lambda x: _with_room(x).as_subclass(Bounded))
+    return replace(found, sink=_with_room(spec.sink)) if isinstance(spec.sink, torch.Tensor) else found
+
+
+def _with_room(x: torch.Tensor) -> torch.Tensor:
+    """The tensor on the CPU, zeros behind each short dim: a kernel may read an element of it for each head or batch that is tried, and such a read must lie inside."""
+    x = x.detach().cpu()
+    if not x.ndim or min(x.shape) >= ROOM:
+        return x
+    found = x.new_zeros([max(n, ROOM) for n in x.shape])
+    found[tuple(slice(n) for n in x.shape)] = x
+    return found
 
 
 class Bounded(torch.Tensor):
