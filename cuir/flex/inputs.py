@@ -45,7 +45,9 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
             raise CuirError.of("U403", f"`{name}` must be a dense tensor, found a nested or sparse one")
         if x.dim() != 4:
             raise CuirError.of(
-                "U405", f"`{name}` has 4 dims (batch, heads, length, head dim), found shape {tuple(x.shape)}", hint="x.unsqueeze(0)"
+                "U405",
+                f"`{name}` must have 4 dims (batch, heads, length, head dim), found shape {tuple(x.shape)}",
+                hint=f"{name}.unsqueeze(0)",
             )
         if x.dtype not in DTYPES:
             raise CuirError.of("U109", f"`{name}` must be float16 or bfloat16, found {_word(x.dtype)}", hint=f"{name}.to(torch.bfloat16)")

@@ -203,17 +203,28 @@ class TensorProxy:
     def _element(self) -> Proxy:
         return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.dtype), True)
 
-    def __matmul__(self, other: object) -> NoReturn:
-        self.__torch_function__(operator.matmul, (), ())
-
-    __add__ = __sub__ = __mul__ = __radd__ = __rsub__ = __rmul__ = __truediv__ = __rmatmul__ = __matmul__
-
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> NoReturn:
         refuse(
             f"`{getattr(func, '__name__', func)}` of a whole captured tensor cannot become part of a kernel",
             "compute it before the mod, and index the result in the mod",
         )
+
+
+def _whole(name: str) -> Callable[..., NoReturn]:
+    def refused(self: TensorProxy, *others: Any) -> NoReturn:
+        lift(self) if self.given else self.__torch_function__(getattr(operator, f"__{name}__"), (), ())
+        raise AssertionError
+
+    return refused
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
+    setattr(TensorProxy, f"__{_name}__", _whole(_name))
+    setattr(TensorProxy, f"__r{_name}__", _whole(_name))
+for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"):  # Python's own == would compare the proxies
+    setattr(TensorProxy, f"__{_name}__", _whole(_name))
+TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 # ---- values

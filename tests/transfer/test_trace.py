@@ -334,7 +334,11 @@ def test_whole_tensors_are_refused() -> None:
     refused("X120", lambda s, b, h, q, k: s + table[h], "s + table[h]", "1 of 2 indices")
     refused("X120", lambda s, b, h, q, k: s + table[h, k, 0], "table[h, k, 0]", "2 dims")
     refused("X120", lambda s, b, h, q, k: s + table[s, k], "table[s, k]", "indexed by integers")
-    refused("X120", lambda s, b, h, q, k: s + table[h] @ table[q], "table[h] @ table[q]", "`matmul` of a whole captured tensor")
+    refused("X120", lambda s, b, h, q, k: s + table[h] @ table[q], "table[h] @ table[q]", "1 of 2 indices")
+    refused("X120", lambda b, h, q, k: table[h] == table[q], "table[h] == table[q]", "1 of 2 indices")
+    refused("X120", lambda s, b, h, q, k: s + (table + 1)[h, k], "table + 1", "`add` of a whole captured tensor")
+    refused("X120", lambda s, b, h, q, k: s + (1 - table)[h, k], "1 - table", "`sub` of a whole captured tensor")
+    refused("X120", lambda s, b, h, q, k: s + (-table)[h, k], "-table", "`neg` of a whole captured tensor")
     refused(
         "X120", lambda s, b, h, q, k: s + torch.dot(table[h], table[q]), "torch.dot(table[h], table[q])", "`dot` of a whole captured tensor"
     )

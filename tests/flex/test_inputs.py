@@ -1,0 +1,122 @@
+"""What a call may be given: each mistake has its message, before anything is compiled or launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cuir import CuirError, attention, create_block_mask, flex_attention
+
+M, N, D = 40, 60, 64
+
+
+def tensors(heads: int = 4, m: int = M, n: int = N) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    return [torch.randn(1, heads, s, D, generator=g).half() for s in (m, n, n)]
+
+
+Q, K, V = tensors()
+
+
+def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+def call(q: Any = Q, k: Any = K, v: Any = V, score: Any = None, mask: Any = None, **options: Any) -> Any:
+    return flex_attention(q, k, v, score, mask, **{"backend": "interpret", **options})
+
+
+def masked(mod: Any, m: int = M, n: int = N, heads: int | None = None) -> Any:
+    return create_block_mask(mod, None, heads, m, n, device="cpu")
+
+
+def branches(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return s if s > 0 else -s
+
+
+def three(b: Any, h: Any, q: Any) -> Any:
+    return q > 0
+
+
+ELSEWHERE, LEARNED, SHORT = torch.zeros(N, device="meta"), torch.zeros(N, requires_grad=True), torch.zeros(N - 1)
+
+# name, code, what the message says, what its hint says, the call
+BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
+    ("fewer key heads", "U411", "query has 4 heads, key and value have 2", "enable_gqa=True", lambda: call(k=K[:, :2], v=V[:, :2])),
+    ("heads that do not divide", "U411", "must be a multiple of the key heads, found 4 and 3", "", lambda: call(k=K[:, :3], v=V[:, :3], enable_gqa=True)),
+    ("no tensor", "U403", "`value` must be a tensor, found list", "", lambda: call(v=[1])),
+    ("a sparse tensor", "U403", "`key` must be a dense tensor", "", lambda: call(k=K.to_sparse())),
+    ("rank", "U405", "`query` must have 4 dims (batch, heads, length, head dim), found shape (4, 40, 64)", "query.unsqueeze(0)", lambda: call(q=Q[0])),
+    ("float32", "U109", "`query` must be float16 or bfloat16, found float32", "query.to(torch.bfloat16)", lambda: call(Q.float(), K.float(), V.float())),
+    ("two dtypes", "U404", "`key` must have the dtype of `query`, float16, found bfloat16", "key.to(query.dtype)", lambda: call(k=K.bfloat16())),
+    ("two devices", "U407", "`key` must be on the device of `query`, cpu, found meta", "key.to(query.device)", lambda: call(k=K.to("meta"))),
+    ("batch", "U408", "`key` must have the batch size of `query`, 2, found 1", "key.expand(2", lambda: call(q=Q.repeat(2, 1, 1, 1))),
+    ("lengths", "U408", "key and value must have the same heads and length", "", lambda: call(v=V[:, :, :9])),
+    ("head dim", "U110", "the head dim must be 64 or 128, found 32", "pad query, key and value with zeros", lambda: call(Q[..., :32], K[..., :32], V[..., :32])),
+    ("another head dim of V", "U408", "must have one head dim, found 64, 64 and 32", "", lambda: call(v=V[..., :32])),
+    ("last dim", "U406", "the last dim of `value` must be contiguous, found strides", "value.contiguous()", lambda: call(v=V.mT.contiguous().mT)),
+    ("gradient", "U410", "`query` requires a gradient, and there is no backward pass", "torch.no_grad()", lambda: call(Q.clone().requires_grad_())),
+    ("scale", "U413", "scale must be a positive number, found -1.0", "", lambda: call(scale=-1.0)),
+    ("backend", "U413", 'backend must be "auto" or "interpret", found \'cpu\'', "", lambda: call(backend="cpu")),
+    ("verify", "U413", 'verify must be "quick", "full" or "off", found \'much\'', "", lambda: call(verify="much")),
+    ("a mask of two", "X101", "takes (b, h, q_idx, kv_idx), found 2 positional parameters", "close over them", lambda: masked(lambda q, k: q >= k)),
+    ("a score of four", "X101", "score_mod of `causal` takes (score, b, h, q_idx, kv_idx), found 4", "close over them", lambda: call(score=causal)),
+    ("a mod of three", "X116", "`three` takes 3 arguments, so it is no mod", "a mask_mod takes (b, h, q_idx, kv_idx)", lambda: attention(three)),
+    ("no function", "X101", "must be a function, found int", "", lambda: call(score=3)),
+    ("a mask_mod for a mask", "U412", "must be what create_block_mask gives, found function", "create_block_mask(mask_mod", lambda: call(mask=causal)),
+    ("lengths of a mask", "U412", "KV_LEN must be an integer of at least 0, found -1", "", lambda: masked(causal, M, -1)),
+    ("a mask of other lengths", "U412", "for 40 queries and 40 keys, found 40 and 60", "make one for these lengths", lambda: call(mask=masked(causal, M, M))),
+    ("a mask of other heads", "U412", "for a number of query heads of 3, found 4", "None if the mask does not", lambda: call(mask=masked(causal, M, N, 3))),
+    ("control flow on a score", "X121", "needs a value, found one that is only known when the kernel runs", "torch.where", lambda: call(score=branches)),
+    ("control flow on an index", "X121", "`if`, `and`, `or`, `not`, or a chained comparison", "& | ~", lambda: call(mask=masked(lambda b, h, q, k: q >= k and k > 3))),
+    ("an operation", "X120", "`erfinv` cannot become part of a kernel", "what can: operators and abs", lambda: call(score=lambda s, b, h, q, k: torch.erfinv(s))),
+    ("a tensor elsewhere", "U407", "`ELSEWHERE`, which a mod captures, must be on the device of `query`, cpu, found meta", "ELSEWHERE.to(query.device)",
+     lambda: call(score=lambda s, b, h, q, k: s + ELSEWHERE[k])),
+    ("a learned bias", "U410", "`LEARNED` requires a gradient", "LEARNED.detach()", lambda: call(score=lambda s, b, h, q, k: s + LEARNED[k])),
+    ("a table too short", "U416", "`SHORT` has 59 elements, and its element 59 is read (b=0, h=0, q_idx=0, kv_idx=59)", "a tensor that covers the lengths",
+     lambda: call(score=lambda s, b, h, q, k: s + SHORT[k])),
+    ("too many indices", "X120", "`SHORT` has 1 dims, found 2 indices", "", lambda: call(score=lambda s, b, h, q, k: s + SHORT[h, k])),
+    ("dtype of the explicit form", "U109", "attention kernels are for f16 and bf16, found `torch.float32`", "", lambda: attention(causal, dtype=torch.float32)),
+    ("head dim of the explicit form", "U110", "are for head dims 64 and 128, found 96", "", lambda: attention(causal, head_dim=96)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "says", "hint", "wrong"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_bad_calls(code: str, says: str, hint: str, wrong: Callable[[], Any]) -> None:
+    with pytest.raises(CuirError) as raised:
+        wrong()
+    found = raised.value.diagnostics[0]
+    assert found.code == code and says in found.message and hint in (found.hint or ""), str(raised.value)
+
+
+def test_mistakes_in_a_mod_show_its_line() -> None:
+    for wrong in (
+        lambda: call(score=branches),
+        lambda: masked(lambda q, k: q >= k),
+        lambda: call(score=lambda s, b, h, q, k: s + SHORT[k]),
+    ):
+        with pytest.raises(CuirError) as raised:
+            wrong()
+        assert __file__ in str(raised.value) and "^" in str(raised.value)
+
+
+def test_a_tensor_of_another_shape_in_the_same_mod() -> None:
+    """A mod may capture another tensor in the next call: longer is right, shorter and of another rank is said."""
+    table = torch.arange(N) // 10
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return table[q] == table[k]
+
+    block_mask = masked(mask)
+    call(mask=block_mask)
+    table = torch.arange(2 * N) // 10
+    call(mask=block_mask)
+    table = torch.arange(N - 1)
+    with pytest.raises(CuirError, match=r"U416.*`table` has 59 elements"):
+        call(mask=block_mask)
+    table = torch.zeros(2, N)
+    with pytest.raises(CuirError, match=r"X120.*1 of 2 indices"):
+        call(mask=block_mask)
