@@ -103,17 +103,46 @@ class Settings:
         return self.by_lengths[at]
 
 
+class Made(dict[str, Any]):
+    """Captured values and block lists as a kernel takes them; other streams than the one that they were made on wait for it."""
+
+    def __init__(self, values: Mapping[str, Any], device: torch.device):
+        super().__init__(values)
+        self.index = device.index if device.type == "cuda" else None
+        self.streams: set[int] = set()  # that may use them
+        if self.index is not None:
+            self.streams.add(torch._C._cuda_getCurrentRawStream(self.index))
+            self.event = torch.cuda.current_stream(device).record_event()
+
+    def join(self) -> None:
+        """Makes the current stream one that may use them. A captured stream may: whoever begins a capture has waited for the device."""
+        if self.index is None:
+            return
+        here = torch._C._cuda_getCurrentRawStream(self.index)
+        if here in self.streams or capturing():
+            return
+        stream = torch.cuda.current_stream(self.index)
+        stream.wait_event(self.event)
+        for t in self.values():
+            if isinstance(t, torch.Tensor):
+                t.record_stream(stream)
+        self.streams.add(here)
+
+
 @dataclass(frozen=True)
 class Ready:
-    """What calls of one signature share. checked: for the interpreter, which has no kernel. arguments: all but the tensors of the call."""
+    """What calls of one signature share. checked: for the interpreter, which has no kernel. arguments: all but the tensors of the call, `made` among them."""
 
     kernel: CompiledKernel | None
     checked: Checked | None
     arguments: Mapping[str, Any]
+    made: Made | None = None
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """O and LSE for tensors that are known to fit."""
         o = torch.empty_like(query, requires_grad=False)
+        if self.made is not None:
+            self.made.join()
         if self.kernel is not None:
             found: tuple[torch.Tensor, torch.Tensor] = self.kernel(Q=query, K=key, V=value, O=o, **self.arguments)
             return found
@@ -248,16 +277,18 @@ class Attention:
         numbers: dict[str, Any] = {"scale": query.shape[3] ** -0.5 if scale is None else float(scale)}
         if backend == "interpret":
             consts = self._settings.start
-            return Ready(None, self._settings.checked(consts), {**numbers, **self.arguments(data, at, query.device, consts)})
+            made = self.arguments(data, at, query.device, consts)
+            return Ready(None, self._settings.checked(consts), {**numbers, **(made or {})}, made)
         if at not in self._settings.by_lengths:
             need_hopper(query.device)
         consts, kernel = self._settings.compiled(at, self.prove, self.spec.name)
-        return Ready(kernel, None, {**numbers, **self.arguments(data, at, query.device, consts)}).pinned()
+        made = self.arguments(data, at, query.device, consts)
+        return Ready(kernel, None, {**numbers, **(made or {})}, made).pinned()
 
-    def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> dict[str, Any]:
+    def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
         """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
         if not data.captured and data.lists is None:
-            return {}
+            return None
         sources = sources_of(data.captured, data.spec, at)
         key = at, str(device), consts.get("BM"), consts.get("BN")
         if capturing():
@@ -265,12 +296,14 @@ class Attention:
             if entry is None or any(isinstance(v, torch.Tensor) and v is not entry[0][n][0] for n, v in sources.items()):
                 need_warm("preparing what a mask captures")
 
-        def make() -> dict[str, Any]:
+        def make() -> Made:
             need_warm("preparing what a mask captures")
             self._reads.check(list(sources.values()), at, device)
-            return data.arguments(at, device, consts)
+            return Made(data.arguments(at, device, consts), device)
 
-        return self._checked.get(key, sources, make)
+        found = self._checked.get(key, sources, make)
+        assert isinstance(found, Made)
+        return found
 
 
 def attention(

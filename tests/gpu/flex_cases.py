@@ -102,17 +102,144 @@ def errors() -> None:
         assert raised.value.diagnostics[0].code == code
 
 
-def host_cost() -> dict[str, float]:
-    """Of a warm call, in microseconds: a causal mask, and one with captured data."""
-    found = {}
-    for name, mask in (("causal", causal), ("documents", documents(0, 128))):
-        q, k, v = tensors(2, 2, 128, 128, 64, torch.float16)
-        block_mask = create_block_mask(mask, None, None, 128, 128)
-        times = []
-        for _ in range(300):
-            start = time.perf_counter()
-            flex_attention(q, k, v, None, block_mask, verify="off")
-            times.append((time.perf_counter() - start) * 1e6)
+def reads_outside() -> None:
+    q, k, v = tensors(2, 2, 200, 200, 64, torch.float16)
+    short, starts, group = torch.zeros(199, device="cuda"), torch.arange(4, device="cuda") * 50, torch.arange(200, device="cuda") // 50
+    window = torch.tensor(40, device="cuda")  # without dims: read on the device
+    check(q, k, v, None, lambda b, h, i, j: (j >= starts[group[i]]) & (i - j <= window))
+    for code, mod in (("U416", lambda s, b, h, i, j: s + short[j]), ("U416", lambda s, b, h, i, j: s + starts[group[i] + 1])):
+        with pytest.raises(CuirError, match=code):
+            flex_attention(q, k, v, mod, verify="off")
+    wide = torch.full((200,), 2**40, device="cuda")
+    with pytest.raises(CuirError, match="U417"):
+        flex_attention(q, k, v, lambda s, b, h, i, j: s + wide[j], verify="off")
+
+
+def compiled() -> None:
+    """torch.compile, with inductor: one graph, other data without another one, numbers as without it."""
+    torch._dynamo.reset()
+    graphs = []
+
+    def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score: Mod | None, mask: Any) -> torch.Tensor:
+        o = flex_attention(q * 1.0, k, v, score, mask, verify="off")
+        assert isinstance(o, torch.Tensor)
+        return o.transpose(1, 2).flatten(2) * 2.0
+
+    def counted(graph: Any, inputs: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        graphs.append(graph)
+        return compile_fx(graph, inputs)
+
+    call = torch.compile(block, fullgraph=True, backend=counted)
+    q, k, v = tensors(4, 4, 512, 512, 128, torch.bfloat16)
+    for seed in range(3):
+        score, mask = alibi(4), create_block_mask(documents(seed, 512), None, None, 512, 512)
+        with torch.no_grad():
+            wanted = block(q, k, v, score, mask)
+            torch.testing.assert_close(call(q, k, v, score, mask), wanted, atol=1e-2, rtol=1e-2)
+    assert len(graphs) == 1
+    overhead = torch.compile(block, fullgraph=True, mode="reduce-overhead")
+    mask = create_block_mask(causal, None, None, 512, 512)
+    with torch.no_grad():
+        wanted = block(q, k, v, None, mask)
+        for _ in range(4):
+            torch.testing.assert_close(overhead(q, k, v, None, mask), wanted, atol=1e-2, rtol=1e-2)
+
+
+def captured() -> None:
+    """A CUDA graph: refused cold, replayed with other inputs, and after what the call was prepared with was forgotten."""
+    q, k, v = tensors(4, 4, 700, 700, 128, torch.float16)
+    mod = documents(3, 700)
+    mask = create_block_mask(mod, None, None, 700, 700)
+    cold = torch.cuda.CUDAGraph()
+    with pytest.raises(CuirError, match="U415"), torch.cuda.graph(cold):
+        flex_attention(q, k, v, None, mask, verify="off")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        flex_attention(q, k, v, None, mask, verify="off")
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, lse = flex_attention(q, k, v, None, mask, return_lse=True, verify="off")  # type: ignore[misc]
+    for seed in range(8):  # more problems than are kept
+        flex_attention(q, k, v, None, create_block_mask(documents(10 + seed, 700), None, None, 700, 700), verify="off")
+    for seed in range(3):
+        for x in (q, k, v):
+            x.copy_(torch.randn(x.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)))
+        o.zero_()
+        graph.replay()
         torch.cuda.synchronize()
-        found[name] = statistics.median(times[50:])
+        again, again_lse = flex_attention(q, k, v, None, mask, return_lse=True, verify="off")  # type: ignore[misc]
+        assert torch.equal(o, again) and torch.equal(lse, again_lse)
+
+
+def side_streams() -> None:
+    """Calls on two streams at once, each after work of its own stream; what the first one prepares on its stream, the other one waits for."""
+    streams, results = [torch.cuda.Stream() for _ in range(2)], []
+    mod = documents(5, 4096, batch=1)
+    spec, mask = Specification("wanted", mod), create_block_mask(mod, None, None, 4096, 4096)
+    with torch.cuda.stream(streams[0]):
+        torch.cuda._sleep(100_000_000)
+    for step in range(6):
+        with torch.cuda.stream(streams[step % 2]):
+            q, k, v = (x * (1 + step / 8) for x in tensors(2, 2, 4096, 4096, 64, torch.float16, batch=1))
+            results.append((q, k, v, flex_attention(q, k, v, None, mask, verify="off")))
+    torch.cuda.synchronize()
+    for q, k, v, o in results:
+        wanted = spec.reference(q, k, v, 0.125)[0]
+        own = (spec.half(q, k, v, 0.125)[0].double() - wanted).norm()
+        assert (o.double() - wanted).norm() <= 1.5 * own + SLACK * wanted.norm()  # type: ignore[union-attr]
+
+
+def _median(call: Callable[[], Any], calls: int = 400) -> float:
+    """Host time of a warm call, in microseconds."""
+    times = []
+    for i in range(calls):
+        if i % 50 == 0:
+            torch.cuda.synchronize()  # a full queue of launches would make the host wait
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times[50:])
+
+
+def host_cost() -> dict[str, float]:
+    """Of a warm call, in microseconds: what it costs beyond the kernel's own call, for several kinds of mods; `kernel` is that call itself."""
+    q, k, v = tensors(2, 2, 128, 128, 64, torch.float16)
+    found = {}
+    explicit = kernels.attention(documents(0, 128), head_dim=64, verify="off")
+    explicit(q, k, v)
+    ready = explicit.ready(q, k, None, "auto")
+    assert ready.kernel is not None
+    kernel, o, arguments = ready.kernel, torch.empty_like(q), ready.arguments
+    found["kernel"] = _median(lambda: kernel(Q=q, K=k, V=v, O=o, **arguments))
+    for name, mask, score in (("causal", causal, None), ("documents", documents(0, 128), None), ("alibi causal", causal, alibi(2))):
+        block_mask = create_block_mask(mask, None, None, 128, 128)
+        found[name] = _median(lambda: flex_attention(q, k, v, score, block_mask, verify="off"))  # noqa: B023
+    found["explicit"] = _median(lambda: explicit(q, k, v))
+    slopes = torch.rand(2, device="cuda")
+    found["a lambda made for each call"] = _median(lambda: flex_attention(q, k, v, lambda s, b, h, i, j: s * slopes[h], verify="off"))
+    torch._dynamo.reset()
+    block_mask = create_block_mask(documents(0, 128), None, None, 128, 128)
+    compiled = torch.compile(lambda q, k, v: flex_attention(q, k, v, None, block_mask, verify="off"), fullgraph=True)
+    with torch.no_grad():
+        found["compiled"] = _median(lambda: compiled(q, k, v))
     return found
+
+
+def first_result(dim: int) -> dict[str, float]:
+    """Seconds from a new specification to its first result, verification and nvcc included, in a cache folder of its own; then of its second call."""
+    q, k, v = tensors(4, 4, 1024, 1024, dim, torch.bfloat16)
+    torch.cuda.synchronize()
+    mod, cap = documents(0, 1024), 30.0
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        block_mask = create_block_mask(lambda b, h, i, j: mod(b, h, i, j) & (i >= j), None, None, 1024, 1024)
+        flex_attention(q, k, v, lambda s, b, h, i, j: cap * torch.tanh(s / cap), block_mask)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return {"first": times[0], "second": times[1]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +14,25 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("case", [
-    cases.numbers, cases.verified_once, cases.block_masks_of_pytorch, cases.one_kernel, cases.errors,
+    cases.numbers, cases.verified_once, cases.block_masks_of_pytorch, cases.one_kernel, cases.errors, cases.reads_outside, cases.compiled, cases.captured,
+    cases.side_streams,
 ])  # fmt: skip
 def test_flex(case: Callable[[], object]) -> None:
     isolated(case, seconds=600)
 
 
 def test_a_warm_call_is_cheap() -> None:
-    cost = isolated(cases.host_cost, seconds=200)
-    print(cost)
-    assert max(cost.values()) <= 200.0
+    """At most 40 us of host time beyond the kernel's own call, where the mods are the same objects."""
+    cost = isolated(cases.host_cost, seconds=300)
+    print({name: f"{us:.1f} us" for name, us in cost.items()})
+    for name in ("causal", "documents", "alibi causal", "explicit"):
+        assert cost[name] - cost["kernel"] <= 40.0, name
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_time_to_the_first_result(dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own, from a new specification on: at most 30 s; in a second process, from the cache folder, at most 2 s."""
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    new, known = (isolated(cases.first_result, dim, seconds=300) for _ in range(2))
+    print(f"head dim {dim}: first process {new['first']:.1f} s, second process {known['first']:.2f} s, warm {known['second'] * 1e3:.1f} ms")
+    assert new["first"] <= 30.0 and known["first"] <= 2.0
