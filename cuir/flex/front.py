@@ -12,7 +12,7 @@ import torch
 
 from ..diagnostics import CuirError
 from ..printer import show
-from ..spec import Specification, lengths_of
+from ..spec import Normalize, Specification, lengths_of
 from ..transfer import Traced, TransferResult, trace
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
@@ -76,6 +76,8 @@ def flex_attention(
     return_aux: Any = None,
     backend: str = "auto",
     verify: Level = "quick",
+    normalize: Normalize = "softmax",
+    sink: torch.Tensor | float | None = None,
 ) -> Any:
     """Attention with a score_mod and a mask, as torch.nn.attention.flex_attention computes it, on an expert kernel for Hopper. No backward pass.
 
@@ -88,20 +90,29 @@ def flex_attention(
     backend: "auto" runs on the Hopper GPU that the tensors are on; "interpret" runs the kernel in the interpreter, slowly, on any machine. verify: how much is
     asked of a new kernel before it runs on a GPU, on the CPU, once ("quick", "full" or "off"); the answer is kept in the cache folder.
 
+    Beyond FlexAttention, see `Specification`: normalize, "sigmoid" or "relu" instead of the softmax; sink, a logit of each head, floats [H] or a number.
+
     Mods of the same code share a kernel: captured tensors are passed when it runs, and lengths are not part of it. torch.compile takes the call as an operator,
     without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
     traced, U5xx for what is missing here, and what verification finds.
     """
+    plain = normalize == "softmax" and sink is None
     if torch.compiler.is_compiling():
+        if not plain:
+            wrong(
+                "U413", "inside of torch.compile flex_attention has no normalize and no sink", "cuir.attention(Specification(...)) has both"
+            )
         o, lse = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify)
         return _given(o, lse, return_lse, return_aux)
-    ready = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify)
+    ready = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify) if plain else None
     if ready is None:
         check_options(scale, backend, verify)
         check_tensors(query, key, value, enable_gqa)
         mask_mod = mod_of(block_mask)
         check_mask(block_mask, lengths_of(query, key))
-        ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask)
+        ready = prepare(
+            query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, () if plain else (normalize, sink)
+        )
     o, lse = ready(query, key, value)
     return _given(o, lse, return_lse, return_aux)
 
@@ -175,15 +186,21 @@ def prepare(
     backend: str,
     verify: Level,
     block_mask: Any = None,
+    weights: tuple[Any, ...] = (),
 ) -> Ready:
-    """What a call needs beside its tensors, which are known to fit. The mods are known by what they capture if they were met before."""
-    who = identity(mask_mod, score_mod)
-    known = _known(mask_mod, score_mod, who, query, verify)
+    """What a call needs beside its tensors, which are known to fit. The mods are known by what they capture if they were met before.
+
+    weights: normalize and sink, if they are not those of a plain softmax.
+    """
+    if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (query.shape[1],):
+        wrong("U408", f"`sink` has a logit for each of {query.shape[1]} query heads, found {list(weights[1].shape)}")
+    who = identity(mask_mod, score_mod, *weights)
+    known = _known(mask_mod, score_mod, who, query, verify, weights)
     for parameter, place in known.places:
         _check_captured(known.attention.transferred.captured[parameter].name, who.tensors[place], query)
     check_blocks(block_mask, lengths_of(query, key), query.device)
     ready = known.attention.ready(query, key, scale, backend, known.data(who))
-    if block_mask is None or isinstance(block_mask, BlockMask):
+    if not weights and (block_mask is None or isinstance(block_mask, BlockMask)):
         _keep_warm(ready, who, (mask_mod, score_mod), _signature(query, key, value, block_mask, scale, enable_gqa, backend, verify))
     return ready
 
@@ -209,7 +226,12 @@ def _keep_warm(ready: Ready, who: Identity, mods: tuple[Any, Any], signature: tu
 
 
 def _known(
-    mask_mod: Callable[..., Any] | None, score_mod: Callable[..., Any] | None, who: Identity, query: torch.Tensor, level: Level
+    mask_mod: Callable[..., Any] | None,
+    score_mod: Callable[..., Any] | None,
+    who: Identity,
+    query: torch.Tensor,
+    level: Level,
+    weights: tuple[Any, ...],
 ) -> Known:
     """The attention of these mods: known from an earlier call, or made now."""
     signature = (who.structure, who.values, query.dtype, query.shape[3], level)
@@ -220,6 +242,8 @@ def _known(
         need_warm("tracing a mod")
     with _LOCK:
         spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
+        if weights:
+            spec = replace(spec, normalize=weights[0], sink=weights[1])
         traced = trace(spec)
         attention = _attention(spec, traced, who, query, level)
         places, captured = [], []
@@ -238,7 +262,7 @@ def _known(
 
 def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.Tensor, level: Level) -> Attention:
     """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
-    texts = tuple("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor))
+    texts = spec.normalize, *("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor, traced.sink))
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
     key = texts, parameters, who.structure, query.dtype, query.shape[3], level
     if key not in _TRACED:
