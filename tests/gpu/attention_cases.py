@@ -132,6 +132,7 @@ def expected(
             return lambda s, b, h, i, j: mod(s, b, h + heads.start, i, j)
         return lambda b, h, i, j: mod(b, h + heads.start, i, j)
 
-    some = replace(spec, mask_mod=shifted(mask_mod, 0), score_mod=shifted(score_mod, 1), captured={})
+    sink = None if spec.sink is None else spec.sinks(lengths_of(q, k)).to(q.device, torch.float64)[heads]
+    some = replace(spec, mask_mod=shifted(mask_mod, 0), score_mod=shifted(score_mod, 1), captured={}, sink=sink)
     part = q[:, heads], k[:, keys], v[:, keys]
     return *some.reference(*part, scale), some.half(*part, scale)[0]

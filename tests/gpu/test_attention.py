@@ -15,6 +15,8 @@ KERNELS = [
     *((v, f"d{d}w2", "f16") for v in ("full", "causal") for d in (128, 64)),
     *((v, "d128w2", "f16") for v in corpus.variants() if v not in VARIANTS),
     *((v, c, "f16") for v in ("full", "causal", "sliding_window", "document") for c in ("d128w2c2", "d64w3c2")),
+    ("combo", "d64w3", "bf16"),
+    ("sink_causal", "d64w3", "bf16"),
     ("causal", "d128w3c2", "bf16"),
     ("full", "d128w1c4", "f16"),
     ("causal", "d128w1c4", "f16"),
