@@ -6,7 +6,7 @@ from .front import flex_attention
 from .kernels import Attention, attention
 from .masks import BlockMask, create_block_mask
 
-_OF_PYTORCH = ("and_masks", "create_mask", "noop_mask", "or_masks")  # which take and give mods of any kind
+_OF_PYTORCH = ("AuxOutput", "AuxRequest", "and_masks", "create_mask", "noop_mask", "or_masks")  # which are as good for these kernels
 
 
 def __getattr__(name: str) -> Any:

@@ -275,7 +275,7 @@ def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.
 
 def _check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> None:
     """Whether a captured tensor is where the others are. Raises CuirError U407, U410."""
-    if tensor.device != query.device:
+    if tensor.device != query.device and (tensor.ndim or tensor.device.type != "cpu"):  # PyTorch lets a number be on the CPU
         raise CuirError.of("U407", f"`{name}`, which a mod captures, must be on the device of `query`, {query.device}, found {tensor.device}",
                            hint=f"{name}.to(query.device)")  # fmt: skip
     check_gradient(name, tensor)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 class BlockMask:
     """A mask_mod with the lengths that it is for; B and H are None where the mask does not depend on the batch or the head.
 
-    It holds no blocks: a kernel's are made for its tile size, on the device, when it runs.
+    It holds no blocks: a kernel's are made for its tile size, on the device, when it runs. What PyTorch's BlockMask tells of its blocks (`sparsity()`,
+    `to_dense()`, `to_string()`) is asked of one that is made for the answer, on `device`, with blocks of `BLOCK_SIZE`.
     """
 
     mask_mod: Callable[..., Any]
@@ -32,6 +34,8 @@ class BlockMask:
     H: int | None
     Q_LEN: int
     KV_LEN: int
+    device: torch.device | str | None = None
+    BLOCK_SIZE: int | tuple[int, int] = 128
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -41,6 +45,33 @@ class BlockMask:
     def seq_lengths(self) -> tuple[int, int]:
         return self.Q_LEN, self.KV_LEN
 
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def to(self, device: torch.device | str) -> BlockMask:
+        """For tensors on another device. What the mask_mod captures stays where it is."""
+        return replace(self, device=device)
+
+    def of_pytorch(self) -> Any:
+        """PyTorch's BlockMask of the same mask_mod and lengths."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return create_block_mask(self.mask_mod, self.B, self.H, self.Q_LEN, self.KV_LEN, device=str(device), BLOCK_SIZE=self.BLOCK_SIZE)
+
+    def sparsity(self) -> float:
+        """How many percent of the blocks hold no kept pair."""
+        return float(self.of_pytorch().sparsity())
+
+    def to_dense(self) -> torch.Tensor:
+        """Which blocks hold a kept pair: i32 [B, H, rows of blocks, columns of blocks]."""
+        found: torch.Tensor = self.of_pytorch().to_dense()
+        return found
+
+    def to_string(self, grid_size: tuple[int, int] | int = (20, 20), limit: int = 4) -> str:
+        """A picture of the blocks."""
+        return str(self.of_pytorch().to_string(grid_size, limit))
+
 
 def create_block_mask(
     mask_mod: Callable[..., Any],
@@ -48,14 +79,17 @@ def create_block_mask(
     H: int | None,
     Q_LEN: int,
     KV_LEN: int,
-    device: torch.device | str | None = "cuda",
+    device: torch.device | str | None = None,
     BLOCK_SIZE: int | tuple[int, int] = 128,
     _compile: bool = False,
+    separate_full_blocks: bool = True,
+    compute_dq_write_order: bool = False,
+    dq_kv_order: bool = True,
 ) -> BlockMask:
     """The mask that `flex_attention` takes: a pair (q_idx, kv_idx) counts where `mask_mod(b, h, q_idx, kv_idx)` is true.
 
-    B and H: batch size and query heads, or None where the mask is the same for all. Q_LEN, KV_LEN: numbers of queries and keys. `device`, `BLOCK_SIZE` and
-    `_compile` are there for callers of FlexAttention and change nothing: nothing is computed here, and blocks are of the kernel's tile size.
+    B and H: batch size and query heads, or None where the mask is the same for all. Q_LEN, KV_LEN: numbers of queries and keys. The others are there for
+    callers of FlexAttention and change nothing for a kernel: nothing is computed here, and blocks are of the kernel's tile size.
     Raises CuirError X101 for a function of another signature, U412 for unusable lengths.
     """
     if not torch.compiler.is_compiling():  # a graph asks when it enters the mod
@@ -67,7 +101,7 @@ def create_block_mask(
             continue
         if not isinstance(length, int) or isinstance(length, bool) or length < least:
             wrong("U412", f"{name} must be an integer of at least {least}{' or None' if least else ''}, found {length!r}")
-    return BlockMask(mask_mod, B, H, Q_LEN, KV_LEN)
+    return BlockMask(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE)
 
 
 def mod_of(block_mask: Any) -> Callable[..., Any] | None:

@@ -92,6 +92,15 @@ def test_bad_calls(code: str, says: str, hint: str, wrong: Callable[[], Any]) ->
     assert found.code == code and says in found.message and hint in (found.hint or ""), str(raised.value)
 
 
+def test_a_number_on_the_cpu_may_be_captured_anywhere() -> None:
+    """As PyTorch takes tensors without dims; only a tensor with dims must be where the others are."""
+    from cuir.flex.front import _check_captured
+
+    _check_captured("cap", torch.tensor(3.0), Q.to("meta"))
+    with pytest.raises(CuirError, match="U407"):
+        _check_captured("cap", torch.ones(1), Q.to("meta"))
+
+
 def test_mistakes_in_a_mod_show_its_line() -> None:
     for wrong in (
         lambda: call(score=branches),

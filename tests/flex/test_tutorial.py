@@ -398,6 +398,13 @@ def test_options_of_a_call() -> None:
     assert {"and_masks", "or_masks", "noop_mask", "create_mask"} <= set(dir(cuir.flex))
 
 
+def test_what_a_mask_tells_of_its_blocks() -> None:
+    own, other = (f(causal, 1, 1, 512, 512, device="cpu") for f in (create_block_mask, theirs.create_block_mask))
+    assert own.shape == other.shape == (1, 1, 512, 512) and own.numel() == other.numel() == 512 * 512
+    assert own.sparsity() == other.sparsity() == 37.5 and own.to_string() == other.to_string()
+    assert torch.equal(own.to_dense(), other.to_dense()) and own.to("cpu") == own
+
+
 def test_what_does_not_work_says_so() -> None:
     """What docs/flex.md lists: products of vectors, operators of the user's own, bits of floats."""
     q_pe, k_pe = torch.randn(S, 8), torch.randn(S, 8)
