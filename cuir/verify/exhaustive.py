@@ -22,10 +22,11 @@ class Explored:
 
 
 def small_launches(BM: int, BN: int, tiles: int, blocks: int) -> list[tuple[Case, int]]:
-    """Problems and grids for tiles of BM queries and blocks of BN keys: persistent CTAs with `tiles` tiles of up to `blocks` blocks each, loops of one
-    iteration, tiles without a key (under a causal mask), ragged ends on several CTAs."""
+    """Problems and grids for tiles of BM queries and blocks of BN keys: persistent CTAs with `tiles` tiles of up to `blocks` blocks each, as many queries as keys
+    (masks that count from the first key leave some tiles few blocks), loops of one iteration, tiles without a key (under a causal mask), ragged ends on several CTAs."""
     return [
         (Case(f"{tiles} tiles of {blocks} blocks", Lengths(1, tiles, 1, BM, blocks * BN)), 1),
+        (Case("square", Lengths(1, 1, 1, blocks * BN, blocks * BN)), max(1, -(-blocks * BN // (BM * tiles)))),
         (Case("one block", Lengths(1, 3, 1, BM, max(1, BN // 2))), 1),
         (Case("tiles without keys", Lengths(1, 1, 1, 3 * BM, BN)), 1),
         (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import corpus
 from cuir.check import check
@@ -114,6 +115,43 @@ def test_corpus_kernels_are_clean_and_all_their_schedules_alike(problem: Any) ->
     assert found.verdict == "clean", found.diagnostics
     few = checked.tiles is not None and checked.tiles.dynamic and grid == 1  # two units: each set of them that a cluster may get
     assert found.alike and found.classes == found.clusters == (4 if few else grid) and found.states > found.steps
+
+
+PAGES = {"page": torch.tensor([[0, 1, 2], [3, 4, 5]], dtype=torch.int32), "len_k": torch.tensor([150, 190], dtype=torch.int32)}
+DOCUMENTS = {"doc": torch.zeros(1, 512, dtype=torch.int32), "span": torch.tensor([[[0, 2, 1], [0, 4, 2]]], dtype=torch.int32)}
+BACKWARD = {"B": 1, "H": 2, "HK": 1, "M": 200, "N": 300}
+LONG = {**ATTENTION, "M": 256}
+OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int]] = [
+    ("gemm", "gemm", {}, {"M": 200, "N": 300, "K": 400}, {}, 1),
+    ("gemm", "gemm", {}, {"M": 200, "N": 300, "K": 400}, {}, 2),
+    ("flash_bwd", "delta", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {}, 1),
+    ("flash_bwd", "flash_bwd", {"D": 64}, BACKWARD, {"scale": 0.1}, 2),
+    (
+        "decode_paged",
+        "decode",
+        {"D": 64, "G": 2, "PAGE": 64},
+        {"B": 2, "H": 4, "HK": 2, "M": 1, "NP": 6, "MP": 3, "SP": 2},
+        {"scale": 0.1, **PAGES},
+        1,
+    ),
+    ("decode_paged", "combine", {"D": 64}, {"B": 2, "H": 4, "M": 1, "SP": 2}, {}, 1),
+    ("causal_document", "flash_fwd", {"D": 64}, {**LONG, "MT": 2}, {"scale": 0.1, **DOCUMENTS}, 1),
+    ("global_sliding_window", "flash_fwd", {"D": 64, "L": 100, "R": 50, "g": 20}, LONG, {"scale": 0.1}, 1),
+    ("sigmoid", "flash_fwd", {"D": 64}, LONG, {"scale": 0.1, "bias": 0.0}, 1),
+]
+
+
+@pytest.mark.parametrize("problem", OTHERS, ids=lambda p: f"{p[1]} of {p[0]} on {p[5]}")
+def test_other_programs_are_clean(problem: Any) -> None:
+    name, kernel, consts, dims, given, grid = problem
+    place = corpus.programs()[name]
+    checked = check(parse(place.read_text(encoding="utf-8"), place.name), kernel, {"T": F16, **consts})
+    found = explore(checked, tensors(checked, dims) | given, grid=grid)
+    assert found.verdict == "clean" and found.alike and found.classes == grid, found.diagnostics
+
+
+def test_every_program_of_the_corpus_is_explored() -> None:
+    assert {p[0] for p in PROBLEMS} | {p[0] for p in OTHERS} == set(corpus.kernels()) | set(corpus.programs())
 
 
 def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: bool, seed: int) -> tuple[str, ...]:
