@@ -350,6 +350,8 @@ class RoleEmitter:
             extra, end = f", {last} = {end}", last
         sign = "<" if step > 0 else ">"
         move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
+        if not self.single:
+            self.out.line("#pragma unroll 1")  # copies of the body cost more than the branch
         with self.out.block(f"for (int {counter} = {start}{extra}; {counter} {sign} {end}; {move})"):
             if not own:
                 self.out.line(f"{identifier(stmt.target)} = {counter};")

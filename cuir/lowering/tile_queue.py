@@ -84,7 +84,7 @@ def choose(kernel: KernelEmitter) -> Queue | None:
     travel = travelling(checked, list(readers)) if spare is not None else None
     if not tiles.dynamic and (travel is None or not travel.costly):
         return None
-    words = 1 + len(travel.values) if travel else 1
+    words = travel.nwords if travel else 1
     if travel and travel.values:
         listed = ", ".join(travel.anchors[v].targets[0] for v in travel.values)
         kernel.choice(f"a spare warp works out {listed} of each tile for all roles, which read them in shared memory", tiles.span)
@@ -122,8 +122,10 @@ def hand_out(kernel: KernelEmitter, queue: Queue) -> None:
         out.line(f"int {unit}[{queue.words}] = {{{t}}};")
         if queue.travel and decoder and queue.travel.values:
             with out.block(f"if ({t} < {count})"):
-                for i, number in enumerate(queue.travel.values):
-                    out.line(f"{unit}[{i + 1}] = {_bits(decoder.text(number), queue.travel.table[number].dtype)};")
+                for number in queue.travel.values:
+                    value, word = queue.travel.table[number], queue.travel.words[number]
+                    for decoder.worker in range(value.copies):
+                        out.line(f"{unit}[{word + decoder.worker}] = {_bits(decoder.text(number), value.dtype)};")
         out.span = None
         out.line(f"{name}.post({unit});\nif ({t} >= {count}) break;\n{name}.reserve();")
     if decoder:
@@ -145,7 +147,8 @@ class _Decoder:
 
     def __init__(self, kernel: KernelEmitter, travel: Travel, unit: str):
         self.kernel, self.travel, self.unit = kernel, travel, unit
-        self.made: dict[int, str] = {}
+        self.worker = 0  # of a role, for values that depend on it
+        self.made: dict[tuple[int, int], str] = {}  # number and worker -> name
         self.inverses: dict[str, str] = {}  # text -> name of the inverse of a divisor that is the same for all units
 
     def _scalars(self, value: Value) -> Scalars:
@@ -162,7 +165,8 @@ class _Decoder:
         """The text of a value that is the same for all units, without names of its own."""
         value = self.travel.table[number]
         scalars = Scalars(self.kernel, set(value.natural))
-        assert value.expr is not None
+        if value.expr is None:
+            return str(self.worker)
         if not value.op or value.op == "element":
             return scalars.scalar(value.expr)
         return scalars.apply(value.op, list(value.args), value.expr, lambda e: self._frame(value.operands[id(e)]))
@@ -170,12 +174,13 @@ class _Decoder:
     def text(self, number: int) -> str:
         value = self.travel.table[number]
         if value.expr is None:
-            return self.unit
+            return self.unit if value.of_unit else str(self.worker)
         scalars = self._scalars(value)
         if not value.op:
             return scalars.scalar(value.expr)
-        if number in self.made:
-            return self.made[number]
+        key = number, self.worker if value.worker else 0
+        if key in self.made:
+            return self.made[key]
         for operand in sorted(value.below):
             self._named(operand)
         if value.op == "element":
@@ -187,9 +192,9 @@ class _Decoder:
         if anchor is None:
             return text
         self.kernel.out.mark(anchor.span)
-        self.made[number] = self.kernel.out.temp(anchor.targets[0])
-        self.kernel.out.line(f"const {CTYPE[value.dtype]} {self.made[number]} = {strip(text)};")
-        return self.made[number]
+        self.made[key] = self.kernel.out.temp(anchor.targets[0])
+        self.kernel.out.line(f"const {CTYPE[value.dtype]} {self.made[key]} = {strip(text)};")
+        return self.made[key]
 
     def _named(self, number: int) -> None:
         """Makes what stands below a value and has a name, before the value's own text is written."""
@@ -224,16 +229,20 @@ def units(role: RoleEmitter, stmt: For) -> Iterator[None]:
         else:
             head, first_lines = f"for (int {t} = {take}; {t} < {count}; {t} = {take})", []
         role.unit = unit
-        if queue.travel and not role.single:
-            first_lines += [
-                f"{unit}[{w}] = __shfl_sync(~0u, {unit}[{w}], 0);  // uniform" for w in queue.travel.parts[role.role.name].uniform
-            ]
+        if queue.travel and (part := queue.travel.parts[role.role.name]):
+            first_lines += [f"{unit}[{w}] = {_own(unit, w, copies, identifier(role.role.index or ''))};" for w, copies in part.own.items()]
+            first_lines += [f"{unit}[{w}] = __shfl_sync(~0u, {unit}[{w}], 0);  // uniform" for w in part.uniform if not role.single]
     with out.block(head):
         for line in first_lines:
             out.line(line)
         if not own:
             out.line(f"{identifier(stmt.target)} = {t};")
         yield
+
+
+def _own(unit: str, word: int, copies: int, worker: str) -> str:
+    """The word of a worker among those of all, which follow each other."""
+    return "".join(f"{worker} == {i} ? {unit}[{word + i}] : " for i in range(copies - 1)) + f"{unit}[{word + copies - 1}]"
 
 
 def _posting(role: RoleEmitter, queue: Queue) -> list[str]:

@@ -3,6 +3,7 @@
 Equal values have one number (operation and numbers of the operands), whatever their names are and in whichever role they stand: functions are inlined
 and their names made different. A value travels from the warp that hands out the units to the others if every tile loop of some role computes it
 unconditionally, if it depends on the unit and on nothing that a role does, and if it is more than one cheap operation away from what is there anyway.
+A value that also depends on which worker of its role reads it travels once for each of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .flat import bodies, called, integer, names, operation, own_expressions, st
 
 PURE = {"+", "-", "*", "/", "//", "%", "cdiv", "neg", "min", "max", "abs", "cast", "exp2", "log2", "tanh", "where",
         "==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "&", "|", "^", "~", "ifexp"}  # fmt: skip
-MOST = 23  # values that travel; four slots of them and the unit's number fit into what resources.RESERVED keeps
+MOST = 23  # words that travel; four slots of them and the unit's number fit into what resources.RESERVED keeps
 DIVISION, LOAD = 10, 10  # instructions, about; what counts is that they are many
 
 
@@ -27,35 +28,47 @@ class Value:
     """A value by number. `operands`: id of an operand in `expr` -> its number; `natural`: names in `expr` that are never negative."""
 
     number: int
-    op: str  # "" of a leaf: a literal, a name of the kernel's frame, or the unit's number (expr None)
+    op: str  # "" of a leaf: a literal, a name of the kernel's frame, the unit's or the worker's number (expr None)
     dtype: DType
     expr: Expr | None
     args: tuple[Expr, ...] = ()
     operands: Mapping[int, int] = field(default_factory=dict)
     natural: frozenset[str] = frozenset()
     of_unit: bool = False  # depends on the unit of work
+    worker: Role | None = None  # depends on which worker of this role it is for
     cost: int = 0  # of the operation itself
 
     @property
     def below(self) -> set[int]:
         return set(self.operands.values())
 
+    @property
+    def copies(self) -> int:
+        return self.worker.workers if self.worker else 1
+
 
 @dataclass(frozen=True)
 class RolePart:
     """What a role does with its scalars. Statements are keyed by id()."""
 
-    carried: Mapping[int, int]  # assignment -> word of the slot
+    carried: Mapping[int, int]  # assignment -> word of the slot, the first of those that the role's workers have
+    own: Mapping[int, int]  # words that hold a value of worker 0 -> how many words the workers have there
     dead: frozenset[int]  # assignments whose value nobody reads any more
     uniform: tuple[int, ...]  # words that branches and descriptors follow from
 
 
 @dataclass(frozen=True)
 class Travel:
-    values: tuple[int, ...]  # numbers of the values; value i lies in word i + 1 of a slot
+    values: tuple[int, ...]  # numbers of the values
+    words: Mapping[int, int]  # number -> its first word in a slot; one word for each copy
     table: Mapping[int, Value]
     anchors: Mapping[int, Assign]  # number -> the first assignment of it that every unit runs through
     parts: Mapping[str, RolePart]  # by role
+
+    @property
+    def nwords(self) -> int:
+        """Words of a slot, the unit's number among them."""
+        return 1 + sum(self.table[n].copies for n in self.values)
 
     @property
     def costly(self) -> bool:
@@ -75,18 +88,27 @@ def travelling(checked: Checked, roles: list[Role]) -> Travel:
     for role in roles:
         numbering.role(role, facts[role.name])
     table, anchors = numbering.table, numbering.anchors
-    may = {n for n in anchors if cost(table, n, set()) > 1}
+    may = {n for n in anchors if _pays(table, n, set())}
     wanted: set[int] = set()
     for role in roles:
         recorded = numbering.recorded[role.name]
         live = _live(role, facts[role.name], recorded, may)
         wanted |= {number for stmt, number in recorded.values() if stmt.targets[0] in live and number in may}
     kept: list[int] = []
+    words: dict[int, int] = {}
+    taken = 1
     for n in sorted(wanted):  # operands come before what is made of them
-        if cost(table, n, set(kept)) > 1 and len(kept) < MOST:
+        if _pays(table, n, set(kept)) and taken + table[n].copies <= MOST + 1:
             kept.append(n)
-    parts = {role.name: _part(checked, role, facts[role.name], numbering.recorded[role.name], kept) for role in roles}
-    return Travel(tuple(kept), table, anchors, parts)
+            words[n] = taken
+            taken += table[n].copies
+    parts = {role.name: _part(checked, role, facts[role.name], numbering.recorded[role.name], table, words) for role in roles}
+    return Travel(tuple(kept), words, table, anchors, parts)
+
+
+def _pays(table: Mapping[int, Value], number: int, free: set[int]) -> bool:
+    """Whether a value is worth its words: each costs a move, and picking one's own of several a few."""
+    return cost(table, number, free) > 2 * table[number].copies - 1
 
 
 def cost(table: Mapping[int, Value], number: int, free: set[int]) -> int:
@@ -119,6 +141,8 @@ class Numbering:
         self.of, self.natural = role, frozenset(facts.natural)
         self.record = self.recorded.setdefault(role.name, {})
         env: dict[str, int] = {}
+        if role.index is not None:
+            env[role.index] = self.enter(("worker", role.name), "", I32, None, worker=role)
         for stmt in role.body:
             if isinstance(stmt, For) and isinstance(stmt.iter, Name):
                 for name in _bound(stmt):
@@ -182,15 +206,16 @@ class Numbering:
             operands[id(a)] = number
         numbers = tuple(operands[id(a)] for a in args)
         of_unit = any(self.table[n].of_unit for n in numbers)
+        worker = next((w for n in numbers if (w := self.table[n].worker)), None)
         dtypes = tuple(self.table[n].dtype for n in numbers)
         key = (op, extra, kind.dtype, dtypes, numbers)
-        return self.enter(key, op, kind.dtype, expr, tuple(args), operands, of_unit, _own_cost(op, args))
+        return self.enter(key, op, kind.dtype, expr, tuple(args), operands, of_unit, _own_cost(op, args), worker)
 
     def enter(self, key: object, op: str, dtype: DType, expr: Expr | None, args: tuple[Expr, ...] = (), operands: Mapping[int, int] | None = None,
-              of_unit: bool = False, own: int = 0) -> int:  # fmt: skip
+              of_unit: bool = False, own: int = 0, worker: Role | None = None) -> int:  # fmt: skip
         if key not in self.numbers:
             number = self.numbers[key] = len(self.table)
-            self.table[number] = Value(number, op, dtype, expr, args, operands or {}, self.natural, of_unit, own)
+            self.table[number] = Value(number, op, dtype, expr, args, operands or {}, self.natural, of_unit, worker, own)
         return self.numbers[key]
 
 
@@ -230,13 +255,14 @@ def _live(role: Role, facts: Facts, recorded: Mapping[int, tuple[Assign, int]], 
             return live
 
 
-def _part(checked: Checked, role: Role, facts: Facts, recorded: Mapping[int, tuple[Assign, int]], kept: list[int]) -> RolePart:
-    words = {n: i + 1 for i, n in enumerate(kept)}
-    live = _live(role, facts, recorded, set(kept))
+def _part(checked: Checked, role: Role, facts: Facts, recorded: Mapping[int, tuple[Assign, int]], table: Mapping[int, Value],
+          words: Mapping[int, int]) -> RolePart:  # fmt: skip
+    live = _live(role, facts, recorded, set(words))
     dead = {i for i, (stmt, _) in recorded.items() if stmt.targets[0] not in live and _removable(stmt, facts)}
     carried = {i: words[number] for i, (_, number) in recorded.items() if number in words and i not in dead}
     steering = _steering(checked, role, carried)
-    return RolePart(carried, frozenset(dead), tuple(sorted({carried[i] for i in carried if recorded[i][0].targets[0] in steering})))
+    own = {words[n]: table[n].copies for i, (_, n) in recorded.items() if i in carried and table[n].copies > 1}
+    return RolePart(carried, own, frozenset(dead), tuple(sorted({carried[i] for i in carried if recorded[i][0].targets[0] in steering})))
 
 
 def _steering(checked: Checked, role: Role, carried: Mapping[int, int]) -> set[str]:

@@ -1,4 +1,4 @@
-"""kv_count and kv_block of a mask, in closed form: which key blocks a tile of queries visits, partly masked ones first.
+"""kv_count, kv_block and kv_rows of a mask, in closed form: which key blocks a tile of queries visits, partly masked ones first, and which of them a warpgroup needs.
 
 The kept and the dropped pairs are unions of key intervals (predicate.py); over the rows of a tile each gives a prefix, a middle and a suffix of
 the keys. A block is needed if it meets the kept ones; it is full if it meets no dropped one. Owns the text of the functions, not the tracing.
@@ -17,11 +17,28 @@ from .tiles import Work
 
 _Q0 = Binary("*", Name("m"), Name("BM"))  # the first query of the tile; its last is m * BM + BM - 1
 _BM = Name("BM")
-_LAST = Binary("-", Binary("*", Binary("+", Name("m"), Literal(1)), _BM), Literal(1))
-_NEVER_NEGATIVE = {_Q0, _BM, Name("M"), Name("N"), Name("B"), Name("H"), Name("HK"), Name("b"), Name("h")}
+_NEVER_NEGATIVE = {_Q0, _BM, Name("r"), Name("M"), Name("N"), Name("B"), Name("H"), Name("HK"), Name("b"), Name("h")}
 
 
-# ---- bounds of a tile: numbers made of linear expressions, min, max and conditions
+@dataclass(frozen=True)
+class Rows:
+    """A run of queries: the first and the last one, as bounds and as expressions; `before`, `behind`: texts of the first one and of the one behind the last."""
+
+    first: Linear
+    last: Linear
+    first_expr: Expr
+    last_expr: Expr
+    before: str
+    behind: str
+
+
+_TILE = Rows(Linear(frozenset([(_Q0, 1)])), Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1), _Q0,
+             Binary("-", Binary("*", Binary("+", Name("m"), Literal(1)), _BM), Literal(1)), "m * BM", "(m + 1) * BM")  # fmt: skip
+_R = Linear(frozenset([(Name("r"), 1)]))
+_GROUP = Rows(_R, _R.shifted(63), Name("r"), Binary("+", Name("r"), Literal(63)), "r", "r + 64")  # of a warpgroup: kv_rows
+
+
+# ---- bounds of a run of queries: numbers made of linear expressions, min, max and conditions
 @dataclass(frozen=True)
 class Extremum:
     """The minimum or maximum of parts."""
@@ -32,7 +49,7 @@ class Extremum:
 
 @dataclass(frozen=True)
 class Guarded:
-    """`value` if the condition (text) holds for some row of the tile, else `other`."""
+    """`value` if the condition (text) holds for some of the rows, else `other`."""
 
     cond: str
     value: Value
@@ -42,21 +59,12 @@ class Guarded:
 Value = Linear | Extremum | Guarded
 
 
-def _first(at: Linear) -> Linear:
-    """The least value of a bound over the rows of a tile (of each of its parts)."""
-    return _extreme(at, True)
-
-
-def _last(at: Linear) -> Linear:
-    return _extreme(at, False)
-
-
-def _extreme(at: Linear, least: bool) -> Linear:
-    first, last = Linear(frozenset([(_Q0, 1)])), Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1)
-    found = Linear(const=at.const).plus((first if (at.q > 0) == least else last).times(at.q))
+def _extreme(at: Linear, rows: Rows, least: bool) -> Linear:
+    """The least or greatest value of a bound over the rows (of each of its parts)."""
+    found = Linear(const=at.const).plus((rows.first if (at.q > 0) == least else rows.last).times(at.q))
     for term, n in at.terms:
         if "q" in names_read(term):
-            term = _at_row(term, _Q0 if (n > 0) == least else _LAST)
+            term = _at_row(term, rows.first_expr if (n > 0) == least else rows.last_expr)
         found = found.plus(Linear(frozenset([(term, n)])))
     return found
 
@@ -120,7 +128,7 @@ def text(v: Value) -> str:
         parts.append((rows, "m * BM", False))
     parts += sorted(
         ((c, show(t) if _product(t) or isinstance(t, _TIGHT) else f"({show(t)})", not _product(t)) for t, c in terms.items()),
-        key=lambda p: (p[0] < 0, p[1]),
+        key=lambda p: (p[0] < 0, p[1] != "r", p[1]),
     )
     if v.const or not parts:
         parts.append((v.const, "", True))
@@ -140,10 +148,10 @@ def _product(e: Expr) -> bool:
     return isinstance(e, Binary) and e.op in ("*", "//", "%")
 
 
-# ---- which keys a tile touches
+# ---- which keys a run of queries touches
 @dataclass
 class Touched:
-    """Keys [0, prefix), [middle[0], middle[1]) and [suffix, N) hold every pair of a union of terms, for the rows of a tile; None: there are none."""
+    """Keys [0, prefix), [middle[0], middle[1]) and [suffix, N) hold every pair of a union of terms, for some rows; None: there are none."""
 
     prefix: Value | None = None
     middle: tuple[Value, Value] | None = None
@@ -154,16 +162,16 @@ class Touched:
 _ZERO, _N = Linear(), Linear(frozenset([(Name("N"), 1)]))
 
 
-def touched(terms: Iterable[Term]) -> Touched:
+def touched(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
     prefixes: list[Value] = []
     starts: list[Value] = []
     ends: list[Value] = []
     suffixes: list[Value] = []
     result = Touched()
     for term in terms:
-        uppers = [_last(a.at).shifted(1) for a in term if isinstance(a, Bound) and a.upper and not a.rows]
-        lowers = [_first(a.at) for a in term if isinstance(a, Bound) and not a.upper and not a.rows]
-        cond = _condition(term)
+        uppers = [_extreme(a.at, rows, False).shifted(1) for a in term if isinstance(a, Bound) and a.upper and not a.rows]
+        lowers = [_extreme(a.at, rows, True) for a in term if isinstance(a, Bound) and not a.upper and not a.rows]
+        cond = _condition(term, rows)
         end = extremum("min", uppers) if uppers else _N
         start = extremum("max", lowers) if lowers else _ZERO
         if uppers and lowers:
@@ -181,12 +189,12 @@ def touched(terms: Iterable[Term]) -> Touched:
     return result
 
 
-def _condition(term: Term) -> str:
-    """The text of what must hold for some row of the tile, or ''."""
+def _condition(term: Term, rows: Rows) -> str:
+    """The text of what must hold for some of the rows, or ''."""
     conds = []
     for a in term:
         if isinstance(a, Bound) and a.rows:
-            conds.append(f"m * BM <= {text(a.at)}" if a.upper else f"(m + 1) * BM > {text(a.at)}")
+            conds.append(f"{rows.before} <= {text(a.at)}" if a.upper else f"{rows.behind} > {text(a.at)}")
         elif isinstance(a, Uniform):
             conds.append(show(a.cond) if a.holds else f"not ({show(a.cond)})")
     return " and ".join(sorted(f"({c})" if len(conds) > 1 else c for c in conds))
@@ -195,7 +203,7 @@ def _condition(term: Term) -> str:
 # ---- the functions
 @dataclass(frozen=True)
 class Blocks:
-    """CuIR text of kv_count, kv_block and their helpers. `work`: of the tiles, from the first on. `helpers`: names of further functions."""
+    """CuIR text of kv_count, kv_block, kv_rows and their helpers. `work`: of the tiles, from the first on. `helpers`: names of further functions."""
 
     text: str
     helpers: tuple[str, ...]
@@ -212,7 +220,8 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     kept, dropped = normal(mask, True), normal(mask, False)
     if not kept.terms:
         return Blocks(
-            "@func\ndef kv_count(b, h, m):                   # no pair is kept\n    return 0, 0\n\n@func\ndef kv_block(b, h, m, i):\n    return i\n",
+            "@func\ndef kv_count(b, h, m):                   # no pair is kept\n    return 0, 0\n\n@func\ndef kv_block(b, h, m, i):\n    return i\n\n"
+            + ALL_ROWS_ALIKE,
             (),
             "growing",
             (),
@@ -220,6 +229,7 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     if not kept.exact or not dropped.exact:
         return None
     need, drop = touched(kept.terms), touched(dropped.terms)
+    own_need, own_drop = touched(kept.terms, _GROUP), touched(dropped.terms, _GROUP)
     notes = []
     divisors = {
         n.right.id
@@ -229,16 +239,16 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     if divisors:
         notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
     if need.everything:
-        need = Touched(everything=True)
+        need = own_need = Touched(everything=True)
     work: Work = (
         "even" if _even(need) else "falling" if need.suffix is not None and need.prefix is None and need.middle is None else "growing"
     )
     one_end = need.everything or (need.prefix is not None and need.middle is None and need.suffix is None)
     if one_end and (drop.everything or (drop.prefix is None and drop.middle is None)):
-        return Blocks(_from_first(need, drop), (), work, tuple(notes))
+        return Blocks(_from_first(need, drop, own_need, own_drop), (), work, tuple(notes))
     if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
         helper = fresh("spans")
-        return Blocks(_one_run(need, drop, helper), (helper,), work, tuple(notes))
+        return Blocks(_one_run(need, drop, own_need, helper), (helper,), work, tuple(notes))
     helpers = fresh("rank"), fresh("spans")
     return Blocks(_general(need, drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
 
@@ -264,7 +274,14 @@ def _over(v: Value, up: bool, clip: bool = True) -> str:
     return f"cdiv({text(v)}, BN)" if up else f"({text(v)}) // BN"  # the printer drops parentheses that are not needed
 
 
-def _from_first(need: Touched, drop: Touched) -> str:
+_ROWS = """\
+@func
+def kv_rows(b, h, m, r):                 # of the tile's blocks, for queries r .. r + 63: how many of the first keep no pair; how many of the first need keep()
+"""
+ALL_ROWS_ALIKE = _ROWS + "    return 0, kv_count(b, h, m)[0]\n"
+
+
+def _from_first(need: Touched, drop: Touched, own_need: Touched, own_drop: Touched) -> str:
     """Blocks from the first on: the last ones hold the edge of the mask, so they are visited from last to first."""
     lines = ["@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first"]
     if need.prefix is None:
@@ -285,11 +302,25 @@ def _from_first(need: Touched, drop: Touched) -> str:
         "def kv_block(b, h, m, i):                # which key block is the i-th",
         "    return kv_count(b, h, m)[1] - 1 - i",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + _rows_from_first(own_need, own_drop)
 
 
-def _one_run(need: Touched, drop: Touched, spans: str) -> str:
-    """One run of blocks with an edge of the mask at either end: first the right edge, then, cyclically, the left edge and the middle."""
+def _rows_from_first(need: Touched, drop: Touched) -> str:
+    if need.prefix is None and drop.suffix is None:
+        return ALL_ROWS_ALIKE
+    lines = ["    partial, n = kv_count(b, h, m)"]
+    skip, masked = "0", "partial"
+    if need.prefix is not None:
+        lines.append(f"    needed = max(0, min(n, {_over(need.prefix, True, clip=False)}))")
+        skip = "min(n - needed, max(0, n - 1))"
+    if drop.suffix is not None and not drop.everything:
+        lines.append(f"    full = min(N // BN, {_over(drop.suffix, False)})")
+        masked = "n - min(n, full)"
+    return _ROWS + "\n".join([*lines, f"    return {skip}, {masked}"]) + "\n"
+
+
+def _one_run(need: Touched, drop: Touched, own_need: Touched, spans: str) -> str:
+    """One run of blocks with an edge of the mask at either end: first the right edge, from the last block on, then the left edge and the middle."""
     start = need.middle[0] if need.middle else need.suffix
     end = need.middle[1] if need.middle else need.prefix
     lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [lo, hi) are visited, [flo, fhi) of them need no mask"]
@@ -304,9 +335,20 @@ def _one_run(need: Touched, drop: Touched, spans: str) -> str:
     lines.append("    return lo, flo, fhi, hi")
     lines += ["", "@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
               f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    return hi - lo - (fhi - flo), hi - lo",
-              "", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: [fhi, hi), [lo, flo), then [flo, fhi)",
-              f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    j = fhi + i", "    return j if j < hi else j - (hi - lo)"]  # fmt: skip
-    return "\n".join(lines) + "\n"
+              "", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: [fhi, hi) backwards, [lo, flo), then [flo, fhi)",
+              f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    return hi - 1 - i if i < hi - fhi else lo + i - (hi - fhi)", "", ""]  # fmt: skip
+    own_end = own_need.middle[1] if own_need.middle else own_need.prefix
+    if own_end is None:
+        return "\n".join(lines) + ALL_ROWS_ALIKE
+    return (
+        "\n".join(lines)
+        + _ROWS
+        + f"""\
+    lo, flo, fhi, hi = {spans}(b, h, m)
+    needed = max(fhi, lo + 1, min(hi, {_over(own_end, True, clip=False)}))
+    return max(0, hi - needed), kv_count(b, h, m)[0]
+"""
+    )
 
 
 def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
@@ -342,7 +384,7 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
               "    masked = i if i < a1 else i + one if i + one < a2 else i + one + two",
               "    r = masked if i < partial else a1 + i - partial if i - partial < one else a2 + i - partial - one",
               "    return r if r < v1 else r - v1 + l2 if r - v1 < v2 - l2 else r - v1 - (v2 - l2) + l3"]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + ALL_ROWS_ALIKE
 
 
 def _full_runs(drop: Touched, rank: str) -> list[str]:

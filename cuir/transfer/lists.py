@@ -15,6 +15,7 @@ import torch
 from ..nodes import Expr, GlobalType, Param
 from ..spec import LENGTHS, Lengths
 from ..walk import names_read
+from .blocks import ALL_ROWS_ALIKE
 from .evaluate import evaluate
 from .names import LISTS
 
@@ -47,7 +48,7 @@ class Lists:
         return "h" in names_read(self.keep)
 
     def text(self) -> str:
-        """kv_count and kv_block."""
+        """kv_count, kv_block and kv_rows."""
         place = f"{'b' if self.by_batch else '0'}, {'h' if self.by_head else '0'}, m"
         return f"""\
 @func
@@ -57,7 +58,8 @@ def kv_count(b, h, m):                   # (blocks that need keep(), all blocks)
 @func
 def kv_block(b, h, m, i):                # which key block is the i-th
     return {self.list}[{place}, i]
-"""
+
+{ALL_ROWS_ALIKE}"""
 
     def parameters(self) -> tuple[Param, ...]:
         """The kernel's parameters."""

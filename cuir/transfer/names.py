@@ -9,10 +9,11 @@ from ..walk import walk
 from .proxy import CONSTANTS
 
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
+OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
 STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
 LISTS = ("block_count", "block_list", "tile_order")  # what kernels take whose blocks have no closed form
 _LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
-           "one", "two", "masked", "r", "spans", "rank", "t", "head", *LISTS}  # fmt: skip
+           "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS}  # fmt: skip
 _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and", "or", "not", "True", "False", "func", "kernel", "range", "inf", "bar", "import", "lambda",
           "class", "while", "pass", "is", "None"}  # fmt: skip
 
@@ -42,4 +43,4 @@ def names_of(program: Program) -> set[str]:
     return found
 
 
-__all__ = ["LISTS", "SPLICE_POINTS", "STANDARD", "names_of", "reserved"]
+__all__ = ["LISTS", "OPTIONAL", "SPLICE_POINTS", "STANDARD", "names_of", "reserved"]

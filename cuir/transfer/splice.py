@@ -34,7 +34,7 @@ from ..walk import assigned, names_read
 from .arguments import Cache, sources_of, tile_sizes
 from .blocks import Blocks, blocks
 from .lists import Lists, lists_for
-from .names import SPLICE_POINTS, STANDARD, names_of, reserved
+from .names import OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import POINTS, normaliser, score_comment
 from .proxy import CONSTANTS
 from .tiles import Work, tile_for
@@ -89,7 +89,7 @@ _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 
 def transfer(origin: Program, spec: Specification, kernel: str | None = None) -> TransferResult:
-    """Replaces `score`, `keep`, `kv_count`, `kv_block` and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
+    """Replaces `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
 
     Raises CuirError: X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
     name that splice points use, X134 its softmax was replaced before, N109/N110 which kernel.
@@ -98,7 +98,7 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
     _require(origin, target)
     tile = origin.funcs().get("tile")
     work = _work(blocks(trace(spec, reserved()).keep))
-    gone = {*SPLICE_POINTS, *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target)}
+    gone = {*SPLICE_POINTS, "kv_rows", *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target)}
     rest = _rest(origin, target, gone, tile_for(work, target, tile, "t") if tile is not None else None)
     taken = names_of(rest)  # depends on which tile() stays, and that on the mask: so a mod is traced twice
     traced = trace(spec, taken | reserved())
@@ -111,6 +111,8 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
     made = blocks(traced.keep, fresh)
     lists = lists_for(traced.keep, fresh) if made is None and traced.keep is not None else None
     new = _functions(traced, spec.normalize, made.text if made is not None else lists.text() if lists is not None else "")
+    if "kv_rows" not in origin.funcs():
+        new.pop("kv_rows", None)
     new |= normaliser(spec.normalize, traced.sink, origin.funcs(), target)
     if tile is not None:
         new["tile"] = tile_for(work, target, tile, lists.order if lists is not None else "")
@@ -159,8 +161,8 @@ def _require(origin: Program, kernel: Kernel) -> None:
     if missing:
         raise CuirError.of("X130", f"`{kernel.name}` has no splice point {', '.join(f'`{m}`' for m in missing)}", kernel.span,
                            "a kernel to adapt has the @funcs " + ", ".join(SPLICE_POINTS))  # fmt: skip
-    for name, count in SPLICE_POINTS.items():
-        if len(funcs[name].params) != count:
+    for name, count in {**SPLICE_POINTS, **OPTIONAL}.items():
+        if name in funcs and len(funcs[name].params) != count:
             raise CuirError.of("X130", f"the splice point `{name}` takes {count} values, found {len(funcs[name].params)}", funcs[name].span)
     known = {p.name for p in kernel.params} | {
         d for p in kernel.params if isinstance(p.type, GlobalType) for d in p.type.dims if isinstance(d, str)
@@ -192,7 +194,7 @@ def keep(b, h, q, k):                    # may query q attend to key k? (k < N i
 
 def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tuple[Param, ...]) -> Program:
     """The origin with the new functions in the places of the old ones, helpers before kv_count."""
-    helpers = [name for name in new if name not in SPLICE_POINTS and name not in POINTS and name != "tile"]
+    helpers = [name for name in new if name not in SPLICE_POINTS and name not in POINTS and name not in OPTIONAL]
     items: list[Definition] = []
     for item in origin.items:
         if isinstance(item, Func) and item.name in new and item.name not in helpers:

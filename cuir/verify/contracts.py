@@ -1,4 +1,4 @@
-"""Contracts of the splice points, by enumeration: cover, full, once, tile, positive factor, finite scores, and the mask that the specification asks for.
+"""Contracts of the splice points, by enumeration: cover, full, once, rows, tile, positive factor, finite scores, and the mask that the specification asks for.
 
 Evaluates the program's own functions for problems small enough to look at every pair. Owns no numerics of the whole kernel.
 """
@@ -30,8 +30,10 @@ _CODES = {
     "finite": "V106",
     "keep": "V107",
     "count": "V108",
+    "rows": "V109",
 }
 _MAX_PAIRS = 6_000_000  # of one problem
+_GROUP = 64  # queries of a warpgroup: what kv_rows is asked for
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def check_contracts(
     consts: Mapping[str, Value] | None = None,
     changed: Mapping[str, int] | None = None,
 ) -> int:
-    """Enumerates the contracts; returns how many pairs were looked at. Raises CuirError with the first violation of each kind, codes V101-V108.
+    """Enumerates the contracts; returns how many pairs were looked at. Raises CuirError with the first violation of each kind, codes V101-V109.
 
     spec: adds the comparison of `keep` with the mask that the specification gives. changed: other values for captured numbers; `keep` is then taken
     as it is, and the blocks must fit it.
@@ -96,6 +98,7 @@ def _violations(
         if spec is not None and not changed:
             yield from _agrees(program, keep, spec, at, b, h)
         yield from _blocks(program, run, keep, problem, b, h)
+        yield from _rows(program, run, keep, problem, b, h)
         yield from _score(program, run, keep, problem, b, h)
 
 
@@ -203,6 +206,43 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
             count,
             "the blocks that need keep() come first; kv_count says how many",
         )
+
+
+def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
+    """kv_rows: the blocks that a warpgroup skips keep none of its pairs, those that it takes without the mask keep all."""
+    at, BM, BN = problem.lengths, problem.BM, problem.BN
+    if "kv_rows" not in program.funcs() or not at.M:
+        return
+    span = _span(program, "kv_rows")
+    r = np.concatenate([np.arange(q, min(q + BM, at.M), _GROUP) for q in range(0, at.M, BM)])
+    m = r // BM
+    _, n = run.call("kv_count", b, h, m)
+    skip, partial, n = (np.broadcast_to(np.asarray(x), r.shape) for x in (*run.call("kv_rows", b, h, m, r), n))
+    for i in np.flatnonzero((skip < 0) | (skip >= np.maximum(n, 1)) | (partial < skip) | (partial > n))[:1]:
+        yield (_CODES["rows"], f"kv_rows of tile m={m[i]}, r={r[i]} skips {int(skip[i])} and masks {int(partial[i])} of {int(n[i])} blocks; expected 0 <= skipped <= masked <= all, "
+               "skipped < all", span, "a warpgroup takes at least one block of a tile that has any, and may take one that it could skip")  # fmt: skip
+        return
+    if not n.max():
+        return
+    steps, blocks = np.arange(int(n.max())), -(-at.N // BN)
+    j = np.broadcast_to(np.asarray(run.call("kv_block", b, h, m[:, None], steps[None, :])), (len(r), len(steps)))
+    sums = np.zeros((len(r), blocks * BN), int)
+    sums[:, : at.N] = np.add.reduceat(keep, r, axis=0, dtype=int)
+    kept = np.take_along_axis(sums.reshape(len(r), blocks, BN).sum(2), j.clip(0, blocks - 1), 1)  # pairs of each step
+    rows = np.diff(r, append=at.M)[:, None]
+    skipped, masked = steps < skip[:, None], steps < partial[:, None]
+    wrong = (steps < n[:, None]) & np.where(skipped, kept > 0, ~masked & (kept < rows * BN))
+    for g, i in np.argwhere(wrong)[:1]:
+        k = int(j[g, i]) * BN
+        pairs = keep[r[g] : r[g] + int(rows[g, 0]), k : k + BN]
+        found = np.argwhere(pairs == skipped[g, i])
+        q, key = (r[g] + int(found[0][0]), k + int(found[0][1])) if len(found) else (r[g], at.N)
+        what = (
+            f"query {q} {'attends' if skipped[g, i] else 'must not attend'} to key {key}"
+            if key < at.N
+            else f"key {key} does not exist (N = {at.N})"
+        )
+        yield (_CODES["rows"], f"{what}, but kv_rows of tile m={m[g]}, r={r[g]} {'skips' if skipped[g, i] else 'does not mask'} step {i}, block {int(j[g, i])}", span, None)  # fmt: skip
 
 
 def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tuple[int, int]:
@@ -339,6 +379,11 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
         add(mark + 37, mark + 61, 64, 64, H=1)
         add(40, mark + 61, 16, 64, H=1)
         add(mark + 37, 40, 64, 16, H=1)
+    if program is not None and "kv_rows" in program.funcs():  # tiles of several warpgroups
+        for M, N in ((200, 200), (130, 300), (300, 130)):
+            add(M, N, 2 * _GROUP, 16, H=1)
+        for mark in marks:
+            add(mark + 2 * _GROUP, mark + 100, 2 * _GROUP, 16, H=1)
     for M, N in ((BM, BN), (BM + 1, 2 * BN + 3), (3 * BM - 1, 3 * BN + 1), (2 * BM, BN - 1)):
         add(M, N, BM, BN)
     if level == "full":

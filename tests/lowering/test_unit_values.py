@@ -93,10 +93,22 @@ def test_elements_travel_if_the_kernel_never_writes_the_tensor() -> None:
     assert travels("a = I[t]\nstore(I[0], a)")[1] == []
 
 
-def test_the_place_of_a_worker_is_no_unit_value() -> None:
-    text = HEAD + '    with role("one", warps=2) as w:\n        for t in work:\n            a = (t + w) // n\n            store(I[a], a)\n'
-    checked = check(parse(text))
-    assert travelling(checked, list(checked.roles)).values == ()
+def of_workers(body: str, workers: int = 2) -> Travel:
+    lines = "".join(f"            {line}\n" for line in body.split("\n"))
+    checked = check(parse(HEAD + f'    with role("one", warps={workers}) as w:\n        for t in work:\n{lines}'))
+    return travelling(checked, list(checked.roles))
+
+
+def test_a_value_that_depends_on_the_worker_travels_for_each() -> None:
+    found = of_workers("a = (t + w) // n\nb = t // n\nstore(I[a], b)")
+    assert [found.table[v].copies for v in found.values] == [2, 1]
+    assert found.nwords == 4 and sorted(found.words.values()) == [1, 3]
+    assert found.parts["one"].own == {1: 2}
+
+
+def test_a_cheap_value_does_not_travel_for_each_worker() -> None:
+    assert of_workers("a = t * 7 + w\nstore(I[a], a)").values == ()
+    assert of_workers("a = t * 7 + w\nstore(I[a], a)", 1).nwords == 2  # a worker alone is no other
 
 
 def test_a_slot_has_room_for_23_values() -> None:
@@ -122,7 +134,7 @@ def bodies(draw: st.DrawFn) -> str:
     lines: list[str] = ["a, b, c = t, n, t // 3"]
 
     def atom() -> str:
-        return draw(st.sampled_from([*names, "t", "n", "2", "5"]))
+        return draw(st.sampled_from([*names, "t", "w", "n", "2", "5"]))
 
     def value() -> str:
         op = draw(st.sampled_from(["+", "-", "*", "//", "%", "min", "max", "copy", "choice"]))
@@ -166,30 +178,31 @@ def evaluate(checked: Checked, expr: Expr, name: Callable[[str], int]) -> int:
     return OPS[op](*values)
 
 
-def meaning(table: Mapping[int, Value], number: int, frame: Mapping[str, int], t: int) -> int:
+def meaning(table: Mapping[int, Value], number: int, frame: Mapping[str, int], t: int, w: int) -> int:
     v = table[number]
     if v.expr is None:
-        return t
+        return t if v.of_unit else w
     if not v.op:
         return int(v.expr.value) if isinstance(v.expr, Literal) else frame[v.expr.id]  # type: ignore[attr-defined]
-    values = [meaning(table, v.operands[id(a)], frame, t) for a in v.args]
+    values = [meaning(table, v.operands[id(a)], frame, t, w) for a in v.args]
     return int(values[1] if values[0] else values[2]) if v.op == "ifexp" else OPS[v.op](*values)
 
 
-@given(bodies(), st.integers(0, 50), st.integers(1, 9))
-def test_an_assignment_gives_what_its_number_means_whenever_it_runs(body: str, t: int, n: int) -> None:
-    checked = roles(body)
+@given(bodies(), st.integers(0, 50), st.integers(0, 2), st.integers(1, 9))
+def test_an_assignment_gives_what_its_number_means_whenever_it_runs(body: str, t: int, w: int, n: int) -> None:
+    lines = "".join(f"            {line}\n" for line in body.split("\n"))
+    checked = check(parse(HEAD + f'    with role("one", warps=3) as w:\n        for t in work:\n{lines}'))
     (role,) = checked.roles
     numbering = Numbering(checked)
     numbering.role(role, analyse(checked, role))
-    recorded, frame, env = numbering.recorded["one"], {"n": n}, {"t": t}
+    recorded, frame, env = numbering.recorded["one"], {"n": n}, {"t": t, "w": w}
 
     def run(block: tuple[Stmt, ...]) -> None:
         for stmt in block:
             if isinstance(stmt, Assign):
                 env[stmt.targets[0]] = evaluate(checked, stmt.value, lambda x: env[x] if x in env else frame[x])
                 if id(stmt) in recorded:
-                    assert env[stmt.targets[0]] == meaning(numbering.table, recorded[id(stmt)][1], frame, t)
+                    assert env[stmt.targets[0]] == meaning(numbering.table, recorded[id(stmt)][1], frame, t, w)
             elif isinstance(stmt, If):
                 run(stmt.body if evaluate(checked, stmt.cond, lambda x: env[x] if x in env else frame[x]) else stmt.orelse)
             elif isinstance(stmt, For):
@@ -200,7 +213,7 @@ def test_an_assignment_gives_what_its_number_means_whenever_it_runs(body: str, t
 
     run(loop_of(role).body)
     assert recorded and all(
-        meaning(numbering.table, numbering.recorded["one"][id(s)][1], frame, t) is not None for s in numbering.anchors.values()
+        meaning(numbering.table, numbering.recorded["one"][id(s)][1], frame, t, w) is not None for s in numbering.anchors.values()
     )
 
 

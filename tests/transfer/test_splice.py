@@ -17,6 +17,7 @@ from cuir.printer import show
 from cuir.spec import Lengths, Specification
 from cuir.spec_loading import as_specification
 from cuir.transfer import SPLICE_POINTS, captured_arguments, transfer
+from cuir.transfer.names import OPTIONAL
 from cuir.transfer.normalisers import POINTS
 from cuir.types import BF16, F16
 
@@ -42,7 +43,7 @@ def test_every_variant_checks_and_leaves_the_rest_alone(name: str) -> None:
         set() if spec.normalize == "softmax" and spec.sink is None else {"softmax_end"} if spec.normalize == "softmax" else set(POINTS)
     )
     assert weighed <= set(result.replaced)
-    untouched = set(origin.funcs()) - set(SPLICE_POINTS) - {"tile"} - weighed
+    untouched = set(origin.funcs()) - set(SPLICE_POINTS) - set(OPTIONAL) - weighed
     assert all(result.program.funcs()[f] == origin.funcs()[f] for f in untouched)
     assert result.program.kernels()["flash_fwd"].body == origin.kernels()["flash_fwd"].body
     changed = [line for line in result.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
@@ -56,7 +57,7 @@ def test_causal_is_the_origin_itself() -> None:
 
 def test_prefix_lm_as_a_person_would_write_it() -> None:
     result = transfer(expert(), variant("prefix_lm"))
-    assert result.replaced == ("keep", "kv_count") and result.parameters == {"prefix": 256}
+    assert result.replaced == ("keep", "kv_count", "kv_rows") and result.parameters == {"prefix": 256}
     added = [line[1:].strip() for line in result.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
     assert added == [
         "return (k < prefix) | (k <= q)",

@@ -16,6 +16,7 @@ from cuir.verify.contracts import Problem, check_contracts, describe_difference,
 
 CAUSAL = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 SMALL = Problem(Lengths(1, 1, 1, 40, 56), 16, 8)
+TALL = Problem(Lengths(1, 1, 1, 200, 190), 192, 16)  # tiles of three warpgroups
 
 
 def variant(name: str) -> Specification:
@@ -36,7 +37,7 @@ def found(old: str, new: str, problem: Problem = SMALL, name: str = "causal") ->
 def test_every_variant_of_the_corpus_keeps_its_contracts(name: str, level: str) -> None:
     spec = variant(name)
     result = transfer(parse(CAUSAL), spec)
-    problems = problems_for(spec, 128, 128, level)
+    problems = problems_for(spec, 128, 128, level, result.program)
     assert check_contracts(result.program, result.program.kernels()["flash_fwd"], spec, problems) > 10_000
 
 
@@ -48,7 +49,9 @@ def test_any_value_of_a_captured_number_keeps_them(window: int, prefix: int) -> 
         default, other = variant(name), as_specification(corpus.variant(name), name, values)
         assert transfer(parse(CAUSAL), default).text == transfer(parse(CAUSAL), other).text
         result = transfer(parse(CAUSAL), other)
-        check_contracts(result.program, result.program.kernels()["flash_fwd"], other, [SMALL, Problem(Lengths(1, 1, 1, 70, 33), 8, 16)])
+        check_contracts(
+            result.program, result.program.kernels()["flash_fwd"], other, [SMALL, TALL, Problem(Lengths(1, 1, 1, 70, 33), 8, 16)]
+        )
 
 
 def test_cover() -> None:
@@ -81,6 +84,17 @@ def test_once() -> None:
 def test_count() -> None:
     d = found("return n - min(n, full), n", "return n + 1, n")
     assert d.code == "V108" and "expected 0 <= masked <= all <= 7" in d.message
+
+
+def test_rows() -> None:
+    d = found("min(n - needed, max(0, n - 1))", "min(n - needed + 1, max(0, n - 1))", TALL)
+    assert d.code == "V109" and d.message == "query 58 attends to key 48, but kv_rows of tile m=0, r=0 skips step 8, block 3"
+    d = found("max(0, r + N - M + 1) // BN", "max(0, r + N - M + 65) // BN", TALL)
+    assert d.code == "V109" and d.message == "query 0 must not attend to key 32, but kv_rows of tile m=0, r=0 does not mask step 9, block 2"
+    d = found("min(n - needed, max(0, n - 1))", "n - needed", Problem(Lengths(1, 1, 1, 300, 100), 128, 16))
+    assert d.code == "V109" and "skips" in d.message and d.span is not None and d.span.text() == "n - needed, n - min(n, full)"
+    d = found("n - min(n, full)\n\n@func\ndef tile", "0\n\n@func\ndef tile", TALL)
+    assert d.code == "V109" and "expected 0 <= skipped <= masked <= all" in d.message
 
 
 def test_tile() -> None:
