@@ -17,7 +17,7 @@ from ..transfer import Traced, TransferResult, trace
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of
-from .masks import BlockMask, check_blocks, check_mask, mod_of, settled
+from .masks import BlockMask, check_blocks, check_mask, mask_key, mod_of, settled
 from .mods import Identity, Same, identity
 from .operator import in_graph
 from .progress import Progress
@@ -149,25 +149,24 @@ def _warm(
     query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, backend: str, verify: str
 ) -> Ready | None:
     """What a call needs, if one of its signature was made before with these very mods."""
-    ours = isinstance(block_mask, BlockMask)
-    mask_mod = block_mask.mask_mod if ours else None
-    if block_mask is not None and not ours:
+    mask_mod = getattr(block_mask, "mask_mod", None)
+    mask = mask_key(block_mask)
+    if mask is None:
         return None
     known = _WARM.get((id(mask_mod), id(score_mod)))
     if known is None:
         return None
     try:
-        ready = known.calls.get(_signature(query, key, value, block_mask, scale, enable_gqa, backend, verify))
+        ready = known.calls.get(_signature(query, key, value, mask, scale, enable_gqa, backend, verify))
     except (AttributeError, RuntimeError, TypeError):
         return None  # no dense tensors: the checks say so
     return ready.pinned() if ready is not None and known.same.holds(mask_mod, score_mod) else None
 
 
 def _signature(
-    query: Any, key: Any, value: Any, block_mask: BlockMask | None, scale: float | None, enable_gqa: bool, backend: str, verify: str
+    query: Any, key: Any, value: Any, mask: Any, scale: float | None, enable_gqa: bool, backend: str, verify: str
 ) -> tuple[Any, ...]:
-    """All of a call that its checks and its kernel depend on, but for the mods."""
-    mask = None if block_mask is None else (block_mask.B, block_mask.H, block_mask.Q_LEN, block_mask.KV_LEN)
+    """All of a call that its checks and its kernel depend on, but for the mods. mask: see `mask_key`."""
     gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     return (
         query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device, value.shape, value.stride(), value.dtype,
@@ -200,8 +199,9 @@ def prepare(
         _check_captured(known.attention.transferred.captured[parameter].name, who.tensors[place], query)
     check_blocks(block_mask, lengths_of(query, key), query.device)
     ready = known.attention.ready(query, key, scale, backend, known.data(who))
-    if not weights and (block_mask is None or isinstance(block_mask, BlockMask)):
-        _keep_warm(ready, who, (mask_mod, score_mod), _signature(query, key, value, block_mask, scale, enable_gqa, backend, verify))
+    mask = mask_key(block_mask)
+    if not weights and mask is not None:
+        _keep_warm(ready, who, (mask_mod, score_mod), _signature(query, key, value, mask, scale, enable_gqa, backend, verify))
     return ready
 
 

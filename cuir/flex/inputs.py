@@ -116,7 +116,7 @@ def check_options(scale: float | None, backend: str, verify: str) -> None:
 
 def capturing() -> bool:
     """Whether launches of this thread's current stream go into a CUDA graph."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def need_warm(what: str) -> None:

@@ -155,7 +155,7 @@ class Ready:
 
     def pinned(self) -> Ready:
         """Itself, kept for as long as the process if the stream is captured: replays of the graph read its tensors."""
-        if capturing() and id(self) not in _PINNED:
+        if self.kernel is not None and capturing() and id(self) not in _PINNED:
             _PINNED[id(self)] = self
         return self
 
@@ -176,7 +176,7 @@ class Attention:
         self.transferred, self.level = transferred, level
         self._who, self._settings = who, settings
         self._reads, self._checked = Reads(traced), Cache()
-        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, int], ...]]] = {}
+        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, int, int], ...]]] = {}
         values = [p.value for p in transferred.captured]
         self._steady = not any(v is None or (isinstance(v, torch.Tensor) and v.is_inference()) for v in values)
         self.handle = f"attention{next(_NAMES)}"  # by which a graph of torch.compile calls it
@@ -249,7 +249,7 @@ class Attention:
                 known = self._warm.get(signature)
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so
-        if known is not None and all(t._version == version for t, version in known[1]):
+        if known is not None and all(t._version == version and t.data_ptr() == place for t, version, place in known[1]):
             return known[0].pinned()(query, key, value)
         self.check(query, key, value, scale, backend)
         ready = self.ready(query, key, scale, backend)
@@ -257,7 +257,7 @@ class Attention:
             if len(self._warm) >= KNOWN_LENGTHS:
                 self._warm.clear()
             held = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
-            self._warm[signature] = ready, tuple((t, t._version) for t in held)
+            self._warm[signature] = ready, tuple((t, t._version, t.data_ptr()) for t in held)
         return ready(query, key, value)
 
     def check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str) -> None:

@@ -143,6 +143,16 @@ def settled(block_mask: Any, device: str) -> bool:
 _AGREED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # masks of PyTorch whose blocks are those of their mask_mod
 
 
+def mask_key(block_mask: Any) -> Any:
+    """What calls with block masks share, whose mask_mods and lengths of tensors are the same. PyTorch's are told apart as objects. None for one that was not
+    checked yet."""
+    if block_mask is None:
+        return ()
+    if isinstance(block_mask, BlockMask):
+        return block_mask.B, block_mask.H, block_mask.Q_LEN, block_mask.KV_LEN
+    return id(block_mask) if _AGREED.get(id(block_mask)) is block_mask else None
+
+
 def check_blocks(block_mask: Any, at: Lengths, device: torch.device) -> None:
     """Whether the blocks of a mask of PyTorch are those of its mask_mod, which alone decides here. Asked once for each mask. Raises CuirError U414."""
     if block_mask is None or isinstance(block_mask, BlockMask) or _AGREED.get(id(block_mask)) is block_mask:
@@ -167,4 +177,4 @@ def check_blocks(block_mask: Any, at: Lengths, device: torch.device) -> None:
     _AGREED[id(block_mask)] = block_mask
 
 
-__all__ = ["BlockMask", "check_blocks", "check_mask", "create_block_mask", "mod_of", "settled"]
+__all__ = ["BlockMask", "check_blocks", "check_mask", "create_block_mask", "mask_key", "mod_of", "settled"]

@@ -210,7 +210,7 @@ class Same:
         self.links = tuple(link for link in who.links if not any(link[1] is m for m in mods))  # these must not keep the mods alive
         self.own = tuple((i, link[2], link[3]) for link in who.links for i, m in enumerate(mods) if link[1] is m)
         self.sizes = who.sizes
-        self.tensors = tuple((t, t._version, t.data_ptr(), t.shape) for t in who.tensors)
+        self.tensors = tuple((t, t._version, t.data_ptr(), t.shape, t.requires_grad) for t in who.tensors)
 
     @staticmethod
     def possible(who: Identity, mods: tuple[Any, ...]) -> bool:
@@ -231,8 +231,8 @@ class Same:
         for container, size in self.sizes:
             if len(container) != size:
                 return False
-        for tensor, version, place, shape in self.tensors:
-            if tensor._version != version or tensor.data_ptr() != place or tensor.shape != shape:
+        for tensor, version, place, shape, learned in self.tensors:
+            if tensor._version != version or tensor.data_ptr() != place or tensor.shape != shape or tensor.requires_grad != learned:
                 return False
         return True
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import flex_attention as theirs
 
 import cuir
 from cuir import CuirError, attention, create_block_mask, flex_attention
@@ -246,6 +247,33 @@ def test_other_calls_with_the_same_mods(launches: Launches, walks: list[Any]) ->
     assert flex_attention(q, K, V, None, mask, verify="off").stride() == q.stride()  # type: ignore[union-attr]
 
 
+def test_masks_of_pytorch_are_warm_too(launches: Launches, walks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = documents(torch.arange(N) // 10)
+    one, two = (theirs.create_block_mask(mod, None, None, M, N, device="cpu") for _ in range(2))
+    for _ in range(2):
+        call(one)
+    assert len(walks) == 1
+    call(two)
+    assert len(walks) == 2
+    two.mask_mod = documents(torch.arange(N) // 20)
+    call(two)
+    assert len(walks) == 3
+    with pytest.raises(CuirError, match="U412"):
+        call(theirs.create_block_mask(mod, None, None, M, M, device="cpu"))
+
+
+def test_a_tensor_that_begins_to_learn(launches: Launches) -> None:
+    bias = torch.rand(N)
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + bias[k]
+
+    call(None, score)
+    bias.requires_grad_()
+    with pytest.raises(CuirError, match="U410"):
+        call(None, score)
+
+
 def test_nothing_outlives_the_mods(launches: Launches) -> None:
     call(masked(documents(torch.arange(N))))  # the first of its kind is kept, with the program that it traced to
     ids = torch.arange(N) // 2
@@ -279,6 +307,22 @@ def test_mods_that_no_one_can_hold(launches: Launches, walks: list[Any]) -> None
     for _ in range(2):
         call(masked(documents(ids)))
     assert len(walks) == 4
+
+
+def test_the_explicit_form_notices_what_is_written(launches: Launches) -> None:
+    ids = torch.arange(N) // 10
+    found = attention(documents(ids), head_dim=64, verify="off")
+
+    def seen() -> torch.Tensor:
+        found(Q, K, V)
+        return next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "ids")
+
+    first = seen()
+    assert seen() is first
+    ids.add_(ids)
+    assert torch.equal(seen(), ids.int())
+    ids.data = torch.arange(N) // 20
+    assert torch.equal(seen(), ids.int())
 
 
 def test_same_needs_no_walk() -> None:
