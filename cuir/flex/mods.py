@@ -107,6 +107,8 @@ class _Walk:
             self.places.append(("number", path, value))
             self.values.append(value.hex() if isinstance(value, float) else value)
             return type(value), (value > 0) - (value < 0)
+        if isinstance(value, (list, Mapping)) and id(value) in self.seen:
+            return "again", self.seen[id(value)]
         if isinstance(value, (list, tuple)):
             self.container(value, path)
             if isinstance(value, list):
@@ -134,6 +136,7 @@ class _Walk:
         return self.visit(value, path)
 
     def container(self, value: Any, path: Path) -> None:
+        self.seen[id(value)] = len(self.seen)
         self.sizes.append((value, len(value)))
         self.places.append(("length", path, len(value)))
 

@@ -299,6 +299,14 @@ def test_what_an_identity_tells_apart() -> None:
     assert identity(causal).structure != identity(lambda b, h, q, k: q > k).structure
 
 
+def test_containers_that_hold_themselves() -> None:
+    loop: list[Any] = [3]
+    loop.append(loop)
+    known: dict[str, Any] = {"size": 4}
+    known["itself"] = known
+    assert identity(lambda b, h, q, k: q - k <= loop[0] + known["size"]).values == (4, 3)
+
+
 def test_things_that_cannot_be_compared() -> None:
     table = np.arange(4)
     assert not identity(lambda b, h, q, k: table[0] + q >= k).known

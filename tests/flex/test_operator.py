@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import flex_attention as theirs
@@ -158,6 +159,12 @@ def test_a_mod_that_the_graph_makes_of_tensors_is_refused() -> None:
 
     with pytest.raises(Exception, match="U418"):
         Compiled(inside)(*tensors(), documents(torch.arange(N) // 9))
+
+
+def test_a_mod_that_cannot_be_compared_is_refused() -> None:
+    table = np.arange(N)
+    with pytest.raises(Exception, match="U418"):
+        Compiled(attend)(*tensors(), None, masked(lambda b, h, q, k: q - k <= int(table[3])))
 
 
 def test_lengths_may_change() -> None:
