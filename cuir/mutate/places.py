@@ -110,9 +110,10 @@ class Places:
             if isinstance(stmt, Assign):
                 values = stmt.value.items if isinstance(stmt.value, Tuple) and len(stmt.targets) > 1 else (stmt.value,) * len(stmt.targets)
                 self.declared |= {t: v for t, v in zip(stmt.targets, values) if isinstance(v, Call)}
-        self.barriers = {n: c.func.id for n, c in self.declared.items() if isinstance(c.func, Name) and "barrier" in c.func.id}
-        self.arrays = [n for n, c in self.declared.items() if c.func == Name("shared")]
         self.funcs = program.funcs()
+        self.barriers = {n: c.func.id for n, c in self.declared.items() if isinstance(c.func, Name) and "barrier" in c.func.id}
+        self.passed = self._passed()
+        self.arrays = [n for n, c in self.declared.items() if c.func == Name("shared")]
         self.calls: list[tuple[Site, Call, Op]] = []  # statements that are a primitive's call, and values of assignments that are
         for s in self.sites:
             value = s.node.value if isinstance(s.node, (ExprStmt, Assign)) else None
@@ -121,6 +122,17 @@ class Places:
                 self.calls.append((s, value, op))
         self.filled = {root(c.func) for _, c, op in self.calls if op.name == "mbarrier.expect"}
         self.parities = self._parities()
+
+    def _passed(self) -> dict[str, str]:
+        """Parameters of functions that are given a barrier, with its kind."""
+        found: dict[str, str] = {}
+        for s in self.sites:
+            func = self.funcs.get(root(s.node.func) or "") if isinstance(s.node, Call) else None
+            for param, arg in zip(func.params, s.node.args) if func is not None else ():  # type: ignore[attr-defined]
+                kind = self.barriers.get(root(arg) or "") if isinstance(arg, (Name, Subscript)) else None
+                if kind is not None:
+                    found[param] = kind
+        return {name: kind for name, kind in found.items() if name not in self.barriers}
 
     def _of_kernel(self, site: Site) -> bool:
         """Other kernels of the file, and what they alone use, are not looked at."""
@@ -143,7 +155,8 @@ class Places:
     def op(self, call: Call) -> Op | None:
         """The entry of the table that a call is of; None for functions and values."""
         if isinstance(call.func, Attribute):
-            return TABLE.get(f"{self.barriers.get(root(call.func) or '', '?')}.{call.func.attr}")
+            name = root(call.func) or ""
+            return TABLE.get(f"{self.barriers.get(name) or self.passed.get(name, '?')}.{call.func.attr}")
         name = call.func.id if isinstance(call.func, Name) else ""
         if name == "copy_async":
             name += ".bulk" if len(call.args) + sum(k.name == "bar" for k in call.keywords) > 2 else ".cp"

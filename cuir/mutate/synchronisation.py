@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Subscript
+from ..nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Return, Subscript
 from ..ops import Op
 from ..printer import show
 from ..walk import walk
@@ -61,7 +61,7 @@ def swap(of: Places) -> Iterator[Mutant]:
             continue
         word, fault = op.written.rpartition(".")[2], fault_of(of, call, op)
         for to, how in ((at + 1, "behind"), (at - 1, "before")):
-            if not 0 <= to < len(body):
+            if not 0 <= to < len(body) or isinstance(body[to], Return):
                 continue
             late = how == "behind"
             releases = bool(e.arrives) and not e.waits and op.name != "mbarrier.expect"
@@ -137,7 +137,7 @@ def redirect(of: Places) -> Iterator[Mutant]:
         name, fault = root(barrier), fault_of(of, call, op)
         fault, word = 7 if op.effects.completes else fault, op.written.rpartition(".")[2]
         for other, kind in of.barriers.items():
-            if name is None or other == name or kind != of.barriers[name] or (of.stages(other) is None) != (of.stages(name) is None):
+            if name is None or other == name or kind != of.barriers.get(name) or (of.stages(other) is None) != (of.stages(name) is None):
                 continue
             put = replace(barrier, value=Name(other)) if isinstance(barrier, Subscript) else Name(other)
             yield made(of, fault, f"{word} on another barrier", of.at[path], f"`{show(call)}` on `{other}`", put)
@@ -218,9 +218,10 @@ def far(of: Places) -> Iterator[Mutant]:
     """A wait or a fence at the end of its block, behind all that it should protect."""
     for site, call, op in of.calls:
         e, body, at = op.effects, of.block(site), site.path[-1][1]
-        if at is None or not isinstance(site.node, ExprStmt) or not (e.waits or e.drains or e.fences) or at + 2 >= len(body):
+        last = len(body) - 1 - isinstance(body[-1], Return)
+        if at is None or not isinstance(site.node, ExprStmt) or not (e.waits or e.drains or e.fences) or at + 1 >= last:
             continue
-        why = UNSEEN if of.passes_unseen(call, body[at + 1 :]) and e.drains != "wgmma" else None
+        why = UNSEEN if of.passes_unseen(call, body[at + 1 : last + 1]) and e.drains != "wgmma" else None
         word = op.written.rpartition(".")[2]
         yield made(
             of,
@@ -228,7 +229,7 @@ def far(of: Places) -> Iterator[Mutant]:
             f"{word} at the end",
             site,
             f"`{show(call)}` at the end of its block",
-            of.moved(site, len(body) - 1),
+            of.moved(site, last),
             why,
         )
 
