@@ -13,7 +13,7 @@ import torch
 from ..diagnostics import CuirError
 from ..printer import show
 from ..spec import Normalize, Specification, lengths_of
-from ..transfer import Traced, TransferResult, trace
+from ..transfer import Traced, TransferResult
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of
@@ -21,6 +21,7 @@ from .masks import BlockMask, check_blocks, check_mask, mask_key, mod_of, settle
 from .mods import Identity, Same, identity
 from .operator import in_graph
 from .progress import Progress
+from .ranges import traced_apart
 
 KNOWN_MODS = 256
 KNOWN_CALLS = 256  # signatures of one pair of mods
@@ -244,7 +245,7 @@ def _known(
         spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
         if weights:
             spec = replace(spec, normalize=weights[0], sink=weights[1])
-        traced = trace(spec)
+        traced = traced_apart(spec)
         attention = _attention(spec, traced, who, query, level)
         places, captured = [], []
         for i, (own, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):

@@ -18,13 +18,13 @@ from ..diagnostics import CuirError
 from ..nodes import Program
 from ..spec import Lengths, Specification, lengths_of
 from ..spec_loading import as_specification
-from ..transfer import Traced, TransferResult, trace, transfer
+from ..transfer import Traced, TransferResult, transfer
 from ..transfer.arguments import Cache, sources_of
 from ..types import BF16, DTYPES, F16, DType
 from .inputs import capturing, check_options, check_tensors, need_hopper, need_warm
 from .mods import Identity, identity
 from .progress import Progress
-from .ranges import Reads
+from .ranges import Reads, traced_apart
 
 if TYPE_CHECKING:
     from ..api import CompiledKernel
@@ -358,7 +358,7 @@ def made(
         if len(_SETTINGS) >= KNOWN_PROGRAMS:
             _SETTINGS.pop(next(iter(_SETTINGS)))
         _SETTINGS[key] = settings
-    return Attention(transferred, traced or trace(spec), who, settings, level)
+    return Attention(transferred, traced or traced_apart(spec), who, settings, level)
 
 
 KNOWN_PROGRAMS = 256

@@ -12,11 +12,11 @@ import torch
 
 from ..diagnostics import CuirError
 from ..spec import Lengths, Specification
-from ..transfer import trace
 from ..transfer.lists import block_lists
 from .inputs import at_tracing, wrong
 from .mods import identity
 from .operator import steady
+from .ranges import traced_apart
 
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
@@ -163,7 +163,7 @@ def check_blocks(block_mask: Any, at: Lengths, device: torch.device) -> None:
         listed = listed + block_mask.full_kv_num_blocks
     if min(BM, BN) < UNBOUNDED and at.M > 0 and at.N > 0:
         spec = Specification("mask", block_mask.mask_mod)
-        traced = trace(spec)
+        traced = traced_apart(spec)
         captured = {p.name: p.argument(spec, at, device) for p in traced.parameters}
         if traced.keep is None:
             wanted = torch.full_like(listed, -(-at.N // BN))

@@ -12,9 +12,10 @@ import torch
 
 from ..diagnostics import CuirError
 from ..nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
-from ..spec import LENGTHS, Lengths
-from ..transfer import Parameter, Traced
+from ..spec import LENGTHS, Lengths, Specification
+from ..transfer import STANDARD, Parameter, Traced, trace
 from ..transfer.evaluate import evaluate
+from ..transfer.names import reserved
 from ..walk import names_read, walk
 
 WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold what 32 bits do not
@@ -24,8 +25,13 @@ _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _UNKNOWN = {"S", "scale"}  # of which a read may depend, but no index
 
 
+def traced_apart(spec: Specification) -> Traced:
+    """A specification traced so that no captured value has the name of an index, a length or anything else that an expression may read."""
+    return trace(spec, reserved() | set(LENGTHS) | set(STANDARD))
+
+
 class Reads:
-    """The reads of a traced variant."""
+    """The reads of a variant that `traced_apart` gave."""
 
     def __init__(self, traced: Traced):
         self.parameters = traced.parameters
@@ -256,4 +262,4 @@ def _first(bad: Any, place: Mapping[str, torch.Tensor]) -> dict[str, int]:
     return {n: int(x[tuple(min(i, size - 1) for i, size in zip(found, x.shape))]) for n, x in place.items()}
 
 
-__all__ = ["Reads"]
+__all__ = ["Reads", "traced_apart"]

@@ -115,6 +115,16 @@ def test_block_masks_of_pytorch(mask: Mod) -> None:
     compare(tensors(), None, None, theirs.create_block_mask(mask, None, None, M, N, device="cpu"))
 
 
+def test_captured_values_with_names_of_lengths() -> None:
+    N, k, S = 30, torch.arange(140) // 20, 2.0
+
+    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return (k[q_idx] == k[kv_idx]) | (kv_idx < N)
+
+    compare(tensors(), lambda s, b, h, q, _k: s * S, mask)
+    compare(tensors(), None, None, theirs.create_block_mask(mask, None, None, 100, 140, device="cpu"))
+
+
 def test_combined_masks_of_pytorch() -> None:
     compare(tensors(), None, theirs.and_masks(causal, documents(2)))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.flex import ranges
-from cuir.flex.ranges import Reads
+from cuir.flex.ranges import Reads, traced_apart
 from cuir.spec import Lengths
 from cuir.transfer import trace
 
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def check(mask: Mod | None = None, score: Mod | None = None, at: Lengths = AT) -> None:
-    traced = trace(Specification("reads", mask, score))
+    traced = traced_apart(Specification("reads", mask, score))
     Reads(traced).check([p.value for p in traced.parameters], at, CPU)
 
 
@@ -175,6 +175,14 @@ def test_integers_of_more_than_32_bits() -> None:
     long = torch.tensor([2**63 + 5], dtype=torch.uint64).expand(20)
     with pytest.raises(CuirError, match="U417"):
         check(lambda b, h, q, k: long[k] == 0)
+
+
+def test_captured_values_with_names_of_indices_and_lengths() -> None:
+    N, q, S, h, scale = 3, 4, torch.arange(13), 5, 2
+    for mod in (lambda b, _h, i, j: S[j] + h <= N + q, lambda b, _h, i, j, *, M: (S[j] >= q) & (S[i * scale % N] <= M)):
+        check(mod)
+    assert "element 13" in str(refused(lambda b, _h, i, j: S[j + (q > 3)] <= N))
+    assert "q_idx=9, kv_idx=0" in str(refused(lambda b, _h, i, j: S[i + q] <= N + scale, at=Lengths(1, 1, 1, 10, 1)))
 
 
 # ---- in a call
