@@ -61,6 +61,22 @@ _part(
     "ex2",
     "reciprocal",
 )
+_part(
+    "min_nan",
+    'DEV float min_nan(float x, float y) { float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }  // a NaN stays one',
+)
+_part(
+    "reciprocals",
+    """
+// 1 / x of four numbers whose product is a float, by one reciprocal
+DEV void reciprocals(float (&x)[4]) {
+  const float a = x[0] * x[1], b = x[2] * x[3], c = reciprocal(a * b), ra = c * b, rb = c * a;
+  const float y[4] = {ra * x[1], ra * x[0], rb * x[3], rb * x[2]};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = y[i];
+}""",
+    "reciprocal",
+)
 _part("round_f16", "DEV float round_f16(float x) { return __half2float(__float2half_rn(x)); }")
 _part("round_bf16", "DEV float round_bf16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }")
 _part(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..nodes import Assign, Call, If, Name, Stmt
+from ..nodes import Assign, Call, Expr, If, Literal, Name, Stmt
 from ..types import F32, SharedView, TileType
-from .flat import called, names, statements
+from .flat import called, names, operation, statements, subexpressions
 from .layouts import Operand, shape_of
 from .values import strip, unsupported
 from .writer import identifier
 
 if TYPE_CHECKING:
     from .role import RoleEmitter
+
+COSTLY = ("exp2", "log2", "tanh", "/")
 
 
 class Products:
@@ -196,7 +198,7 @@ class Products:
             if isinstance(stmt, Assign):
                 needs[stmt.targets[0]] = {n for read in names(stmt.value) for n in (needs.get(read, set()) | {read})}
         for stmt in self._since(waited):
-            if not isinstance(stmt, Assign) or not self.role.tiles.costly(stmt.value):
+            if not isinstance(stmt, Assign) or not self._costly(stmt.value):
                 continue
             name = stmt.targets[0]
             t = self.role.role.locals[name]
@@ -215,6 +217,12 @@ class Products:
                 return self._large(identifier(name), t)
         last = [n for n in tests if not any(n in needs.get(other, ()) for other in tests if other != n)]  # the others went into these
         return " || ".join(tests[n] for n in last or tests) if tests else None
+
+    def _costly(self, expr: Expr) -> bool:
+        """Whether an expression takes the unit of exponentials and reciprocals for each element or row of a tile."""
+        checked = self.role.kernel.checked
+        parts = [e for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and isinstance(checked.types.get(id(e)), TileType)]
+        return any(operation(checked, e)[0] in COSTLY for e in parts)  # type: ignore[arg-type]
 
     def _large(self, array: str, t: TileType) -> str:
         return " + ".join(f"{array}[{r}]" for r in range(self.role.fragment(t).row_values)) + " > 3e38f"

@@ -15,6 +15,7 @@ from .columns import column_values
 from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, shape_of
+from .reciprocals import Reciprocals
 from .registry import emitter
 from .shifted import Shifted
 from .values import CTYPE, HALVES, strip
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from .role import RoleEmitter
 
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-COSTLY = ("exp2", "log2", "tanh", "/")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Tiles:
     def __init__(self, role: RoleEmitter):
         self.role, self.out, self.checked = role, role.out, role.kernel.checked
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
-        self.shifted = Shifted(self)
+        self.shifted, self.reciprocals = Shifted(self), Reciprocals(self)
         self.conditions: dict[str, Condition] = {}
         self._flags: dict[str, str | None] = {}
         self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
@@ -165,7 +165,7 @@ class Tiles:
             return self.role.views.gather(expr, lambda e: self.element(e, at, shape))
         if op in ("+", "-", "*", "neg") and t.dtype == F32 and (line := affine(self, expr)) is not None and line.slope:
             return self.affine_text(line, at)
-        if text := self.shifted.exponential(expr, at):
+        if text := self.reciprocals.text(expr, at) or self.shifted.exponential(expr, at):
             return text
         if op in ("zeros", "full"):
             bound = self.checked.call(expr).args  # type: ignore[arg-type]
@@ -386,6 +386,8 @@ class Tiles:
         if self.storage_of(t).kind == "packed":
             self._into_packed(target, expr, t, frag)
             return
+        if sums is None and self.reciprocals.into(target, expr, t):
+            return
         index = {"full": "i_", "rows": "r_", "cols": "c_", "one": "0"}[shape]
 
         def body(at: At) -> str:
@@ -539,10 +541,3 @@ class Tiles:
         test = " || ".join(f"{f}[{r}] != 1.f" for r in range(frag.row_values))
         with self.out.block(f"if (__any_sync(~0u, {test}))"):
             self.loop("full", frag, lambda at: f"{target}[{at.i}] *= {f}[{at.r}];")
-
-    def costly(self, expr: Expr) -> bool:
-        """Whether an expression takes the unit of exponentials and reciprocals for each element or row of a tile."""
-        parts = [
-            e for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and isinstance(self.checked.types.get(id(e)), TileType)
-        ]
-        return any(operation(self.checked, e)[0] in COSTLY for e in parts)  # type: ignore[arg-type]

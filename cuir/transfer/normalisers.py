@@ -24,7 +24,7 @@ def softmax_begin(R):                    # no state, and LSE is 0: each key is w
 
 @func
 def softmax_step(S, state, c):           # -> {what}, state, factor for what was accumulated so far
-    return {weights}, state, 1.0
+    {weights}, state, 1.0
 
 @func
 def softmax_end({ends}):
@@ -42,8 +42,8 @@ def softmax_end(acc, state, b, h):       # the sink is one more logit, without a
     return acc, where(total == 0.0, -inf, (ref + log2(total)) * LN2)
 """
 _WEIGHTS: dict[Normalize, tuple[str, str, str]] = {
-    "sigmoid": ("weights (0 of a masked score, -inf)", "1.0 / (1.0 + exp2(-S * c))", "acc"),
-    "relu": ("N times the weights (0 of a masked score, -inf)", "max(S * c, 0.0)", "acc * (1.0 / cast(max(1, N), f32))"),
+    "sigmoid": ("weights (0 of a masked score, -inf)", "E = exp2(min(S * c, 31.0))\n    return E / (1.0 + E)", "acc"),
+    "relu": ("N times the weights (0 of a masked score, -inf)", "return max(S * c, 0.0)", "acc * (1.0 / cast(max(1, N), f32))"),
 }
 
 

@@ -45,6 +45,8 @@ static bool __any_sync(unsigned, bool x) {
 namespace cuir {
 DEV float ex2(float x) { return std::exp2(x); }
 DEV float after(float x, float) { return x; }
+DEV float reciprocal(float x) { float y = 1.f / x; return std::fabs(y) < 1.17549435e-38f ? 0.f : y; }
+DEV float min_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : min(x, y); }
 template <int N> DEV void pin(float (&)[N]) {}
 %s
 }
@@ -55,7 +57,7 @@ extern "C" void run(%s) {
   }
 }
 """
-OURS = ("cuir::ex2", "cuir::after", "cuir::pin")
+OURS = ("cuir::ex2", "cuir::after", "cuir::pin", "cuir::min_nan")
 
 
 def on_cpu(cuda: Cuda, folder: Path) -> Callable[..., None]:
@@ -64,6 +66,7 @@ def on_cpu(cuda: Cuda, folder: Path) -> Callable[..., None]:
     params = re.sub(r"__restrict__ ", "", head[head.rindex(f"\n{cuda.name}(") + len(cuda.name) + 2 : head.rindex(") {\n")])
     body = body[body.index("\n") : body.rindex("}")]
     parts = render(re.sub("|".join(OURS), "", body), {})
+    parts = re.sub(r"DEV float (reciprocal|min_nan)\(.*\n", "", parts)  # instructions of a GPU
     path = folder / "kernel.cpp"
     path.write_text(FRAME % (parts, params, body), encoding="utf-8")
     library = folder / "kernel.so"

@@ -111,7 +111,7 @@ def test_constants_are_added_where_they_lack() -> None:
 def test_sigmoid_as_a_person_would_write_it() -> None:
     result = transfer(expert(), Specification("sigmoid", normalize="sigmoid"))
     added = [line[1:].strip() for line in result.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
-    assert "return 1.0 / (1.0 + exp2(-S * c)), state, 1.0" in added and "return acc, state" in added
+    assert "return E / (1.0 + E), state, 1.0" in added and "return acc, state" in added
     assert "THRESHOLD" not in result.text and "row_max" not in result.text, "a const that only the softmax used is gone"
 
 

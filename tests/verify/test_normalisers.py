@@ -62,8 +62,8 @@ def code(name: str, old: str, new: str) -> str:
         ("relu", "k > q - 40", "k >= q - 40", "V305"),
         ("sink", "k > q - 40", "k >= q - 40", "V305"),
         ("nothing", "k < q - 5", "k <= q - 5", "V305"),
-        ("sigmoid", "1.0 / (1.0 + exp2(-S * c)), state, 1.0", "1.0 / (1.0 + exp2(-S * c)), state, 0.5", "V301"),
-        ("sigmoid", "exp2(-S * c)", "exp2(S * c)", "V305"),  # a masked score, -inf, weighs 1
+        ("sigmoid", "E / (1.0 + E), state, 1.0", "E / (1.0 + E), state, 0.5", "V301"),
+        ("sigmoid", "min(S * c, 31.0)", "min(-S * c, 31.0)", "V305"),  # a masked score, -inf, weighs 1
         ("sigmoid", "S * scale - 2.0", "S * scale - 1.99", "V301"),
         ("relu", "cast(max(1, N), f32)", "cast(max(1, M), f32)", "V301"),
         ("relu", "max(S * c, 0.0)", "abs(S * c)", "V305"),  # NaN
