@@ -26,7 +26,7 @@ def mutate(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the choice")] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="processes (left out: one a core)", show_default=False)] = None,
-    seconds: Annotated[float, typer.Option("--time-limit", min=1, help="seconds for one mutant")] = 60,
+    seconds: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time for one mutant")] = 60,
     out: Annotated[Path | None, typer.Option("--out", help="a file of JSON lines, from which an interrupted run goes on", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip

@@ -69,7 +69,7 @@ class Job:
     kernel: str | None
     consts: Mapping[str, Const]
     level: str = "quick"
-    seconds: float = 60.0  # for one mutant
+    seconds: float = 60.0  # of processor time, for one mutant
 
     def head(self, program: Program, variant: str) -> dict[str, Any]:
         """What must be the same for a run to go on from a file."""
@@ -84,7 +84,7 @@ class _OutOfTime(BaseException):
 
 @contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    """Ends the block after a time; only in a main thread, where signals arrive."""
+    """Ends the block after some seconds of processor time, so that verdicts do not hang on other work; only in a main thread, where signals arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -92,13 +92,13 @@ def _limit(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise _OutOfTime
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def judge(text: str, original: str, spec: Specification, job: Job) -> tuple[str, str, str, str]:
