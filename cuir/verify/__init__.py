@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .contracts import Problem, check_contracts
+from .exhaustive import check_exhaustively
 from .mask import check_mask
 from .numeric import check_numbers
 from .problems import Case
@@ -10,4 +11,15 @@ from .report import Stage, VerifyReport
 from .schedules import check_schedules
 from .stages import verify
 
-__all__ = ["Case", "Problem", "Stage", "VerifyReport", "check_contracts", "check_mask", "check_numbers", "check_schedules", "verify"]
+__all__ = [
+    "Case",
+    "Problem",
+    "Stage",
+    "VerifyReport",
+    "check_contracts",
+    "check_exhaustively",
+    "check_mask",
+    "check_numbers",
+    "check_schedules",
+    "verify",
+]

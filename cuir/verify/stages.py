@@ -17,8 +17,9 @@ from ..transfer import STANDARD
 from ..transfer.rebuilt import bounded
 from ..types import BF16, F16, I32, DType
 from .contracts import Problem, check_contracts, has_splice_points, mask_integers, problems_for
+from .exhaustive import check_exhaustively
 from .mask import check_mask, readout_lengths
-from .numeric import check_numbers, smallest
+from .numeric import check_numbers, smallest, with_note
 from .problems import Case, cases, require_attention
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
@@ -158,6 +159,25 @@ class _Verification:
             share = None if self.seeded is None else -(-self.seeded // len(problems))
             runs = sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, share) for case in problems)
             stage.reason = f"{runs} runs under different schedules, all alike"
+            if self.level == "full":
+                stage.reason += f"; {self.explored(checked)}"
+
+    def explored(self, checked: Checked) -> str:
+        """Every schedule of small launches, without the data: what came of it. Raises CuirError if one fails."""
+        try:
+            found = check_exhaustively(
+                self.program, checked, self.spec, seconds=20, progress=lambda text: self.progress(f"schedules: {text}")
+            )
+        except CuirError as error:
+            if any(d.code not in ("V202", "V203") for d in error.diagnostics):
+                raise
+            return f"schedules were not enumerated: {error.diagnostics[0].message}"
+        last = found[-1].result
+        if last.verdict == "faulty":
+            raise with_note(CuirError(last.diagnostics), f"found among all schedules of {found[-1].case}")
+        if last.verdict == "unknown":
+            return f"too many schedules of {found[-1].case} to explore all"
+        return f"no schedule at all of {len(found)} small launches fails, {sum(e.result.states for e in found):,} states"
 
     def mask(self, checked: Checked) -> None:
         with self.stage(3) as stage:
