@@ -189,7 +189,7 @@ def test_weights_without_a_softmax_compile_without_spills() -> None:
     """Two exponentials and two reciprocals an element, the first of each made into the second: what holds them above a wait holds each element once."""
     (checked,) = [k for name, k in KERNELS if name == "flash_fwd_sm90.flash_fwd"]
     program = transfer(checked.program, corpus.variant("combo")()).program
-    cuda = lower(check(program, None, {"T": F16, "D": 128, "BM": 192, "BN": 80}))
+    cuda = lower(check(program, None, {"T": F16, "D": 128, "BM": 128, "BN": 128}))
     ties = [line for line in cuda.source.splitlines() if "__any_sync" in line and "any_bits" in line]
     assert ties and all(line.count("any_bits(") == 1 and "any_bits(W)" in line for line in ties)
     r = compile_cuda(cuda).resources
