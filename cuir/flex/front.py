@@ -58,7 +58,9 @@ class Warm:
 
 _KNOWN: OrderedDict[Any, Known] = OrderedDict()  # by identity of the mods: nothing is traced
 _TRACED: dict[Any, Attention] = {}  # by what the mods trace to: nothing is transferred
-_WARM: OrderedDict[tuple[int, int], Warm] = OrderedDict()  # by the mods as objects: nothing is looked at again but what may have changed
+_WARM: OrderedDict[tuple[int, int, int], Warm] = (
+    OrderedDict()
+)  # by the mods, and a sink, as objects: nothing is looked at again but what may have changed
 _LOCK = threading.RLock()
 _NOTHING = torch.empty(0)
 
@@ -97,23 +99,17 @@ def flex_attention(
     without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
     traced, U5xx for what is missing here, and what verification finds.
     """
-    plain = normalize == "softmax" and sink is None
     if torch.compiler.is_compiling():
-        if not plain:
-            wrong(
-                "U413", "inside of torch.compile flex_attention has no normalize and no sink", "cuir.attention(Specification(...)) has both"
-            )
-        o, lse = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify)
+        o, lse = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink)
         return _given(o, lse, return_lse, return_aux)
-    ready = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify) if plain else None
+    weights = () if normalize == "softmax" and sink is None else (normalize, sink)
+    ready = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weights)
     if ready is None:
         check_options(scale, backend, verify)
         check_tensors(query, key, value, enable_gqa)
         mask_mod = mod_of(block_mask)
         check_mask(block_mask, lengths_of(query, key))
-        ready = prepare(
-            query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, () if plain else (normalize, sink)
-        )
+        ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, weights)
     o, lse = ready(query, key, value)
     return _given(o, lse, return_lse, return_aux)
 
@@ -131,7 +127,7 @@ def _given(o: torch.Tensor, lse: torch.Tensor, return_lse: bool, return_aux: Any
 
 def _in_graph(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool,
-    backend: str, verify: Level,
+    backend: str, verify: Level, normalize: str, sink: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The call as torch.compile traces it. The operator checks its arguments when the graph is made."""
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -142,26 +138,46 @@ def _in_graph(
     if block_mask is not None and not isinstance(block_mask, BlockMask):
         settled(block_mask, str(query.device))
     return in_graph(
-        query, key, value, mask_mod, score_mod, query.shape[3] ** -0.5 if scale is None else float(scale), enable_gqa, backend, verify
+        query,
+        key,
+        value,
+        mask_mod,
+        score_mod,
+        query.shape[3] ** -0.5 if scale is None else float(scale),
+        enable_gqa,
+        backend,
+        verify,
+        normalize,
+        sink,
     )
 
 
 def _warm(
-    query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, backend: str, verify: str
+    query: Any,
+    key: Any,
+    value: Any,
+    score_mod: Any,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+    backend: str,
+    verify: str,
+    weights: tuple[Any, ...],
 ) -> Ready | None:
     """What a call needs, if one of its signature was made before with these very mods."""
     mask_mod = getattr(block_mask, "mask_mod", None)
     mask = mask_key(block_mask)
     if mask is None:
         return None
-    known = _WARM.get((id(mask_mod), id(score_mod)))
+    sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
+    known = _WARM.get((id(mask_mod), id(score_mod), id(sink)))
     if known is None:
         return None
     try:
-        ready = known.calls.get(_signature(query, key, value, mask, scale, enable_gqa, backend, verify))
+        ready = known.calls.get((*_signature(query, key, value, mask, scale, enable_gqa, backend, verify), *_numbers(weights)))
     except (AttributeError, RuntimeError, TypeError):
         return None  # no dense tensors: the checks say so
-    return ready.pinned() if ready is not None and known.same.holds(mask_mod, score_mod) else None
+    return ready.pinned() if ready is not None and known.same.holds(mask_mod, score_mod, sink) else None
 
 
 def _signature(
@@ -201,14 +217,21 @@ def prepare(
     check_blocks(block_mask, lengths_of(query, key), query.device)
     ready = known.attention.ready(query, key, scale, backend, known.data(who))
     mask = mask_key(block_mask)
-    if not weights and mask is not None:
-        _keep_warm(ready, who, (mask_mod, score_mod), _signature(query, key, value, mask, scale, enable_gqa, backend, verify))
+    if mask is not None:
+        sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
+        signature = (*_signature(query, key, value, mask, scale, enable_gqa, backend, verify), *_numbers(weights))
+        _keep_warm(ready, who, (mask_mod, score_mod, sink), signature)
     return ready
 
 
-def _keep_warm(ready: Ready, who: Identity, mods: tuple[Any, Any], signature: tuple[Any, ...]) -> None:
-    """Remembers a call by its mods. Forgets it when one of them dies, so that nothing that they captured lives on."""
-    key = id(mods[0]), id(mods[1])
+def _numbers(weights: tuple[Any, ...]) -> tuple[Any, ...]:
+    """normalize and a sink that is a number, told apart by its kind as well."""
+    return tuple(None if isinstance(w, torch.Tensor) else (type(w), w) for w in weights)
+
+
+def _keep_warm(ready: Ready, who: Identity, mods: tuple[Any, Any, Any], signature: tuple[Any, ...]) -> None:
+    """Remembers a call by its mods (and sink). Forgets it when one of them dies, so that nothing that they captured lives on."""
+    key = id(mods[0]), id(mods[1]), id(mods[2])
     if not Same.possible(who, mods):
         _WARM.pop(key, None)
         return

@@ -213,7 +213,9 @@ class Same:
         self.links = tuple(link for link in who.links if not any(link[1] is m for m in mods))  # these must not keep the mods alive
         self.own = tuple((i, link[2], link[3]) for link in who.links for i, m in enumerate(mods) if link[1] is m)
         self.sizes = who.sizes
-        self.tensors = tuple((t, t._version, t.data_ptr(), t.shape, t.requires_grad) for t in who.tensors)
+        others = (t for t in who.tensors if not any(t is m for m in mods))
+        self.tensors = tuple((t, t._version, t.data_ptr(), t.shape, t.requires_grad) for t in others)
+        self.given = tuple((i, m._version, m.data_ptr(), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor))
 
     @staticmethod
     def possible(who: Identity, mods: tuple[Any, ...]) -> bool:
@@ -227,6 +229,9 @@ class Same:
                 return False
         for i, name, value in self.own:
             if getattr(mods[i], name) is not value:
+                return False
+        for i, version, place, learned in self.given:
+            if mods[i]._version != version or mods[i].data_ptr() != place or mods[i].requires_grad != learned:
                 return False
         for get, holder, key, value in self.links:
             if get(holder, key) is not value:

@@ -43,10 +43,15 @@ class Warm:
 
 @dataclass
 class Handled:
-    """Mods as a graph knows them. spec: with tensors on no device in the places of those that the graph passes; `stand_ins`, in the order of the graph."""
+    """Mods as a graph knows them. spec: with tensors on no device in the places of those that the graph passes; `stand_ins`, in the order of the graph.
+
+    sink: there is one, behind the tensors of the mods.
+    """
 
     spec: Specification
     stand_ins: tuple[torch.Tensor, ...] = ()
+    normalize: str = "softmax"
+    sink: bool = False
     places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
     roots: tuple[weakref.ref[Any], ...] = ()
     warm: dict[Any, Warm] = field(default_factory=dict)
@@ -56,6 +61,10 @@ class Handled:
         places = {id(s): i for i, s in enumerate(self.stand_ins)}
         spec = rebuilt(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
         return spec.mask_mod, spec.score_mod
+
+    def with_sink(self, captured: list[torch.Tensor]) -> tuple[Any, ...]:
+        """normalize and sink, or nothing for a plain softmax."""
+        return (self.normalize, captured[-1] if self.sink else None) if self.sink or self.normalize != "softmax" else ()
 
 
 _HANDLED: dict[str, Handled] = {}
@@ -76,19 +85,19 @@ def steady(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 @at_tracing
-def entered(mask_mod: Any, score_mod: Any) -> str:
-    """The handle of mods; run when a graph is traced."""
+def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False) -> str:
+    """The handle of mods; run when a graph is traced. sink: there is one."""
     who = identity(mask_mod, score_mod)
     if not who.known:
         raise CuirError.of("U418", "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
                            hint="capture numbers and tensors, or call it outside of torch.compile")  # fmt: skip
     steady(who.tensors)
-    key = who.structure, who.values
+    key = who.structure, who.values, normalize, sink
     if key not in _BY_MODS:
         stand_ins = {id(t): torch.empty(t.shape, dtype=t.dtype, device="meta") for t in who.tensors}
         spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)])
         _BY_MODS[key] = f"cuir{next(_NAMES)}"
-        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors))
+        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink)
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
     handled.roots = tuple(weakref.ref(m) for m in mods if m is not None)
@@ -130,9 +139,11 @@ def in_graph(
     enable_gqa: bool,
     backend: str,
     verify: str,
+    normalize: str,
+    sink: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(O, LSE) as a node of the graph that torch.compile traces."""
-    handle = entered(mask_mod, score_mod)
+    handle = entered(mask_mod, score_mod, normalize, sink is not None)
     captured: list[torch.Tensor] = []
     mods = (mask_mod, score_mod)
     for kind, path, value_then in guarded(handle):
@@ -145,6 +156,11 @@ def in_graph(
                 raise RuntimeError("another length than when the mod was entered")
         elif kind in PLAIN and found != value_then:
             raise RuntimeError("another value than when the mod was entered")
+    if isinstance(sink, torch.Tensor):
+        check_gradient("sink", sink)
+        captured.append(sink)
+    elif sink is not None:
+        captured.append(torch.full((query.shape[1],), sink, dtype=torch.float32, device=query.device))
     return OPERATOR(query, key, value, captured, handle, scale, enable_gqa, backend, verify)
 
 
@@ -174,9 +190,10 @@ def _run(
     warm = handled.warm.get(signature)
     if warm is not None and warm.holds(captured):
         return warm.ready.pinned()(query, key, value)
-    remembered = all(_STEADY.get(id(t)) is t and not t.is_inference() for t in captured)
-    mods = handled.with_tensors(captured if remembered else [t.clone() for t in captured])
-    ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify)
+    remembered = all((_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference() for t in captured)
+    given = captured if remembered else [t.clone() for t in captured]
+    mods, weights = handled.with_tensors(given), handled.with_sink(given)
+    ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, None, weights)
     if remembered:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()

@@ -193,6 +193,20 @@ def test_the_explicit_form() -> None:
     assert lse.shape == (1, 2, M)
 
 
+@pytest.mark.parametrize("normalize", ["softmax", "sigmoid", "relu"])
+def test_other_weights_and_sinks(normalize: Any) -> None:
+    def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, sink: Any) -> Any:
+        return flex_attention(q, k, v, None, mask, backend="interpret", normalize=normalize, sink=sink)
+
+    f, qkv, mask = Compiled(inside), tensors(), masked(causal)
+    sinks: list[Any] = [None] if normalize != "softmax" else [torch.nn.Parameter(torch.rand(2), False), torch.ones(2), None, 0.5]
+    for sink in sinks:
+        spec = Specification("wanted", causal, normalize=normalize, sink=sink)
+        for _ in range(2):
+            close(f(*qkv, mask, sink), spec.reference(*qkv, D**-0.5)[0].float())  # type: ignore[call-arg]
+    assert len(f.graphs) <= 4
+
+
 def test_explained_without_a_break() -> None:
     seen = torch._dynamo.explain(attend)(*tensors(), None, masked(causal))
     assert seen.graph_break_count == 0 and seen.graph_count == 1

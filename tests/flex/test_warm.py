@@ -262,6 +262,23 @@ def test_masks_of_pytorch_are_warm_too(launches: Launches, walks: list[Any], mon
         call(theirs.create_block_mask(mod, None, None, M, M, device="cpu"))
 
 
+def test_other_weights_and_sinks_are_warm_too(launches: Launches, walks: list[Any]) -> None:
+    mask, sink = masked(lambda b, h, q, k: q >= k), torch.rand(2)
+    for options in ({"normalize": "relu"}, {"sink": 1.5}, {"sink": sink}, {"sink": 1}, {}):
+        before = len(walks)
+        call(mask, **options)
+        call(mask, **options)
+        assert len(walks) == before + 1
+    sink.add_(1)
+    call(mask, sink=sink)
+    assert len(walks) == 6 and torch.equal(next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "sink"), sink)
+    gone, _ = weakref.ref(sink), launches.given.clear()
+    for known in front._TRACED.values():
+        known._checked.entries.clear()
+        known.transferred._kept.entries.clear()
+    assert gone() is sink and len(front._WARM) == 2
+
+
 def test_a_tensor_that_begins_to_learn(launches: Launches) -> None:
     bias = torch.rand(N)
 
