@@ -52,6 +52,9 @@ def in_turns(
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Times the contenders once a round, as the card runs at its power limit and drifts. Returns times and why contenders failed, by name.
 
+    Each round begins with another contender, and every second one runs backwards: what was before a contender decides how warm the card is, so nobody
+    always follows the same one.
+
     family: of a name; of a family (settings of one kernel) those that the first round shows to be slower than its best are timed in that round only.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -61,7 +64,7 @@ def in_turns(
         for name, taken in times.items():
             if taken and name not in failed:
                 best[family(name)] = min(taken[0], best.get(family(name), taken[0]))
-        for name, call in calls.items():
+        for name, call in turned(list(calls.items()), turn, rounds):
             if name in failed or (turn and times[name][0] > BEHIND * best[family(name)]):
                 continue
             try:
@@ -70,6 +73,13 @@ def in_turns(
                 raise_if_lost(error)
                 failed[name] = reason(error)
     return {name: t for name, t in times.items() if t and name not in failed}, failed
+
+
+def turned(order: list[tuple[str, Call]], turn: int, rounds: int) -> list[tuple[str, Call]]:
+    """The order of a round."""
+    first = turn * len(order) // rounds
+    order = order[first:] + order[:first]
+    return order[::-1] if turn % 2 else order
 
 
 def raise_if_lost(error: Exception) -> None:
