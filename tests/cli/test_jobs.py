@@ -76,8 +76,8 @@ def test_bridge_ends_with_a_cubin(cuir: Callable, tmp_path: Path) -> None:
 def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) -> None:
     origin = changed(
         tmp_path / "origin.cuir",
-        "                    mma_wait(acc)\n                    v_empty[u].arrive(cluster=True)",
-        "                    v_empty[u].arrive(cluster=True)\n                    mma_wait(acc)",
+        "                        mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)",
+        "                        v_empty[u].arrive(cluster=True)\n                        mma_wait(acc)",
     )
     shown = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out", "--json")
     report = shown.json
