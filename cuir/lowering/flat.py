@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checked import Checked
+from ..checked import Checked, Role
 from ..nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Node, Stmt, Subscript, Unary
 from ..types import Scalar, TileType
 from ..walk import children
+
+# What one lane can do for its whole worker: a role of such calls and scalars alone runs on one lane.
+SINGLE_LANE = {"mbarrier.expect", "mbarrier.arrive", "mbarrier.wait", "copy_async.bulk", "store_async", "store_wait", "fence_async", "nbytes", "cta_rank",
+               "min", "max", "abs", "cast", "cdiv", "exp2", "log2", "tanh"}  # fmt: skip
 
 UNARY = {"-": "neg", "~": "~", "not": "not"}
 
@@ -93,3 +97,13 @@ def integer(expr: Expr | None) -> int | None:
         inner = integer(expr.operand)
         return None if inner is None else -inner
     return None
+
+
+def single_lane(checked: Checked, role: Role) -> bool:
+    """Whether a role runs on one lane of its warp."""
+    return (
+        role.threads == 32
+        and checked.arch != "sm_80"
+        and not any(isinstance(t, TileType) for t in role.locals.values())
+        and all(checked.call(call).op.name in SINGLE_LANE for call in calls(checked, role.body))
+    )

@@ -320,11 +320,12 @@ _part(
     """
 // Units of work in a ring of slots, WORDS words each: the unit's number, and what follows from it. One lane of the CTA posts them; every other warp that
 // works on units takes each of them, in order.
-template <int SLOTS, int WORDS> struct Slots { uint64_t full[SLOTS], empty[SLOTS]; alignas(16) int unit[SLOTS][WORDS]; };
+template <int SLOTS, int WORDS> struct Slots { uint64_t full[SLOTS], empty[SLOTS], ahead; alignas(16) int unit[SLOTS][WORDS]; };
 template <int SLOTS, int WORDS> struct TileQueue {
   Slots<SLOTS, WORDS>* slots; unsigned use;
   DEV_MEMBER explicit TileQueue(Slots<SLOTS, WORDS>* s) : slots(s), use(0) {}
   DEV_MEMBER void reserve() { wait(&slots->empty[use % SLOTS], use / SLOTS % 2 ^ 1); }   // until the next slot is free
+  DEV_MEMBER void reserve_ahead() { wait(&slots->ahead, (use - 1) % 2); reserve(); }      // and the roles of single warps have taken the last unit
   DEV_MEMBER void post(const int (&unit)[WORDS]) {
 #pragma unroll
     for (int i = 0; i < WORDS; i += 4) *reinterpret_cast<int4*>(slots->unit[use % SLOTS] + i) = make_int4(unit[i], unit[i + 1], unit[i + 2], unit[i + 3]);
@@ -341,6 +342,7 @@ template <int SLOTS, int WORDS> struct TileQueue {
     asm volatile("" ::: "memory");   // read before the slot is given back
   }
   DEV_MEMBER int take_single(int (&unit)[WORDS]) { read(unit); Bar::arrive(&slots->empty[use++ % SLOTS]); return unit[0]; }
+  DEV_MEMBER int take_ahead(int (&unit)[WORDS]) { read(unit); Bar::arrive(&slots->ahead); Bar::arrive(&slots->empty[use++ % SLOTS]); return unit[0]; }
   DEV_MEMBER int take(int (&unit)[WORDS], int lane) {   // by all lanes of a warp; the number is uniform
     read(unit);
     arrive_warp(&slots->empty[use++ % SLOTS], lane);

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from ..checked import BoundCall, Checked, Role
+from ..checked import BoundCall, Role
 from ..diagnostics import CuirError
 from ..nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
 from ..types import I32, DType, Scalar, TileType
 from ..views import Range, root_name, view_of
 from .analysis import analyse, ring_place
-from .flat import called, calls, integer, names, operation, own_expressions, statements, subexpressions
+from .flat import called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
 from .layouts import Fragment
 from .products import Products
 from .registry import emitter
@@ -24,20 +24,7 @@ from .writer import identifier
 if TYPE_CHECKING:
     from .kernel import KernelEmitter
 
-# What one lane can do for its whole worker: a role of such calls and scalars alone runs on one lane.
-SINGLE_LANE = {"mbarrier.expect", "mbarrier.arrive", "mbarrier.wait", "copy_async.bulk", "store_async", "store_wait", "fence_async", "nbytes", "cta_rank",
-               "min", "max", "abs", "cast", "cdiv", "exp2", "log2", "tanh"}  # fmt: skip
-
 UNCHANGING = {"+", "-", "*", "//", "%", "cdiv", "min", "max"}
-
-
-def single_lane(checked: Checked, role: Role) -> bool:
-    return (
-        role.threads == 32
-        and checked.arch != "sm_80"
-        and not any(isinstance(t, TileType) for t in role.locals.values())
-        and all(checked.call(call).op.name in SINGLE_LANE for call in calls(checked, role.body))
-    )
 
 
 class RoleEmitter:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..checked import Checked, Role
 from ..nodes import Assign, Expr, For, Subscript
 from ..types import BOOL, F32, DType
+from .flat import single_lane
 from .unit_values import Travel, Value, tile_loops, travelling
 from .values import CTYPE, Scalars, strip
 from .writer import identifier
@@ -37,6 +38,7 @@ class Queue:
     readers: tuple[Role, ...]
     travel: Travel | None
     ctas: int  # of a cluster
+    ahead: int = 0  # workers that run ahead of others on one lane, whose taking a dynamic unit has the next one drawn
 
     @property
     def drawn_for_others(self) -> bool:
@@ -50,7 +52,7 @@ class Queue:
     @property
     def nbytes(self) -> int:
         """Bytes of shared memory, from a multiple of 16 on."""
-        return self.slots * (16 + 4 * self.words) + 24 * self.drawn_for_others
+        return self.slots * (16 + 4 * self.words) + 16 + 24 * self.drawn_for_others
 
     @property
     def arrivals(self) -> int:
@@ -88,8 +90,13 @@ def choose(kernel: KernelEmitter) -> Queue | None:
     if travel and travel.values:
         listed = ", ".join(travel.anchors[v].targets[0] for v in travel.values)
         kernel.choice(f"a spare warp works out {listed} of each tile for all roles, which read them in shared memory", tiles.span)
-    # Static units are known in advance; a dynamic one is drawn late, when all have taken the one before, so that whoever is free takes it.
-    return Queue(1 if tiles.dynamic else 4, -(-words // 4) * 4, tiles.dynamic, spare, readers, travel, checked.cluster)
+    # Static units are known in advance; a dynamic one is drawn late, so that whoever is free takes it: when all have taken the one before, or, where
+    # single lanes fetch for the others, when these have, as they wait for it.
+    single = [r for r in readers if single_lane(checked, r)]
+    ahead = sum(r.workers for r in single) if tiles.dynamic and spare is not None and len(single) < len(readers) else 0
+    return Queue(
+        2 if ahead else 1 if tiles.dynamic else 4, -(-words // 4) * 4, tiles.dynamic, spare, readers, travel, checked.cluster, ahead
+    )
 
 
 def declare(kernel: KernelEmitter, queue: Queue, offset: int) -> list[str]:
@@ -98,6 +105,8 @@ def declare(kernel: KernelEmitter, queue: Queue, offset: int) -> list[str]:
     inits = [
         f"for (int i = 0; i < {queue.slots}; ++i) {{ cuir::Bar::init(&slots->full[i], 1); cuir::Bar::init(&slots->empty[i], {queue.arrivals}); }}"
     ]
+    if queue.ahead:
+        inits.append(f"cuir::Bar::init(&slots->ahead, {queue.ahead});")
     if queue.drawn_for_others:
         kernel.out.line("auto* const mail = reinterpret_cast<cuir::Mail*>(slots + 1);")
         inits.append(f"cuir::Bar::init(&mail->full, 1); cuir::Bar::init(&mail->empty, {queue.ctas - 1});")
@@ -127,7 +136,7 @@ def hand_out(kernel: KernelEmitter, queue: Queue) -> None:
                     for decoder.worker in range(value.copies):
                         out.line(f"{unit}[{word + decoder.worker}] = {_bits(decoder.text(number), value.dtype)};")
         out.span = None
-        out.line(f"{name}.post({unit});\nif ({t} >= {count}) break;\n{name}.reserve();")
+        out.line(f"{name}.post({unit});\nif ({t} >= {count}) break;\n{name}.{'reserve_ahead' if queue.ahead else 'reserve'}();")
     if decoder:
         out.insert(before, [f"const unsigned {inverse} = {text};" for text, inverse in decoder.inverses.items()])
 
@@ -223,7 +232,7 @@ def units(role: RoleEmitter, stmt: For) -> Iterator[None]:
     else:
         name, unit = out.temp("queue"), out.temp("unit")
         out.line(f"cuir::TileQueue{queue.ctype} {name}(slots);\nint {unit}[{queue.words}];")
-        take = f"{name}.take_single({unit})" if role.single else f"{name}.take({unit}, lane)"
+        take = f"{name}.{'take_ahead' if queue.ahead else 'take_single'}({unit})" if role.single else f"{name}.take({unit}, lane)"
         if queue.spare is None and role.role == queue.readers[0]:
             head, first_lines = "while (true)", [*_posting(role, queue), f"const int {t} = {take};", f"if ({t} >= {count}) break;"]
         else:

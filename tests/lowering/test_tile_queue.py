@@ -96,14 +96,38 @@ def test_only_what_branches_follow_from_is_made_uniform_and_only_by_whole_warps(
     made = re.findall(r"(unit__\d+\[\d\]) = __shfl_sync", source.split("uniform")[0] + part(source, "role compute"))
     odd = re.search(r"bool odd = (unit__\d+\[\d\]) != 0", source)
     assert odd and made == [odd[1]]
-    assert "__shfl_sync" not in part(source, "role load") and "take_single" in part(source, "role load")
+    assert "__shfl_sync" not in part(source, "role load") and "take_ahead" in part(source, "role load")
 
 
 def test_nothing_is_worked_out_for_the_unit_after_the_last() -> None:
     hands = part(text(LOAD + COMPUTE), "a spare warp")
     inside = hands[hands.index("if (t__") : hands.index(".post(")]
     assert inside.count("tile_count") == 1 and "J[" in inside and "J[" not in hands.replace(inside, "")
-    assert re.search(r"\.post\(unit__\d+\);\s+if \(t__\d+ >= tile_count\) break;\s+queue__\d+\.reserve\(\);", hands)
+    assert re.search(r"\.post\(unit__\d+\);\s+if \(t__\d+ >= tile_count\) break;\s+queue__\d+\.reserve_ahead\(\);", hands)
+
+
+def test_a_dynamic_unit_is_drawn_when_the_lanes_that_fetch_have_taken_the_one_before() -> None:
+    another = (
+        LOAD.replace('"load"', '"more"').replace("empty", "freed").replace("full", "filled").replace("s)", "s2)").replace(" s,", " s2,")
+    )
+    head = HEAD.replace("    work", "    s2 = shared(f16, [64, 64])\n    filled, freed = mbarrier(1), mbarrier(1)\n    work")
+    both = COMPUTE.replace("full.wait(v % 2)", "full.wait(v % 2)\n            filled.wait(v % 2)").replace(
+        "mma_async(s, s)", "mma_async(s, s2)"
+    )
+    for body, lanes in (
+        (LOAD + COMPUTE, 1),
+        (LOAD + another + both.replace("empty.arrive()", "empty.arrive()\n            freed.arrive()"), 2),
+    ):
+        source = text(body, head=head)
+        assert "Slots<2, " in source and f"cuir::Bar::init(&slots->ahead, {lanes});" in source
+        assert "take_ahead" not in part(source, "role compute")
+    assert "Slots<4, " in text(LOAD + COMPUTE, False) and "_ahead(" not in part(text(LOAD + COMPUTE, False), "a spare warp")
+
+
+def test_without_lanes_that_fetch_for_others_a_dynamic_unit_is_drawn_when_all_have_taken_the_one_before() -> None:
+    for body in (LOAD, COMPUTE):
+        source = text(body)
+        assert "Slots<1, " in source and "ahead" not in source.split("__global__")[1]
 
 
 def test_static_units_without_a_division_are_counted_by_each_worker() -> None:
@@ -139,7 +163,7 @@ def test_the_ctas_of_a_cluster_work_on_the_same_units(dynamic: bool) -> None:
     assert ("cuir::Bar::init(&mail->full, 1); cuir::Bar::init(&mail->empty, 3);" in cuda.source) == dynamic
     assert cuda.counter == dynamic and cuda.cluster == 4
     offset, slots, words = (int(x) for x in re.search(r"Slots<(\d+), (\d+)>\*>\(smem \+ (\d+)\)", cuda.source).group(3, 1, 2))  # type: ignore[union-attr]
-    assert cuda.shared_bytes == offset + slots * (16 + 4 * words) + (24 if dynamic else 0)
+    assert cuda.shared_bytes == offset + slots * (16 + 4 * words) + 16 + (24 if dynamic else 0)
     assert "cta_rank" not in hands
 
 
@@ -156,7 +180,7 @@ def test_the_choice_is_told_and_the_memory_counted(dynamic: bool) -> None:
     cuda = lower(checked)
     assert any("a spare warp works out" in c and "line, " in c and c.startswith("line 5") for c in cuda.choices)
     offset, slots, words = (int(x) for x in re.search(r"Slots<(\d+), (\d+)>\*>\(smem \+ (\d+)\)", cuda.source).group(3, 1, 2))  # type: ignore[union-attr]
-    assert offset % 16 == 0 and words % 4 == 0 and cuda.shared_bytes == offset + slots * (16 + 4 * words)
+    assert offset % 16 == 0 and words % 4 == 0 and cuda.shared_bytes == offset + slots * (16 + 4 * words) + 16
 
 
 def test_the_queue_fits_into_what_is_kept_for_it() -> None:
