@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .nodes import Program
     from .parser import parse
     from .printer import show
-    from .spec import Specification
+    from .spec import Lengths, Specification
     from .transfer import transfer
     from .tuning import tuned
     from .verify import verify
@@ -43,7 +43,7 @@ _HOME = {
     "nodes": ("Program",),
     "parser": ("parse",),
     "printer": ("show",),
-    "spec": ("Specification",),
+    "spec": ("Lengths", "Specification"),
     "transfer": ("transfer",),
     "tuning": ("tuned",),
     "verify": ("verify",),
@@ -54,6 +54,7 @@ __all__ = [
     "CuirError",
     "Diagnostic",
     "Global",
+    "Lengths",
     "Program",
     "Shared",
     "Specification",
