@@ -209,9 +209,10 @@ class Places:
 
     def passes_unseen(self, call: Call, passed: tuple[Stmt, ...]) -> bool:
         """Whether a call that assigns nothing may change places with statements: they only compute in registers, and nothing that the call reads."""
-        return not names_read(call) & set(assigned(passed)) and all(self._in_registers(s) for s in passed)
+        return not names_read(call) & set(assigned(passed)) and all(self.in_registers(s) for s in passed)
 
-    def _in_registers(self, node: Node) -> bool:
+    def in_registers(self, node: Node) -> bool:
+        """Whether a statement or expression touches no memory and synchronises nothing."""
         memory = {*self.arrays, *(p.name for p in self.kernel.params)}
         for n in walk(node):
             if isinstance(n, Subscript) and root(n) in memory:
@@ -220,7 +221,7 @@ class Places:
                 op, func = self.op(n), self.funcs.get(root(n.func) or "")
                 if (op is not None and op.effects != Effects()) or (op is None and isinstance(n.func, Attribute)):
                     return False
-                if func is not None and not all(self._in_registers(s) for s in func.body):
+                if func is not None and not all(self.in_registers(s) for s in func.body):
                     return False
         return True
 
