@@ -74,7 +74,7 @@ def _print(report: MutateReport) -> None:
     from .tables import print_diff, print_table
 
     rows = report.rows()
-    shown = [c for c in range(len(SHORT)) if SHORT[c] not in ("time", "crash") or rows[-1][c]]
+    shown = [c for c in range(len(SHORT)) if SHORT[c] not in ("every", "same", "time", "crash") or rows[-1][c]]
     print_table("mutants by class, and what refused them", [SHORT[c] for c in shown], [[row[c] for c in shown] for row in rows])
     for verdict, style in (("survived", "bold yellow"), ("crashed", "bold red"), ("out of time", "bold yellow")):
         for r in report.of(verdict):
