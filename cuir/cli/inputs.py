@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..checked import Const
 from ..diagnostics import CuirError
@@ -79,6 +79,32 @@ def read_consts(items: Iterable[str]) -> dict[str, Const]:
             )
         found[name] = value
     return found
+
+
+def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str], usual: int = 128) -> dict[str, Const]:
+    """Consts of an attention kernel: T and D of --dtype and --head-dim (left out: f16, `usual`), and those of -c, which must not say another T or D. Raises CuirError."""
+    from ..bridge import attention_consts
+
+    consts = read_consts(items)
+    asked = attention_consts(dtype or str(consts.get("T", "f16")), head_dim if head_dim is not None else cast(int, consts.get("D", usual)))
+    for name, option in (("T", "--dtype"), ("D", "--head-dim")):
+        if name in consts and consts[name] != asked[name]:
+            raise CuirError.of(
+                "U103",
+                f"-c {name}={consts[name]} and {option} {asked[name]} contradict each other",
+                hint=f"give one of them; {option} is the usual one",
+            )
+    return asked | consts
+
+
+def agreeing(fixed: Mapping[str, Const], given: Mapping[str, Const], because: str) -> dict[str, Const]:
+    """`fixed` (T and D) and what -c gives, which must agree where both speak. Raises CuirError."""
+    for name, value in fixed.items():
+        if given.get(name, value) != value:
+            raise CuirError.of(
+                "U103", f"-c {name}={given[name]} contradicts {because}: {name} is {value} there", hint=f"leave out -c {name}"
+            )
+    return {**fixed, **given}
 
 
 def read_numbers(items: Iterable[str], option: str) -> dict[str, int | float | bool]:

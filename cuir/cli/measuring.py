@@ -71,7 +71,7 @@ def _tune_one(
     from ..tuning.cache import Journal, Key, device, fingerprint, keep
     from ..tuning.device import RemoteDevice
     from ..tuning.space import plain
-    from .inputs import read_consts, read_program
+    from .inputs import agreeing, read_consts, read_program
     from .measuring_view import TuneView, print_tuned
     from .worker import COMMAND
 
@@ -79,7 +79,7 @@ def _tune_one(
     transferred = _transferred(variant, param, source)
     space.check_names(read_program(source), transferred.kernel)
     space = space.within(transferred.program, transferred.kernel)
-    fixed = attention_consts(dtype, shape.D) | read_consts(const)
+    fixed = agreeing(attention_consts(dtype, shape.D), read_consts(const), f"--dtype {dtype} and --shape {shape}")
     arch, sms = device()
     key = Key(arch, fingerprint(transferred.program), dtype, shape.D)
     journal = Journal(None) if static else Journal.of(key, shape)
@@ -173,7 +173,7 @@ def bench(
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="of timing (left out: the suite's)", show_default=False)] = None,
     limit: Limit = 3600.0, jobs: Jobs = None,
     out: Annotated[Path | None, typer.Option("--out", help="the results file (left out: benchmarks/results/SUITE-DEVICE-DATE.jsonl)", show_default=False)] = None,
-    show: Annotated[bool, typer.Option("--show", help="measure nothing: table and plot of --out")] = False,
+    show: Annotated[bool, typer.Option("--show", help="measure nothing: the results in --out, with table and plot where there are none yet")] = False,
     fresh: Fresh = False, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Time kernels of the corpus beside cuDNN, FlashAttention-2, FlexAttention and compiled PyTorch; every result is checked."""
@@ -184,6 +184,7 @@ def bench(
     from ..bench.results import read
     from ..bridge import attention_consts
     from ..measure.gpu import need_gpu, versions
+    from .inputs import agreeing, read_consts
     from .measuring_view import finish_bench
 
     chosen = find_suite(suite)
@@ -193,14 +194,32 @@ def bench(
     if show:
         if out is None:
             raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
-        return finish_bench(*read(out), out, True, as_json)
+        head, rows = read(out)
+        if head["suite"] != suite:
+            raise CuirError.of(
+                "U119",
+                f"{out} holds results of the suite {head['suite']}, not of {suite}",
+                hint=f"cuir bench {head['suite']} --show --out {out}",
+            )
+        return finish_bench(head, rows, out, True, as_json, anew=False)
     cells = _only(chosen.cells(), only or ())
+    given = read_consts(const or ())
+    for cell in cells:
+        agreeing(attention_consts(dtype, cell.shape.D), given, f"--dtype {dtype} and the problem {cell.shape} of the suite")
     outside = Reference(reference) if reference is not None else None
-    need_gpu()
+    need_gpu(
+        "a benchmark times compiled kernels: it needs a Hopper GPU and nvcc; without them, --show --out FILE shows the results in a file"
+    )
     known = versions()
     path = out or Path("benchmarks") / "results" / f"{suite}-{_slug(known['device'])}-{known['date']}.jsonl"
     head = {"suite": suite, **known, "dtype": dtype, "origin": origin, "command": _command(sys.argv[1:])}
     results = Results(path, head, fresh)
+    if results.head["suite"] != suite:
+        raise CuirError.of(
+            "U119",
+            f"{path} holds results of the suite {results.head['suite']}, not of {suite}",
+            hint="--out names another file, --fresh starts it anew",
+        )
     complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, reference, outside, rounds or chosen.rounds, limit, jobs,
                             as_json)  # fmt: skip
     return finish_bench(results.head, results.rows, path, complete, as_json, told=not as_json)

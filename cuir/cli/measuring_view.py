@@ -126,18 +126,25 @@ def _settings(consts: Any) -> str:
     return label(consts)
 
 
-def finish_bench(head: dict[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool, told: bool = False) -> int:
-    """Table and plot beside the results file; returns the exit code: 1 if a kernel of ours failed or is wrong. told: the rows were shown already."""
+def finish_bench(
+    head: dict[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool, told: bool = False, anew: bool = True
+) -> int:
+    """Table and plot beside the results file; returns the exit code: 1 if a kernel of ours failed or is wrong.
+
+    told: the rows were shown already. anew: a table and a plot that are there are written again.
+    """
     from ..bench.plot import plot
     from ..bench.results import OURS, family, markdown, means, names_of_peers, summary
 
     table, picture, missing = path.with_suffix(".md"), path.with_suffix(".svg"), ""
     try:
-        table.write_text(markdown(head, rows), encoding="utf-8")
+        if anew or not table.exists():
+            table.write_text(markdown(head, rows), encoding="utf-8")
     except OSError as error:
         raise CuirError.of("U108", f"cannot write {table}: {error.strerror}", hint="name another file with --out") from None
     try:
-        plot(head, rows, picture)
+        if anew or not picture.exists():
+            plot(head, rows, picture)
     except CuirError as error:
         if error.diagnostics[0].code != "U120":
             raise

@@ -18,14 +18,14 @@ def no_gpu() -> str:
     return "" if major == 9 else f"kernels are for Hopper (compute capability 9.0), this device has {major}.{minor}"
 
 
-def need_gpu() -> None:
-    """Raises CuirError U501 if there is no GPU that runs sm_90a code."""
+def need_gpu(otherwise: str = "leave out --run (--on gpu, --gpu) to do everything else") -> None:
+    """Raises CuirError U501 if there is no GPU that runs sm_90a code. otherwise: what can be done without one, for the hint."""
     reason = no_gpu()
     if reason:
         raise CuirError.of(
             "U501",
             f"a GPU was demanded: {reason}",
-            hint="leave out --run (--on gpu) to do everything else; on a GPU machine: pip install cubridge[gpu]",
+            hint=f"{otherwise}; on a GPU machine: pip install cubridge[gpu]",
         )
 
 

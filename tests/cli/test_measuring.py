@@ -49,10 +49,19 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     (("bench", "smoke", "--show", "--out", "nothing.jsonl"), "U119"),
     (("bench", "smoke", "--rounds", "0"), "U100"),
     (("bench", "smoke"), "U501"),
+    (("bench", "smoke", "-c", "D=96"), "U103"),
+    (("bench", "smoke", "-c", "T=bf16"), "U103"),
+    (("tune", "causal", "-c", "D=64", "--dry-run"), "U103"),
+    (("tune", "causal", "-c", "T=bf16", "--dry-run"), "U103"),
 ])  # fmt: skip
 def test_calls_that_are_wrong(cuir: Callable, call: tuple[str, ...], code: str) -> None:
     shown = cuir(*call, "--json")
     assert shown.code == 2 and [d["code"] for d in shown.json["diagnostics"]] == [code]
+
+
+def test_without_a_gpu_bench_says_what_it_needs(cuir: Callable) -> None:
+    shown = cuir("bench", "smoke")
+    assert "Hopper GPU and nvcc" in shown.err and "--show" in shown.err and "--run" not in shown.err and "--on" not in shown.err
 
 
 def test_a_space_of_ones_own(cuir: Callable, tmp_path: Path) -> None:
@@ -75,6 +84,11 @@ def test_show_makes_table_and_plot_of_results(cuir: Callable, tmp_path: Path) ->
     shown = cuir("bench", "smoke", "--show", "--out", path)
     assert shown.code == 0 and "1.12 x" in shown.out and "cuir / cudnn: 1.12" in shown.out
     assert "| 450 | 400 | 1.12 | BM=64 |" in path.with_suffix(".md").read_text(encoding="utf-8")
+    path.with_suffix(".md").write_text("a table that someone has kept", encoding="utf-8")
+    assert cuir("bench", "smoke", "--show", "--out", path).code == 0
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == "a table that someone has kept"
+    other = cuir("bench", "flash", "--show", "--out", path)
+    assert other.code == 2 and "the suite smoke, not of flash" in other.err
     row["contenders"]["cuir BM=64"] = {"wrong": "relative error 1"}
     path.write_text("\n".join(map(json.dumps, ({"suite": "smoke"}, row))), encoding="utf-8")
     assert cuir("bench", "smoke", "--show", "--out", path, "--json").code == 1
@@ -117,7 +131,7 @@ class Answers:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Answers.asked.clear()
-    monkeypatch.setattr("cuir.measure.gpu.need_gpu", lambda: None)
+    monkeypatch.setattr("cuir.measure.gpu.need_gpu", lambda *_: None)
     monkeypatch.setattr("cuir.measure.worker.Worker", Answers)
     monkeypatch.setattr("cuir.tuning.compile_all", lambda work, jobs: ((i, Built()) for i, _ in enumerate(work)))
     monkeypatch.chdir(tmp_path)
@@ -126,12 +140,17 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_a_suite_from_the_command_line(cuir: Callable, tmp_path: Path) -> None:
     shown = cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--jobs", "2", "--out", "r.jsonl")
-    assert shown.code == 0 and "cuir / flex: 2.24 in the geometric mean of 4 rows, smallest 2.24" in shown.out
-    assert shown.err.count("flex 264 (2.24 x)") == 4 and "8 kernels" not in shown.out and "4 of 4  softcap_causal" in shown.err
+    assert shown.code == 0 and "cuir / flex: 2.77 in the geometric mean of 4 rows, smallest 2.24" in shown.out
+    assert (
+        shown.err.count("flex 264 (2.97 x)") == 3
+        and shown.err.count("flex 264 (2.24 x)") == 1
+        and "8 kernels" not in shown.out
+        and "4 of 4  softcap_causal" in shown.err
+    )
     primed, timed = ([r for r in Answers.asked if r["do"] == kind] for kind in ("prime", "cell"))
     assert len(primed) == len(timed) == 4 and Answers.asked.index(timed[0]) == 4, "all else is compiled before the first is timed"
-    assert {tuple(s["BM"] for s in r["settings"]) for r in timed} == {(128, 192)}, "the starts of the kernel's space"
-    assert "| all | 2.24 (2.24) |" in (tmp_path / "r.md").read_text(encoding="utf-8")
+    assert {tuple(s["BM"] for s in r["settings"]) for r in timed} == {(128, 192, 384), (128, 192)}, "the starts of the kernel's space"
+    assert "| all | 2.77 (2.24) |" in (tmp_path / "r.md").read_text(encoding="utf-8")
     assert cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--out", "r.jsonl").code == 0
     assert len(Answers.asked) == 8, "what was measured is not measured again"
 
