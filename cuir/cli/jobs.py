@@ -18,7 +18,8 @@ Parameters = Annotated[
 KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kernel, if the file holds several", show_default=False)]
 Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c BM=128", show_default=False)]
 Dtype = Annotated[str, typer.Option("--dtype", help="f16 or bf16")]
-HeadDim = Annotated[int, typer.Option("--head-dim", help="64 or 128")]
+GivenDtype = Annotated[str | None, typer.Option("--dtype", help="f16 or bf16", show_default="f16")]
+HeadDim = Annotated[int | None, typer.Option("--head-dim", help="64 or 128", show_default="128")]
 Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full")]
 Origin = Annotated[str, typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
@@ -47,7 +48,7 @@ def _level(level: str) -> Any:
 
 
 def bridge(
-    variant: Variant, param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: Dtype = "f16", head_dim: HeadDim = 128,
+    variant: Variant, param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None,
     const: Consts = None, level: Level = "quick",
     out: Annotated[Path | None, typer.Option("--out", help="folder for programs, reports, CUDA and cubin (left out: out/VARIANT)", show_default=False)] = None,
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="demand the cubin, or leave it out (left out: if nvcc is there)", show_default=False)] = None,
@@ -55,19 +56,18 @@ def bridge(
     as_json: Json = False,
 ) -> int:  # fmt: skip
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
-    from ..bridge import attention_consts
     from ..bridge import bridge as run_bridge
-    from .inputs import output_folder, read_consts, read_program, read_variant
+    from .inputs import output_folder, read_attention, read_program, read_variant
     from .progress import Steps
     from .report import print_bridge
 
     _one_thread()
-    effort, consts = _level(level), attention_consts(dtype, head_dim) | read_consts(const or ())
+    effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
     specification = read_variant(variant, param or ())
     program = read_program(origin)
     folder = output_folder(out if out is not None else Path("out") / specification.name)
     demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
-    with Steps(f"{origin} -> {specification.name}  ({dtype}, head dim {head_dim})", quiet=as_json) as steps:
+    with Steps(f"{origin} -> {specification.name}  ({consts['T']}, head dim {consts['D']})", quiet=as_json) as steps:
         report = run_bridge(specification, program, kernel=kernel, consts=consts, level=effort, out=folder,
                             compile=demand[compile], run=demand[run], progress=steps)  # fmt: skip
     if as_json:
@@ -81,43 +81,43 @@ def bridge(
 def verify(
     target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", show_default=False)],
     against: Annotated[str | None, typer.Option("--against", help="the variant that a program should compute", show_default=False)] = None,
-    param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: Dtype = "f16", head_dim: HeadDim = 64, const: Consts = None,
+    param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None,
     level: Level = "quick",
     schedules: Annotated[int | None, typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False)] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some")] = False,
     tiles: Annotated[int, typer.Option("--tiles", min=1, help="with --exhaustive: tiles of a CTA")] = 2,
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="with --exhaustive: key blocks of a tile")] = 4,
+    gpu: Annotated[bool, typer.Option("--gpu", help="then run the compiled kernel on a GPU, against the interpreter")] = False,
+    sanitizer: Annotated[str | None, typer.Option("--sanitizer", help="with --gpu: memcheck or racecheck of compute-sanitizer", show_default=False)] = None,
     seconds: Seconds = 600, out: Written = None, replay: Replay = None, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Is a program well-formed, right under every schedule, and the variant it should be?"""
     import corpus
 
-    from ..bridge import Step, attention_consts
+    from ..bridge import Step
     from ..transfer import transfer
     from ..verify import verify as run_verify
-    from .inputs import programs, read_consts, read_program, read_variant
+    from .inputs import programs, read_attention, read_program, read_variant
     from .progress import Steps
     from .report import print_verification
 
     _one_thread()
-    effort, consts = _level(level), attention_consts(dtype, head_dim) | read_consts(const or ())
+    effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
     if against is None and (target.endswith(".cuir") or (target in programs() and target not in corpus.variants())):
         raise CuirError.of("U130", f"`{target}` is a program: against which variant?", hint=f"cuir verify {target} --against VARIANT")
-    if against is None:
-        specification = read_variant(target, param or ())
-        program = transfer(read_program(origin), specification).program
-    else:
-        specification, program = read_variant(against, param or ()), read_program(target)
+    verified = Verified(target, against, tuple(param or ()), origin, kernel, plain(consts), effort)
+    specification, program = verified.specification, verified.program
+    tool = _gpu_wanted(gpu, sanitizer)
     if replay is not None or exhaustive:
         from ..check import check
         from .exploring import explore_variant, replay_variant
 
         if replay is not None:
             return replay_variant(program, kernel, specification, replay, as_json)
-        title = f"{target} against {specification.name}  ({dtype}, head dim {consts['D']})"
+        title = f"{target} against {specification.name}  ({consts['T']}, head dim {consts['D']})"
         return explore_variant(title, program, check(program, kernel, consts), specification, tiles, blocks, seconds, out, as_json)
     step = Step("verify")
-    with Steps(f"{target} against {specification.name}  ({dtype}, head dim {consts['D']})", quiet=as_json) as steps:
+    with Steps(f"{target} against {specification.name}  ({consts['T']}, head dim {consts['D']})", quiet=as_json) as steps:
 
         def tell(what: str) -> None:
             step.detail = what
@@ -125,6 +125,8 @@ def verify(
 
         tell("")
         report = run_verify(program, specification, kernel=kernel, consts=consts, level=effort, progress=tell, seeded=schedules)
+        if gpu and report.ok:
+            report.stages.append(gpu_stage(verified, sanitizer, tell, sanitizer=tool))
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
@@ -134,6 +136,19 @@ def verify(
         print_verification(report)
         print_errors(report.diagnostics, False)
     return 0 if report.ok else 1
+
+
+def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
+    """The path of the sanitizer, if one is asked for. Raises CuirError for what is missing, before anything runs."""
+    from ..measure.gpu import need_gpu
+    from .verifying_gpu import find_sanitizer
+
+    if sanitizer is not None and not gpu:
+        raise CuirError.of("U100", "--sanitizer is for a run on a GPU", hint="--gpu --sanitizer memcheck")
+    if not gpu:
+        return ""
+    need_gpu()
+    return find_sanitizer(sanitizer) if sanitizer is not None else ""
 
 
 def lower(

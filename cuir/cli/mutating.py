@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..diagnostics import CuirError
-from .jobs import Consts, Dtype, HeadDim, Json, KernelName, Level, Parameters, _level, _one_thread
+from .jobs import Consts, GivenDtype, Json, KernelName, Level, Parameters, _level, _one_thread
 from .output import plain, print_json, stderr, stdout
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def mutate(
     program: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
     against: Annotated[str | None, typer.Option("--against", help="the variant that the program computes (known for the corpus' kernels)", show_default=False)] = None,
-    param: Parameters = None, kernel: KernelName = None, dtype: Dtype = "f16", head_dim: HeadDim = 64, const: Consts = None, level: Level = "quick",
+    param: Parameters = None, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: Annotated[int | None, typer.Option("--head-dim", help="64 or 128; 64 takes half the time", show_default="64")] = None, const: Consts = None, level: Level = "quick",
     fault: Annotated[list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the choice")] = 0,
@@ -31,11 +31,10 @@ def mutate(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
-    from ..bridge import attention_consts
     from ..check import pick_kernel
     from ..mutate import FAULTS, Job, MutateReport, chosen, mutants, run
     from ..printer import show
-    from .inputs import read_consts, read_program, read_variant
+    from .inputs import read_attention, read_program, read_variant
 
     _one_thread()
     wrong = [f for f in fault or () if f not in FAULTS]
@@ -44,7 +43,7 @@ def mutate(
     source = read_program(program)
     variant = against or _computed(program)
     load = partial(read_variant, variant, tuple(param or ()))
-    job = Job(load, pick_kernel(source, kernel).name, attention_consts(dtype, head_dim) | read_consts(const or ()), _level(level), seconds)
+    job = Job(load, pick_kernel(source, kernel).name, read_attention(dtype, head_dim, const or (), 64), _level(level), seconds)
     todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
     with _Bar(f"{len(todo)} mutants of {program} against {variant}", quiet=as_json) as bar:
         report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))

@@ -122,9 +122,13 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
 
 def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:
     from ..api import compile
+    from ..verify.on_gpu import faulted
 
-    compile(checked)(**arguments)
-    torch.cuda.synchronize()
+    try:
+        compile(checked)(**arguments)
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        raise faulted(checked, error, "cuir run --on gpu") from error
     return "compiled and launched"
 
 

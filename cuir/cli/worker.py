@@ -19,7 +19,9 @@ from ..transfer import TransferResult, transfer
 from ..tuning.device import LocalDevice
 from ..tuning.space import from_plain
 from ..types import DTYPES
+from ..verify.on_gpu import Launching
 from .inputs import read_program, read_variant
+from .verifying_gpu import Verified
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker")
 
@@ -27,6 +29,31 @@ COMMAND = (sys.executable, "-m", "cuir.cli.worker")
 @functools.lru_cache(maxsize=32)
 def transferred(variant: str, parameters: tuple[str, ...], origin: str) -> TransferResult:
     return transfer(read_program(origin), read_variant(variant, parameters))
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled(job: str) -> tuple[Verified, Launching]:
+    import torch
+
+    from ..api import compile
+
+    verified = Verified.from_json(json.loads(job))
+    kernel = compile(verified.program, kernel=verified.kernel, consts=verified.consts)
+
+    def launched(arguments: Mapping[str, Any]) -> None:
+        kernel(**arguments)
+        torch.cuda.synchronize()
+
+    return verified, launched
+
+
+def compare(request: Mapping[str, Any]) -> dict[str, Any]:
+    """One problem of `cuir verify --gpu`."""
+    from ..verify.on_gpu import compare as compare_one
+
+    verified, launched = _compiled(json.dumps(request["job"]))
+    case = verified.cases[request["case"]]
+    return compare_one(verified.program, verified.checked, verified.specification, case, launched).as_json()
 
 
 @functools.lru_cache(maxsize=1)  # tensors of one problem at a time
@@ -90,4 +117,4 @@ def _reference(folder: str) -> Reference:
 
 
 if __name__ == "__main__":
-    sys.exit(serve({"check": check, "time": time, "cell": cell, "prime": prime, "prime_reference": prime_reference}))
+    sys.exit(serve({"compare": compare, "check": check, "time": time, "cell": cell, "prime": prime, "prime_reference": prime_reference}))

@@ -94,6 +94,12 @@ def test_verify_a_variant(cuir: Callable) -> None:
     assert "passed" in cuir("verify", "causal", *SMALL).out
 
 
+def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Path) -> None:
+    for command in (("verify", "causal"), ("bridge", "causal", "--out", tmp_path)):  # BN = 8 ends both at the check
+        assert "(f16, head dim 128)" in cuir(*command, "-c", "BN=8").err
+        assert "(bf16, head dim 64)" in cuir(*command, "-c", "BN=8,D=64,T=bf16").err
+
+
 def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> None:
     path = changed(tmp_path / "k.cuir", "return k <= q + (N - M)", "return k < q + (N - M)")
     shown = cuir("verify", path, "--against", "causal", *SMALL, "--json")

@@ -1,0 +1,173 @@
+"""`cuir verify --gpu`: problems asked of a process of its own, under compute-sanitizer if wished. Owns the process, its time and what its loss means."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..check import check
+from ..checked import Checked, Const
+from ..diagnostics import CuirError, Diagnostic
+from ..measure.worker import Worker, WorkerLost
+from ..nodes import Program
+from ..spec import Specification
+from ..transfer import transfer
+from ..tuning.space import from_plain
+from ..verify.contracts import mask_integers
+from ..verify.problems import Case, cases
+from ..verify.report import Stage
+from ..verify.sanitizer import TOOLS, diagnostics
+from .inputs import read_program, read_variant
+
+COMMAND = (sys.executable, "-m", "cuir.cli.worker")
+LIMIT = 300.0  # seconds of one problem: the interpreter, the first time nvcc, and launches that take milliseconds
+SANITIZED_LIMIT, SANITIZED_CASES = 1200.0, 4  # a sanitizer slows a kernel down by some hundreds: the smallest problems
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What is verified, named as the command line names it, so that another process finds the same."""
+
+    target: str
+    against: str | None
+    parameters: tuple[str, ...]
+    origin: str
+    kernel: str | None
+    plain: Mapping[str, Any]  # consts
+    level: str
+    smallest: int | None = None  # only so many problems
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Verified:
+        return cls(**{**data, "parameters": tuple(data["parameters"])})
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def consts(self) -> dict[str, Const]:
+        return from_plain(self.plain)
+
+    @functools.cached_property
+    def specification(self) -> Specification:
+        return read_variant(self.against if self.against is not None else self.target, self.parameters)
+
+    @functools.cached_property
+    def program(self) -> Program:
+        if self.against is not None:
+            return read_program(self.target)
+        return transfer(read_program(self.origin), self.specification).program
+
+    @functools.cached_property
+    def checked(self) -> Checked:
+        return check(self.program, self.kernel, self.consts)
+
+    @functools.cached_property
+    def cases(self) -> list[Case]:
+        """The problems of the numbers stage."""
+        BM, BN = (int(self.checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
+        found = cases(self.specification, BM, BN, mask_integers(self.specification, self.program), self.level)
+        size = {c: c.lengths.B * c.lengths.H * c.lengths.M * (c.lengths.N + 1) for c in found}
+        return found if self.smallest is None else sorted(found, key=size.__getitem__)[: self.smallest]
+
+
+def find_sanitizer(tool: str) -> str:
+    """The path of compute-sanitizer. Raises CuirError U100 for another tool, U507 if there is none."""
+    if tool not in TOOLS:
+        raise CuirError.of("U100", f"--sanitizer is {' or '.join(TOOLS)}, found `{tool}`")
+    for home in (None, os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
+        found = shutil.which("compute-sanitizer", path=os.path.join(home, "bin") if home else None)
+        if found:
+            return found
+    raise CuirError.of("U507", f"--sanitizer {tool} needs compute-sanitizer, and none was found",
+                       hint="install a CUDA toolkit and put compute-sanitizer on the PATH, or name the toolkit in CUDA_HOME")  # fmt: skip
+
+
+def gpu_stage(
+    verified: Verified, tool: str | None, tell: Callable[[str], None], *, command: Sequence[str] = COMMAND, sanitizer: str = "", limit: float | None = None
+) -> Stage:  # fmt: skip
+    """Asks every problem; stops at the first that fails. tool: memcheck or racecheck, run by `sanitizer`. limit: seconds of a problem."""
+    under = f", under {tool}" if tool else ""
+    stage = Stage("gpu", f"the compiled kernel against the interpreter{under}", "passed", "")
+    begin = time.perf_counter()
+    found: tuple[Diagnostic, ...] = ()
+    if tool is not None:
+        verified = replace(verified, smallest=SANITIZED_CASES)
+    limit = limit if limit is not None else SANITIZED_LIMIT if tool else LIMIT
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "sanitizer.txt"
+        # without torch's pools each tensor is an allocation of its own, with bounds that memcheck knows
+        env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool else {}
+        with Worker([*_around(tool, sanitizer, log), *command], env) as worker:
+            for done, case in enumerate(verified.cases):
+                tell(f"gpu: {done} of {len(verified.cases)}, {case.name}{under}")
+                try:
+                    stage.rows.append(worker.ask({"do": "compare", "job": verified.as_json(), "case": done}, limit))
+                except CuirError as error:
+                    found = tuple(d if d.span else replace(d, span=verified.checked.origin.span) for d in error.diagnostics)
+                except WorkerLost as lost:
+                    found = (lost_worker(verified.checked, lost, case, tool),)
+                if found:
+                    break
+            worker.finish(60.0)
+        if tool is not None:
+            found = (*_reports(log, verified), *found)
+    if found:
+        stage.verdict, stage.reason, stage.diagnostics = "failed", found[0].message, found
+    else:
+        worst = max((row["from the interpreter"] for row in stage.rows), default=0.0)
+        stage.reason = f"{len(stage.rows)} problems; at most {worst:.1e} from the interpreter, launches alike bit for bit" + (
+            f"; no report of {tool}" if tool else ""
+        )
+    stage.seconds = time.perf_counter() - begin
+    return stage
+
+
+def _around(tool: str | None, sanitizer: str, log: Path) -> list[str]:
+    if tool is None:
+        return []
+    # cuda-bindings asks the driver for functions that it does not have
+    quiet = ["--report-api-errors", "no"] if tool == "memcheck" else []
+    return [sanitizer, "--tool", tool, "--log-file", str(log), *quiet]
+
+
+def lost_worker(checked: Checked, lost: WorkerLost, case: Case, tool: str | None) -> Diagnostic:
+    """A kernel that hung, or took the process with it."""
+    what = f"hangs on the GPU, or is very slow: {lost}" if lost.status == "hangs" else f"took its process with it: {lost}"
+    hint = (
+        None
+        if tool
+        else "cuir verify ... --gpu --sanitizer memcheck names the line of an illegal access; cuir run --exhaustive finds a wait that never ends"
+    )
+    return Diagnostic("V403", f"`{checked.name}` {what} ({case})", checked.origin.span, (), hint)
+
+
+def _reports(log: Path, verified: Verified) -> tuple[Diagnostic, ...]:
+    """What the sanitizer wrote, in lines of the program. The kernel is lowered again: the same program gives the same text."""
+    from ..lowering import compile_cuda, lower
+    from ..lowering.sass import line_chains
+
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if not text.strip():
+        return (
+            Diagnostic(
+                "U507",
+                "compute-sanitizer wrote nothing: it did not start, or was killed",
+                None,
+                (),
+                "run it by hand around `cuir run --on gpu`",
+            ),
+        )
+    cuda = lower(verified.checked)
+    plain = diagnostics(text, cuda.line_map, None, verified.checked.origin.span)
+    if not plain:
+        return ()
+    return diagnostics(text, cuda.line_map, line_chains(compile_cuda(cuda).cubin), verified.checked.origin.span)
