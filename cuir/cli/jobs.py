@@ -95,11 +95,12 @@ def verify(
     import corpus
 
     from ..bridge import Step
-    from ..transfer import transfer
+    from ..tuning.space import plain
     from ..verify import verify as run_verify
-    from .inputs import programs, read_attention, read_program, read_variant
+    from .inputs import programs, read_attention
     from .progress import Steps
     from .report import print_verification
+    from .verifying_gpu import Verified, gpu_stage
 
     _one_thread()
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())

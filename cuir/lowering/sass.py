@@ -45,3 +45,37 @@ def count_exponentials(instructions: list[str]) -> tuple[int, ...]:
         elif text.startswith("MUFU.EX2"):
             counts[-1] += 1
     return tuple(counts) if len(counts) > 1 else ()
+
+
+def line_chains(cubin: bytes) -> dict[int, tuple[int, ...]]:
+    """Offset of an instruction -> the lines of the CUDA text that it comes from, innermost call first. Empty without nvdisasm, or for a fatbin.
+
+    Lines in headers are left out: what counts is where the text called them.
+    """
+    command = disassembler()
+    if command is None or not command[0].endswith("nvdisasm"):
+        return {}
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([command[0], "-c", "-gi", file.name], capture_output=True, text=True, check=False).stdout
+    return read_line_chains(text)
+
+
+def read_line_chains(listing: str) -> dict[int, tuple[int, ...]]:
+    """The same, from a listing of `nvdisasm -c -gi`: `//## File "F", line N inlined at "G", line L`, then instructions `/*OFFSET*/ ...;`."""
+    found: dict[int, tuple[int, ...]] = {}
+    chain: list[int] = []
+    fresh = True
+    for line in listing.splitlines():
+        if "//## File" in line:
+            chain = [] if fresh else chain
+            fresh = False
+            head = line.partition(" inlined at ")[0]
+            at = re.search(r'File "[^"]*\.cu", line (\d+)', head)
+            if at and int(at[1]) not in chain:
+                chain.append(int(at[1]))
+        elif offset := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s", line):
+            fresh = True
+            found[int(offset[1], 16)] = tuple(chain)
+    return found

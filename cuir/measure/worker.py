@@ -5,9 +5,11 @@ Owns the protocol and the restart. Does not own what requests mean: those are fu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,8 +33,9 @@ class WorkerLost(Exception):
 class Worker:
     """The requesting side. The process starts with the first request, and anew after one that was lost."""
 
-    def __init__(self, command: Sequence[str]):
-        self.command = list(command)
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None):
+        """env: more variables of the environment."""
+        self.command, self.env = list(command), {**os.environ, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.errors: Any = None
         self.buffer = b""
@@ -60,17 +63,27 @@ class Worker:
 
     def close(self) -> None:
         if self.process is not None:
-            self.process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # the command may be a tool that started the process which hangs
             self.process.wait()
             for pipe in (self.process.stdin, self.process.stdout, self.errors):
                 if pipe is not None:
                     pipe.close()
         self.process, self.buffer = None, b""
 
+    def finish(self, seconds: float) -> None:
+        """Lets the process end by itself, as a tool around it that writes a report needs; kills it after `seconds`."""
+        if self.process is not None and self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                self.process.stdin.close()
+                self.process.wait(seconds)
+        self.close()
+
     def _running(self) -> subprocess.Popen[bytes]:
         if self.process is None:
             self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                            env=self.env, start_new_session=True)  # fmt: skip
         return self.process
 
     def _line(self, seconds: float) -> bytes:

@@ -65,12 +65,18 @@ def check_schedules(
     return len(tried)
 
 
+def added(checked: Checked) -> set[str]:
+    """Tensors that atomic additions write, in any order."""
+    found = {root_name(c.args[a.arg]) for c in checked.calls.values() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
+    return {name for name in found if name is not None}
+
+
 def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> int:
     """Runs any kernel under every schedule of the full level; its outputs, which are overwritten, must not depend on it. Returns how many runs.
 
     Outputs that are added to are not compared: the order of atomic additions is free. Raises CuirError: V201, or the fault found.
     """
-    added = {root_name(c.args[a.arg]) for c in checked.calls.values() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
+    free = added(checked)
     written = [t.name for t in checked.tensors if t.written]
     before = {name: cast(torch.Tensor, arguments[name]).clone() for name in written}
     tried = schedules(checked, "full")
@@ -81,7 +87,7 @@ def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int
         run(checked, arguments, schedule=schedule, grid=grid)
         for name in written:
             found = cast(torch.Tensor, arguments[name])
-            if name not in added and name in first and not _same(first[name], found):
+            if name not in free and name in first and not _same(first[name], found):
                 raise CuirError.of("V201", f"{name} depends on the schedule: in order and under {schedule} it differs", checked.origin.span,
                                    f"replay with --schedule {schedule}")  # fmt: skip
             first.setdefault(name, found.clone())
