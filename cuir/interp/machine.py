@@ -18,6 +18,7 @@ from ..source import Span
 from .agents import Action, Copy
 from .barriers import Handout, Mbarrier, NamedBarrier
 from .clocks import Clock
+from .deadlocks import by_cause
 from .faults import diagnostic, fault
 from .groups import Groups
 from .memory import Shared
@@ -258,10 +259,9 @@ class Machine(State):
         return parts
 
     def deadlock(self) -> CuirError:
-        """One report for each blocked worker; those whose bytes never come first: the others often only wait for them."""
+        """One report for each blocked worker, the likely causes first: the others often only wait for them."""
         found = []
-        blocked = sorted(self.workers, key=lambda w: not (w.block and isinstance(w.block.barrier, Mbarrier) and w.block.barrier.bytes > 0))
-        for w in blocked:
+        for w in by_cause(self.workers, self.launch.checked.barriers):
             b = w.block
             if w.finished or b is None:
                 continue

@@ -34,7 +34,7 @@ FAULTS = {
     "no store_wait": ([("            store_wait()\n", "")], "R401", STORE),
     "too few bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(nbytes(sX[s]) // 2)")], "S403", COPY),
     "no bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].arrive()")], "R401", PRODUCT),
-    "expect missing": ([(EXPECT, "")], "D401", "empty[s].wait(it // STAGES % 2 ^ 1)"),
+    "expect missing": ([(EXPECT, "")], "D401", "full[s].wait(it // STAGES % 2)"),
     "too many bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(nbytes(sX[s]) * 2)")], "D401", "full[s].wait(it // STAGES % 2)"),
     "negative bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(0 - nbytes(sX[s]))")], "S404", "full[s].expect(0 - nbytes(sX[s]))"),
     "phase instead of parity": ([(WAIT_FULL, WAIT_FULL.replace(" % 2)", ")"))], "S405", "full[s].wait(it // STAGES)"),
@@ -168,6 +168,16 @@ def test_deadlock_names_every_blocked_worker(pipe) -> None:
         "deadlock: compute[1] waits for phase 1 of `full[0]`, which is in phase 1 with 0 of 1 arrivals",
     }
     assert any("load[0] arrived last" in n.message for d in ran.error.diagnostics for n in d.notes)
+
+
+def test_deadlock_names_those_first_who_wait_for_each_other(attention) -> None:
+    """Only the loader of V and the warpgroups wait for each other; the loader of K, who comes first in the text, waits for these alone."""
+    releases = [("v_empty[u].arrive(cluster=True)", "v_empty[0].arrive(cluster=True)")]
+    for changes in ([("v_empty[u].arrive(cluster=True)", "store_wait()")], releases):
+        ran, _, _ = attention("corpus/kernels/flash_fwd_sm90.cuir", 1, 1, 1, 64, 640, consts={"BM": 64, "BN": 64}, changes=changes)
+        assert ran.error is not None
+        first = ran.error.diagnostics[0].message
+        assert "load_v[0] waits" in first and "`v_empty[" in first, str(ran.error)
 
 
 def test_deadlock_counts_missing_bytes(pipe) -> None:
