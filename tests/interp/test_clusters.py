@@ -37,6 +37,8 @@ FULL = [
     ("k <= q + (N - M)", "k >= 0"),
     ("cdiv((m + 1) * BM + N - M, BN)", "cdiv(N, BN)"),
     ("max(0, m * BM + N - M + 1) // BN", "N // BN"),
+    ("cdiv(r + N - M + 64, BN)", "cdiv(N, BN)"),
+    ("max(0, r + N - M + 1) // BN", "N // BN"),
 ]
 
 
