@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, seed, settings
 
-from cuir.api import CompiledKernel, compile
+from cuir.api import CompiledKernel
 from cuir.check import check
 from cuir.diagnostics import CuirError
 from cuir.interp import run
+from cuir.lowering import Cuda, compile_cuda, lower
 from cuir.parser import parse
 from tests.strategies.arguments import arguments
 from tests.strategies.typed import Case, kernels
@@ -44,25 +45,28 @@ def differing(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return 1 - same.double().mean().item()
 
 
-def agree(number: int, count: int = 8) -> dict[str, int]:
-    """How many kernels of a seed agree, and how many the lowering refuses with a message."""
-
-    def build(case: Case) -> tuple[Case, CompiledKernel | CuirError]:
+def lowered(number: int, count: int) -> list[tuple[Case, Cuda]]:
+    """The first `count` kernels of a seed that lower; of others it is asked that they are refused with a message."""
+    found: list[tuple[Case, Cuda]] = []
+    for case in cases(number, 2 * count):
+        if len(found) == count:
+            break
         try:
-            return case, compile(check(parse(case.text)))
+            found.append((case, lower(check(parse(case.text)))))
         except CuirError as error:
-            return case, error
+            codes = [d.code for d in error.diagnostics]
+            assert all(c.startswith("L00") for c in codes), str(error)
+            print("refused", codes, error.diagnostics[0].message, flush=True)
+    return found
 
+
+def agree(number: int, count: int) -> int:
+    """How many kernels of a seed agree: all `count`, or AssertionError with the text of each that does not."""
+    drawn = lowered(number, count)
     with ThreadPoolExecutor(4) as pool:
-        built = list(pool.map(build, cases(number, count)))
-    counts, wrong = {"agree": 0, "refused": 0}, []
-    for case, kernel in built:
-        if isinstance(kernel, CuirError):
-            codes = [d.code for d in kernel.diagnostics]
-            assert all(c.startswith("L00") for c in codes), str(kernel)
-            counts["refused"] += 1
-            print("refused", codes, kernel.diagnostics[0].message, flush=True)
-            continue
+        built = list(pool.map(lambda one: CompiledKernel(compile_cuda(one[1])), drawn))
+    agreed, wrong = 0, []
+    for (case, _), kernel in zip(drawn, built, strict=True):
         lengths = dict.fromkeys(kernel.checked.dims, case.M)
         given: dict[str, Any] = arguments(kernel.checked, lengths, seed=number)
         there = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
@@ -74,7 +78,7 @@ def agree(number: int, count: int = 8) -> dict[str, int]:
             print(f"FAIL M={case.M} {shares}\n{case.text}", flush=True)
             wrong.append(shares)
         else:
-            counts["agree"] += 1
+            agreed += 1
             print("ok", shares, flush=True)
     assert not wrong, wrong
-    return counts
+    return agreed

@@ -7,10 +7,16 @@ import pytest
 from tests.gpu import random_cases
 from tests.gpu.isolation import isolated
 
-pytestmark = pytest.mark.gpu
+SEEDS, EACH = range(26), 8  # 208 kernels
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", SEEDS)
 def test_gpu_and_interpreter_agree(seed: int) -> None:
-    counts = isolated(random_cases.agree, seed, seconds=200)
-    assert counts["agree"] >= 6 and sum(counts.values()) == 8
+    assert isolated(random_cases.agree, seed, EACH, seconds=300) == EACH
+
+
+def test_seeds_give_as_many_kernels_as_is_said() -> None:
+    assert len(SEEDS) * EACH >= 200
+    drawn = random_cases.lowered(SEEDS[-1], EACH)
+    assert len({case.text for case, _ in drawn}) == EACH == len({cuda.digest for _, cuda in drawn})

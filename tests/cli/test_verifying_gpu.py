@@ -1,0 +1,129 @@
+"""`cuir verify --gpu` around the process that has the GPU: here a process without one, which answers, hangs, ends, or is watched by a made-up sanitizer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cuir import CuirError
+from cuir.cli.verifying_gpu import SANITIZED_CASES, Verified, find_sanitizer, gpu_stage
+from cuir.lowering import lower
+from cuir.verify.report import Stage
+
+WORKER = """
+import os, sys, time
+from cuir.diagnostics import CuirError
+from cuir.measure.worker import serve
+
+def compare(request):
+    how = sys.argv[1]
+    if request["case"] == 1 and how == "hang":
+        time.sleep(600)
+    if request["case"] == 1 and how == "end":
+        os._exit(7)
+    if request["case"] == 1 and how == "wrong":
+        raise CuirError.of("V402", "launches differ", hint="look")
+    return {"case": str(request["case"]), "from the interpreter": 1e-5 * request["case"]}
+
+sys.exit(serve({"compare": compare}))
+"""
+# writes its report once the process that it started has ended, as the real one does
+SANITIZER = """#!{python}
+import subprocess, sys
+log = sys.argv[sys.argv.index("--log-file") + 1]
+command = sys.argv[sys.argv.index({first!r}, 2):]
+code = subprocess.run(command).returncode
+open(log, "w").write({report!r})
+sys.exit(code)
+"""
+REPORT = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 2 bytes
+=========     at flash_fwd(CUtensorMap, float *)+0x530 in /tmp/x/flash_fwd.cu:{line}
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Access at 0x7f00 is out of bounds
+=========
+========= ERROR SUMMARY: 1 error
+"""
+
+
+def verified() -> Verified:
+    return Verified("flash_fwd", "causal", (), "flash_fwd_sm90", None, {"T": "f16", "D": 64}, "quick")
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Callable[[str], list[str]]:
+    (tmp_path / "worker.py").write_text(WORKER)
+    return lambda how: [sys.executable, str(tmp_path / "worker.py"), how]
+
+
+def asked(command: list[str], tool: str | None = None, sanitizer: str = "") -> Stage:
+    return gpu_stage(
+        verified(), tool, lambda text: None, command=command, sanitizer=sanitizer, limit=20.0 if "hang" not in command else 4.0
+    )
+
+
+def test_every_problem_is_asked(worker: Callable[[str], list[str]]) -> None:
+    stage = asked(worker("right"))
+    assert stage.verdict == "passed" and len(stage.rows) == len(verified().cases) >= 10 and "launches alike" in stage.reason
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ("hang", "V403", "hangs on the GPU"),
+        ("end", "V403", "took its process with it: the process ended with 7"),
+        ("wrong", "V402", "launches differ"),
+    ],
+)
+def test_the_first_that_fails_is_named(worker: Callable[[str], list[str]], how: str, code: str, words: str) -> None:
+    stage = asked(worker(how))
+    (found,) = stage.diagnostics
+    assert stage.verdict == "failed" and len(stage.rows) == 1
+    assert found.code == code and words in found.message and found.span == verified().checked.origin.span and found.hint
+    if code == "V403":
+        assert str(verified().cases[1]) in found.message and "flash_fwd" in found.message
+
+
+def made_up(tmp_path: Path, report: str) -> str:
+    path = tmp_path / "compute-sanitizer"
+    path.write_text(SANITIZER.format(python=sys.executable, report=report, first=sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("how", ["right", "end"])
+def test_a_report_is_told_as_a_line_of_the_program(worker: Callable[[str], list[str]], tmp_path: Path, how: str) -> None:
+    line, span = next((n, s) for n, s in lower(verified().checked).line_map.items() if "O[" in s.source.line(s.line))
+    stage = asked(worker(how), "memcheck", made_up(tmp_path, REPORT.format(line=line)))
+    assert stage.verdict == "failed" and stage.diagnostics[0].code == "V404" and stage.diagnostics[0].span == span
+    assert len(stage.diagnostics) == (1 if how == "right" else 2)
+
+
+def test_no_report_is_a_pass_of_the_smallest_problems(worker: Callable[[str], list[str]], tmp_path: Path) -> None:
+    stage = asked(worker("right"), "racecheck", made_up(tmp_path, "========= COMPUTE-SANITIZER\n========= RACECHECK SUMMARY: 0 hazards\n"))
+    assert stage.verdict == "passed" and len(stage.rows) == SANITIZED_CASES and "no report of racecheck" in stage.reason
+
+
+def test_a_sanitizer_that_says_nothing_is_no_pass(worker: Callable[[str], list[str]], tmp_path: Path) -> None:
+    stage = asked(worker("right"), "memcheck", made_up(tmp_path, ""))
+    assert stage.verdict == "failed" and stage.diagnostics[0].code == "U507"
+
+
+def test_what_is_missing_is_said(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = cuir("verify", "causal", "--gpu", "--head-dim", "64")
+    assert shown.code == 2 and "U501" in shown.err
+    shown = cuir("verify", "causal", "--sanitizer", "memcheck")
+    assert shown.code == 2 and "--gpu --sanitizer memcheck" in shown.err
+    with pytest.raises(CuirError, match="memcheck or racecheck"):
+        find_sanitizer("initcheck")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(CuirError, match="U507"):
+        find_sanitizer("memcheck")
+
+
+def test_a_request_survives_the_way_to_the_other_process() -> None:
+    again = Verified.from_json(verified().as_json())
+    assert again == verified() and again.cases == verified().cases and again.specification.name == "causal"
