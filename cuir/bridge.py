@@ -6,9 +6,9 @@ Owns the order of the steps and the output folder; every step is a library funct
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,7 @@ from .checked import Checked, Const
 from .diagnostics import CuirError, Diagnostic
 from .jsontext import to_json
 from .nodes import Program
+from .source import Span
 from .types import DTYPES
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class _Job:
             step.status = "done" if step.status == "running" else step.status
         except CuirError as error:
             step.status, step.detail = "failed", error.diagnostics[0].message
-            self.report.diagnostics = error.diagnostics
+            self.report.diagnostics = self.placed(error.diagnostics)
             raise _Failed from error
         except BaseException:
             step.status = "failed"
@@ -173,6 +174,19 @@ class _Job:
         finally:
             step.seconds = time.perf_counter() - start
             self.progress(step)
+
+    def placed(self, diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+        """With the path of the adapted program where it was written, which passes know by its name alone."""
+        name = f"{self.spec.name}.cuir"
+        path = self.report.files.get(name, name)
+
+        def moved(span: Span | None) -> Span | None:
+            if span is None:
+                return None
+            source = replace(span.source, name=path) if span.source.name == name else span.source
+            return replace(span, source=source, via=moved(span.via))
+
+        return tuple(replace(d, span=moved(d.span), notes=tuple(replace(n, span=moved(n.span)) for n in d.notes)) for d in diagnostics)
 
     def write(self, name: str, content: str | bytes) -> None:
         """A file of the output folder, if there is one."""
@@ -239,7 +253,7 @@ class _Job:
             step.detail = f"{len(asked)} questions, all answered with yes" if report.ok else report.summary()
             if not report.ok:
                 step.status = "failed"
-                self.report.diagnostics = tuple(report.diagnostics)
+                self.report.diagnostics = self.placed(report.diagnostics)
         if not report.ok:
             raise _Failed
 

@@ -17,7 +17,7 @@ def print_bridge(report: BridgeReport, folder: Path) -> None:
     """The summary of the main job."""
     console = stdout()
     console.print()
-    if report.diff:
+    if report.diff and report.ok:  # else it would push the errors out of sight; it is in the folder
         print_diff(report.diff.splitlines())
         console.print()
     if report.verification is not None:

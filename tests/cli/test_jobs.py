@@ -85,7 +85,12 @@ def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) ->
     assert report["diagnostics"][0]["code"] == "R401"
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["ok"] is False
     text = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out")
-    assert text.code == 1 and "causal: failed" in text.out and "error[R401]" in text.err
+    assert text.code == 1 and "causal: failed" in text.out and "@@" not in text.out
+    place = tmp_path / "out" / "causal.cuir"
+    named = next(line for line in text.err.splitlines() if "error[R401]" in line)
+    line = int(named.removeprefix(f"{place}:").split(":")[0])
+    shown = text.err.splitlines()[text.err.splitlines().index(named) + 1]
+    assert shown == f"{line:5d} | {place.read_text().splitlines()[line - 1]}"
 
 
 def test_verify_a_variant(cuir: Callable) -> None:
