@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..tuning.search import Progress
 
 SHOWN = 8  # candidates of a table
+SILENCE = 5.0  # seconds after which a line tells what goes on, where no line can change
 
 
 class _View:
@@ -27,6 +29,7 @@ class _View:
     def __init__(self, title: str, quiet: bool):
         self.title, self.quiet = title, quiet
         self.status: Any = None
+        self.told = time.monotonic()
 
     def __enter__(self) -> Any:
         if not self.quiet and not plain():
@@ -45,6 +48,9 @@ class _View:
             from rich.text import Text
 
             self.status.update(Text(f"{self.title}: {text}"))
+        elif time.monotonic() - self.told > SILENCE:
+            self.told = time.monotonic()
+            self.note(text)
 
     def note(self, text: str) -> None:
         if not self.quiet:

@@ -178,8 +178,8 @@ class _Search:
             self.journal.write(outcome.consts, {k: v for k, v in outcome.as_json().items() if k != "consts"})
 
     def fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
-        for outcome in outcomes:
-            self.say(f"check {label(outcome.consts)}")
+        for done, outcome in enumerate(outcomes, 1):
+            self.say(f"check {done} of {len(outcomes)}: {label(outcome.consts)}")
             found = ruled_out(self.program, self.kernel, {**self.fixed, **outcome.consts})
             if found is not None:
                 self.settle(outcome, "pruned", f"{found.code}: {found.message}")

@@ -29,6 +29,12 @@ def test_dry_run_lists_what_fits_and_why_others_do_not(cuir: Callable) -> None:
     assert all("BM" not in c["consts"] for c in report["candidates"]), "what is given is not a candidate"
 
 
+def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuir.cli.measuring_view.SILENCE", 0.0)
+    shown = cuir("tune", "full", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,DYNAMIC=false,PINGPONG=false", "--dry-run")
+    assert shown.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in shown.err and "check 16 of 16" in shown.err
+
+
 def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Callable) -> None:
     shown = cuir("tune", "flash_fwd_sm90", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,DYNAMIC=false,PINGPONG=false,L2=1")
     assert shown.code == 0 and "BN=64" in shown.out
