@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cuir import CuirError
+from cuir.check import check
 from cuir.cli.verifying_gpu import SANITIZED_CASES, Verified, find_sanitizer, gpu_stage
+from cuir.interp import run
 from cuir.lowering import lower
+from cuir.nodes import Program
+from cuir.verify import on_gpu
 from cuir.verify.report import Stage
 
 WORKER = """
@@ -127,3 +134,21 @@ def test_what_is_missing_is_said(cuir: Callable, monkeypatch: pytest.MonkeyPatch
 def test_a_request_survives_the_way_to_the_other_process() -> None:
     again = Verified.from_json(verified().as_json())
     assert again == verified() and again.cases == verified().cases and again.specification.name == "causal"
+
+
+def test_the_process_runs_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's side, the interpreter in the place of the compiled kernel."""
+    from cuir.cli.worker import _compiled, compare
+
+    def compiled(program: Program, *, kernel: str | None, consts: dict[str, Any]) -> Callable[..., None]:
+        checked = check(program, kernel, consts)
+        return lambda **arguments: run(checked, arguments) and None
+
+    monkeypatch.setattr("cuir.api.compile", compiled)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    monkeypatch.setattr(on_gpu, "compare", functools.partial(on_gpu.compare, device="cpu"))
+    _compiled.cache_clear()
+    short = min(range(len(verified().cases)), key=lambda i: verified().cases[i].lengths.M)
+    answer = json.loads(json.dumps(compare(json.loads(json.dumps({"job": verified().as_json(), "case": short})))))
+    assert answer["case"] == str(verified().cases[short]) and answer["from the interpreter"] == 0 and answer["launches alike"] == 4
+    _compiled.cache_clear()
