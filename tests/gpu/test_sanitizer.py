@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from cuir.lowering import compile_cuda
+from cuir.verify.sanitizer import diagnostics
+from tests.gpu import sanitizer_cases
 
 SANITIZER = shutil.which("compute-sanitizer")
 ROOT = Path(__file__).parents[2]
@@ -36,3 +41,34 @@ def test_memcheck() -> None:
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0 and "ERROR SUMMARY: 0 errors" in done.stdout, (done.stdout + done.stderr)[-4000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer on the PATH")
+def test_a_store_outside_of_memory_names_the_statement(tmp_path: Path) -> None:
+    log, (cuda, span) = tmp_path / "log", sanitizer_cases.damaged()
+    command = [SANITIZER or "", "--tool", "memcheck", "--report-api-errors", "no", "--log-file", str(log), sys.executable, "-m", "tests.gpu.isolation",
+               "tests.gpu.sanitizer_cases", "store_outside", "[]"]  # fmt: skip
+    subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, capture_output=True, timeout=300, check=False
+    )
+    text = log.read_text()
+    found = diagnostics(text, cuda.line_map)
+    assert found and all(d.code == "V404" and d.span == span for d in found), text[:4000]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("more", [(), ("--sanitizer", "memcheck"), ("--sanitizer", "racecheck")])
+def test_verify_on_the_gpu(more: tuple[str, ...]) -> None:
+    if more and SANITIZER is None:
+        pytest.skip("no compute-sanitizer on the PATH")
+    command = [sys.executable, "-m", "cuir", "verify", "flash_fwd", "--against", "causal", "--head-dim", "64", "--gpu", *more, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    (stage,) = [s for s in json.loads(done.stdout)["verification"]["stages"] if s["name"] == "gpu"]
+    assert stage["verdict"] == "passed" and stage["rows"]
+
+
+def test_the_damaged_kernel_compiles() -> None:
+    cuda, span = sanitizer_cases.damaged()
+    assert "LSE" in span.source.line(span.line) and (shutil.which("nvcc") is None or compile_cuda(cuda).cubin)
