@@ -5,15 +5,33 @@ Typing of expressions is in infer.py, limits of the machine in resources.py, rul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, Tiles
-from .diagnostics import CuirError, Sink
+from .diagnostics import CuirError, Diagnostic, Sink
 from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
 from .infer import Scope, Typer
-from .nodes import Assign, Call, ConstType, Expr, GlobalType, Kernel, Literal, Name, Param, Program, ScalarType, Stmt, Str, Subscript, With
+from .nodes import (
+    Assign,
+    Call,
+    ConstType,
+    Expr,
+    GlobalType,
+    Kernel,
+    Literal,
+    Name,
+    Param,
+    Program,
+    ScalarType,
+    Stmt,
+    Str,
+    Subscript,
+    Tuple,
+    With,
+)
 from .ops.base import Effects
 from .resources import check_roles, lay_out_shared
 from .scope import without_dead
@@ -21,6 +39,7 @@ from .targets import TARGETS, Target
 from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
 from .walk import walk
 
+SIZES = ("T104", "T162")  # codes of lengths, counts and stages
 DECLARATIONS = ("shared", "mbarrier", "named_barrier", "tiles")
 
 
@@ -130,8 +149,11 @@ class _Checker:
         flat = flatten(self.program, replace(self.kernel, cluster=Literal(cluster)), self.consts, self.sink)
         typer = Typer(self.kernel, scope, self.sink)
         declarations = self.declare(flat, typer, scope)
-        roles = self.roles(flat, typer, scope)
         allocs, shared_bytes = lay_out_shared(self.shared, self.barriers, target, self.sink)
+        unusable = by_consts([d for d in self.sink.found if d.code in SIZES], self.kernel, self.consts)
+        if unusable:  # what the roles do with these arrays and rings would be wrong only for that
+            raise CuirError([*unusable, *(d for d in self.sink.found if d.code not in SIZES)])
+        roles = self.roles(flat, typer, scope)
         barriers = self.barrier_table(typer)
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
         if sum(b.stages or 1 for b in barriers.values() if b.kind == "named_barrier") > target.named_barriers - 1:
@@ -313,6 +335,37 @@ class _Checker:
                 )
             table[name] = Barrier(name, t.kind, n, t.stages, next(iter(users), None), stmt.span)
         return table
+
+
+def by_consts(found: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, Const]) -> list[Diagnostic]:
+    """Errors of sizes, with the const parameters that decide them in the hint; those that depend on more than an earlier one does are left out."""
+    bound: dict[str, Expr] = {}
+    for stmt in kernel.body:
+        if isinstance(stmt, Assign):
+            values: Sequence[Expr] = stmt.value.items if isinstance(stmt.value, Tuple) else (stmt.value,)
+            bound |= dict(zip(stmt.targets, values))
+
+    def deciding(names: set[str], seen: frozenset[str] = frozenset()) -> set[str]:
+        own = {n for n in names if n in consts and not isinstance(consts[n], DType)}
+        inner = {m for n in names - seen if n in bound for m in named(bound[n])}
+        return own | (deciding(inner, seen | names) if inner else set())
+
+    kept: list[Diagnostic] = []
+    reasons: list[set[str]] = []
+    for d in found:
+        names = deciding(set(re.findall(r"[A-Za-z_]\w*", d.span.text()))) if d.span else set()
+        if any(r and r <= names for r in reasons):
+            continue
+        reasons.append(names)
+        used = sorted(set(re.findall(r"[A-Za-z_]\w*", d.span.text())) & set(bound)) if d.span and d.code == "T104" else []
+        steps = [f"{n} = {bound[n].span.text()}" for n in used if bound[n].span]
+        given = [f"{n} = {_show(v)}" for n, v in consts.items() if n in names]
+        kept.append(replace(d, hint=f"here {', '.join((*steps, *given))}: choose others") if given and d.hint is None else d)
+    return kept
+
+
+def named(e: Expr) -> set[str]:
+    return {n.id for n in walk(e) if isinstance(n, Name)}
 
 
 def reads_memory_or_acts(e: Expr, typer: Typer) -> bool:

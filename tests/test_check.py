@@ -271,3 +271,16 @@ def test_the_size_of_a_cluster_is_an_expression_of_consts(written: str, given: d
     program = parse("PAIR = 2\n" + head + '    with role("all", warps=1):\n        one.arrive(cluster=True)\n')
     assert check(program, consts=given).cluster == size
     assert parse(show(program)) == program and f"cluster={written}" in show(program)
+
+
+@pytest.mark.parametrize(("consts", "code", "hint"), [
+    ({"CLUSTER": 3}, "T104", "here WG = BM // CLUSTER // 64, BM = 128, CLUSTER = 3: choose others"),
+    ({"BM": 100}, "T162", "here D = 128, BM = 100, QBUF = 2, CLUSTER = 1: choose others"),
+])  # fmt: skip
+def test_consts_that_give_unusable_sizes_are_one_error_that_names_them(consts: dict[str, int], code: str, hint: str) -> None:
+    from corpus import kernels
+
+    with pytest.raises(CuirError) as caught:
+        check(parse(kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")), None, {"T": "f16", "D": 128, **consts})
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.hint) == (code, hint)
