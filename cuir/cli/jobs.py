@@ -100,6 +100,7 @@ def verify(
     from .inputs import programs, read_attention
     from .progress import Steps
     from .report import print_verification
+    from .running import runnable
     from .verifying_gpu import Verified, gpu_stage
 
     _one_thread()
@@ -135,7 +136,8 @@ def verify(
         print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in report.diagnostics], "verification": report.as_json()})
     else:
         print_verification(report)
-        print_errors(report.diagnostics, False)
+        alone = against is not None and not specification.captured
+        print_errors(runnable(report.diagnostics, target, kernel, consts) if alone else report.diagnostics, False)
     return 0 if report.ok else 1
 
 

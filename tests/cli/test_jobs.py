@@ -114,6 +114,17 @@ def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> N
     assert cuir("verify", path, "--against", "causal", *SMALL).code == 1
 
 
+def test_a_failing_verification_tells_the_command_that_replays_it(cuir: Callable, tmp_path: Path) -> None:
+    path = changed(
+        tmp_path / "k.cuir", "mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)", "v_empty[u].arrive(cluster=True)"
+    )
+    shown = cuir("verify", path, "--against", "causal", *SMALL)
+    command = next(line.split("replay: ")[1] for line in shown.err.splitlines() if "replay: cuir run" in line)
+    again = cuir(*shlex.split(command)[1:])
+    code = shown.err.split("error[")[1][:4]
+    assert again.code == 1 and f"error[{code}]" in again.err
+
+
 def test_lower_prints_or_writes(cuir: Callable, tmp_path: Path) -> None:
     argv = ("lower", "flash_fwd_sm90", "-c", "T=f16,D=64")
     source = cuir(*argv).out
