@@ -16,7 +16,7 @@ import torch
 from .diagnostics import CuirError
 from .source import Source, Span
 
-Captured = int | float | torch.Tensor | Callable[["Lengths"], torch.Tensor]
+Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torch.Tensor]
 Normalize = Literal["softmax", "sigmoid", "relu"]
 LENGTHS = ("B", "H", "HK", "M", "N")
 SINK = "sink"  # by which name the sink is captured
@@ -108,12 +108,20 @@ class Specification:
         """What is captured by name, for a problem of these lengths."""
         found: dict[str, int | float | torch.Tensor] = {}
         for name, value in self.data.items():
-            found[name] = value if isinstance(value, (int, float, torch.Tensor)) else value(lengths)
+            made = value if isinstance(value, (int, float, torch.Tensor)) else value(lengths)
+            if made is not value and isinstance(made, (int, float)):  # it follows the lengths, so it is data of a launch, as a tensor is
+                made = torch.tensor(made, dtype=torch.float32 if isinstance(made, float) else torch.int32)
+            found[name] = made
         return found
 
-    def mods(self, lengths: Lengths, device: torch.device | str = "cpu") -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
-        """(mask_mod, score_mod) with FlexAttention's plain signature, everything asked for by name filled in."""
-        known: dict[str, Any] = {name: getattr(lengths, name) for name in LENGTHS} | self.values(lengths)
+    def mods(
+        self, lengths: Lengths, device: torch.device | str = "cpu", as_tensors: bool = False
+    ) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+        """(mask_mod, score_mod) with FlexAttention's plain signature, everything asked for by name filled in; lengths are numbers, or tensors without dims."""
+        known: dict[str, Any] = {name: getattr(lengths, name) for name in LENGTHS}
+        if as_tensors:
+            known = {name: torch.tensor(n) for name, n in known.items()}
+        known |= self.values(lengths)
         known = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
 
         def filled(mod: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -128,11 +136,22 @@ class Specification:
 
     def mask(self, lengths: Lengths, device: torch.device | str = "cpu") -> torch.Tensor:
         """The pairs that are kept: bool [B, H, M, N]."""
-        mask_mod, _ = self.mods(lengths, device)
         shape = (lengths.B, lengths.H, lengths.M, lengths.N)
-        if mask_mod is None:
+        if self.mask_mod is None:
             return torch.ones(shape, dtype=torch.bool, device=device)
-        return torch.as_tensor(mask_mod(*indices(lengths, device)), device=device).to(torch.bool).expand(shape)
+        return self._applied(0, lengths, device).to(torch.bool).expand(shape)
+
+    def _applied(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor:
+        """What a mod gives for all pairs. Lengths are numbers, but tensors for a mod that hands them to functions of tensors, such as torch.log."""
+        for as_tensors in (False, True):
+            mod = self.mods(lengths, device, as_tensors)[which]
+            assert mod is not None
+            try:
+                return torch.as_tensor(mod(*scores, *indices(lengths, device)), device=device)
+            except TypeError:
+                if as_tensors:
+                    raise
+        raise AssertionError
 
     def kept(self, lengths: Lengths) -> torch.Tensor:
         """The pairs that count: those of the mask, less those whose score is -inf for a product of 0 (a score_mod that masks). bool [B, H, M, N]."""
@@ -141,10 +160,9 @@ class Specification:
 
     def scores(self, s: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Scaled products [B, H, M, N] -> natural logits with -inf where the mask drops a pair."""
-        _, score_mod = self.mods(lengths, s.device)
-        if score_mod is not None:
+        if self.score_mod is not None:
             with _default_dtype(s.dtype):
-                s = torch.as_tensor(score_mod(s, *indices(lengths, s.device)), device=s.device).to(s.dtype).expand(s.shape)
+                s = self._applied(1, lengths, s.device, s).to(s.dtype).expand(s.shape)
         return s.masked_fill(~self.mask(lengths, s.device), -torch.inf)
 
     def weights(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from importlib.resources import files
 from typing import Any
 
 import pytest
 import torch
 
 from cuir.diagnostics import CuirError
+from cuir.parser import parse
 from cuir.spec import Lengths, Specification
+from cuir.transfer import transfer
+
+EXPERT = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 
 
 def test_reference_agrees_with_scaled_dot_product_attention() -> None:
@@ -47,6 +53,24 @@ def test_mods_ask_for_lengths_and_captured_values_by_name() -> None:
     assert spec.mask(Lengths(1, 1, 1, 2, 5))[0, 0].tolist() == [[False, True, False, True, False]] * 2
     plain, _ = spec.mods(Lengths(1, 1, 1, 2, 5))
     assert plain is not None and bool(plain(0, 0, 0, torch.tensor(3)))
+
+
+def test_lengths_in_functions_of_tensors_and_numbers_that_follow_them() -> None:
+    """A bias of -log N: torch.log of a length by name, or captured as a function of the lengths."""
+    at = Lengths(1, 1, 1, 3, 5)
+    s = torch.randn(1, 1, 3, 5, dtype=torch.float64)
+
+    def by_name(score: Any, b: Any, h: Any, q: Any, k: Any, *, N: Any) -> Any:
+        return score - torch.log(N)
+
+    def captured(score: Any, b: Any, h: Any, q: Any, k: Any, *, bias: Any) -> Any:
+        return score + bias
+
+    following = Specification("captured", score_mod=captured, captured={"bias": lambda lengths: -math.log(lengths.N)})
+    for spec in (Specification("by name", score_mod=by_name), following):
+        torch.testing.assert_close(spec.scores(s, at), s - math.log(5), rtol=0, atol=1e-6)
+    result = transfer(parse(EXPERT), following)
+    assert result.parameters == {} and result.arguments(at)["bias"].tolist() == pytest.approx([-math.log(5)])
 
 
 def test_float64_throughout() -> None:

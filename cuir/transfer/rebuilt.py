@@ -29,8 +29,9 @@ def _captured(captured: Mapping[str, Captured], tensor: Callable[[torch.Tensor],
         if callable(value):
             made = value
 
-            def following(lengths: Lengths) -> torch.Tensor:
-                return tensor(made(lengths))
+            def following(lengths: Lengths) -> int | float | torch.Tensor:
+                found = made(lengths)
+                return tensor(found) if isinstance(found, torch.Tensor) else found
 
             return following
         return value

@@ -104,6 +104,7 @@ class _Tracer:
         self.lifted: dict[int, Any] = {}
         self.renamed: dict[str, str] = {}  # parameters whose own name the kernel uses already
         self.alive: list[Any] = []  # keeps what `lifted` knows by id
+        self.constants = False  # numbers that are met now stay what they are: those of a file
 
     def run(self) -> Traced:
         b, h, q, k = (Proxy(Name(n), I32, n in "qk") for n in "bhqk")
@@ -194,7 +195,7 @@ class _Tracer:
         if isinstance(value, (bool, Proxy, TensorProxy)):
             return value
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return self.number(name, value)
+            return value if self.constants else self.number(name, value)
         if isinstance(value, torch.Tensor):
             return self.tensor(name, value, key)
         if isinstance(value, functools.partial):
@@ -253,8 +254,12 @@ class _Tracer:
         self.lifted[id(value)] = new
         for name in sorted(globals_read(value.__code__)):
             found = known.get(name)
-            if isinstance(found, (torch.Tensor, types.FunctionType)):  # numbers there are constants of the file
+            if isinstance(found, (torch.Tensor, types.FunctionType)):
                 known[name] = self.capture(name, found)
+            elif leads_to_a_tensor(found):
+                self.constants, before = True, self.constants
+                known[name] = self.capture(name, found)
+                self.constants = before
         for name, cell, fresh in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
             fresh.cell_contents = self.capture(name, cell.cell_contents)
         if value.__defaults__:
@@ -287,6 +292,26 @@ class _Tracer:
         if candidate != base:
             self.renamed[candidate] = base
         return candidate
+
+
+def leads_to_a_tensor(value: Any) -> bool:
+    """A container or an object with a tensor in it, or further in."""
+    seen: dict[int, Any] = {}
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, torch.Tensor):
+            return True
+        if id(one) in seen or isinstance(one, (types.ModuleType, types.FunctionType, type)):
+            continue
+        seen[id(one)] = one
+        if type(one) in (list, tuple):
+            todo += one
+        elif isinstance(one, dict):
+            todo += one.values()
+        elif isinstance(getattr(one, "__dict__", None), dict):
+            todo += vars(one).values()
+    return False
 
 
 def foreign(function: types.FunctionType) -> bool:

@@ -265,6 +265,26 @@ def test_objects_that_a_mod_closes_over() -> None:
     assert [(p.rank, p.dtype) for p in traced.parameters] == [(1, F32), (1, I32)]
 
 
+class _Held:
+    def __init__(self) -> None:
+        self.slopes, self.size = torch.tensor([0.5, 0.25, 2.0, 1.0]), 3
+
+
+HELD, TABLES, ROWS = _Held(), {"slopes": torch.tensor([1.0, 2.0, 3.0, 4.0]), "size": 5}, [torch.tensor([1.0, 0.5, 0.25, 2.0])]
+
+
+def test_tensors_that_objects_and_containers_of_the_file_hold() -> None:
+    """The numbers beside them are constants, as all numbers of a file."""
+    for mod in (
+        lambda s, b, h, q, k: s * HELD.slopes[h] + HELD.size,
+        lambda s, b, h, q, k: s * TABLES["slopes"][h] + TABLES["size"],
+        lambda s, b, h, q, k: s + ROWS[0][h],
+    ):
+        agrees(mod)
+        (found,) = trace(Specification("held", score_mod=mod)).parameters
+        assert found.rank == 1 and found.dtype == F32
+
+
 def test_partials_defaults_and_the_lengths() -> None:
     def mod(b: Any, h: Any, q: Any, k: Any, *, M: int, N: int, window: int = 4) -> Any:
         return q + (N - M) - k <= window
