@@ -9,7 +9,11 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
-settings.register_profile("cuir", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "cuir", max_examples=30, deadline=None, suppress_health_check=SLOW
+)  # for minutes; `--hypothesis-profile=thorough` for hours
+settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=SLOW)
 settings.load_profile("cuir")
 
 

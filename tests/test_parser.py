@@ -339,7 +339,7 @@ def test_a_kernel_is_parsed_fast():
         start = time.process_time()
         parse(text)
         took.append(time.process_time() - start)
-    assert min(took) < 0.1
+    assert min(took) < 0.6e-3 * len(text.splitlines())
 
 
 def test_importing_the_package_does_not_load_the_parser():

@@ -96,7 +96,6 @@ def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) ->
 def test_verify_a_variant(cuir: Callable) -> None:
     shown = cuir("verify", "sliding_window", "-p", "window=40", *SMALL, "--json")
     assert shown.code == 0 and shown.json["verification"]["ok"]
-    assert "passed" in cuir("verify", "causal", *SMALL).out
 
 
 def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Path) -> None:

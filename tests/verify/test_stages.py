@@ -58,13 +58,12 @@ def first(error: pytest.ExceptionInfo[CuirError]) -> Diagnostic:
         ("prefix_lm", EXPERT),
         ("softcap", PLAIN),
         ("causal_document", PLAIN),
-        ("local", "flash_fwd_cluster"),
         ("global_sliding_window", "flash_fwd_sm80"),
         ("alibi", "flash_fwd_over_v"),
     ],
 )
 def test_transferred_kernels_are_verified(name: str, origin: str) -> None:
-    """Splice points serve any kernel that has them: persistent, in clusters, of the architecture before."""
+    """Splice points serve any kernel that has them: persistent, over one another, of the architecture before."""
     text = origin if "\n" in origin else files("corpus").joinpath(f"programs/{origin}.cuir").read_text(encoding="utf-8")
     program, _, spec = kernel(name, origin=text)
     told: list[str] = []
@@ -75,7 +74,7 @@ def test_transferred_kernels_are_verified(name: str, origin: str) -> None:
     assert "Verified." in report.as_markdown() and "PyTorch" in report.summary()
 
 
-@pytest.mark.parametrize("name", ["full", "sliding_window", "document"])
+@pytest.mark.parametrize("name", ["sliding_window", "document"])
 def test_variants_in_clusters_are_verified(name: str) -> None:
     """The blocks of a mask, in closed form or listed, are those of all queries of a cluster."""
     program, _, spec = kernel(name, origin=EXPERT)
@@ -266,8 +265,12 @@ def test_parts_of_a_split_batch_are_independent() -> None:
 
 def test_a_buffer_released_before_its_last_use_is_found() -> None:
     """Q of a tile is released before the loop that reads it: two tiles of one block must follow, else the rings of K hide it."""
-    release, before = "                q_empty[x].arrive()\n", "                acc, state = zeros(f32, [64, D]), first\n"
-    program, _, spec = kernel("causal", (release, ""), (before, release + before), origin=EXPERT)
+    release, inner = "                q_empty[x].arrive()\n", "                    q_empty[x].arrive()\n"
+    before, behind = (
+        "                    acc, state = zeros(f32, [64, D]), first\n",
+        "                    for i in range(n):\n                        s, phase = ring(ki, STAGES)\n                        k_full",
+    )
+    program, _, spec = kernel("causal", (release, ""), (before, inner + before), (behind, inner + behind), origin=EXPERT)
     assert failed(verify(program, spec, consts=CONSTS)) == ("schedules", "R401")
 
 
