@@ -264,6 +264,7 @@ _enter(False,
     ("V402", "the GPU and the interpreter disagree", "On the same inputs: a NaN, an infinity or a query without keys in one and not in the other, numbers further apart than the error of half precision, or launches of one problem that give different bits."),
     ("V403", "the compiled kernel faults or hangs", "The driver reports an illegal access or the like, or a launch does not end. Neither says where: `cuir verify ... --gpu --sanitizer memcheck` names the line of the program."),
     ("V404", "a report of compute-sanitizer", "Its places in the machine code are told as lines of the program; memcheck finds accesses outside of memory, racecheck unordered ones to shared memory."),
+    ("V501", "a schedule that changes the kernel's interface", "`cuir tune --model` times a changed program beside the one it was made from, with the same arguments: the kernel's name, its tensors and scalars stay; a new const parameter has a default."),
 )  # fmt: skip
 
 _enter(True,

@@ -67,12 +67,12 @@ def _of(request: Mapping[str, Any]) -> LocalDevice:
 
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
-    status, why = _of(request).check(from_plain(request["consts"]))
+    status, why = _of(request).check(from_plain(request["consts"]), request["text"])
     return {"status": status, "why": why}
 
 
 def time(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {"milliseconds": _of(request).time(from_plain(request["consts"]))}
+    return {"milliseconds": _of(request).time(from_plain(request["consts"]), request["text"])}
 
 
 def cell(request: Mapping[str, Any]) -> dict[str, Any]:

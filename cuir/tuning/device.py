@@ -77,7 +77,10 @@ def ragged(shape: Shape) -> Shape:
 
 
 class LocalDevice:
-    """Candidates of one program at one shape, in this process: a kernel that hangs takes the process with it."""
+    """Candidates of one program at one shape, in this process: a kernel that hangs takes the process with it.
+
+    text: of another program with the same parameters, instead of the one that was transferred.
+    """
 
     def __init__(self, transferred: Any, kernel: str | None, shape: Shape, dtype: str):
         self.transferred, self.kernel, self.shape = transferred, kernel, shape
@@ -85,24 +88,25 @@ class LocalDevice:
         torch_dtype = TORCH[DTYPES[dtype]]
         self.cases = [Prepared(transferred, s, torch_dtype) for s in (ragged(shape), shape)]
 
-    def launch(self, consts: Mapping[str, Const]) -> Any:
+    def launch(self, consts: Mapping[str, Const], text: str = "") -> Any:
         from ..api import compile
+        from ..parser import parse
 
-        name = str(plain(consts))
+        name = text + str(plain(consts))
         if name not in self.kernels:
-            self.kernels[name] = compile(self.transferred.program, kernel=self.kernel, consts=consts)
+            self.kernels[name] = compile(parse(text) if text else self.transferred.program, kernel=self.kernel, consts=consts)
         return self.kernels[name]
 
-    def check(self, consts: Mapping[str, Const]) -> tuple[str, str]:
+    def check(self, consts: Mapping[str, Const], text: str = "") -> tuple[str, str]:
         for case in self.cases:
-            why = case.verdict(self.launch(consts), consts)
+            why = case.verdict(self.launch(consts, text), consts)
             if why:
                 q = case.problem["Q"]
                 return "wrong", f"{why}; {tuple(q.shape)} queries, {case.problem['K'].shape[2]} keys"
         return "right", ""
 
-    def time(self, consts: Mapping[str, Const]) -> float:
-        launch, arguments = self.launch(consts), self.cases[-1].arguments(consts)
+    def time(self, consts: Mapping[str, Const], text: str = "") -> float:
+        launch, arguments = self.launch(consts, text), self.cases[-1].arguments(consts)
         return median_ms(lambda: launch(**arguments))
 
 
@@ -112,9 +116,9 @@ class RemoteDevice:
     def __init__(self, worker: Worker, job: Mapping[str, Any]):
         self.worker, self.job = worker, dict(job)
 
-    def check(self, consts: Mapping[str, Const]) -> tuple[str, str]:
+    def check(self, consts: Mapping[str, Const], text: str = "") -> tuple[str, str]:
         try:
-            answer = self.worker.ask({**self.job, "do": "check", "consts": plain(consts)}, CHECK_SECONDS)
+            answer = self.worker.ask({**self.job, "do": "check", "consts": plain(consts), "text": text}, CHECK_SECONDS)
         except WorkerLost as lost:
             return lost.status, str(lost)
         except CuirError as error:
@@ -123,8 +127,8 @@ class RemoteDevice:
             return "refused", f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
         return answer["status"], answer["why"]
 
-    def time(self, consts: Mapping[str, Const]) -> float:
+    def time(self, consts: Mapping[str, Const], text: str = "") -> float:
         try:
-            return float(self.worker.ask({**self.job, "do": "time", "consts": plain(consts)}, TIME_SECONDS)["milliseconds"])
+            return float(self.worker.ask({**self.job, "do": "time", "consts": plain(consts), "text": text}, TIME_SECONDS)["milliseconds"])
         except WorkerLost:
             return math.nan
