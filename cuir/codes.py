@@ -15,6 +15,7 @@ FAMILIES = {
     "L": "lowering and compiling",
     "V": "verification",
     "X": "transfer of a specification",
+    "A": "answers of a language model",
     "U": "calls: files, options, arguments, what is installed",
 }
 
@@ -267,7 +268,24 @@ _enter(False,
     ("V501", "a schedule that changes the kernel's interface", "`cuir tune --model` times a changed program beside the one it was made from, with the same arguments: the kernel's name, its tensors and scalars stay; a new const parameter has a default."),
 )  # fmt: skip
 
+_enter(False,
+    ("A001", "an answer without a program", "A model's program stands in one block fenced with ```cuir. Nothing else of an answer is read."),
+    ("A002", "an answer with several programs", "All definitions stand in one block."),
+    ("A003", "an answer that is too long", "The message names the limit; the longest kernel of the corpus is far below it."),
+    ("A004", "an answer that is nested too deeply", "Brackets, blocks or the operators of one statement are beyond what programs need."),
+    ("A005", "an answer that was cut off", "The model reached its limit of tokens, or never closed its block: the rest of the program is not there."),
+    ("A006", "an answer that takes too long to judge", "Parsing, checking and verifying a program have a limit of processor time, held in a process of their own."),
+    ("A007", "an answer whose judgement failed", "The process that judged it ended: it ran out of memory, for instance. Nothing is claimed about the program."),
+)  # fmt: skip
+
 _enter(True,
+    ("U601", "no model is configured", "--model NAME or the variable CUIR_MODEL, a name as litellm writes it (PROVIDER/MODEL); the provider's key in the environment."),
+    ("U602", "no litellm", "Models are asked through it: pip install cubridge[llm]. Transcripts replay without."),
+    ("U603", "a provider refuses the key", "Keys are taken from the environment alone, under the names that litellm documents for the provider."),
+    ("U604", "a model that does not answer", "The service, or the way to it, failed in every try; the message has its last words."),
+    ("U605", "a model that cannot be asked like this", "There is no such model, or it refuses the request; the message has the provider's words."),
+    ("U606", "an unusable transcript", "A transcript holds JSON lines as --record writes them."),
+    ("U607", "a request that is not on record", "The transcript that is replayed has no answer to it: it ends there, or was recorded for other options."),
     ("N109", "which kernel?", "The program has none, or several and none was named: choose with -k."),
     ("N110", "no such kernel", "The program has no kernel of that name; the message lists those it has."),
     ("N111", "no such const", "The kernel has no const parameter of that name; the message lists those it has."),

@@ -1,0 +1,129 @@
+"""The text of a model -> the text of a program -> AST. Owns the limits that hold against any answer; nothing here runs what the text says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cuir.diagnostics import CuirError
+from cuir.nodes import Program
+from cuir.parser import parse
+from cuir.printer import show
+from cuir.source import Source, Span
+
+MAX_CHARS = 120_000  # of an answer; the longest kernel of the corpus has 13,000
+MAX_LINES = 2_500  # of a program
+MAX_COLUMNS = 1_000
+MAX_NESTING = 24  # of brackets
+MAX_INDENT = 100  # columns
+MAX_CHAIN = 400  # operators and commas of a statement: deep trees are slow to walk
+NAME = "answer.cuir"  # what reports call a program that a model wrote
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$")
+_STARTS = re.compile(r"^(@kernel|@func)\b", re.MULTILINE)
+_LANGUAGES = ("cuir", "python", "py", "")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language tag, its text, and whether its end was there."""
+
+    tag: str
+    text: str
+    closed: bool
+
+
+def program_text(answer: str, finish: str = "stop") -> str:
+    """The one program of an answer: its block tagged `cuir`, or the only block that holds definitions, or an answer that is nothing but a program.
+
+    Raises CuirError: A001 no program, A002 several, A003 too long, A004 too deep, A005 cut off.
+    """
+    if len(answer) > MAX_CHARS:
+        raise CuirError.of("A003", f"the answer has {len(answer):,} characters; at most {MAX_CHARS:,} are read",
+                           hint="answer with one block that holds the program and nothing else")  # fmt: skip
+    found = blocks(answer)
+    tagged = [b for b in found if b.tag.lower() == "cuir"]
+    chosen = tagged or [b for b in found if b.tag.lower() in _LANGUAGES and _STARTS.search(b.text)]
+    if not chosen and not found and _STARTS.search(answer):
+        first = next(line for line in answer.split("\n") if line.strip())
+        if first.startswith(("@", "#")) or re.match(r"[A-Z]\w* = ", first):
+            chosen = [Block("", answer, True)]
+    if not chosen:
+        cut = "; the answer was cut off at its token limit" if finish == "length" else ""
+        raise CuirError.of("A001", f"the answer holds no program: expected one block fenced with ```cuir, found {_counted(found)}{cut}",
+                           hint="answer with ```cuir, the definitions, ```")  # fmt: skip
+    if len(chosen) > 1:
+        raise CuirError.of("A002", f"the answer holds {len(chosen)} programs, expected one block fenced with ```cuir", hint="put all definitions into one block; "
+                           "pieces of code that explain something stand in the text without a fence")  # fmt: skip
+    if finish == "length" or not chosen[0].closed:
+        raise CuirError.of("A005", "the answer ends in the middle of its program" + (": the token limit cut it off" if finish == "length" else ""),
+                           hint="answer with the program alone, and with no more of it than has to be said")  # fmt: skip
+    text = chosen[0].text.replace("\r\n", "\n").replace("\t", "    ").strip("\n") + "\n"
+    _limited(text)
+    return text
+
+
+def blocks(answer: str) -> list[Block]:
+    """The fenced blocks of a text, in order."""
+    found: list[Block] = []
+    fence, tag, lines = "", "", list[str]()
+    for line in answer.replace("\r\n", "\n").split("\n"):
+        match = _FENCE.match(line)
+        if not fence and match:
+            fence, tag, lines = match[1], match[2], []
+        elif fence and match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not match[2]:
+            found.append(Block(tag, "\n".join(lines), True))
+            fence = ""
+        elif fence:
+            lines.append(line)
+    if fence:
+        found.append(Block(tag, "\n".join(lines), False))
+    return found
+
+
+def read(text: str) -> Program:
+    """The program of a text within the limits, parsed from its canonical form, so that places in reports are places of what is shown and judged.
+
+    Raises CuirError with the codes of the parser.
+    """
+    canonical = show(parse(text, NAME))
+    return parse(canonical, NAME)
+
+
+def _counted(found: list[Block]) -> str:
+    if not found:
+        return "text without a block"
+    return f"{len(found)} block{'s' * (len(found) > 1)} without a definition ({', '.join(b.tag or 'no tag' for b in found[:4])})"
+
+
+def _limited(text: str) -> None:
+    """Raises CuirError A003, A004 for what would keep the parser, or what walks its tree, busy for long."""
+    lines = text.split("\n")
+    if len(lines) > MAX_LINES:
+        raise CuirError.of(
+            "A003", f"the program has {len(lines):,} lines; at most {MAX_LINES:,} are read", hint="loops and @funcs make programs short"
+        )
+    source, depth, links = Source(NAME, text), 0, 0
+    for number, line in enumerate(lines, 1):
+        span = Span(source, number, 1, number, min(len(line), 80) + 1)
+        code = line.partition("#")[0]
+        if len(line) > MAX_COLUMNS:
+            raise CuirError.of(
+                "A003", f"a line of {len(line):,} columns; at most {MAX_COLUMNS:,} are read", span, "break the expression into steps"
+            )
+        if len(line) - len(line.lstrip()) > MAX_INDENT:
+            raise CuirError.of(
+                "A004",
+                f"a line indented by {len(line) - len(line.lstrip())} columns; at most {MAX_INDENT}",
+                span,
+                "put inner blocks into a @func",
+            )
+        links = (links if depth > 0 else 0) + len(re.findall(r"[-+*/%,&|^<>=~(\[]|\b(?:and|or|not|if)\b", code))
+        if links > MAX_CHAIN:
+            raise CuirError.of(
+                "A004", f"{links} operators and commas in one statement; at most {MAX_CHAIN}", span, "break the expression into steps"
+            )
+        for char in code:
+            depth += (char in "([{") - (char in ")]}")
+            if depth > MAX_NESTING:
+                raise CuirError.of("A004", f"brackets nested {depth} deep; at most {MAX_NESTING}", span, "break the expression into steps")

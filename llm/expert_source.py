@@ -1,0 +1,183 @@
+"""An expert CUDA source with its launch description: read, compiled, launched on torch tensors. Owns the description's format; parses no CUDA.
+
+A description is a TOML file `NAME.launch.toml` beside `NAME.cu`: which specification the kernel computes, how to compile it, and its grid and arguments.
+`corpus/cuda` holds two. Numbers are written as expressions (see whole_numbers) of the lengths B, H, HK, M, N, D, of SMS and of the source's constants.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuir.diagnostics import CuirError
+from cuir.lowering.compile import find_nvcc, include_dir, target
+from cuir.lowering.launch import driver
+
+from .whole_numbers import evaluate
+
+FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-diag-suppress=780")
+KEYS = ("source", "spec", "kernel", "arch", "grid", "threads", "shared", "arguments")
+TENSORS = ("Q", "K", "V", "O", "LSE")
+KINDS = ("map", "pointer", "i32", "scale")
+SUFFIX = ".launch.toml"
+
+
+@dataclass(frozen=True)
+class ExpertSource:
+    """path: of the CUDA text. spec: the name of the specification that it computes. grid, threads, shared (bytes), defines: expressions."""
+
+    path: Path
+    spec: str
+    kernel: str
+    arch: str
+    grid: str
+    threads: str
+    shared: str
+    arguments: tuple[Mapping[str, str], ...]
+    defines: Mapping[str, str] = field(default_factory=dict)
+    contiguous: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    def constants(self, head_dim: int) -> dict[str, int]:
+        """The whole-number constants of the source when it is compiled for a head dim."""
+        from .cuda_text import constants
+
+        return constants(self.text, self._defined(head_dim))
+
+    def _defined(self, head_dim: int) -> dict[str, int]:
+        return {name: _number(text, {"D": head_dim}, f"defines.{name}", self.path) for name, text in self.defines.items()}
+
+
+def description_of(source: Path) -> Path:
+    """Where the launch description of a CUDA source lies."""
+    return source.with_name(source.name.removesuffix(".cu") + SUFFIX)
+
+
+def read_expert_source(path: Path) -> ExpertSource:
+    """A source from its launch description (or from the source, whose description lies beside it). Raises CuirError O120."""
+    place = description_of(path) if path.suffix == ".cu" else path
+    try:
+        found = tomllib.loads(place.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise CuirError.of("O120", f"`{place}` must hold a launch description: {error}", hint=f"corpus/cuda has two; keys: {', '.join(KEYS)}") from None  # fmt: skip
+    missing = [key for key in KEYS if key not in found]
+    unknown = sorted(found.keys() - {*KEYS, "defines", "contiguous"})
+    if missing or unknown:
+        raise CuirError.of("O120", f"`{place}` must have the keys {', '.join(KEYS)}, found " + " and ".join(
+            [*(["no " + ", ".join(missing)] if missing else []), *(["unknown " + ", ".join(unknown)] if unknown else [])]))  # fmt: skip
+    for argument in found["arguments"]:
+        kind = next(iter(argument), "")
+        if kind not in KINDS or (kind in ("map", "pointer") and argument[kind] not in TENSORS):
+            raise CuirError.of("O120", f"`{place}`: an argument is {{map = TENSOR, rows = ...}}, {{pointer = TENSOR}}, {{i32 = ...}} or {{scale = 'f32'}}, found {argument}",
+                               hint=f"tensors: {', '.join(TENSORS)}")  # fmt: skip
+    values = {key: found[key] for key in KEYS if key not in ("source", "arguments")}
+    return ExpertSource(place.with_name(found["source"]), **values, arguments=tuple(found["arguments"]),
+                        defines=found.get("defines", {}), contiguous=bool(found.get("contiguous", False)))  # fmt: skip
+
+
+def compile_source(source: ExpertSource, head_dim: int) -> tuple[bytes, str]:
+    """The machine code for a head dim, and what nvcc said. Raises CuirError U503, U504 (no compiler) or O121 (it refuses the source)."""
+    form, arch, codes = target(source.arch)
+    defines = [f"-D{name}={value}" for name, value in source._defined(head_dim).items()]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / f"kernel.{form}"
+        command = [find_nvcc(), f"-{form}", f"-arch={arch}", codes, *FLAGS, *defines, "-I", include_dir(), "-o", str(out), str(source.path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = (done.stdout + done.stderr).strip()
+        if done.returncode:
+            first = next((line for line in said.splitlines() if "error" in line), said[-300:])
+            raise CuirError.of("O121", f"nvcc refuses `{source.path}` for head dim {head_dim}: {first}")
+        return out.read_bytes(), said
+
+
+class SourceKernel:
+    """A compiled source on the current GPU; calls launch it on torch's current stream."""
+
+    def __init__(self, source: ExpertSource, head_dim: int):
+        self.cu, self.source, self.head_dim = driver(), source, head_dim
+        image, _ = compile_source(source, head_dim)
+        self.constants = source.constants(head_dim)
+        torch.zeros(1, device="cuda")  # torch's context is the one to load into
+        self.module = self._ok(self.cu.cuModuleLoadData(image))
+        self.function = self._ok(self.cu.cuModuleGetFunction(self.module, source.kernel.encode()))
+        self.shared = self._value(source.shared, {"D": head_dim}, "shared")
+        self.threads = self._value(source.threads, {"D": head_dim}, "threads")
+        limit = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._ok(self.cu.cuFuncSetAttribute(self.function, limit, self.shared))
+        self.nothing = torch.zeros(64, device="cuda")  # stands for tensors without elements
+
+    def __call__(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, O: torch.Tensor, LSE: torch.Tensor, scale: float) -> None:
+        """Q, O [B, H, M, D], K, V [B, HK, N, D] f16, LSE [B, H, M] f32 contiguous, all on the GPU; writes O and LSE."""
+        B, H, M, D = Q.shape
+        known = {"B": B, "H": H, "HK": K.shape[1], "M": M, "N": K.shape[2], "D": D}
+        known["SMS"] = torch.cuda.get_device_properties(Q.device).multi_processor_count
+        grid = self._value(self.source.grid, known, "grid")
+        if grid == 0:
+            return
+        given = {"Q": Q, "K": K, "V": V, "O": O, "LSE": LSE}
+        used = {name: t.contiguous() if self.source.contiguous else t for name, t in given.items()}
+        memory: list[Any] = [self._argument(a, used, known, scale) for a in self.source.arguments]
+        pointers = (ctypes.c_void_p * len(memory))(*[m if isinstance(m, int) else ctypes.addressof(m) for m, _ in memory])
+        stream = torch.cuda.current_stream().cuda_stream
+        self._ok(self.cu.cuLaunchKernel(self.function, grid, 1, 1, self.threads, 1, 1, self.shared, stream, ctypes.addressof(pointers), 0))
+        for name in ("O", "LSE"):
+            if used[name].data_ptr() != given[name].data_ptr():
+                given[name].copy_(used[name])
+        torch.cuda.current_stream().synchronize()  # the copies and maps above live until the kernel has read them
+
+    def _argument(
+        self, argument: Mapping[str, str], tensors: Mapping[str, torch.Tensor], known: Mapping[str, int], scale: float
+    ) -> tuple[Any, Any]:
+        """Where an argument's value lies (or the object that holds it), and what keeps it alive."""
+        if "map" in argument:
+            return self._map(tensors[argument["map"]], self._value(argument["rows"], known, "rows"))
+        if "pointer" in argument:
+            t = tensors[argument["pointer"]]
+            return ctypes.c_uint64(t.data_ptr() if t.numel() else self.nothing.data_ptr()), t
+        if "i32" in argument:
+            return ctypes.c_int32(self._value(argument["i32"], known, "i32")), None
+        return ctypes.c_float(scale), None
+
+    def _map(self, t: torch.Tensor, rows: int) -> tuple[int, Any]:
+        """A tensor map over [B, H, S, D] with any outer strides: its box 64 columns of `rows` rows, 128-byte swizzle, zeros outside."""
+        cu = self.cu
+        empty = t.numel() == 0
+        sizes = [1 if empty else n for n in reversed(t.shape)]
+        strides = [16 if n == 1 else s * t.element_size() for n, s in zip(sizes[1:], reversed(t.stride()[:-1]), strict=True)]
+        encoded = self._ok(cu.cuTensorMapEncodeTiled(
+            cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, self.nothing.data_ptr() if empty else t.data_ptr(),
+            [cu.cuuint64_t(n) for n in sizes], [cu.cuuint64_t(s) for s in strides], [cu.cuuint32_t(n) for n in (64, rows, 1, 1)], [cu.cuuint32_t(1)] * 4,
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B, cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))  # fmt: skip
+        memory = (ctypes.c_uint8 * 256)()
+        address = (ctypes.addressof(memory) + 63) // 64 * 64
+        ctypes.memmove(address, encoded.getPtr(), 128)
+        return address, memory
+
+    def _value(self, text: str, known: Mapping[str, int], what: str) -> int:
+        return _number(text, {**self.constants, **known}, what, self.source.path)
+
+    def _ok(self, result: tuple[Any, ...]) -> Any:
+        if int(result[0]) != 0:
+            name = self.cu.cuGetErrorName(result[0])[1]
+            raise CuirError.of("O121", f"the CUDA driver refuses `{self.source.kernel}` of {self.source.path.name}: {name.decode() if isinstance(name, bytes) else result[0]}")  # fmt: skip
+        return result[1] if len(result) > 1 else None
+
+
+def _number(text: object, known: Mapping[str, int], what: str, path: Path) -> int:
+    value = text if isinstance(text, int) else evaluate(str(text), known)
+    if value is None:
+        raise CuirError.of("O120", f"`{what}` of the launch of `{path.name}` must be a whole-number expression, found `{text}`",
+                           hint=f"known names: {', '.join(sorted(known)[:30])}")  # fmt: skip
+    return value

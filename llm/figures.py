@@ -1,0 +1,54 @@
+"""The picture of an evaluation: pass@k of each model beside the published figures, and why attempts failed. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cuir.diagnostics import CuirError
+
+from .scores import KS, PUBLISHED, REASONS, Score
+
+
+def plot(found: Sequence[Score], path: Path) -> None:
+    """Writes a PNG or SVG, by the name's ending. Raises CuirError U120 without matplotlib, U108 if it cannot be written."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise CuirError.of("U120", "a plot needs matplotlib, which is not installed", hint="pip install matplotlib, then `cuir eval --show`") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.4), width_ratios=(3, 2))
+    series: list[tuple[str, list[float | None]]] = [(s.model, [s.at[k] for k in KS]) for s in found]
+    series += [(f"{s.model}, first answers", [s.first[k] for k in KS]) for s in found]
+    series.append(("CuBridge, published", [PUBLISHED[k] for k in KS]))
+    width = 0.8 / len(series)
+    for number, (name, values) in enumerate(series):
+        known = [(i + number * width, v) for i, v in enumerate(values) if v is not None]
+        style = {"color": "black", "alpha": 0.35} if number == len(series) - 1 else {"color": f"C{number % len(found)}", "alpha": 1.0 if number < len(found) else 0.5}
+        bars = left.bar([x for x, _ in known], [v for _, v in known], width, align="edge", label=name, **style)
+        left.bar_label(bars, fmt="%.2f", fontsize=7)
+    left.set_xticks([i + 0.4 for i in range(len(KS))], [f"pass@{k}" for k in KS])
+    left.set_ylim(0, 1.12)
+    left.legend(fontsize=7, frameon=False, loc="upper center", ncols=2, bbox_to_anchor=(0.5, -0.12))
+    shown = [r for r in REASONS if any(s.reasons.get(r) for s in found)]
+    start = [0] * len(shown)
+    for number, s in enumerate(found):
+        counts = [s.reasons.get(r, 0) for r in shown]
+        right.barh(shown, counts, left=start, color=f"C{number}", label=s.model)
+        start = [a + b for a, b in zip(start, counts)]
+    right.invert_yaxis()
+    right.xaxis.get_major_locator().set_params(integer=True)
+    right.set_title("attempts that failed, by the stage that refused them", fontsize=8)
+    for panel in (left, right):
+        panel.tick_params(labelsize=8)
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise CuirError.of("U108", f"cannot write {path}: {error}", hint="a name that ends in .png or .svg") from None
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,253 @@
+"""Propose, check, repair: the loop that all passes share. Owns who asks when and what is kept; what is asked and how it is judged is a pass's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from cuir.diagnostics import CuirError, Diagnostic
+from cuir.nodes import Program
+
+from .budget import Budget
+from .messages import Answer, Asks, Message
+
+Stage = Literal["answer", "time", "parse", "check", "orchestration", "contracts", "schedules", "mask", "numbers", "speed", "passed"]
+STAGES: tuple[Stage, ...] = (
+    "answer",
+    "time",
+    "parse",
+    "check",
+    "orchestration",
+    "contracts",
+    "schedules",
+    "mask",
+    "numbers",
+    "speed",
+    "passed",
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an answer: the stage that refused it, or "passed".
+
+    ok: nothing is left to ask for. right: it is a correct program, though perhaps a slower one than it could be (stage "speed"). text: the program in
+    canonical form, or what the answer held if it was no program. extra: facts for reports, as JSON has them.
+    """
+
+    ok: bool
+    stage: Stage
+    diagnostics: tuple[Diagnostic, ...] = ()
+    program: Program | None = None
+    text: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def right(self) -> bool:
+        return self.ok or self.stage in ("speed", "passed")
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """How far it got: by stage, then by how little is wrong there."""
+        return STAGES.index(self.stage), -len(self.diagnostics)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, "stage": self.stage, "diagnostics": [d.as_json() for d in self.diagnostics], "text": self.text, "extra": self.extra}  # fmt: skip
+
+
+class Pass(Protocol):
+    """What is asked for and how an answer is judged. `judge` and `feedback` may be called from several threads."""
+
+    @property
+    def name(self) -> str: ...
+
+    def opening(self) -> list[Message]:
+        """The messages that every sample begins with."""
+        ...
+
+    def judge(self, text: str, finish: str = "stop") -> Verdict:
+        """The verdict on an answer's text. Never raises for what a model says."""
+        ...
+
+    def feedback(self, verdict: Verdict) -> Message:
+        """What the model is told about an answer that was not accepted."""
+        ...
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One request of a sample: what was asked, what came, what became of it."""
+
+    sample: int
+    number: int
+    request: tuple[Message, ...]
+    answer: Answer
+    verdict: Verdict
+
+
+@dataclass
+class Sample:
+    """One conversation. `best`: the attempt that got furthest, of equals the last."""
+
+    number: int
+    attempts: list[Attempt] = field(default_factory=list)
+    why: str = ""
+
+    @property
+    def best(self) -> Attempt | None:
+        found: Attempt | None = None
+        for a in self.attempts:
+            if found is None or STAGES.index(a.verdict.stage) >= STAGES.index(found.verdict.stage):
+                found = a
+        return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the loop came to. ok: some sample's best is right. verdict: that of the best attempt of all, None if nothing was answered. why: why it ended, in words."""
+
+    ok: bool
+    verdict: Verdict | None
+    samples: list[Sample]
+    spent: dict[str, Any]
+    why: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress: a sample asks, judges an answer, has judged it, or is over."""
+
+    kind: Literal["asking", "judging", "judged", "over"]
+    sample: int
+    attempt: int
+    budget: Budget
+    answer: Answer | None = None
+    verdict: Verdict | None = None
+    why: str = ""
+
+
+Progress = Callable[[Event], None]
+
+
+class Records(Protocol):
+    """Takes down what happens; see transcript.Recorder."""
+
+    def exchange(self, attempt: Attempt) -> None: ...
+
+    def outcome(self, outcome: Outcome) -> None: ...
+
+
+def improve(
+    task: Pass, asks: Asks, budget: Budget, k: int = 1, attempts: int = 5, progress: Progress | None = None, recorder: Records | None = None
+) -> Outcome:
+    """Leads `k` conversations side by side until an answer passes, each has made its attempts, or the budget is spent.
+
+    A repair that gets at least as far replaces the answer before it; one that falls behind is only told about. The first answer that passes ends the others
+    before their next request. Raises CuirError if nothing at all was answered (U60x), with the reason of the first sample.
+    """
+    stop = threading.Event()
+    tell = _one_at_a_time(progress)
+    samples = [Sample(i) for i in range(k)]
+
+    def lead(sample: Sample) -> CuirError | None:
+        try:
+            _converse(task, asks, budget, sample, attempts, tell, recorder, stop)
+        except CuirError as error:
+            sample.why = error.diagnostics[0].message
+            return error
+        except BaseException:
+            stop.set()
+            raise
+        finally:
+            tell(Event("over", sample.number, len(sample.attempts), budget, why=sample.why))
+        return None
+
+    if k == 1:
+        failures = [lead(samples[0])]
+    else:
+        with ThreadPoolExecutor(k, thread_name_prefix="sample") as pool:
+            try:
+                failures = list(pool.map(lead, samples))
+            except BaseException:
+                stop.set()
+                raise
+    best = max((a for s in samples if (a := s.best) is not None), key=lambda a: a.verdict.rank, default=None)
+    if best is None:
+        error = next((f for f in failures if f is not None), None)
+        if error is not None:
+            raise error
+    outcome = Outcome(
+        best is not None and best.verdict.right, best.verdict if best else None, samples, budget.as_json(), _why(samples, best, budget)
+    )
+    if recorder is not None:
+        recorder.outcome(outcome)
+    return outcome
+
+
+def _converse(
+    task: Pass, asks: Asks, budget: Budget, sample: Sample, attempts: int, tell: Progress, recorder: Records | None, stop: threading.Event
+) -> None:
+    opening = task.opening()
+    for number in range(1, attempts + 1):
+        why = "another sample passed" if stop.is_set() else budget.exhausted
+        if why:
+            sample.why = why
+            return
+        request = (*opening, *_repair(task, sample))
+        tell(Event("asking", sample.number, number, budget))
+        answer = asks.ask(request, sample.number)
+        budget.spend(answer)
+        tell(Event("judging", sample.number, number, budget, answer))
+        attempt = Attempt(sample.number, number, request, answer, task.judge(answer.text, answer.finish))
+        sample.attempts.append(attempt)
+        if recorder is not None:
+            recorder.exchange(attempt)
+        tell(Event("judged", sample.number, number, budget, answer, attempt.verdict))
+        if attempt.verdict.ok:
+            stop.set()
+            sample.why = "passed"
+            return
+    sample.why = f"{attempts} attempts were made"
+
+
+def _repair(task: Pass, sample: Sample) -> list[Message]:
+    """The best answer so far with what is wrong in it; then, if a later one fell behind, what was wrong in that."""
+    best = sample.best
+    if best is None:
+        return []
+    found = [Message("assistant", _shown(best)), task.feedback(best.verdict)]
+    last = sample.attempts[-1]
+    if last is not best:
+        behind = "\n".join(f"* {d.code}: {d.message}" for d in last.verdict.diagnostics[:4])
+        text = f"{found[1].text}\n\nAn attempt to repair this got less far (stage: {last.verdict.stage}) and was dropped:\n{behind}\nDo it another way."
+        found[1] = Message("user", text)
+    return found
+
+
+def _shown(attempt: Attempt) -> str:
+    """An answer as the model is reminded of it: the program in the form that reports point into, without the talk around it."""
+    text = attempt.verdict.text or attempt.answer.text[:4000]
+    return f"```cuir\n{text.rstrip()}\n```" if attempt.verdict.text else text or "(an empty answer)"
+
+
+def _why(samples: Sequence[Sample], best: Attempt | None, budget: Budget) -> str:
+    if best is not None and best.verdict.ok:
+        return f"attempt {best.number} of sample {best.sample} passed"
+    reasons = list(dict.fromkeys(s.why for s in samples if s.why))
+    if best is not None and best.verdict.right:
+        return f"attempt {best.number} of sample {best.sample} is right, but slower than it could be; {'; '.join(reasons)}"
+    return "; ".join(reasons) or budget.exhausted or "nothing was asked"
+
+
+def _one_at_a_time(progress: Progress | None) -> Progress:
+    lock = threading.Lock()
+
+    def tell(event: Event) -> None:
+        if progress is not None:
+            with lock:
+                progress(event)
+
+    return tell

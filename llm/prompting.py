@@ -1,0 +1,96 @@
+"""Messages from templates (prompts/*.md), with the facts of the language out of its own table. Owns how text gets into a template; a template owns the words.
+
+A template's `{{name}}` are filled once, by what a pass gives; what users wrote is data: fenced, with a fence that it does not hold, and named as data.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from importlib.resources import files
+
+from cuir import reference
+from cuir.diagnostics import Diagnostic
+from cuir.source import Span
+
+_SLOT = re.compile(r"\{\{(\w+)\}\}")
+MOST_DIAGNOSTICS = 8  # of a report for a model
+
+
+def template(name: str) -> str:
+    """The text of prompts/NAME.md."""
+    return (files("llm") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def filled(name: str, **slots: str) -> str:
+    """A template with its slots filled; text that is put in is not looked at for further slots. ValueError for a slot that is missing or not there."""
+    text = template(name)
+    wanted = set(_SLOT.findall(text))
+    if wanted != set(slots):
+        raise ValueError(f"prompts/{name}.md has the slots {sorted(wanted)}, found {sorted(slots)}")
+    return _SLOT.sub(lambda match: slots[match[1]], text).strip() + "\n"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """Data in a fence that is longer than any run of backticks in it."""
+    runs = [len(run) for run in re.findall(r"`+", text)]
+    fence = "`" * max(3, 1 + max(runs, default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+@functools.cache
+def prompts_hash() -> str:
+    """A hash of all templates."""
+    digest = hashlib.sha256()
+    for place in sorted((files("llm") / "prompts").iterdir(), key=lambda p: p.name):
+        if place.name.endswith(".md"):
+            digest.update(place.name.encode() + b"\0" + place.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def language_reference() -> str:
+    """Every primitive and operator with its parameters, meaning and effects, a few lines each."""
+    parts: list[str] = []
+    for family, ops in reference.families().items():
+        parts.append(f"### {family}")
+        for op in ops:
+            facts = reference.effects(op)
+            where = "" if op.where == "any" else " Stands before the roles." if op.where == "declaration" else " Stands in a role."
+            threads = "" if len(op.workers) != 1 else " By a warpgroup." if op.workers[0] == 128 else " By a warp."
+            parts.append(f"* `{reference.spelling(op)}`: {op.doc}{where}{threads}" + (f" Effects: {'; '.join(facts)}." if facts else ""))
+    return "\n".join(parts)
+
+
+def prelude() -> str:
+    """The functions that every program has."""
+    return (files("cuir") / "prelude.cuir").read_text(encoding="utf-8")
+
+
+def report(diagnostics: tuple[Diagnostic, ...]) -> str:
+    """Diagnostics as a model reads them: code, place with the line's text, what was expected and found, other places, what to do."""
+    parts = [_one(number, d) for number, d in enumerate(diagnostics[:MOST_DIAGNOSTICS], 1)]
+    if len(diagnostics) > MOST_DIAGNOSTICS:
+        parts.append(f"({len(diagnostics) - MOST_DIAGNOSTICS} more are left out; they may follow from these.)")
+    return "\n\n".join(parts)
+
+
+def _one(number: int, d: Diagnostic) -> str:
+    lines = [f"{number}. {d.code}: {d.message}", *_place("at", d.span)]
+    for note in d.notes[:6]:
+        lines += [f"   note: {note.message}", *_place("  at", note.span)]
+    if d.hint:
+        lines.append(f"   hint: {d.hint}")
+    return "\n".join(lines)
+
+
+def _place(word: str, span: Span | None) -> list[str]:
+    if span is None:
+        return []
+    lines = [f"   {word} line {span.line}, column {span.column}: {span.source.line(span.line).strip()}"]
+    via = span.via
+    while via is not None:
+        lines.append(f"   called from line {via.line}: {via.source.line(via.line).strip()}")
+        via = via.via
+    return lines

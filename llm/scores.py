@@ -1,0 +1,156 @@
+"""Figures of an evaluation: pass@k, attempts, cost, and why attempts failed; as a Markdown table. Owns no question to a model.
+
+A row is a sample: {"variant", "model", "sample", "ok", "why", "attempts": [{"stage", "codes"}, ...], "tokens", "usd", "seconds"}, attempts in their order,
+usd None where no price is known; a sample that could not be asked to its end has "incomplete" in place of "ok".
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+KS = (1, 3, 5)
+PUBLISHED = {1: 0.70, 3: 0.85, 5: 1.00}  # CuBridge, arXiv:2605.05023: its models, its variants, its own intermediate representation
+SOURCE = "CuBridge (arXiv:2605.05023), as published: its models, its variants, its own CuIR and verification"
+REASONS = ("no program", "parse", "types", "structure", "contracts", "schedule", "mask", "numbers", "other")
+_STAGES = {"answer": "no program", "parse": "parse", "orchestration": "structure", "contracts": "contracts", "schedules": "schedule", "mask": "mask", "numbers": "numbers"}  # fmt: skip
+
+
+def pass_at(n: int, c: int, k: int) -> float | None:
+    """The chance that k samples hold a right one, from n samples of which c are right; None for n < k.
+
+    The unbiased estimator 1 - C(n - c, k) / C(n, k) of Chen et al., Evaluating Large Language Models Trained on Code, 2021 (arXiv:2107.03374).
+    """
+    return None if n < k else 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def reason(stage: str, codes: Sequence[str]) -> str:
+    """Why an attempt failed, as one of REASONS: `check` is told apart by the family of its first code (P; N, T; S, M)."""
+    if stage == "check":
+        return {"P": "parse", "N": "types", "T": "types"}.get(codes[0][:1] if codes else "", "structure")
+    return _STAGES.get(stage, "other")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One model over the variants that it was asked for, or over one of them.
+
+    at: pass@k of samples with their repairs, the mean over variants that have k samples; first: the same of each sample's first answer alone.
+    attempts: of a sample, the mean. usd: None if the price of an answer is unknown. reasons, codes: of all attempts that failed.
+    """
+
+    model: str
+    variants: int
+    samples: int
+    right: int
+    incomplete: int
+    at: Mapping[int, float | None]
+    first: Mapping[int, float | None]
+    attempts: float
+    tokens: int
+    usd: float | None
+    seconds: float
+    reasons: Mapping[str, int]
+    codes: Mapping[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"model": self.model, "variants": self.variants, "samples": self.samples, "right": self.right, "incomplete": self.incomplete,
+                "pass_at": {str(k): v for k, v in self.at.items()}, "first_answer_pass_at": {str(k): v for k, v in self.first.items()}, "attempts": self.attempts,
+                "tokens": self.tokens, "usd": self.usd, "seconds": round(self.seconds, 1), "reasons": dict(self.reasons), "codes": dict(self.codes)}  # fmt: skip
+
+
+def score(model: str, rows: Sequence[Row]) -> Score:
+    """The figures of a model's rows."""
+    whole = [r for r in rows if "incomplete" not in r]
+    variants = sorted({r["variant"] for r in rows})
+    by_variant = [[r for r in whole if r["variant"] == v] for v in variants]
+    failed = [a for r in rows for a in r["attempts"] if a["stage"] != "passed"]
+    usd = [r["usd"] for r in rows]
+    return Score(
+        model, len(variants), len(whole), sum(r["ok"] for r in whole), len(rows) - len(whole),
+        {k: _mean(pass_at(len(of), sum(r["ok"] for r in of), k) for of in by_variant) for k in KS},
+        {k: _mean(pass_at(len(of), sum(_at_once(r) for r in of), k) for of in by_variant) for k in KS},
+        statistics.fmean(len(r["attempts"]) for r in whole) if whole else 0.0,
+        sum(r["tokens"] for r in rows), None if None in usd else sum(usd), sum(r["seconds"] for r in rows),
+        _counted(reason(a["stage"], a["codes"]) for a in failed), _counted(code for a in failed for code in a["codes"][:1]),
+    )  # fmt: skip
+
+
+def scores(rows: Sequence[Row]) -> list[Score]:
+    """One for each model, in the order in which they come."""
+    return [score(model, [r for r in rows if r["model"] == model]) for model in dict.fromkeys(r["model"] for r in rows)]
+
+
+def _at_once(row: Row) -> bool:
+    return bool(row["attempts"]) and row["attempts"][0]["stage"] == "passed"
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(words).most_common())
+
+
+HEAD = ("model", *(f"pass@{k}" for k in KS), *(f"first answer @{k}" for k in KS), "variants", "samples", "attempts", "tokens", "cost", "seconds")
+
+
+def entries(found: Sequence[Score]) -> list[tuple[str, ...]]:
+    """Lines of the table, HEAD above them; the last is CuBridge's published figures."""
+    lines = [(
+        s.model, *(share(s.at[k]) for k in KS), *(share(s.first[k]) for k in KS), str(s.variants), f"{s.right} of {s.samples}" + (f" ({s.incomplete} cut short)" if s.incomplete else ""),
+        f"{s.attempts:.1f}", f"{s.tokens:,}", money(s.usd), f"{s.seconds:.0f}",
+    ) for s in found]  # fmt: skip
+    return [*lines, ("CuBridge, published", *(share(PUBLISHED[k]) for k in KS), *[""] * (len(HEAD) - 1 - len(KS)))]
+
+
+def why_failed(found: Sequence[Score]) -> list[tuple[str, ...]]:
+    """Lines of the table of reasons, ("model", *REASONS, "most frequent codes") above them."""
+    return [(s.model, *(str(s.reasons.get(r, 0)) for r in REASONS), ", ".join(f"{c} {n}" for c, n in list(s.codes.items())[:6])) for s in found]
+
+
+def by_variant(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Lines of the table of variants, ("variant", "model", "right", "attempts of each sample", "why attempts failed") above them."""
+    lines = []
+    for variant, model in dict.fromkeys((r["variant"], r["model"]) for r in rows):
+        of = sorted((r for r in rows if (r["variant"], r["model"]) == (variant, model)), key=lambda r: r["sample"])
+        s = score(model, of)
+        each = ", ".join("cut short" if "incomplete" in r else f"{len(r['attempts'])}" + ("" if r["ok"] else " (failed)") for r in of)
+        lines.append((variant, model, f"{s.right} of {s.samples}", each, ", ".join(f"{name} {n}" for name, n in s.reasons.items())))
+    return lines
+
+
+def share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def money(usd: float | None) -> str:
+    return "unknown" if usd is None else f"${usd:.4f}"
+
+
+def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The page of an evaluation: what was asked, the scores beside the published ones, the variants, and why attempts failed."""
+    found = scores(rows)
+    lines = [
+        f"# `cuir eval`: {head['pass']}", "",
+        f"{head['origin']} to {len({r['variant'] for r in rows})} variants; a sample has at most {head['attempts']} attempts; verification level {head['level']}; {head['date']}.",
+        *(["Answers are those of recorded transcripts; verdicts are of this run."] if head.get("replayed") else []), "",
+        f"    {head['command']}", "",
+        *table(HEAD, entries(found)), "",
+        "pass@k is the unbiased estimator over samples (Chen et al. 2021), the mean over variants; with repairs, and for each sample's first answer alone. "
+        f"{SOURCE}.", "",
+        "## Variants", "", *table(("variant", "model", "right", "attempts of each sample", "why attempts failed"), by_variant(rows)), "",
+        "## Why attempts failed", "", *table(("model", *REASONS, "most frequent codes"), why_failed(found)), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in body)]

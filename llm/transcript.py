@@ -1,0 +1,191 @@
+"""Transcripts: every exchange with a model as JSON lines, and how one is replayed without a network. Owns the format; no secret gets into it.
+
+Lines: a head (`kind: "head"`: the task, the model, versions), each message once (`"message"`), each exchange (`"exchange"`: ids of the messages asked, the
+answer, the verdict), and at the end what it came to (`"outcome"`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cuir.diagnostics import CuirError
+
+from .client import library_version, scrubbed
+from .loop import Attempt, Outcome
+from .messages import Answer, Message
+from .prompting import prompts_hash
+
+FORMAT = 1
+
+
+def versions() -> dict[str, str]:
+    """What an answer depends on besides the model: versions of this package and of litellm, a hash of the prompts."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        own = version("cubridge")
+    except PackageNotFoundError:
+        own = ""
+    return {"cubridge": own, "litellm": library_version(), "prompts": prompts_hash()}
+
+
+class Recorder:
+    """Writes a transcript as it happens; a file that is there is replaced. May be used from several threads. Raises CuirError U108."""
+
+    def __init__(self, path: Path, task: Mapping[str, Any], model: str):
+        """task: what was asked for, as JSON has it: enough to ask for it again."""
+        self.path = path
+        self._lock, self._known = threading.Lock(), set[str]()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("", encoding="utf-8")
+        except OSError as error:
+            raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file with --record") from None
+        self._write({"kind": "head", "format": FORMAT, "task": dict(task), "model": model, "versions": versions()})
+
+    def exchange(self, attempt: Attempt) -> None:
+        """Takes down a request, its answer and the verdict."""
+        with self._lock:
+            for message in attempt.request:
+                if (name := message_id(message)) not in self._known:
+                    self._known.add(name)
+                    self._write({"kind": "message", "id": name, "role": message.role, "text": message.text})
+            self._write(
+                {
+                    "kind": "exchange",
+                    "sample": attempt.sample,
+                    "attempt": attempt.number,
+                    "request": [message_id(m) for m in attempt.request],
+                    "answer": attempt.answer.as_json(),
+                    "verdict": attempt.verdict.as_json(),
+                }
+            )
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Takes down what it came to."""
+        with self._lock:
+            stage = outcome.verdict.stage if outcome.verdict else None
+            self._write({"kind": "outcome", "ok": outcome.ok, "stage": stage, "why": outcome.why, "spent": outcome.spent})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(scrubbed(json.dumps(line, ensure_ascii=False)) + "\n")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One recorded exchange; `verdict` as it was written (see Verdict.as_json)."""
+
+    sample: int
+    attempt: int
+    request: tuple[Message, ...]
+    answer: Answer
+    verdict: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A transcript that was read. outcome: None if the job did not come to its end."""
+
+    task: Mapping[str, Any]
+    model: str
+    versions: Mapping[str, str]
+    exchanges: tuple[Exchange, ...]
+    outcome: Mapping[str, Any] | None = None
+
+
+def read_transcript(path: Path) -> Transcript:
+    """Reads a file of `Recorder`. Raises CuirError U606 for another file; a last line that was cut short is left out."""
+    hint = "a transcript is written by --record"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CuirError.of("U606", f"{path} cannot be read: {error}", hint=hint) from None
+    head: Mapping[str, Any] | None = None
+    messages, exchanges, outcome = dict[str, Message](), list[Exchange](), None
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+            if line["kind"] == "head":
+                head = line
+            elif line["kind"] == "message":
+                messages[line["id"]] = Message(line["role"], line["text"])
+            elif line["kind"] == "exchange":
+                asked = tuple(messages[name] for name in line["request"])
+                exchanges.append(Exchange(line["sample"], line["attempt"], asked, Answer(**line["answer"]), line["verdict"]))
+            elif line["kind"] == "outcome":
+                outcome = line
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines) and isinstance(error, json.JSONDecodeError) and head is not None:
+                break
+            raise CuirError.of("U606", f"line {number} of {path} is no line of a transcript", hint=hint) from None
+    if head is None or head.get("format") != FORMAT:
+        raise CuirError.of("U606", f"{path} is no transcript of format {FORMAT}", hint=hint)
+    return Transcript(head["task"], head["model"], head["versions"], tuple(exchanges), outcome)
+
+
+@dataclass
+class Replayed:
+    """Answers out of a transcript, each sample's in their order, without a network.
+
+    exact: a request other than the recorded one is refused (U607), with what differs. Without it the recorded answer is given, and `drifted` counts how
+    often the request had changed, as it does when prompts, reports or the language have since. A request beyond the record is refused either way.
+    """
+
+    path: Path
+    exact: bool = False
+    drifted: int = 0
+    _given: dict[int, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self.transcript = read_transcript(self.path)
+
+    @property
+    def model(self) -> str:
+        return self.transcript.model
+
+    def ask(self, messages: Sequence[Message], sample: int) -> Answer:
+        """The recorded answer. Raises CuirError U607 if the request is not on record."""
+        with self._lock:
+            of_sample = [e for e in self.transcript.exchanges if e.sample == sample]
+            number = self._given.get(sample, 0)
+            if number >= len(of_sample):
+                raise CuirError.of("U607", f"request {number + 1} of sample {sample} is not on record: {self.path} holds {len(of_sample)} of this sample",
+                                   hint="ask the model itself (--model M), and record that")  # fmt: skip
+            recorded = of_sample[number]
+            if tuple(messages) != recorded.request:
+                if self.exact:
+                    raise CuirError.of("U607", f"request {number + 1} of sample {sample} is not on record: {_difference(messages, recorded.request)}",
+                                       hint=self._changed())  # fmt: skip
+                self.drifted += 1
+            self._given[sample] = number + 1
+        return replace(recorded.answer, cached=True, seconds=0.0)
+
+    def _changed(self) -> str:
+        now = versions()
+        other = [
+            f"{name}: {was or 'none'} then, {now.get(name, 'none')} now"
+            for name, was in self.transcript.versions.items()
+            if now.get(name) != was
+        ]
+        return "; ".join(other) or "the versions are those of the record: the origin, the specification or the options differ"
+
+
+def message_id(message: Message) -> str:
+    """The name of a message in a transcript: a hash of what it says."""
+    return hashlib.sha256(f"{message.role}\n{message.text}".encode()).hexdigest()[:16]
+
+
+def _difference(asked: Sequence[Message], recorded: Sequence[Message]) -> str:
+    for number, (one, other) in enumerate(zip(asked, recorded), 1):
+        if one != other:
+            at = next((i for i, (a, b) in enumerate(zip(one.text, other.text)) if a != b), min(len(one.text), len(other.text)))
+            return f"message {number} ({one.role}) differs from character {at} on: {one.text[at : at + 40]!r}, recorded {other.text[at : at + 40]!r}"
+    return f"it has {len(asked)} messages, the recorded one {len(recorded)}"

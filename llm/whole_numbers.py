@@ -1,0 +1,129 @@
+"""Whole-number expressions as C and CUDA write them (`64 * (WGS + 1)`), evaluated by a small parser of their own. Owns no name's value."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+TOKEN = re.compile(
+    r"\s*(?:(0[xX][0-9a-fA-F]+|\d+)(?:[uUlL]*)(?![\w.])|([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)|(<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^~!?:(),<>]))"
+)
+NESTING = 30  # of parentheses: a hostile text must not exhaust the stack
+BITS = 128  # results stay within this many
+
+Value = int | None
+
+
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)  # C's division, towards zero
+
+
+BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
+    {"||": lambda a, b: int(bool(a or b))},
+    {"&&": lambda a, b: int(bool(a and b))},
+    {"|": operator.or_},
+    {"^": operator.xor},
+    {"&": operator.and_},
+    {"==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b)},
+    {"<": lambda a, b: int(a < b), ">": lambda a, b: int(a > b), "<=": lambda a, b: int(a <= b), ">=": lambda a, b: int(a >= b)},
+    {"<<": lambda a, b: a << b if 0 <= b < BITS else 0, ">>": lambda a, b: a >> b if 0 <= b < BITS else 0},
+    {"+": operator.add, "-": operator.sub},
+    {"*": operator.mul, "/": _quotient, "%": lambda a, b: a - b * _quotient(a, b)},
+)
+CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max, "cdiv": lambda a, b: -(-a // b), "abs": abs}
+CASTS = {"int", "unsigned", "long", "bool", "size_t", "int32_t", "uint32_t", "int64_t", "uint64_t"}
+
+
+def evaluate(text: str, known: Mapping[str, int]) -> Value:
+    """The value of an expression, or None where it is no whole-number expression of known names.
+
+    Operators and precedence are C's, division is towards zero; calls of min, max, abs and cdiv, and casts such as `int(x)`, are known.
+    """
+    tokens: list[str] = []
+    at, text = 0, text.strip()
+    while at < len(text):
+        found = TOKEN.match(text, at)
+        if found is None:
+            return None
+        tokens.append(next(g for g in found.groups() if g))
+        at = found.end()
+    try:
+        parser = _Parser(tokens, known)
+        value = parser.choice(0)
+        return value if parser.at == len(tokens) else None
+    except (_Unknown, ZeroDivisionError, TypeError):
+        return None
+
+
+class _Unknown(Exception):
+    pass
+
+
+class _Parser:
+    def __init__(self, tokens: list[str], known: Mapping[str, int]):
+        self.tokens, self.known, self.at = tokens, known, 0
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, wanted: str) -> None:
+        if self.peek() != wanted:
+            raise _Unknown
+        self.at += 1
+
+    def choice(self, depth: int) -> int:
+        if depth > NESTING:
+            raise _Unknown
+        value = self.binary(0, depth)
+        if self.peek() != "?":
+            return value
+        self.take("?")
+        one = self.choice(depth + 1)
+        self.take(":")
+        other = self.choice(depth + 1)
+        return one if value else other
+
+    def binary(self, level: int, depth: int) -> int:
+        if level == len(BINARY):
+            return self.unary(depth)
+        value = self.binary(level + 1, depth)
+        while self.peek() in BINARY[level]:
+            function = BINARY[level][self.peek()]
+            self.at += 1
+            value = function(value, self.binary(level + 1, depth))
+            if abs(value).bit_length() > BITS:
+                raise _Unknown
+        return value
+
+    def unary(self, depth: int) -> int:
+        token = self.peek()
+        if depth > NESTING or not token:
+            raise _Unknown
+        self.at += 1
+        if token in {"-", "+", "~", "!"}:
+            value = self.unary(depth + 1)
+            return {"-": -value, "+": value, "~": ~value, "!": int(not value)}[token]
+        if token == "(":
+            value = self.choice(depth + 1)
+            self.take(")")
+            return value
+        if token[0].isdigit():
+            return int(token, 16 if token[:2].lower() == "0x" else 10)
+        if self.peek() == "(" and (token in CALLS or token in CASTS):
+            return self.call(token, depth)
+        if token not in self.known:
+            raise _Unknown
+        return self.known[token]
+
+    def call(self, name: str, depth: int) -> int:
+        self.take("(")
+        arguments = [self.choice(depth + 1)]
+        while self.peek() == ",":
+            self.take(",")
+            arguments.append(self.choice(depth + 1))
+        self.take(")")
+        return arguments[0] if name in CASTS and len(arguments) == 1 else CALLS[name](*arguments) if name in CALLS else self.unknown()
+
+    def unknown(self) -> int:
+        raise _Unknown
