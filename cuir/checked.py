@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .nodes import Call, Expr, Kernel, Program, Stmt
 from .source import Span
@@ -150,6 +150,9 @@ class Checked:
     warpgroups: int  # in a CTA
     types: Mapping[int, Type]  # by id(expr), for every expression of the flat kernel
     calls: Mapping[int, BoundCall]  # by id(call)
+    made: dict[object, Any] = field(
+        init=False, default_factory=dict, compare=False
+    )  # what other parts derive of it once, under keys of their own
 
     @property
     def name(self) -> str:

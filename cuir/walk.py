@@ -27,9 +27,11 @@ def children(node: Node) -> Iterator[Node]:
 
 def walk(node: Node) -> Iterator[Node]:
     """The node and all below it, parents first."""
-    yield node
-    for child in children(node):
-        yield from walk(child)
+    left = [node]
+    while left:
+        node = left.pop()
+        yield node
+        left += reversed([*children(node)])
 
 
 def names_read(node: Node) -> set[str]:

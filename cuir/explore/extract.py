@@ -482,7 +482,7 @@ class _Extractor:
         return run
 
     def scattered(self, worker: _Worker, e: Subscript, mask: Expr | None) -> list[Reached]:
-        tensor = self.compiler.tensors[root_name(e) or ""]
+        tensor = self.launch.tensors[root_name(e) or ""]
         indices = [self.value(worker, i) for i in e.indices]  # type: ignore[arg-type]
         kept = self.value(worker, mask) if mask is not None else None
         return self.elements(tensor, element_intervals(tensor.shape, indices, kept), e.span.text())

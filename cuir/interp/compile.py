@@ -1,4 +1,4 @@
-"""Flat kernel -> code: a list of functions of the worker with explicit jumps, made once for a launch. Owns control flow and names.
+"""Flat kernel -> code: a list of functions of the worker with explicit jumps, the same for all launches on a device. Owns control flow and names.
 
 What a primitive or operator does is in ops/, what a subscript reaches in places.py. Invariants: an evaluator of anything but a name gives a tensor
 that nobody else holds, so that the next operation may overwrite it; all that may part the lanes is evaluated before an instruction has an effect.
@@ -23,7 +23,6 @@ from .faults import fault, spoken
 from .groups import check_rebinding
 from .machine import BLOCK, POINT, Block, Instruction, Worker
 from .registry import RUNS
-from .tensors import TensorArg
 from .trace import expression_cost
 from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, uniform
 
@@ -31,10 +30,10 @@ Evaluate = Callable[[Worker], Any]
 
 
 class Compiler:
-    """Compiles statements and expressions of one launch. `costs`: instructions also advance the worker's time, by the trace's cost model."""
+    """Compiles statements and expressions, for all launches on a device. `costs`: instructions also advance the worker's time, by the trace's cost model."""
 
-    def __init__(self, checked: Checked, tensors: Mapping[str, TensorArg], device: torch.device, costs: bool):
-        self.checked, self.tensors, self.device, self.costs = checked, tensors, device, costs
+    def __init__(self, checked: Checked, device: torch.device, costs: bool):
+        self.checked, self.device, self.costs = checked, device, costs
         self.loops = 0
 
     # ---- statements

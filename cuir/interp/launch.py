@@ -19,8 +19,8 @@ from ..nodes import Program as CuirProgram
 from ..types import F32
 from ..views import root_name
 from ..walk import walk
-from .compile import Compiler
-from .machine import Launch, Machine, Program, Worker
+from .compile import Compiler, Evaluate
+from .machine import Instruction, Launch, Machine, Program, Worker
 from .ops import RUNS
 from .schedule import Schedule
 from .tensors import TensorArg
@@ -99,22 +99,42 @@ def prepare(
         checked = check(checked, kernel.name, bind(kernel, arguments, consts).consts)
     bound = bind(checked.origin, arguments, dict(checked.consts))
     device = bound.device or torch.device("cpu")
-    read = _read_tensors(checked)
-    tensors = {p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), p.name in read) for p in checked.tensors}
+    code = _code(checked, device, trace is not None)
+    tensors = {p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), p.name in code.read) for p in checked.tensors}
     values: dict[str, object] = dict(bound.dims)
     for p in checked.scalars:
         given = arguments[p.name]
         values[p.name] = f32(float(given)) if p.dtype == F32 else given
-    compiler = Compiler(checked, tensors, device, trace is not None)
-    before = compiler.body(checked.declarations)
-    programs = []
-    for role in checked.roles:
-        code = list(before)
-        compiler.block(role.body, code)
-        loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
-        programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
-    launch = Launch(checked, tensors, values, programs, device, schedule or Schedule(), 1, [range(1)], detect, trace)
-    return launch, _plan(launch, compiler, before, grid), compiler
+    launch = Launch(checked, tensors, values, code.programs, device, schedule or Schedule(), 1, [range(1)], detect, trace)
+    return launch, _plan(launch, code, grid), code.compiler
+
+
+@dataclass(frozen=True)
+class _Code:
+    """What a kernel becomes, for all its launches on a device."""
+
+    compiler: Compiler
+    before: list[Instruction]  # the declarations
+    programs: list[Program]
+    count: Evaluate | None  # of units of work
+    read: set[str]  # tensors that the kernel reads somewhere
+
+
+def _code(checked: Checked, device: torch.device, costs: bool) -> _Code:
+    key = (_code, device, costs)
+    found = checked.made.get(key)
+    if found is None:
+        compiler = Compiler(checked, device, costs)
+        before = compiler.body(checked.declarations)
+        programs = []
+        for role in checked.roles:
+            code = list(before)
+            compiler.block(role.body, code)
+            loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
+            programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
+        count = None if checked.tiles is None else compiler.expr(checked.tiles.count)
+        found = checked.made[key] = _Code(compiler, before, programs, count, _read_tensors(checked))
+    return found
 
 
 def _finish(machine: Machine) -> None:
@@ -128,12 +148,12 @@ def _finish(machine: Machine) -> None:
             waiting.extend(reversed(batch.split(diverged)))
 
 
-def _plan(launch: Launch, compiler: Compiler, before: list, grid: int | None) -> int:
+def _plan(launch: Launch, code: _Code, grid: int | None) -> int:
     """Settles the grid and who does which unit of work; returns their number."""
     tiles = launch.checked.tiles
     if grid is not None and (not isinstance(grid, int) or isinstance(grid, bool) or grid < 1):
         raise CuirError.of("U112", f"grid must be a positive integer, found {grid!r}")
-    if tiles is None:
+    if tiles is None or code.count is None:
         launch.grid = grid or 1
         launch.work = [range(0)] * launch.grid
         return launch.grid
@@ -141,9 +161,9 @@ def _plan(launch: Launch, compiler: Compiler, before: list, grid: int | None) ->
     launch.batches = 0
     launch.counts.clear()
     w: Worker = scratch.workers[0]
-    for instruction in before:
+    for instruction in code.before:
         instruction(w)
-    count = max(0, uniform(compiler.expr(tiles.count)(w)))
+    count = max(0, uniform(code.count(w)))
     launch.grid = grid if grid is not None else chosen_grid(count)
     launch.work = RUNS["tiles"](launch.schedule, count, launch.grid, tiles.dynamic)
     return count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,16 +22,19 @@ from .tensors import BoxRef, TensorArg
 from .values import collapse, uniform
 
 SharedAt = Callable[[Worker], SharedRef]
+TensorAt = Callable[[Worker], TensorArg]
+D = TypeVar("D", int, str | int)
 
 
 def is_shared(site: Site, arg: str) -> bool:
     return root_name(site.args[arg]) in site.compiler.checked.shared
 
 
-def tensor_of(site: Site, arg: str) -> TensorArg:
+def tensor_of(site: Site, arg: str) -> TensorAt:
+    """The argument of the launch: code serves many launches, and knows of a tensor only its parameter."""
     root = root_name(site.args[arg])
     assert root is not None
-    return site.compiler.tensors[root]
+    return lambda w: w.m.launch.tensors[root]
 
 
 def _view(compiler: Compiler, e: Expr, rank: int) -> View:
@@ -70,9 +73,10 @@ def shared_place(site: Site, arg: str) -> SharedAt:
     return place
 
 
-def _parts(compiler: Compiler, view: View, dims: tuple[int, ...]) -> tuple[list[Evaluate], tuple[int, ...]]:
+def _parts(compiler: Compiler, view: View, dims: tuple[D, ...]) -> tuple[list[Evaluate], tuple[int | D, ...]]:
+    """Where each dim of a view starts, and its size: a whole dim's as `dims` has it."""
     starts: list[Evaluate] = []
-    sizes: list[int] = []
+    sizes: list[int | D] = []
     for part, dim in zip(view.parts, dims):
         if isinstance(part, Drop):
             starts.append(compiler.index(part.index))
@@ -87,10 +91,19 @@ def box_place(site: Site, arg: str) -> Callable[[Worker], BoxRef]:
     """The box of a tensor, in each lane its own."""
     e = site.args[arg]
     tensor = tensor_of(site, arg)
-    view = _view(site.compiler, e, len(tensor.shape))
-    starts, sizes = _parts(site.compiler, view, tensor.shape)
+    dims = next(t.dims for t in site.compiler.checked.tensors if t.name == root_name(e))
+    view = _view(site.compiler, e, len(dims))
+    starts, sizes = _parts(site.compiler, view, dims)
+    known = tuple([n if isinstance(n, int) else 0 for n in sizes])
+    whole = [d for d, n in enumerate(sizes) if not isinstance(n, int)]  # of the length that the launch has
     text = show(e)
-    return lambda w: BoxRef(tensor, tuple([collapse(s(w)) for s in starts]), sizes, text)
+
+    def place(w: Worker) -> BoxRef:
+        t = tensor(w)
+        lengths = known if not whole else tuple([t.shape[d] if d in whole else n for d, n in enumerate(known)])
+        return BoxRef(t, tuple([collapse(s(w)) for s in starts]), lengths, text)
+
+    return place
 
 
 def indices_of(site: Site, arg: str) -> list[Evaluate]:

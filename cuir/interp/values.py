@@ -94,7 +94,7 @@ def _quotient(a: Any, b: Any) -> Any:
 
 
 def _nonzero(b: Any) -> Any:
-    if not np.all(b):
+    if not (b.all() if b.__class__ is np.ndarray else b):
         raise DivisionByZero
     return b
 

@@ -132,9 +132,9 @@ def store(site: Site) -> Evaluate:
         v = value(w)
         actor = w.actor(span, "the store")
         if single:
-            tensor.set_element(w.m, actor, where, collapse(v), add)
+            tensor(w).set_element(w.m, actor, where, collapse(v), add)
         else:
-            tensor.scatter(w.m, actor, where, v, mask(w) if mask else None, add)
+            tensor(w).scatter(w.m, actor, where, v, mask(w) if mask else None, add)
         return GO
 
     return store_elements

@@ -174,13 +174,13 @@ def element(site: Site) -> Evaluate:
 
         return read_shared
     tensor, indices = tensor_of(site, "place"), indices_of(site, "place")
-    return lambda w: tensor.element(w.m, w.actor(span, "the read"), [collapse(i(w)) for i in indices])
+    return lambda w: tensor(w).element(w.m, w.actor(span, "the read"), [collapse(i(w)) for i in indices])
 
 
 @runs("gather")
 def gather(site: Site) -> Evaluate:
     tensor, indices, span = tensor_of(site, "place"), indices_of(site, "place"), site.span
-    return lambda w: tensor.gather(w.m, w.actor(span, "the read"), [collapse(i(w)) for i in indices])
+    return lambda w: tensor(w).gather(w.m, w.actor(span, "the read"), [collapse(i(w)) for i in indices])
 
 
 @runs("view", "T")
