@@ -145,7 +145,12 @@ def test_module_and_closed_pipe() -> None:
 def test_interrupt_ends_with_130(tmp_path: Path) -> None:
     path = tmp_path / "pipe.cuir"
     os.mkfifo(path)  # reading blocks until somebody writes, so the command is surely under way
-    process = subprocess.Popen([sys.executable, "-m", "cuir", "show", str(path)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    # What is started in the background by a shell without job control ignores interrupts, and so does all that it starts:
+    # the command here begins as one that is typed at a terminal does, whoever runs the tests.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cuir", "show", str(path)], cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )  # fmt: skip
     deadline = time.monotonic() + 60
     writer = -1
     while writer < 0 and time.monotonic() < deadline:
