@@ -15,7 +15,9 @@ def plot(found: Sequence[Score], path: Path) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise CuirError.of("U120", "a plot needs matplotlib, which is not installed", hint="pip install matplotlib, then `cuir eval --show`") from None
+        raise CuirError.of(
+            "U120", "a plot needs matplotlib, which is not installed", hint="pip install matplotlib, then `cuir eval --show`"
+        ) from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -26,7 +28,11 @@ def plot(found: Sequence[Score], path: Path) -> None:
     width = 0.8 / len(series)
     for number, (name, values) in enumerate(series):
         known = [(i + number * width, v) for i, v in enumerate(values) if v is not None]
-        style = {"color": "black", "alpha": 0.35} if number == len(series) - 1 else {"color": f"C{number % len(found)}", "alpha": 1.0 if number < len(found) else 0.5}
+        style = (
+            {"color": "black", "alpha": 0.35}
+            if number == len(series) - 1
+            else {"color": f"C{number % len(found)}", "alpha": 1.0 if number < len(found) else 0.5}
+        )
         bars = left.bar([x for x, _ in known], [v for _, v in known], width, align="edge", label=name, **style)
         left.bar_label(bars, fmt="%.2f", fontsize=7)
     left.set_xticks([i + 0.4 for i in range(len(KS))], [f"pass@{k}" for k in KS])

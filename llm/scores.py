@@ -1,7 +1,8 @@
 """Figures of an evaluation: pass@k, attempts, cost, and why attempts failed; as a Markdown table. Owns no question to a model.
 
-A row is a sample: {"variant", "model", "sample", "ok", "why", "attempts": [{"stage", "codes"}, ...], "tokens", "usd", "seconds"}, attempts in their order,
-usd None where no price is known; a sample that could not be asked to its end has "incomplete" in place of "ok".
+A row is a sample: {"variant", "model", "sample", "right_at", "why", "attempts": [{"stage", "codes"}, ...], "tokens", "usd", "seconds"}, attempts in their order.
+right_at: the number of the first attempt that is right, from 1 on, None if none is. usd: None where no price is known. A sample that could not be asked to its end
+has "incomplete", with the reason: it counts only if it is right nevertheless.
 """
 
 from __future__ import annotations
@@ -17,8 +18,30 @@ Row = Mapping[str, Any]
 KS = (1, 3, 5)
 PUBLISHED = {1: 0.70, 3: 0.85, 5: 1.00}  # CuBridge, arXiv:2605.05023: its models, its variants, its own intermediate representation
 SOURCE = "CuBridge (arXiv:2605.05023), as published: its models, its variants, its own CuIR and verification"
-REASONS = ("no program", "parse", "types", "structure", "contracts", "schedule", "mask", "numbers", "other")
-_STAGES = {"answer": "no program", "parse": "parse", "orchestration": "structure", "contracts": "contracts", "schedules": "schedule", "mask": "mask", "numbers": "numbers"}  # fmt: skip
+REASONS = (
+    "no program",
+    "parse",
+    "types",
+    "structure",
+    "contracts",
+    "schedule",
+    "mask",
+    "numbers",
+    "too slow to verify",
+    "slower than need be",
+)
+RIGHT = ("speed", "passed")  # stages of attempts that are right
+_STAGES = {
+    "answer": "no program",
+    "parse": "parse",
+    "orchestration": "structure",
+    "contracts": "contracts",
+    "schedules": "schedule",
+    "mask": "mask",
+    "numbers": "numbers",
+    "time": "too slow to verify",
+    "speed": "slower than need be",
+}
 
 
 def pass_at(n: int, c: int, k: int) -> float | None:
@@ -33,7 +56,7 @@ def reason(stage: str, codes: Sequence[str]) -> str:
     """Why an attempt failed, as one of REASONS: `check` is told apart by the family of its first code (P; N, T; S, M)."""
     if stage == "check":
         return {"P": "parse", "N": "types", "T": "types"}.get(codes[0][:1] if codes else "", "structure")
-    return _STAGES.get(stage, "other")
+    return _STAGES[stage]
 
 
 @dataclass(frozen=True)
@@ -41,7 +64,8 @@ class Score:
     """One model over the variants that it was asked for, or over one of them.
 
     at: pass@k of samples with their repairs, the mean over variants that have k samples; first: the same of each sample's first answer alone.
-    attempts: of a sample, the mean. usd: None if the price of an answer is unknown. reasons, codes: of all attempts that failed.
+    attempts: until a sample is right, or all that it made, the mean. usd: None if the price of an answer is unknown. reasons: of all attempts that failed;
+    codes: the first of each.
     """
 
     model: str
@@ -66,16 +90,16 @@ class Score:
 
 def score(model: str, rows: Sequence[Row]) -> Score:
     """The figures of a model's rows."""
-    whole = [r for r in rows if "incomplete" not in r]
+    whole = [r for r in rows if "incomplete" not in r or right(r)]
     variants = sorted({r["variant"] for r in rows})
     by_variant = [[r for r in whole if r["variant"] == v] for v in variants]
     failed = [a for r in rows for a in r["attempts"] if a["stage"] != "passed"]
     usd = [r["usd"] for r in rows]
     return Score(
-        model, len(variants), len(whole), sum(r["ok"] for r in whole), len(rows) - len(whole),
-        {k: _mean(pass_at(len(of), sum(r["ok"] for r in of), k) for of in by_variant) for k in KS},
-        {k: _mean(pass_at(len(of), sum(_at_once(r) for r in of), k) for of in by_variant) for k in KS},
-        statistics.fmean(len(r["attempts"]) for r in whole) if whole else 0.0,
+        model, len(variants), len(whole), sum(map(right, whole)), len(rows) - len(whole),
+        {k: _mean(pass_at(len(of), sum(map(right, of)), k) for of in by_variant) for k in KS},
+        {k: _mean(pass_at(len(of), sum(r["right_at"] == 1 for r in of), k) for of in by_variant) for k in KS},
+        statistics.fmean(r["right_at"] or len(r["attempts"]) for r in whole) if whole else 0.0,
         sum(r["tokens"] for r in rows), None if None in usd else sum(usd), sum(r["seconds"] for r in rows),
         _counted(reason(a["stage"], a["codes"]) for a in failed), _counted(code for a in failed for code in a["codes"][:1]),
     )  # fmt: skip
@@ -86,8 +110,9 @@ def scores(rows: Sequence[Row]) -> list[Score]:
     return [score(model, [r for r in rows if r["model"] == model]) for model in dict.fromkeys(r["model"] for r in rows)]
 
 
-def _at_once(row: Row) -> bool:
-    return bool(row["attempts"]) and row["attempts"][0]["stage"] == "passed"
+def right(row: Row) -> bool:
+    """Whether an attempt of the sample is right."""
+    return row["right_at"] is not None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -99,12 +124,22 @@ def _counted(words: Iterable[str]) -> dict[str, int]:
     return dict(Counter(words).most_common())
 
 
-HEAD = ("model", *(f"pass@{k}" for k in KS), *(f"first answer @{k}" for k in KS), "variants", "samples", "attempts", "tokens", "cost", "seconds")
+HEAD = (
+    "model",
+    *(f"pass@{k}" for k in KS),
+    *(f"first answer @{k}" for k in KS),
+    "variants",
+    "samples",
+    "attempts",
+    "tokens",
+    "cost",
+    "seconds",
+)
 
 
 def entries(found: Sequence[Score]) -> list[tuple[str, ...]]:
     """Lines of the table, HEAD above them; the last is CuBridge's published figures."""
-    lines = [(
+    lines: list[tuple[str, ...]] = [(
         s.model, *(share(s.at[k]) for k in KS), *(share(s.first[k]) for k in KS), str(s.variants), f"{s.right} of {s.samples}" + (f" ({s.incomplete} cut short)" if s.incomplete else ""),
         f"{s.attempts:.1f}", f"{s.tokens:,}", money(s.usd), f"{s.seconds:.0f}",
     ) for s in found]  # fmt: skip
@@ -113,16 +148,20 @@ def entries(found: Sequence[Score]) -> list[tuple[str, ...]]:
 
 def why_failed(found: Sequence[Score]) -> list[tuple[str, ...]]:
     """Lines of the table of reasons, ("model", *REASONS, "most frequent codes") above them."""
-    return [(s.model, *(str(s.reasons.get(r, 0)) for r in REASONS), ", ".join(f"{c} {n}" for c, n in list(s.codes.items())[:6])) for s in found]
+    return [
+        (s.model, *(str(s.reasons.get(r, 0)) for r in REASONS), ", ".join(f"{c} {n}" for c, n in list(s.codes.items())[:6])) for s in found
+    ]
 
 
 def by_variant(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """Lines of the table of variants, ("variant", "model", "right", "attempts of each sample", "why attempts failed") above them."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for variant, model in dict.fromkeys((r["variant"], r["model"]) for r in rows):
         of = sorted((r for r in rows if (r["variant"], r["model"]) == (variant, model)), key=lambda r: r["sample"])
         s = score(model, of)
-        each = ", ".join("cut short" if "incomplete" in r else f"{len(r['attempts'])}" + ("" if r["ok"] else " (failed)") for r in of)
+        each = ", ".join(
+            f"{r['right_at']}" if right(r) else f"{len(r['attempts'])} ({'cut short' if 'incomplete' in r else 'failed'})" for r in of
+        )
         lines.append((variant, model, f"{s.right} of {s.samples}", each, ", ".join(f"{name} {n}" for name, n in s.reasons.items())))
     return lines
 

@@ -1,0 +1,213 @@
+"""An evaluation of models: variants x models x samples, each a conversation of its own; rows in a file from which an interrupted run goes on.
+
+Owns what is asked and what is written down. Does not own how a variant becomes a task (a pass), nor the figures (scores.py).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from cuir.diagnostics import CuirError
+from cuir.jsontext import append_line
+
+from .budget import Budget
+from .loop import Attempt, Event, Outcome, Pass, Progress, Records, improve
+from .messages import Answer, Asks, Message
+from .scores import RIGHT, Row
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One sample: a variant, the model that is asked, the sample's number."""
+
+    variant: str
+    model: str
+    sample: int
+
+    def __str__(self) -> str:
+        return f"{self.variant} {self.model} #{self.sample}"
+
+
+class Evaluated(Protocol):
+    """Where tasks and answers come from."""
+
+    def task(self, cell: Cell) -> Pass: ...
+
+    def asks(self, cell: Cell) -> Asks: ...
+
+    def recorder(self, cell: Cell) -> Records | None: ...
+
+
+@dataclass(frozen=True)
+class Told:
+    """Progress: how many samples are done, of how many; the row of one that is done, or an event of the loop of one that is under way."""
+
+    done: int
+    of: int
+    cell: Cell
+    row: Row | None = None
+    event: Event | None = None
+
+
+class Rows:
+    """A file of JSON lines: a head (what was asked, versions, command), then a row for each sample, written when it is over. path None: kept in memory."""
+
+    SAME = ("pass", "origin", "consts", "attempts", "level", "temperature", "prompts", "replayed")  # of a head, for a run to go on
+
+    def __init__(self, path: Path | None, head: Mapping[str, Any], fresh: bool = False):
+        self.path, self.head, self.rows = path, dict(head), list[Row]()
+        self._lock = threading.Lock()
+        if path is not None and path.exists() and not fresh:
+            self.head, self.rows = read(path)
+            other = [name for name in self.SAME if self.head.get(name) != head.get(name)]
+            if other:
+                raise CuirError.of("U131", f"{path} holds an evaluation with another {', '.join(other)}",
+                                   hint="--out names another file, --fresh starts it anew")  # fmt: skip
+        elif path is not None:
+            self._append(self.head, fresh=True)
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Those without a row, or whose row was cut short."""
+        done = {cell_of(r) for r in self.rows if "incomplete" not in r}
+        return [c for c in cells if c not in done]
+
+    def add(self, row: Row) -> None:
+        with self._lock:
+            self.rows = [r for r in self.rows if cell_of(r) != cell_of(row)] + [row]
+            self._append(row)
+
+    def _append(self, line: Mapping[str, Any], fresh: bool = False) -> None:
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                self.path.unlink(missing_ok=True)
+            append_line(self.path, json.dumps(line))
+        except OSError as error:
+            raise CuirError.of("U108", f"cannot write {self.path}: {error.strerror}", hint="name another file with --out") from None
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
+    """Head and rows of a file. Raises CuirError U131. Lines that an interruption cut short are left out; of a sample's rows the last counts."""
+    found = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                if not found:
+                    break
+    except (OSError, UnicodeDecodeError) as error:
+        raise CuirError.of("U131", f"{path} cannot be read: {error}") from None
+    columns = {"variant", "model", "sample", "right_at", "attempts", "tokens", "usd", "seconds"}
+    if not found or not all(isinstance(f, dict) for f in found) or "pass" not in found[0] or not all(columns <= set(r) for r in found[1:]):
+        raise CuirError.of("U131", f"{path} holds no results of `cuir eval`", hint="--out names another file, --fresh starts it anew")
+    return found[0], list({cell_of(r): r for r in found[1:]}.values())
+
+
+def cell_of(row: Row) -> Cell:
+    return Cell(row["variant"], row["model"], row["sample"])
+
+
+def evaluate(
+    cells: Sequence[Cell], of: Evaluated, rows: Rows, budget: Budget, attempts: int = 5, jobs: int = 1, tell: Callable[[Told], None] = lambda told: None
+) -> bool:  # fmt: skip
+    """Asks for every cell without a row, `jobs` at a time; whether all have one now (and the budget did not end before).
+
+    Each sample is led to its end, whatever others come to. A provider that does not answer cuts a sample short; its row says so, and the next run asks again.
+    Raises CuirError for what would fail every sample alike: a variant that is not there, no key, a file that cannot be written.
+    """
+    todo, lock, done = rows.missing(cells), threading.Lock(), [len(cells)]
+    done[0] -= len(todo)
+
+    def one(cell: Cell) -> bool:
+        if budget.exhausted:
+            return False
+
+        def progress(event: Event) -> None:
+            with lock:
+                tell(Told(done[0], len(cells), cell, event=event))
+
+        row = sample(cell, of.task(cell), of.asks(cell), budget, attempts, progress, of.recorder(cell))
+        if "incomplete" in row and budget.exhausted:
+            return False
+        rows.add(row)
+        with lock:
+            done[0] += 1
+            tell(Told(done[0], len(cells), cell, row))
+        return "incomplete" not in row
+
+    if jobs == 1:
+        whole = list(map(one, todo))  # all of them, also after one that was cut short
+        return all(whole)
+    with ThreadPoolExecutor(jobs, thread_name_prefix="cell") as pool:
+        try:
+            return all(list(pool.map(one, todo)))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def sample(
+    cell: Cell, task: Pass, asks: Asks, budget: Budget, attempts: int, progress: Progress | None = None, recorder: Records | None = None
+) -> Row:  # fmt: skip
+    """The row of one sample: a conversation of at most `attempts` requests. Raises CuirError unless it is about the model or its record (U604, U607)."""
+    begin = time.monotonic()
+    numbered = _Numbered(asks, cell.sample)
+    try:
+        outcome = improve(task, numbered, budget, 1, attempts, progress, _Renumbered(recorder, cell.sample) if recorder else None)
+        made, why = outcome.samples[0].attempts, outcome.samples[0].why
+    except CuirError as error:
+        if error.diagnostics[0].code not in ("U604", "U607"):
+            raise
+        made, why = [], error.diagnostics[0].message
+    stages = [a.verdict.stage for a in made]
+    right_at = next((number for number, stage in enumerate(stages, 1) if stage in RIGHT), None)
+    row: dict[str, Any] = {
+        "variant": cell.variant, "model": cell.model, "sample": cell.sample, "right_at": right_at, "why": why,
+        "attempts": [{"stage": a.verdict.stage, "codes": [d.code for d in a.verdict.diagnostics]} for a in made],
+        "tokens": sum(a.answer.tokens for a in made), "usd": _sum([a.answer.cost_usd for a in made]), "seconds": round(time.monotonic() - begin, 3),
+    }  # fmt: skip
+    over = len(made) == attempts or (made and made[-1].verdict.ok)
+    return row if over else {**row, "incomplete": why}
+
+
+def _sum(prices: Sequence[float | None]) -> float | None:
+    return None if None in prices else sum(p for p in prices if p is not None)
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """Asks as one sample of several; the loop that leads it knows of one alone."""
+
+    inner: Asks
+    sample: int
+
+    @property
+    def model(self) -> str:
+        return self.inner.model
+
+    def ask(self, messages: Sequence[Message], sample: int) -> Answer:
+        return self.inner.ask(messages, self.sample)
+
+
+@dataclass(frozen=True)
+class _Renumbered:
+    """Takes a sample's exchanges down under its number."""
+
+    inner: Records
+    sample: int
+
+    def exchange(self, attempt: Attempt) -> None:
+        self.inner.exchange(replace(attempt, sample=self.sample))
+
+    def outcome(self, outcome: Outcome) -> None:
+        self.inner.outcome(outcome)
