@@ -1,4 +1,4 @@
-"""What CuBridge ships to adapt: expert kernels and programs in CuIR, variants as PyTorch specifications. Owns the listing, not the content."""
+"""What CuBridge ships to adapt: expert kernels and programs in CuIR, expert CUDA to lift, variants as PyTorch specifications. Owns the listing, not the content."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 
@@ -35,6 +36,16 @@ def spaces() -> dict[str, Traversable]:
 def programs() -> dict[str, Traversable]:
     """Other programs of the language, from GEMM to a backward pass, by name."""
     return _named("programs", ".cuir")
+
+
+def cuda() -> dict[str, Traversable]:
+    """Expert CUDA sources to lift, by name: `.cu` files, each with a launch description beside it."""
+    return _named("cuda", ".cu")
+
+
+def launch_of(name: str) -> Path:
+    """The launch description of an expert CUDA source. KeyError for an unknown name."""
+    return Path(str(cuda()[name])).with_name(f"{name}.launch.toml")
 
 
 def variants() -> dict[str, Traversable]:

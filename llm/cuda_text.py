@@ -1,0 +1,324 @@
+"""CUDA C++ as text: comments and inactive conditionals blanked out in place, macros, constants, functions, statements. No compiler; owns no meaning of a call.
+
+Blanking keeps every line and column, so that what is found later can be pointed at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .whole_numbers import evaluate
+
+LITERAL = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w+)((?:[^\n\\]|\\.)*(?:\\\n(?:[^\n\\]|\\.)*)*)", re.M)
+CONSTANT = re.compile(r"\bconstexpr\s+(?:static\s+)?(?:unsigned\s+|const\s+)?[\w:]+\s+([A-Za-z_]\w*\s*=[^;]*);")
+ENUM = re.compile(r"\benum\b[^{;]*\{([^}]*)\}")
+FUNCTION = re.compile(r"([A-Za-z_]\w*)\s*\(")
+KEYWORDS = {
+    "if",
+    "for",
+    "while",
+    "switch",
+    "return",
+    "sizeof",
+    "alignas",
+    "do",
+    "else",
+    "__launch_bounds__",
+    "__attribute__",
+    "defined",
+    "static_assert",
+    "asm",
+}
+LIMIT = 1 << 20  # characters of a source
+
+
+def blank(text: str, keep_strings: bool = True) -> str:
+    """The text with comments (and string literals, unless kept) as spaces."""
+
+    def spaces(found: re.Match[str]) -> str:
+        piece = found[0]
+        return piece if keep_strings and piece[0] in "\"'R" else re.sub(r"[^\n]", " ", piece)
+
+    return LITERAL.sub(spaces, text)
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A function-like macro: parameters, and where its body lies in the text."""
+
+    name: str
+    parameters: tuple[str, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function with a body: parameters by name, and where the body between its braces lies."""
+
+    name: str
+    parameters: tuple[str, ...]
+    start: int
+    end: int
+    kernel: bool
+
+
+@dataclass
+class CudaText:
+    """text: as given. code: comments and inactive branches of `#if` blanked, directives too (bodies of macros are read from `bodies`)."""
+
+    text: str
+    code: str
+    bodies: str  # as `code`, with the bodies of macros still there
+    constants: dict[str, int]
+    macros: dict[str, Macro] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+
+    def line(self, at: int) -> int:
+        return self.text.count("\n", 0, at) + 1
+
+    def column(self, at: int) -> int:
+        return at - (self.text.rfind("\n", 0, at) + 1) + 1
+
+
+def read(text: str, defines: Mapping[str, int] | None = None) -> CudaText:
+    """A source taken apart, as it is compiled with these macros defined."""
+    text = text.replace("\r\n", "\n")[:LIMIT]
+    bodies = blank(text)
+    known: dict[str, int] = dict(defines or {})
+    macros: dict[str, Macro] = {}
+    bodies = _conditionals(bodies, known, macros)
+    code = DIRECTIVE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), bodies)
+    _constants(code, known)
+    result = CudaText(text, code, bodies, known, macros)
+    result.functions = {f.name: f for f in _functions(code)}
+    return result
+
+
+def constants(text: str, defines: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Whole-number constants of a source: macros, `constexpr` variables, enumerators, by name."""
+    return read(text, defines).constants
+
+
+def _conditionals(code: str, known: dict[str, int], macros: dict[str, Macro]) -> str:
+    """Blanks what `#if` leaves out; a condition that cannot be evaluated keeps both branches. Collects macros on the way."""
+    out = list(code)
+    stack: list[tuple[bool, bool, bool]] = []  # (this branch is active, some branch was, everything around is)
+    start = 0
+
+    def drop(begin: int, end: int) -> None:
+        for i in range(begin, end):
+            if out[i] != "\n":
+                out[i] = " "
+
+    for found in DIRECTIVE.finditer(code):
+        active = all(here for here, _, _ in stack)
+        if not active:
+            drop(start, found.start())
+        start = found.end()
+        word, rest = found[1], re.sub(r"\\\n", " ", found[2]).strip()
+        if word in ("if", "ifdef", "ifndef"):
+            holds = (rest in known or rest in macros) == (word == "ifdef") if word != "if" else _condition(rest, known, macros)
+            stack.append((holds is not False, holds is True, active))
+        elif word in ("elif", "else") and stack:
+            _, was, around = stack.pop()
+            holds = True if word == "else" else _condition(rest, known, macros)
+            stack.append((not was and holds is not False, was or holds is True, around))
+        elif word == "endif" and stack:
+            stack.pop()
+        elif word == "define" and active:
+            _define(found, rest, known, macros, code)
+        elif word == "undef" and active:
+            known.pop(rest, None)
+            macros.pop(rest, None)
+        if not active and word not in ("if", "ifdef", "ifndef", "elif", "else", "endif"):
+            drop(found.start(), found.end())
+    return "".join(out)
+
+
+def _condition(text: str, known: Mapping[str, int], macros: Mapping[str, Macro]) -> bool | None:
+    text = re.sub(r"\bdefined\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in known or m[1] in macros)), text)
+    value = evaluate(text, known)
+    return None if value is None else bool(value)
+
+
+def _define(found: re.Match[str], rest: str, known: dict[str, int], macros: dict[str, Macro], code: str) -> None:
+    head = re.match(r"([A-Za-z_]\w*)(\(([^)]*)\))?", rest)
+    if head is None:
+        return
+    if head[2] is not None:
+        body = code.index(head[2], found.start()) + len(head[2])
+        macros[head[1]] = Macro(head[1], tuple(p.strip() for p in head[3].split(",") if p.strip()), body, found.end())
+        return
+    value = evaluate(rest[head.end() :], known)
+    if value is not None and head[1] not in known:  # what the caller defines comes before
+        known[head[1]] = value
+    elif value is None and rest[head.end() :].strip():
+        body = found.end() - len(found[2].lstrip()) + head.end()
+        macros[head[1]] = Macro(head[1], (), body, found.end())
+
+
+def _constants(code: str, known: dict[str, int]) -> None:
+    for found in CONSTANT.finditer(code):
+        for part in arguments(found[1]):
+            name, _, value = part.partition("=")
+            number = evaluate(value, known)
+            if number is not None:
+                known[name.strip()] = number
+    for found in ENUM.finditer(code):
+        following = 0
+        for part in arguments(found[1]):
+            name, _, value = part.partition("=")
+            number = evaluate(value, known) if value else following
+            if number is not None and name.strip().isidentifier():
+                known[name.strip()] = number
+                following = number + 1
+
+
+def arguments(text: str) -> list[str]:
+    """A list taken apart at its commas, but not inside of brackets."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        if c in "([{":
+            depth += 1
+        elif c in ")]}":
+            depth -= 1
+        elif c == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    parts.append(text[start:])
+    return [p.strip() for p in parts if p.strip()]
+
+
+def closing(code: str, at: int) -> int:
+    """Where the bracket that opens at `at` closes; the end of the text if it does not."""
+    pairs, depth = {"(": ")", "[": "]", "{": "}"}, 0
+    opens, closes = code[at], pairs[code[at]]
+    for found in re.compile(r'"(?:\\.|[^"\\\n])*"|' + re.escape(opens) + "|" + re.escape(closes)).finditer(code, at):
+        if found[0] == opens:
+            depth += 1
+        elif found[0] == closes:
+            depth -= 1
+            if depth == 0:
+                return found.start()
+    return len(code) - 1
+
+
+def _functions(code: str) -> Iterator[Function]:
+    """Functions at any level, with a body: `name(parameters) {`."""
+    at = 0
+    while found := FUNCTION.search(code, at):
+        at = found.end()
+        if found[1] in KEYWORDS or found[1] in ("__launch_bounds__", "__cluster_dims__"):
+            continue
+        end = closing(code, found.end() - 1)
+        after = re.compile(r"\s*(?:const\s*|noexcept\s*)*\{").match(code, end + 1)
+        if after is None:
+            continue
+        before = code[
+            max(code.rfind(";", 0, found.start()), code.rfind("}", 0, found.start()), code.rfind("{", 0, found.start())) + 1 : found.start()
+        ]
+        if not re.search(r"\w\s*[&*]?\s*$", before) and "__global__" not in before:
+            continue  # no type before the name: not a definition
+        inside = after.end() - 1
+        stop = closing(code, inside)
+        yield Function(found[1], tuple(_parameter(p) for p in arguments(code[found.end() : end])), inside + 1, stop, "__global__" in before)
+        at = stop
+
+
+def _parameter(text: str) -> str:
+    """The name of a parameter: of `float (&s)[N]`, `const T* x`, `int n = 1`."""
+    text = text.partition("=")[0]
+    array = re.search(r"\(\s*[&*]\s*(\w+)\s*\)", text)
+    names = re.findall(r"[A-Za-z_]\w*", text)
+    return array[1] if array else names[-1] if names else ""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement: `kind` is if, else, loop, block or plain; `head` the text of its condition; `start`, `end` where it lies; `body` what it governs.
+
+    An `if` is followed by its `else` in the list that holds it.
+    """
+
+    kind: str
+    head: str
+    start: int
+    end: int
+    body: tuple[Statement, ...] = ()
+
+
+WORD = re.compile(r"\s*(if(?:\s+constexpr)?|else|for|while|do|switch)\b")
+DEPTH = 60  # of nested statements
+
+
+def statements(code: str, start: int, end: int, depth: int = 0) -> tuple[Statement, ...]:
+    """The statements of a range of code, nested."""
+    found: list[Statement] = []
+    at = start
+    while (at := _skip(code, at, end)) < end:
+        statement = _statement(code, at, end, depth)
+        found.append(statement)
+        at = max(statement.end, at + 1)
+    return tuple(found)
+
+
+def _skip(code: str, at: int, end: int) -> int:
+    while at < end and (code[at].isspace() or code[at] in ";\\"):
+        at += 1
+    return at
+
+
+def _statement(code: str, at: int, end: int, depth: int) -> Statement:
+    if depth > DEPTH:
+        return Statement("plain", "", at, end)
+    if code[at] == "{":
+        stop = min(closing(code, at), end)
+        return Statement("block", "", at, stop + 1, statements(code, at + 1, stop, depth + 1))
+    word = WORD.match(code, at)
+    if word is None:
+        return Statement("plain", "", at, _semicolon(code, at, end))
+    kind, inside = word[1].split()[0], word.end()
+    head = ""
+    if kind in ("if", "for", "while", "switch"):
+        opening = code.find("(", inside, end)
+        if opening < 0:
+            return Statement("plain", "", at, _semicolon(code, at, end))
+        stop = min(closing(code, opening), end)
+        head, inside = code[opening + 1 : stop], stop + 1
+    inside = _skip_spaces(code, inside, end)
+    body = _statement(code, inside, end, depth + 1) if inside < end else Statement("plain", "", inside, end)
+    stop = body.end
+    if kind == "do":
+        stop = _semicolon(code, stop, end)
+    name = {"if": "if", "else": "else", "switch": "block"}.get(kind, "loop")
+    return Statement(name, head, at, stop, (body,))
+
+
+def _skip_spaces(code: str, at: int, end: int) -> int:
+    while at < end and (code[at].isspace() or code[at] == "\\"):
+        at += 1
+    return at
+
+
+def _semicolon(code: str, at: int, end: int) -> int:
+    """The end of a plain statement: after its `;`, brackets and strings skipped; a block directly after a label or a macro ends it too."""
+    i = at
+    while i < end:
+        c = code[i]
+        if c in "([{":
+            i = closing(code, i) + 1
+            continue
+        if c == '"':
+            literal = re.compile(r'"(?:\\.|[^"\\\n])*"').match(code, i)
+            i = literal.end() if literal else i + 1
+            continue
+        if c == ";":
+            return i + 1
+        if c == "}":
+            return i
+        i += 1
+    return end

@@ -1,0 +1,41 @@
+"""The expert CUDA sources of the corpus: they compile without a warning, and on a GPU they are right."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import corpus
+from llm.expert_source import compile_source, read_expert_source
+from tests.gpu import cuda_source_cases
+from tests.gpu.isolation import isolated
+
+SPEED = {"flash_fwd_sm80": 100, "flash_fwd_sm90": 250}  # TFLOP/s at 8k, D 128: half of what such kernels reach
+
+
+def test_every_source_has_a_launch_description() -> None:
+    assert set(corpus.cuda()) == set(SPEED)
+    for name in corpus.cuda():
+        source = read_expert_source(corpus.launch_of(name))
+        assert source.path.is_file() and source.spec in corpus.variants()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.parametrize("name", sorted(SPEED))
+def test_source_compiles_without_a_warning(name: str) -> None:
+    image, said = compile_source(read_expert_source(corpus.launch_of(name)), 64)
+    assert len(image) > 1000 and not said
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", sorted(SPEED))
+def test_source_is_right(name: str, dim: int) -> None:
+    isolated(cuda_source_cases.right, name, dim, seconds=240)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(SPEED))
+def test_source_is_an_experts(name: str) -> None:
+    assert isolated(cuda_source_cases.fast, name, 128, seconds=120) >= SPEED[name]
