@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .parser import parse
     from .printer import show
     from .spec import Lengths, Specification
+    from .spec_function import FunctionSpecification
     from .transfer import transfer
     from .tuning import tuned
     from .verify import verify
@@ -44,6 +45,7 @@ _HOME = {
     "parser": ("parse",),
     "printer": ("show",),
     "spec": ("Lengths", "Specification"),
+    "spec_function": ("FunctionSpecification",),
     "transfer": ("transfer",),
     "tuning": ("tuned",),
     "verify": ("verify",),
@@ -53,6 +55,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "CuirError",
     "Diagnostic",
+    "FunctionSpecification",
     "Global",
     "Lengths",
     "Program",

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from .diagnostics import CuirError
-from .source import Source, Span
+from .user_code import function_span
 
 Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torch.Tensor]
 Normalize = Literal["softmax", "sigmoid", "relu"]
@@ -161,7 +161,7 @@ class Specification:
     def scores(self, s: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Scaled products [B, H, M, N] -> natural logits with -inf where the mask drops a pair."""
         if self.score_mod is not None:
-            with _default_dtype(s.dtype):
+            with default_dtype(s.dtype):
                 s = self._applied(1, lengths, s.device, s).to(s.dtype).expand(s.shape)
         return s.masked_fill(~self.mask(lengths, s.device), -torch.inf)
 
@@ -197,8 +197,13 @@ class Specification:
         """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32."""
         lengths = lengths_of(q, k)
         k, v = _per_head(k, lengths), _per_head(v, lengths)
-        p, lse = self.weights(self.scores((q @ k.mT).float() * scale, lengths), lengths)
-        return p.to(q.dtype) @ v, lse
+        p, lse = self.weights(self.scores(_half_product(q, k.mT).float() * scale, lengths), lengths)
+        return _half_product(p.to(q.dtype), v), lse
+
+
+def _half_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b in half precision: accumulated in float32 and rounded once. On a CPU torch does the same many times more slowly than in float32."""
+    return (a.float() @ b.float()).to(a.dtype) if a.device.type == "cpu" else a @ b
 
 
 def lengths_of(q: torch.Tensor, k: torch.Tensor) -> Lengths:
@@ -216,19 +221,6 @@ def asked(mod: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p for p in inspect.signature(mod).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
-def function_span(function: Callable[..., Any]) -> Span | None:
-    """Where a Python function's definition starts."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:
-        return None
-    import linecache
-
-    source = Source(code.co_filename, "".join(linecache.getlines(code.co_filename)))
-    line = source.line(code.co_firstlineno)
-    start = len(line) - len(line.lstrip()) + 1
-    return Span(source, code.co_firstlineno, start, code.co_firstlineno, max(start + 1, len(line) + 1))
-
-
 def _positional(function: Callable[..., Any]) -> int:
     kinds = [p for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return sum(p.default is p.empty for p in kinds)
@@ -239,7 +231,7 @@ def _per_head(x: torch.Tensor, lengths: Lengths) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Integers times Python floats become this dtype, so that a float64 reference is float64 throughout."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

@@ -8,15 +8,14 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .diagnostics import CuirError
-from .source import Source, Span
-from .spec import Captured, Specification, function_span
+from .spec import Captured, Specification
+from .user_code import function_span, user_span
 
 Parameter = int | float | bool | str
 
@@ -126,24 +125,3 @@ def _called(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]
         raise
     except Exception as error:  # as above
         raise CuirError.of("X113", f"`{name}` fails: {type(error).__name__}: {error}", user_span(error)) from error
-
-
-def user_span(error: BaseException, path: str | None = None) -> Span | None:
-    """The innermost line of user code that an exception passed through (of the file `path`, if one is named)."""
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        source = _source(error.filename)
-        column = error.offset or 1
-        return Span(source, error.lineno, column, error.lineno, max(column + 1, error.end_offset or 0))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        own = frame.filename == path if path else not frame.filename.startswith((str(Path(__file__).parent), "<"))
-        if own and "/torch/" not in frame.filename and frame.lineno:
-            column = (frame.colno or 0) + 1
-            one_line = frame.end_lineno == frame.lineno and frame.end_colno
-            return Span(_source(frame.filename), frame.lineno, column, frame.lineno, (frame.end_colno or 0) + 1 if one_line else column + 1)
-    return None
-
-
-def _source(filename: str) -> Source:
-    import linecache
-
-    return Source(filename, "".join(linecache.getlines(filename)))

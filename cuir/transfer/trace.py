@@ -20,9 +20,9 @@ import torch
 
 from ..diagnostics import CuirError
 from ..nodes import Binary, Call, Expr, Literal, Name, Unary
-from ..spec import LENGTHS, SINK, Lengths, Specification, asked, function_span
-from ..spec_loading import user_span
+from ..spec import LENGTHS, SINK, Lengths, Specification, asked
 from ..types import BOOL, F32, I32, DType
+from ..user_code import function_span, user_span
 from ..walk import names_read
 from . import operations as operations  # enters the table of operations
 from .proxy import INF, Proxy, TensorProxy, call, lift, refuse, to

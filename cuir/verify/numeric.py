@@ -6,7 +6,6 @@ Owns the verdict; the problems are problems.py's.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,7 @@ from ..interp import Schedule, run
 from ..nodes import Program
 from ..source import Span
 from ..spec import Specification, lengths_of
-from .problems import Case, Launch, launch, simpler
+from .problems import Case, Launch, launch
 
 RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
 RATIO_ROW = 2.0  # of its error for its worst query: one stale row is lost in the norm of all
@@ -43,19 +42,6 @@ def check_numbers(program: Program, checked: Checked, spec: Specification, case:
     except CuirError as error:
         raise with_note(error, f"in the case {case}") from error
     return judge(given, spec, case, checked.origin.span)
-
-
-def smallest(program: Program, checked: Checked, spec: Specification, case: Case, error: CuirError, seconds: float = 5.0) -> CuirError:
-    """The error of the smallest case that was found to fail with the same code, by trying simpler ones for a while; `error` is that of `case`."""
-    code, end, found, now = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
-    trying = simpler(now)
-    while time.perf_counter() < end and (candidate := next(trying, None)) is not None:
-        try:
-            check_numbers(program, checked, spec, candidate)
-        except CuirError as other:
-            if other.diagnostics[0].code == code:
-                found, now, trying = other, candidate, simpler(candidate)
-    return found if now is case else with_note(found, f"the smallest problem found that fails like this; first seen in the case {case}")
 
 
 def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers:

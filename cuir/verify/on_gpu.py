@@ -19,7 +19,7 @@ from ..nodes import Program
 from ..spec import Specification
 from .numeric import RATIO, Numbers, judge, with_note
 from .problems import Case, Launch, launch, outputs
-from .schedules import added
+from .signature import added
 
 LAUNCHES = 4  # of each problem; their results must be the same bits
 Launching = Callable[[Mapping[str, Any]], None]  # launches with tensors on a device, and waits for the end

@@ -15,6 +15,7 @@ from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import GlobalType, Kernel, Program
 from ..spec import Lengths, Specification
+from ..spec_function import AnySpecification
 from ..transfer import captured_arguments
 from ..types import DType
 
@@ -57,23 +58,42 @@ class Launch:
     scale: float
     captured: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def outputs(self) -> dict[str, torch.Tensor]:
+        return {"O": self.o, "LSE": self.lse}
+
+    def fresh(self) -> Launch:
+        """The same inputs, outputs full of NaN."""
+        o, lse = outputs(self.q)
+        return replace(self, o=o, lse=lse)
+
     def arguments(self) -> dict[str, Any]:
         return {"Q": self.q, "K": self.k, "V": self.v, "O": self.o, "LSE": self.lse, "scale": self.scale, **self.captured}
 
 
-def require_attention(kernel: Kernel) -> None:
-    """Raises CuirError V300 unless the kernel takes Q, K, V [B, H, M, D], O, LSE [B, H, M] and scale."""
+def _lacks(kernel: Kernel) -> list[str]:
     ranks = {p.name: len(p.type.dims) for p in kernel.params if isinstance(p.type, GlobalType)}
     wrong = [n for n, rank in _RANKS.items() if ranks.get(n) != rank]
-    if wrong or not any(p.name == "scale" for p in kernel.params):
-        raise CuirError.of("V300", f"verification knows attention kernels: Q, K, V, O [B, H, M, D], LSE [B, H, M], scale; `{kernel.name}` lacks {', '.join(wrong) or 'scale'}",
-                           kernel.span)  # fmt: skip
+    return wrong if any(p.name == "scale" for p in kernel.params) else [*wrong, "scale"]
+
+
+def is_attention(kernel: Kernel) -> bool:
+    """Whether the kernel takes Q, K, V, O [B, H, M, D], LSE [B, H, M] and scale."""
+    return not _lacks(kernel)
+
+
+def require_attention(kernel: Kernel) -> None:
+    """Raises CuirError V300 unless the kernel is an attention kernel."""
+    lacks = _lacks(kernel)
+    if lacks:
+        raise CuirError.of("V300", f"a mask or score specifies attention kernels: Q, K, V, O [B, H, M, D], LSE [B, H, M], scale; `{kernel.name}` lacks {', '.join(lacks)}",
+                           kernel.span, "specify it by a PyTorch function: --against FILE.py with `def reference(...)`")  # fmt: skip
 
 
 def launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
     at, scale = case.lengths, dim**-0.5
-    q, k, v = (x.to(dtype) for x in _inputs(case, dim, int(checked.consts.get("BN", 128)), scale))  # type: ignore[arg-type]
+    q, k, v = (x.to(dtype) for x in attention_inputs(case, dim, int(checked.consts.get("BN", 128)), scale))  # type: ignore[arg-type]
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     return Launch(q, k, v, *outputs(q), scale, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
@@ -84,7 +104,8 @@ def outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.full_like(q, math.nan), torch.full(q.shape[:-1], math.nan)
 
 
-def _inputs(case: Case, dim: int, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def attention_inputs(case: Case, dim: int, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Q [B, H, M, dim], K and V [B, HK, N, dim] in f32, as the case's kind says."""
     at, kind, rng = case.lengths, case.kind, torch.Generator().manual_seed(case.seed)
     q, k, v = (torch.randn(at.B, heads, n, dim, generator=rng) for heads, n in ((at.H, at.M), (at.HK, at.N), (at.HK, at.N)))
     if kind == "large":
@@ -133,7 +154,7 @@ def dtype_of(consts: Mapping[str, Const]) -> DType:
     return found
 
 
-def cases(spec: Specification, BM: int, BN: int, marks: list[int], level: str) -> list[Case]:
+def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str) -> list[Case]:
     """Ragged ends, GQA and MQA, M != N, lengths below a tile, N = 0, extreme values, drawn ones; `marks`: captured integers, where masks have edges."""
     near = min((m for m in marks if m > 0), default=BN)
     near = near if near <= 8 * BN else BN
@@ -187,8 +208,8 @@ def simpler(case: Case) -> Iterator[Case]:
         replace(at, H=1, HK=1),
         replace(at, H=at.H // at.HK, HK=1),
         replace(at, H=at.HK),
-        *(replace(at, M=m) for m in _less(at.M)),
-        *(replace(at, N=n) for n in _less(at.N)),
+        *(replace(at, M=m) for m in less_than(at.M)),
+        *(replace(at, N=n) for n in less_than(at.N)),
     ):
         if lengths != at:
             yield replace(case, lengths=lengths)
@@ -198,6 +219,21 @@ def simpler(case: Case) -> Iterator[Case]:
         yield replace(case, seed=0)
 
 
-def _less(n: int) -> list[int]:
+def less_than(n: int) -> list[int]:
     """Smaller lengths: 1, half, round ones, one less."""
     return sorted({m for m in (1, n // 2, (n - 1) // 64 * 64, (n - 1) // 8 * 8, n - 1) if 0 < m < n})
+
+
+def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int) -> list[tuple[Case, int]]:
+    """Problems and grids for tiles of BM queries and blocks of BN keys: persistent CTAs with `tiles` tiles of up to `blocks` blocks each, as many queries as keys
+    (masks that count from the first key leave some tiles few blocks), loops of one iteration, tiles without a key (under a causal mask), ragged ends on several CTAs."""
+    return [
+        (Case(f"{tiles} tiles of {blocks} blocks", Lengths(1, tiles, 1, BM, blocks * BN)), 1),
+        (Case("square", Lengths(1, 1, 1, blocks * BN, blocks * BN)), max(1, -(-blocks * BN // (BM * tiles)))),
+        (Case("one block", Lengths(1, 3, 1, BM, max(1, BN // 2))), 1),
+        (Case("tiles without keys", Lengths(1, 1, 1, 3 * BM, BN)), 1),
+        (
+            Case("ragged, several CTAs", Lengths(1, 2, 1, BM + 9, BM + 9 + BN + max(1, 2 * BN // 5))),
+            2,
+        ),  # the diagonal parts blocks between warpgroups
+    ]

@@ -13,14 +13,14 @@ from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import Program
 from ..spec import Lengths, Specification
+from ..spec_function import AnySpecification
 from ..transfer import STANDARD
-from ..transfer.rebuilt import bounded
 from ..types import BF16, F16, I32, DType
 from .contracts import Problem, check_contracts, has_splice_points, mask_integers, problems_for
+from .either import check_case, number_cases, prepared, require_judgeable, schedule_cases, smallest, tile_sizes
 from .exhaustive import check_exhaustively
 from .mask import check_mask, readout_lengths
-from .numeric import check_numbers, smallest, with_note
-from .problems import Case, cases, require_attention
+from .numeric import with_note
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
 
@@ -30,7 +30,7 @@ Progress = Callable[[str], None]
 
 def verify(
     program: Program,
-    spec: Specification,
+    spec: AnySpecification,
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
     level: Level = "quick",
@@ -45,10 +45,11 @@ def verify(
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
     consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
+    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`), which asks nothing about splice points and masks.
     seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
-    return _Verification(program, bounded(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink, seeded).run()
+    return _Verification(program, prepared(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink, seeded).run()
 
 
 class _Stop(Exception):
@@ -59,7 +60,7 @@ class _Verification:
     def __init__(
         self,
         program: Program,
-        spec: Specification,
+        spec: AnySpecification,
         kernel: str | None,
         consts: dict[str, Const],
         level: Level,
@@ -78,7 +79,7 @@ class _Verification:
         ]
 
     def run(self) -> VerifyReport:
-        self.marks = mask_integers(self.spec, self.program)
+        self.marks = mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
         report = VerifyReport(self.spec.name, self.kernel or "", self.level, self.consts, self.stages)
         try:
             checked = self.well_formed(report)
@@ -108,7 +109,7 @@ class _Verification:
         with self.stage(0) as stage:
             checked = check(self.program, self.kernel, self.consts)
             report.kernel, report.consts = checked.name, dict(checked.consts)
-            require_attention(checked.origin)
+            require_judgeable(checked, self.spec)
             for other in self.others():
                 check(self.program, self.kernel, other)
             stage.reason = f"{len(checked.roles)} roles, {checked.shared_bytes:,} bytes of shared memory"
@@ -125,11 +126,14 @@ class _Verification:
         return found
 
     def contracts(self, checked: Checked) -> None:
+        if not isinstance(self.spec, Specification):
+            self.stages[1].reason = "not asked: the specification is a function, which says nothing of splice points"
+            return
         if not has_splice_points(self.program):
             self.stages[1].reason = "not asked: the program has no splice points"
             return
         with self.stage(1) as stage:
-            tile = self.tile(checked)
+            tile = tile_sizes(checked)
             problems = problems_for(self.spec, *tile, self.level, self.program)
             pairs = check_contracts(self.program, checked.origin, self.spec, problems, checked.consts)
             stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated"
@@ -140,22 +144,13 @@ class _Verification:
             if numbers:
                 stage.reason += f", other values of {', '.join(numbers)} too"
 
-    def tile(self, checked: Checked) -> tuple[int, int]:
-        """Queries and keys of a tile."""
-        return int(checked.consts.get("BM", 128)), int(checked.consts.get("BN", 128))  # type: ignore[arg-type]
-
     def schedules(self, checked: Checked) -> None:
         with self.stage(2) as stage:
-            BM, BN = self.tile(checked)
 
             def tell(done: int, total: int) -> None:
                 self.progress(f"schedules: {done} of {total}")
 
-            problems = (
-                Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
-                Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided"),
-                Case("long tiles, then short ones", Lengths(1, 4, 1, 2 * BM, 2 * BN)),  # rings do not hold a CTA's workers together
-            )
+            problems = schedule_cases(checked, self.spec)
             share = None if self.seeded is None else -(-self.seeded // len(problems))
             runs = sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, share) for case in problems)
             stage.reason = f"{runs} runs under different schedules, all alike"
@@ -180,9 +175,12 @@ class _Verification:
         return f"no schedule at all of {len(found)} small launches fails, {sum(e.result.states for e in found):,} states"
 
     def mask(self, checked: Checked) -> None:
+        if not isinstance(self.spec, Specification):
+            self.stages[3].reason = "not asked: the specification is a function, which names no mask"
+            return
         with self.stage(3) as stage:
             read = hidden = 0
-            for lengths in readout_lengths(*self.tile(checked), self.marks, self.level):
+            for lengths in readout_lengths(*tile_sizes(checked), self.marks, self.level):
                 self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
                 found = check_mask(self.program, checked, self.spec, lengths)
                 read, hidden = read + found.read, hidden + found.hidden
@@ -190,17 +188,15 @@ class _Verification:
 
     def numbers(self, checked: Checked) -> None:
         with self.stage(4) as stage:
-            todo = [(checked, c) for c in cases(self.spec, *self.tile(checked), self.marks, self.level)]
+            todo = [(checked, c) for c in number_cases(checked, self.spec, self.marks, self.level)]
             for other in self.others():
                 again = check(self.program, self.kernel, other)
-                todo += [(again, c) for c in cases(self.spec, *self.tile(again), self.marks, "quick")]
+                todo += [(again, c) for c in number_cases(again, self.spec, self.marks, "quick")]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
                 try:
-                    found = check_numbers(self.program, kernel, self.spec, case)
+                    stage.rows += check_case(self.program, kernel, self.spec, case)
                 except CuirError as error:
                     raise smallest(self.program, kernel, self.spec, case, error) if self.shrink else error from None
-                stage.rows.append({"case": str(case), "error": found.error, "PyTorch, half": found.yardstick, "worst query": found.row, "worst query, half": found.row_yardstick,
-                                   "LSE": found.lse})  # fmt: skip
-            worst = max((r["error"] / r["PyTorch, half"] for r in stage.rows if r["PyTorch, half"]), default=0.0)
+            worst = max((r["error"] / y for r in stage.rows if (y := r.get("PyTorch, half", r.get("PyTorch, same dtype")))), default=0.0)
             stage.reason = f"{len(todo)} problems, the error at most {worst:.2f} x PyTorch's own in half precision"

@@ -16,7 +16,7 @@ from cuir.spec_loading import as_specification
 from cuir.transfer import transfer
 from cuir.types import F16
 from cuir.verify import check_exhaustively, stages, verify
-from cuir.verify.exhaustive import small_launches
+from cuir.verify.problems import small_attention_launches
 
 CONSTS = {"T": F16, "D": 64}
 PLAIN = files("corpus").joinpath("programs/flash_fwd.cuir").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def kernel(name: str) -> tuple[Program, Checked, Specification]:
 def test_right_kernels(name: str) -> None:
     told: list[str] = []
     found = check_exhaustively(*kernel(name), progress=told.append)
-    assert [e.case for e in found] == [case for case, _ in small_launches(128, 128, 2, 4)]
+    assert [e.case for e in found] == [case for case, _ in small_attention_launches(128, 128, 2, 4)]
     assert all(e.result.ok and e.result.alike for e in found) and len(told) > len(found)
 
 

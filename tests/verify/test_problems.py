@@ -21,7 +21,7 @@ from cuir.spec_loading import as_specification
 from cuir.transfer import transfer
 from cuir.types import F16
 from cuir.verify import Case, check_numbers, verify
-from cuir.verify.numeric import smallest
+from cuir.verify.either import smallest
 from cuir.verify.problems import GROWTHS, Kind, Launch, cases, draw, launch, simpler
 
 CONSTS = {"T": F16, "D": 64}

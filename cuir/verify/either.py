@@ -1,0 +1,111 @@
+"""What verification asks of either kind of specification: mods of an attention, or a function. Owns the choice between the two, nothing of either."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from ..checked import Checked
+from ..diagnostics import CuirError
+from ..interp import Schedule, run
+from ..nodes import Program
+from ..spec import Lengths, Specification
+from ..spec_function import AnySpecification, FunctionSpecification
+from ..transfer.rebuilt import bounded
+from .functions import judge_function, table_rows
+from .numeric import judge, with_note
+from .problems import Case, Launch, cases, is_attention, launch, require_attention, simpler, small_attention_launches
+from .signature import Draw, FunctionLaunch, draws, function_launch, schedule_draws, simpler_draws
+
+AnyCase = Case | Draw
+AnyLaunch = Launch | FunctionLaunch
+
+
+def tile_sizes(checked: Checked) -> tuple[int, int]:
+    """BM and BN: queries and keys of a tile."""
+    return int(checked.consts.get("BM", 128)), int(checked.consts.get("BN", 128))  # type: ignore[arg-type]
+
+
+def prepared(spec: AnySpecification) -> AnySpecification:
+    """The specification for lengths that the user's tensors were not made for."""
+    return spec if isinstance(spec, FunctionSpecification) else bounded(spec)
+
+
+def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
+    """Raises CuirError V300 if the specification says nothing about such a kernel."""
+    if isinstance(spec, Specification):
+        require_attention(checked.origin)
+    elif not any(t.written for t in checked.tensors):
+        raise CuirError.of("V300", f"`{checked.name}` writes no tensor: there is nothing to compare", checked.origin.span)
+
+
+def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase) -> AnyLaunch:
+    """Arguments of a kernel for a problem, its outputs poisoned. Raises CuirError as `launch` and `function_launch` do."""
+    if isinstance(spec, FunctionSpecification):
+        return function_launch(checked, spec, case)
+    assert isinstance(case, Case)
+    return launch(program, checked, spec, case)
+
+
+def number_cases(checked: Checked, spec: AnySpecification, marks: list[int], level: str) -> list[AnyCase]:
+    """Problems of the numbers stage."""
+    if isinstance(spec, FunctionSpecification):
+        return list(draws(checked, spec, level))
+    return list(cases(spec, *tile_sizes(checked), marks, level))
+
+
+def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+    """Problems of the schedules stage, on two CTAs each."""
+    if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
+        return list(schedule_draws(checked, spec))
+    BM, BN = tile_sizes(checked)
+    return [
+        Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
+        Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided"),
+        Case("long tiles, then short ones", Lengths(1, 4, 1, 2 * BM, 2 * BN)),  # rings do not hold a CTA's workers together
+    ]
+
+
+def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None) -> list[dict[str, object]]:  # fmt: skip
+    """Runs one problem and judges its numbers; gives rows of the stage's table. Raises CuirError: V301 to V304, or a fault of the program."""
+    given = launch_of(program, checked, spec, case)
+    try:
+        run(checked, given.arguments(), schedule=schedule)
+    except CuirError as error:
+        raise with_note(error, f"in the case {case}") from error
+    if isinstance(given, FunctionLaunch):
+        assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
+        return [dict(r) for r in table_rows(case, judge_function(checked, spec, given, case))]
+    assert isinstance(spec, Specification) and isinstance(case, Case)
+    found = judge(given, spec, case, checked.origin.span)
+    return [{"case": str(case), "error": found.error, "PyTorch, half": found.yardstick, "worst query": found.row, "worst query, half": found.row_yardstick,
+             "LSE": found.lse}]  # fmt: skip
+
+
+def smallest(
+    program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, error: CuirError, seconds: float = 5.0
+) -> CuirError:
+    """The error of the smallest case that was found to fail with the same code, by trying simpler ones for a while; `error` is that of `case`."""
+    code, end, found, now = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
+    trying = _simpler(checked, spec, now)
+    while time.perf_counter() < end and (candidate := next(trying, None)) is not None:
+        try:
+            check_case(program, checked, spec, candidate)
+        except CuirError as other:
+            if other.diagnostics[0].code == code:
+                found, now, trying = other, candidate, _simpler(checked, spec, candidate)
+    return found if now is case else with_note(found, f"the smallest problem found that fails like this; first seen in the case {case}")
+
+
+def _simpler(checked: Checked, spec: AnySpecification, case: AnyCase) -> Iterator[AnyCase]:
+    if isinstance(case, Case):
+        return simpler(case)
+    assert isinstance(spec, FunctionSpecification)
+    return simpler_draws(checked, spec, case)
+
+
+def small_launches(checked: Checked, spec: AnySpecification, tiles: int, blocks: int) -> list[tuple[AnyCase, int]]:
+    """Problems and grids whose schedules can all be explored; `tiles` units of work of up to `blocks` blocks each, where the kernel is of an attention."""
+    if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
+        return list(small_attention_launches(*tile_sizes(checked), tiles, blocks))
+    return [(d, grid) for d in schedule_draws(checked, spec) for grid in (1, 2)]

@@ -1,0 +1,288 @@
+"""Problems for any kernel, drawn from its signature: lengths of dims, inputs, outputs full of NaN. Owns what is tried where a specification is a function."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..bind import TORCH
+from ..checked import Checked, ScalarParam, TensorParam
+from ..diagnostics import CuirError
+from ..interp.launch import _read_tensors
+from ..nodes import Subscript
+from ..spec import LENGTHS, Lengths
+from ..spec_function import FunctionSpecification, Value, scale_of
+from ..types import BF16, BOOL, F16, F32, I32, DType, TileType
+from ..views import Range, root_name, view_of
+from ..walk import walk
+from .problems import Case, attention_inputs, cases, is_attention, less_than
+
+KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant")
+_SHORT = (1, 2, 3)  # lengths of dims that the kernel only steps through
+_ELEMENTS = 6_000_000  # of one tensor
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One problem: lengths of the kernel's run-time dims, and how inputs are drawn (`Case` says what the kinds are)."""
+
+    name: str
+    sizes: Mapping[str, int]
+    kind: str = "normal"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"{self.name}: {', '.join(f'{n}={v}' for n, v in self.sizes.items())}, {self.kind} inputs{seed}"
+
+
+@dataclass
+class FunctionLaunch:
+    """Arguments of a run by name: what the kernel reads, and its outputs as they were before (NaN; 0 if it adds to them)."""
+
+    inputs: dict[str, Value]
+    before: dict[str, torch.Tensor]
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.outputs = self.outputs or {n: x.clone() for n, x in self.before.items()}
+
+    def arguments(self) -> dict[str, Any]:
+        return {**self.inputs, **self.outputs}
+
+    def fresh(self) -> FunctionLaunch:
+        """The same inputs, outputs as before."""
+        return FunctionLaunch(self.inputs, self.before)
+
+
+def half_dtype(checked: Checked) -> DType:
+    """The dtype in which PyTorch would compute: that of the kernel's 16-bit tensors, f32 if it has none.."""
+    return next((t.dtype for t in checked.tensors if t.dtype in (F16, BF16)), F32)
+
+
+def added(checked: Checked) -> set[str]:
+    """Tensors that atomic additions write, in any order."""
+    found = {root_name(c.args[a.arg]) for c in checked.calls.values() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
+    return {name for name in found if name is not None}
+
+
+def function_launch(checked: Checked, spec: FunctionSpecification, draw: Draw | Case) -> FunctionLaunch:
+    """Arguments for one problem. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives."""
+    if isinstance(draw, Case):
+        draw = from_case(checked, spec, draw)
+    generator = torch.Generator().manual_seed(draw.seed)
+    reads, adds = _read_tensors(checked), added(checked)
+    lengths = {**known_sizes(checked), **draw.sizes}
+    outputs = [t for t in checked.tensors if t.written and t.name not in reads]
+    drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
+    needed = [t for t in checked.tensors if t not in outputs]
+    floats = [t for t in needed if t.dtype != I32]
+    for t in floats:
+        drawn[t.name] = _tensor(t, lengths, draw.kind, generator, first=t is floats[0])
+    if is_attention(checked.origin):
+        case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
+        q, k, v = attention_inputs(case, lengths["D"], lengths.get("BN", 128), scale_of(lengths["D"]))
+        drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
+    if draw.kind == "strided":
+        drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
+    params: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {
+        s.name.lower(): s for s in checked.scalars
+    }
+    for name, value in spec.made(lengths, generator, drawn).items():
+        p = params.get(name.lower())
+        if p is None or p in outputs:
+            raise CuirError.of("X108", f"inputs of `{spec.name}` gives `{name}`, which `{checked.name}` does not read", checked.origin.span,
+                               f"it reads: {', '.join([*(t.name for t in needed), *(s.name for s in checked.scalars)])}")  # fmt: skip
+        drawn[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
+    missing = [t.name for t in needed if t.name not in drawn]
+    if missing:
+        raise CuirError.of("X108", f"`{checked.name}` reads `{missing[0]}`, integers whose meaning its signature does not say", checked.origin.span,
+                           f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{missing[0]!r}: ...}})")  # fmt: skip
+    before = {t.name: _output(t, lengths, adds) for t in outputs}
+    return FunctionLaunch({n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}, before)
+
+
+def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
+    """What a reference may ask for: what the kernel reads (before the run), dims and integer consts."""
+    tensors = {n: x for n, x in launch.arguments().items() if isinstance(x, torch.Tensor)}
+    dims = {d: tensors[t.name].shape[i] for t in checked.tensors for i, d in enumerate(t.dims) if isinstance(d, str)}
+    return {**launch.inputs, **dims, **known_sizes(checked)}
+
+
+def known_sizes(checked: Checked) -> dict[str, int]:
+    """Integer consts."""
+    return {n: v for n, v in checked.consts.items() if isinstance(v, int) and not isinstance(v, bool)}
+
+
+def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
+    """Problems for the numbers: one of each dim, whole tiles, one more and one less, ragged ends, extreme values, and drawn ones."""
+    if is_attention(checked.origin):
+        BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
+        found = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level) if c.lengths.N]
+    else:
+        found = _of_tiles(checked, level)
+    return _admitted(checked, spec, found)
+
+
+def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
+    """Problems for many schedules: persistent CTAs whose rings are used over and over, long units before short ones."""
+    tiles = tile_of_dims(checked)
+    shapes = (
+        ("persistent tiles", 1, lambda n: 2 * n + 9),
+        ("short rows", 3, lambda n: max(1, n // 2)),
+        ("long tiles, then short ones", 2, lambda n: 4 * n),
+    )
+    return _admitted(checked, spec, [Draw(name, _paired({d: length(tiles[d]) if tiles[d] else short for d in checked.dims})) for name, short, length in shapes])  # fmt: skip
+
+
+def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw:
+    """An attention problem as lengths of the kernel's dims; dims of other tensors are 1 unless the specification's `sizes` says more."""
+    at = case.lengths
+    sizes = {d: getattr(at, d, 1) for d in checked.dims}
+    return _admitted(checked, spec, [Draw(case.name, sizes, case.kind, case.seed)], required=True)[0]
+
+
+def tile_of_dims(checked: Checked) -> dict[str, int]:
+    """For each run-time dim the longest box or tile of it that the kernel moves, 0 if it only steps through it."""
+    found = dict.fromkeys(checked.dims, 0)
+    dims = {t.name: t.dims for t in checked.tensors}
+
+    def seen(name: str, position: int, length: int | None) -> None:
+        d = dims[name][position]
+        if isinstance(d, str):
+            found[d] = max(found[d], length or 16)
+
+    for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
+        name = root_name(node) if isinstance(node, Subscript) else None
+        if name not in dims or not isinstance(node, Subscript):
+            continue
+        view = view_of(node, len(dims[name]))
+        for i, part in enumerate(view.parts if view is not None else ()):
+            if isinstance(part, Range):
+                seen(name, i, part.size)
+            elif isinstance(t := checked.types.get(id(part.index)), TileType):
+                seen(name, i, t.rows * t.cols)
+    return found
+
+
+def simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Iterator[Draw]:
+    """Problems a little smaller or plainer than one, the boldest first."""
+    for name, n in draw.sizes.items():
+        for less in less_than(n):
+            with contextlib.suppress(CuirError):  # lengths that the specification refuses
+                found = _admitted(checked, spec, [replace(draw, sizes=_multiple({**draw.sizes, name: less}))])[0]
+                if sum(found.sizes.values()) < sum(draw.sizes.values()):
+                    yield found
+    if draw.kind != "normal":
+        yield replace(draw, kind="normal")
+    if draw.seed:
+        yield replace(draw, seed=0)
+
+
+def _multiple(sizes: dict[str, int]) -> dict[str, int]:
+    """H a multiple of HK after one of them has shrunk."""
+    H, HK = sizes.get("H", 1), sizes.get("HK", 1)
+    return sizes if not HK or H % HK == 0 else {**sizes, "HK": 1}
+
+
+def _of_tiles(checked: Checked, level: str) -> list[Draw]:
+    tiles = tile_of_dims(checked)
+    rng = random.Random(0)
+
+    def every(name: str, length: Any, short: Sequence[int] = _SHORT, kind: str = "normal") -> Draw:
+        sizes = {d: length(tiles[d]) if tiles[d] else rng.choice(short) for d in checked.dims}
+        return Draw(name, _paired(sizes, rng), kind)
+
+    found = [
+        every("whole tiles", lambda n: 2 * n, kind="large"),
+        every("one more", lambda n: n + 1),
+        every("one less", lambda n: max(1, 2 * n - 1), kind="strided"),
+        every("ragged", lambda n: 2 * n + 17),
+        every("one of each", lambda n: 1, (1,)),
+        every("less than a tile", lambda n: max(1, n // 2 - 1), kind="constant"),
+    ]
+    if level == "full":
+        found += [every(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero")]
+    for i in range(4 if level == "quick" else 24):
+        d = every(f"drawn {i}", lambda n: max(1, rng.choice([rng.randint(1, 3 * n), rng.randint(1, 3) * n + rng.randint(-2, 2)])))
+        found.append(replace(d, kind=rng.choice(KINDS), seed=rng.randrange(1, 2**31)))
+    for t in (d for d in checked.dims if tiles[d]):  # one dim longer than the others, so that what belongs to it shows
+        found.append(Draw(f"long {t}", _paired({d: (5 * n + 3 if d == t else n) or 2 for d, n in tiles.items()}, rng)))
+    return found
+
+
+def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str, int]:
+    """H a multiple of HK, where a kernel has both."""
+    if "H" not in sizes or "HK" not in sizes:
+        return sizes
+    group = max(1, sizes["H"]) if rng is None else rng.choice((1, 2, 3))
+    return {**sizes, "H": sizes["HK"] * group}
+
+
+def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw], required: bool = False) -> list[Draw]:
+    """Those that the specification admits, with the lengths that it gives them."""
+    kept = []
+    for d in found:
+        sizes = spec.admitted({**known_sizes(checked), **d.sizes})
+        if sizes is not None and all(_elements(t, sizes) <= _ELEMENTS for t in checked.tensors):
+            kept.append(replace(d, sizes={n: sizes[n] for n in checked.dims}))
+    if not kept:
+        if required:
+            raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {found[0]}", checked.origin.span)
+        raise CuirError.of("X108", f"sizes of `{spec.name}` refuses every problem that was drawn", checked.origin.span, "let it give near lengths instead of None")  # fmt: skip
+    return kept
+
+
+def _elements(t: TensorParam, sizes: Mapping[str, int]) -> int:
+    total = 1
+    for n in _shape(t, sizes):
+        total *= n
+    return total
+
+
+def _shape(t: TensorParam, sizes: Mapping[str, int]) -> list[int]:
+    return [sizes[d] if isinstance(d, str) else d for d in t.dims]
+
+
+def _tensor(t: TensorParam, sizes: Mapping[str, int], kind: str, generator: torch.Generator, first: bool) -> torch.Tensor:
+    """Floats of a kind: `large` scales the first tensor alone, so that products stay far from an overflow."""
+    x = torch.randn(_shape(t, sizes), generator=generator)
+    if kind == "large" and first:
+        x = x * 30
+    elif kind == "tiny":
+        x = x * 2.0**-12
+    elif kind == "zero" and first:
+        x = torch.zeros_like(x)
+    elif kind == "spikes":
+        x = torch.where(torch.rand(x.shape, generator=generator) < 1 / 256, torch.sign(x) * 40, x * 0.1)
+    elif kind == "constant" and x.dim() > 1 and x.shape[-2]:
+        x = x[..., :1, :].expand(x.shape).clone()
+    return x.to(TORCH[t.dtype])
+
+
+def _strided(x: torch.Tensor) -> torch.Tensor:
+    """The same values, the two dims before the last in the other order in memory."""
+    return x.transpose(-2, -3).contiguous().transpose(-2, -3) if x.dim() > 2 else x
+
+
+def _scalar(name: str, dtype: DType, sizes: Mapping[str, int], generator: torch.Generator) -> Value:
+    if name == "scale" and "D" in sizes:
+        return scale_of(sizes["D"])
+    if dtype == BOOL:
+        return bool(torch.randint(2, (), generator=generator))
+    if dtype == I32:
+        return int(torch.randint(max(sizes.values(), default=1) + 1, (), generator=generator))
+    return float(torch.randn((), generator=generator))
+
+
+def _output(t: TensorParam, sizes: Mapping[str, int], added: set[str]) -> torch.Tensor:
+    """Poisoned, so that what is not written shows; zeros if the kernel adds to it."""
+    shape, dtype = _shape(t, sizes), TORCH[t.dtype]
+    if t.name in added:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.full(shape, -(2**31) if t.dtype == I32 else torch.nan, dtype=dtype)
