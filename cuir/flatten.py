@@ -207,7 +207,7 @@ class _Flattener:
         """Parallel assignment: what an earlier target would overwrite is read before."""
         for i, (_, value) in enumerate(moves):
             overwritten = {t.id for t, _ in moves[:i]}
-            if overwritten & names_read(value):
+            if overwritten and overwritten & names_read(value):
                 moves[i] = (moves[i][0], self.temporary("t", value, out))
         for name, value in moves:
             if not (isinstance(value, Name) and value.id == name.id):

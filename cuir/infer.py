@@ -32,7 +32,7 @@ from .nodes import (
     Subscript,
     Unary,
 )
-from .ops import OPERATORS, TABLE, Op
+from .ops import OPERATORS, TABLE, WRITTEN, Op
 from .ops.rules import broadcast
 from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
@@ -470,7 +470,7 @@ class Typer:
         if call.func.id == "range":
             self.sink.error("S221", "range stands only behind `for x in`", call.span)
             return None
-        found = [op for op in TABLE.values() if op.written.removeprefix("with ") == call.func.id]
+        found = WRITTEN[call.func.id]
         if len(found) > 1:  # copy_async: with a barrier it is bulk
             has_bar = len(call.args) > 2 or any(k.name in ("bar", "cluster", "hint") for k in call.keywords)
             found = [op for op in found if any(p.name == "bar" for p in op.params) == has_bar]

@@ -84,16 +84,26 @@ def has_effect(stmt: Stmt) -> bool:
 
 def without_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) -> tuple[Stmt, ...]:
     """Drops assignments that nobody reads: inlining leaves parts of tuples behind. Reads of memory stay, they may be wrong."""
-    while True:
-        read = {n for s in body for n in names_read(s)}
-
-        def keep(s: Stmt, read: set[str] = read) -> bool:
-            return not isinstance(s, Assign) or s.targets[0] in read or has_effects(s.value)
-
-        shorter = _filtered(body, keep)
-        if shorter == body:
-            return body
-        body = shorter
+    assignments: dict[str, list[Assign]] = {}
+    readers: Counter[str] = Counter()  # how often a name is read by what is left
+    for s in (s for top in body for s in walk(top)):
+        if isinstance(s, Name):
+            readers[s.id] += 1
+        elif isinstance(s, Assign):
+            assignments.setdefault(s.targets[0], []).append(s)
+    dead: set[int] = set()
+    unread = [name for name in assignments if not readers[name]]
+    while unread:
+        for s in assignments[unread.pop()]:
+            if id(s) in dead or has_effects(s.value):
+                continue
+            dead.add(id(s))
+            for n in walk(s.value):
+                if isinstance(n, Name):
+                    readers[n.id] -= 1
+                    if not readers[n.id] and n.id in assignments:
+                        unread.append(n.id)
+    return _filtered(body, lambda s: id(s) not in dead) if dead else body
 
 
 def _filtered(body: tuple[Stmt, ...], keep: Callable[[Stmt], bool]) -> tuple[Stmt, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
@@ -9,20 +10,25 @@ from functools import cache
 
 from .nodes import Assign, AugAssign, For, If, Name, Node, Stmt, With
 
+_WORDS = {"str", "int", "float", "bool", "None", "tuple"}  # an annotation of these alone holds no node
+
 
 @cache
 def _child_fields(kind: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind) if f.name not in ("span", "comments", "kind"))
+    names = (f.name for f in fields(kind) if not _WORDS.issuperset(re.findall(r"\w+", str(f.type))))
+    return tuple(n for n in names if n not in ("span", "comments", "kind"))
 
 
-def children(node: Node) -> Iterator[Node]:
+def children(node: Node) -> list[Node]:
     """The nodes directly below, in the order of the text."""
+    found: list[Node] = []
     for name in _child_fields(type(node)):  # type: ignore[arg-type]
         value = getattr(node, name)
-        if isinstance(value, Node):
-            yield value
-        elif isinstance(value, tuple):
-            yield from (v for v in value if isinstance(v, Node))
+        if isinstance(value, tuple):
+            found += [v for v in value if isinstance(v, Node)]
+        elif value is not None:
+            found.append(value)
+    return found
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -31,7 +37,7 @@ def walk(node: Node) -> Iterator[Node]:
     while left:
         node = left.pop()
         yield node
-        left += reversed([*children(node)])
+        left += reversed(children(node))
 
 
 def names_read(node: Node) -> set[str]:

@@ -101,6 +101,7 @@ class Op:
 
 TABLE: dict[str, Op] = {}
 OPERATORS: dict[str, Op] = {}
+WRITTEN: dict[str, list[Op]] = {}  # primitives by the word that stands for them
 
 
 def op(
@@ -121,7 +122,9 @@ def op(
         table = OPERATORS if operator else TABLE
         if name in table:
             raise ValueError(f"primitive {name} is defined twice")
-        table[name] = Op(name, family, params, rule, doc, effects, archs, where, spelling, workers)
+        entry = table[name] = Op(name, family, params, rule, doc, effects, archs, where, spelling, workers)
+        if not operator:
+            WRITTEN.setdefault(entry.written.removeprefix("with "), []).append(entry)
         return rule
 
     return enter
