@@ -35,6 +35,8 @@ class FunctionSpecification:
     sizes: `sizes(drawn)` gives the lengths to use for those that were drawn, by name (those that it leaves out stay), or None for lengths that the kernel
     is not made for. Without it every dim is free, except that H is a multiple of HK.
 
+    parameters: for whom a kernel is yet to be written: what it takes besides what another one takes, as kernels declare it (`G: Global[T, B, H, M, D], eta: f32`).
+
     The verdict on numbers is relative: the kernel's error beside that of the same function in the kernel's dtype, both against float64.
     """
 
@@ -43,6 +45,7 @@ class FunctionSpecification:
     inputs: Callable[..., Values] | None = None
     sizes: Callable[[dict[str, int]], Mapping[str, int] | None] | None = None
     doc: str = ""
+    parameters: str = ""
 
     def __post_init__(self) -> None:
         for what in ("reference", "inputs", "sizes"):

@@ -13,6 +13,7 @@ from cuir.nodes import Program
 
 from .budget import Budget
 from .messages import Answer, Asks, Message
+from .prompting import fenced
 
 Stage = Literal["answer", "time", "parse", "check", "orchestration", "contracts", "schedules", "mask", "numbers", "speed", "passed"]
 STAGES: tuple[Stage, ...] = (
@@ -35,7 +36,8 @@ class Verdict:
     """What became of an answer: the stage that refused it, or "passed".
 
     ok: nothing is left to ask for. right: it is a correct program, though perhaps a slower one than it could be (stage "speed"). text: the program in
-    canonical form, or what the answer held if it was no program. extra: facts for reports, as JSON has them.
+    canonical form, or what the answer held if it was no program. shown: what the model is reminded of when it repairs, if that is less than `text`.
+    extra: facts for reports, as JSON has them.
     """
 
     ok: bool
@@ -44,6 +46,7 @@ class Verdict:
     program: Program | None = None
     text: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    shown: str = ""
 
     @property
     def right(self) -> bool:
@@ -229,8 +232,8 @@ def _repair(task: Pass, sample: Sample) -> list[Message]:
 
 def _shown(attempt: Attempt) -> str:
     """An answer as the model is reminded of it: the program in the form that reports point into, without the talk around it."""
-    text = attempt.verdict.text or attempt.answer.text[:4000]
-    return f"```cuir\n{text.rstrip()}\n```" if attempt.verdict.text else text or "(an empty answer)"
+    text = attempt.verdict.shown or attempt.verdict.text
+    return fenced(text, "cuir") if text else attempt.answer.text[:4000] or "(an empty answer)"
 
 
 def _why(samples: Sequence[Sample], best: Attempt | None, budget: Budget) -> str:

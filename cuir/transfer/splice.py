@@ -205,7 +205,7 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tu
             items.append(item)
     at = items.index(target)
     items[at:at] = [new[name] for name in new if name in POINTS and name not in origin.funcs()]
-    items = _alive(items, origin)
+    items = alive(items, origin)
     read = {name for i in items for name in _free(i)}
     missing = [Constant(n, Literal(v)) for n, v in CONSTANTS.items() if n in read and n not in origin.constants()]
     kernel = _with_parameters(_without_dead(target, origin, read - {p.name for p in added}), added)
@@ -215,14 +215,14 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tu
 def _rest(origin: Program, target: Kernel, gone: set[str], tile: Func | None) -> Program:
     """What stays of a program without the functions `gone`, and with another `tile`: without helpers and parameters that only these use."""
     named = [tile if tile is not None and isinstance(i, Func) and i.name == "tile" else i for i in origin.items]
-    items = _alive([i for i in named if not (isinstance(i, Func) and i.name in gone)], origin)
+    items = alive([i for i in named if not (isinstance(i, Func) and i.name in gone)], origin)
     kernel = _without_dead(target, origin, {name for i in items for name in _free(i)} | set(_NEEDED))
     return Program(tuple(kernel if i is target else i for i in items))
 
 
-def _alive(items: list[Definition], origin: Program) -> list[Definition]:
+def alive(items: list[Definition], origin: Program) -> list[Definition]:
     """Without functions that the origin's kernels used and these do not."""
-    dead = _reachable(origin) - _reachable(Program(tuple(items)))
+    dead = reachable(origin) - reachable(Program(tuple(items)))
     return [i for i in items if not (isinstance(i, Func) and i.name in dead)]
 
 
@@ -231,7 +231,7 @@ def _dressed(func: Func, old: Func) -> Func:
     return replace(func, comments=Comments(old.comments.lead, func.comments.trail or old.comments.trail))
 
 
-def _reachable(program: Program) -> set[str]:
+def reachable(program: Program) -> set[str]:
     """Names read from the kernels on, through functions."""
     funcs = program.funcs()
     found: set[str] = set()

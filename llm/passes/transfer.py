@@ -1,0 +1,322 @@
+"""Transfer by a model: an expert kernel, its specification and another one -> the kernel of the other. Owns what is asked and how an answer is judged.
+
+The deterministic transfer (cuir.transfer) serves mods; this serves any PyTorch function as well. Both end in the same verification.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import corpus
+from cuir.check import check
+from cuir.checked import Const
+from cuir.diagnostics import CuirError, Diagnostic
+from cuir.nodes import GlobalType, Kernel, Param, Program, ScalarType
+from cuir.parser import parse
+from cuir.printer import show
+from cuir.spec import Specification
+from cuir.spec_function import AnySpecification, FunctionSpecification
+from cuir.transfer import STANDARD, trace
+from cuir.transfer.names import names_of, reserved
+from cuir.verify import verify
+from cuir.verify.contracts import has_splice_points
+
+from .. import speed
+from ..answer import program_text, read
+from ..apart import Apart, Died, OutOfTime
+from ..loop import Stage, Verdict
+from ..merging import merged
+from ..messages import Message
+from ..prompting import fenced, filled, language_reference, prelude, report
+
+EXAMPLES = ("global_sliding_window", "relu")  # a mask of several ranges, and weights that are no softmax
+_STAGES: dict[str, Stage] = {
+    "well-formed": "check",
+    "contracts": "contracts",
+    "schedules": "schedules",
+    "mask": "mask",
+    "numbers": "numbers",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a judgement needs, in whatever process it runs; can be pickled. `load` gives the target specification."""
+
+    origin: Program
+    kernel: str
+    load: Callable[[], AnySpecification]
+    consts: Mapping[str, Const]
+    level: str = "quick"
+
+
+@dataclass
+class Transfer:
+    """The pass. origin_spec: what the origin computes, None if nobody knows. seconds: of processor time for one judgement; it runs in a process of `apart`."""
+
+    job: Job
+    origin_spec: AnySpecification | None
+    apart: Apart
+    seconds: float = 240.0
+    name: str = field(default="transfer", init=False)
+
+    def __post_init__(self) -> None:
+        self.target = self.job.load()
+
+    def opening(self) -> list[Message]:
+        """The language, then the task."""
+        origin, target = self.job.origin, self.target
+        kernel = origin.kernels()[self.job.kernel]
+        function = isinstance(target, FunctionSpecification)
+        text = filled(
+            "transfer",
+            origin=fenced(show(origin), "cuir"),
+            origin_spec=described(self.origin_spec) if self.origin_spec is not None else "(unknown: see the origin)",
+            target_spec=described(target),
+            interface=interface(origin, kernel, target),
+            conventions=filled("conventions_function" if function else "conventions_mods"),
+            splice=filled("transfer_splice") if has_splice_points(origin) else "",
+            examples=examples(),
+        )
+        return [Message("system", filled("system", reference=language_reference(), prelude=prelude().strip())), Message("user", text)]
+
+    def judge(self, text: str, finish: str = "stop") -> Verdict:
+        """The verdict on an answer: a program within the limits, well-formed, the origin's interface, the specification's numbers, and nothing wasted."""
+        try:
+            found: Verdict = self.apart(judged, self.job, text, finish, seconds=self.seconds)
+            return found
+        except OutOfTime:
+            hint = "a loop over units of work or blocks that runs far longer than the origin's?"
+            return Verdict(
+                False,
+                "time",
+                (Diagnostic("A006", f"judging the program takes more than {self.seconds:.0f} s of processor time", hint=hint),),
+            )
+        except Died as how:
+            return Verdict(False, "time", (Diagnostic("A007", f"the process that judged the program {how}"),))
+
+    def feedback(self, verdict: Verdict) -> Message:
+        """What is wrong, in the order it was found, and what to do next."""
+        of = (
+            "the text of your block"
+            if verdict.program is None
+            else "the whole program: the origin with your definitions in place of its own"
+        )
+        advice = _ADVICE.get(verdict.stage, "Find the cause.")
+        return Message(
+            "user",
+            filled("transfer_again", verdict=_HEADS[verdict.stage], diagnostics=report(verdict.diagnostics), advice=advice, lines_of=of),
+        )
+
+
+_HEADS: dict[Stage, str] = {
+    "answer": "Your answer could not be read as a program:",
+    "time": "Your program could not be judged:",
+    "parse": "Your program is not CuIR; the parser says:",
+    "check": "Your program is CuIR, but not well-formed:",
+    "orchestration": "Your program's orchestration is not what it has to be:",
+    "contracts": "Your program is well-formed, but its splice points break their contracts:",
+    "schedules": "Your program goes wrong when it runs:",
+    "mask": "Your program runs without faults, but attends to other pairs than the specification:",
+    "numbers": "Your program runs without faults, but computes other numbers than the specification:",
+    "speed": "Your program is right. It is slower than it could be:",
+    "passed": "Your program passed.",
+}
+_ADVICE: dict[Stage, str] = {
+    "schedules": "The simulator names the statement and the workers involved. Compare with how the origin synchronises this place.",
+    "numbers": "Compare factors (scale, LOG2E), the order of rules, masked pairs (S = -inf), and rows without a key.",
+    "speed": "The program is kept as it is unless your next answer is right as well.",
+}
+
+
+def judged(job: Job, text: str, finish: str) -> Verdict:
+    """The verdict on an answer, in this process: without limits of time and memory."""
+    try:
+        return _judged(job, text, finish)
+    except RecursionError:
+        return Verdict(
+            False,
+            "answer",
+            (
+                Diagnostic(
+                    "A004", "the program is nested too deeply to be checked", hint="break expressions and blocks into steps and @funcs"
+                ),
+            ),
+        )
+
+
+def _judged(job: Job, text: str, finish: str) -> Verdict:
+    target = job.load()
+    try:
+        block = program_text(text, finish)
+    except CuirError as error:
+        return Verdict(False, "answer", error.diagnostics)
+    try:
+        answer = read(block)
+    except CuirError as error:
+        return Verdict(False, "parse", error.diagnostics, text=block, shown=block)
+    shown = full = show(answer)
+    program: Program | None = None
+    try:
+        full = show(merged(job.origin, job.kernel, answer))
+        program = parse(full, f"{target.name}.cuir")
+        kernel = _kernel(job, program)
+        keeps_interface(job.origin.kernels()[job.kernel], kernel, target)
+        checked = check(program, kernel.name, _known(kernel, job.consts))
+    except CuirError as error:
+        return Verdict(False, "check", error.diagnostics, program, text=full, shown=shown)
+
+    def verdict(stage: Stage, diagnostics: tuple[Diagnostic, ...], ok: bool = False, **extra: Any) -> Verdict:
+        return Verdict(ok, stage, diagnostics, program, full, extra, shown)
+
+    try:
+        found = verify(program, target, kernel.name, _known(kernel, job.consts), job.level)  # type: ignore[arg-type]
+    except CuirError as error:  # a call that this program makes wrong: it takes a parameter that nobody gives, for instance
+        return verdict("check", error.diagnostics)
+    failed = next((s for s in found.stages if s.verdict == "failed"), None)
+    if failed is not None:
+        return verdict(_STAGES.get(failed.name, "numbers"), failed.diagnostics, verification=found.as_json())
+    pace = speed.judged(job.origin, program, checked, target if isinstance(target, Specification) else None)
+    return verdict(
+        "speed" if pace.diagnostics else "passed", pace.diagnostics, not pace.diagnostics, verification=found.as_json(), speed=pace.facts
+    )
+
+
+def _kernel(job: Job, program: Program) -> Kernel:
+    """The kernel that took the origin's place: the one that the origin does not have, or the origin's."""
+    kernels = program.kernels()
+    new = [k for name, k in kernels.items() if name not in job.origin.kernels()]
+    return new[0] if new else kernels[job.kernel]
+
+
+def _known(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
+    """Those of the consts that the kernel has: an answer may do without one of the origin's."""
+    names = {p.name for p in kernel.params}
+    return {n: v for n, v in consts.items() if n in names}
+
+
+def keeps_interface(origin: Kernel, kernel: Kernel, target: AnySpecification) -> None:
+    """Raises CuirError A010 unless the kernel takes what the origin takes, as far as the target needs it, with the same types; else it could be called by nobody who calls the origin."""
+    given = {p.name: p for p in kernel.params}
+    for p in origin.params:
+        if p.name not in STANDARD or not _needed(p, target):
+            continue
+        if p.name not in given:
+            raise CuirError.of(
+                "A010", f"the kernel must take `{_declared(p)}`, found no parameter `{p.name}`", kernel.span, "keep the origin's parameters"
+            )
+        if given[p.name].type != p.type:
+            raise CuirError.of(
+                "A010",
+                f"the kernel must take `{_declared(p)}`, found `{_declared(given[p.name])}`",
+                given[p.name].span,
+                "keep the origin's parameters",
+            )
+    for p in _asked_for(target):
+        if p.name in given and _shape(given[p.name]) != _shape(p):
+            raise CuirError.of(
+                "A010",
+                f"the kernel must take `{_declared(p)}`, found `{_declared(given[p.name])}`",
+                given[p.name].span,
+                "the specification fixes its type",
+            )
+
+
+def _needed(p: Param, target: AnySpecification) -> bool:
+    """O always, since it is compared; inputs if the target reads them."""
+    return isinstance(target, Specification) or p.name == "O" or target.asks(p.name)
+
+
+def _shape(p: Param) -> tuple[Any, ...]:
+    """A type up to the names of dims that the origin does not have."""
+    return (type(p.type), p.type.dtype, len(p.type.dims)) if isinstance(p.type, GlobalType) else (p.type,)
+
+
+def _declared(p: Param) -> str:
+    """A parameter as a kernel declares it."""
+    if isinstance(p.type, GlobalType):
+        return f"{p.name}: Global[{', '.join([str(p.type.dtype), *map(str, p.type.dims)])}]"
+    return f"{p.name}: {p.type.dtype}" if isinstance(p.type, ScalarType) else f"{p.name}: const"
+
+
+def _asked_for(target: AnySpecification) -> tuple[Param, ...]:
+    """Declarations that a function's specification gives for parameters beyond the origin's."""
+    if not isinstance(target, FunctionSpecification) or not target.parameters:
+        return ()
+    program = parse(f'@kernel(arch="sm_90a")\ndef declared({target.parameters}):\n    x = 0\n', f"parameters of {target.name}")
+    return program.kernels()["declared"].params
+
+
+def interface(origin: Program, kernel: Kernel, target: AnySpecification) -> str:
+    """What the target's kernel must take and may take, for the prompt."""
+    kept = ", ".join(_declared(p) for p in kernel.params if p.name in STANDARD and _needed(p, target))
+    lines = [
+        "# The kernel's parameters",
+        f"It takes `{kept}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours.",
+    ]
+    if isinstance(target, FunctionSpecification):
+        declared = ", ".join(f"`{_declared(p)}`" for p in _asked_for(target))
+        lines.append(f"It takes further: {declared}." if declared else "It takes no other tensors or scalars.")
+        return "\n".join(lines)
+    try:
+        captured = [
+            f"`{_declared(Param(p.name, GlobalType(p.dtype.name, tuple(f'{p.name}_d{i}' for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name)))}`"
+            + (f" (here {p.value})" if isinstance(p.value, (int, float)) else "")
+            for p in trace(target, names_of(origin) | reserved()).parameters
+        ]
+    except CuirError:  # mods that cannot be traced are why a model is asked
+        captured = [f"`{name}`" for name in target.data]
+    if captured:
+        lines.append(
+            f"Values that the target captures are further parameters, before the `*`, by these names and types; leave out those that you do not read: {', '.join(captured)}."
+        )
+    return "\n".join(lines)
+
+
+def described(spec: AnySpecification) -> str:
+    """A specification as text: what it says of itself, and the source of its functions."""
+    functions = (
+        [spec.reference] if isinstance(spec, FunctionSpecification) else [f for f in (spec.mask_mod, spec.score_mod) if f is not None]
+    )
+    facts = []
+    if isinstance(spec, Specification):
+        facts = [f'normalize="{spec.normalize}"', "with a sink" if spec.sink is not None else "no sink"]
+        facts += [] if spec.mask_mod else ["no mask: every query attends to every key"]
+        facts += [] if spec.score_mod else ["scores as they are"]
+    about = f"`{spec.name}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {inspect.cleandoc(spec.doc)}" if spec.doc else "")
+    return "\n\n".join([about, *(fenced(text, "python") for text in dict.fromkeys(_source(f) for f in functions) if text)])
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """The file of a function if it is short, so that what the function uses is there too; else the function alone."""
+    function = inspect.unwrap(function)
+    try:
+        whole = Path(inspect.getsourcefile(function) or "").read_text(encoding="utf-8")
+        return whole if len(whole) <= 6000 else inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+
+
+def examples() -> str:
+    """Two variants of a small kernel of the corpus as differences to it, with their specifications."""
+    from cuir.transfer import transfer
+
+    origin = parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"), "flash_fwd.cuir")
+    parts = []
+    for name in EXAMPLES:
+        spec = corpus.variant(name)()
+        own = corpus.programs().get(name)
+        after = show(parse(own.read_text(encoding="utf-8"), f"{name}.cuir")) if own is not None else transfer(origin, spec).text
+        lines = list(difflib.unified_diff(show(origin).splitlines(), after.splitlines(), "causal", name, lineterm="", n=0))
+        parts += [f"`{name}`, from the causal kernel `flash_fwd`: {inspect.cleandoc(spec.doc)}", fenced("\n".join(_plain(lines)), "diff")]
+    return "\n\n".join(parts)
+
+
+def _plain(lines: list[str]) -> list[str]:
+    """A difference without numbers of lines."""
+    return [line for line in lines if not line.startswith(("@@", "---", "+++"))]
