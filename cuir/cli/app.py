@@ -180,12 +180,13 @@ def corpus(as_json: Json = False) -> None:
 
 
 def _register_jobs() -> None:
-    from . import jobs, measuring, mutating
+    from . import asking, jobs, measuring, mutating
 
     app.command()(jobs.verify)
     app.command()(jobs.lower)
     app.command()(jobs.run)
     app.command()(jobs.bridge)
+    app.command()(asking.transfer)
     app.command()(mutating.mutate)
     app.command()(measuring.tune)
     app.command()(measuring.bench)

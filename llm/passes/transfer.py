@@ -16,6 +16,7 @@ import corpus
 from cuir.check import check
 from cuir.checked import Const
 from cuir.diagnostics import CuirError, Diagnostic
+from cuir.lowering import lower
 from cuir.nodes import GlobalType, Kernel, Param, Program, ScalarType
 from cuir.parser import parse
 from cuir.printer import show
@@ -168,6 +169,7 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
         kernel = _kernel(job, program)
         keeps_interface(job.origin.kernels()[job.kernel], kernel, target)
         checked = check(program, kernel.name, _known(kernel, job.consts))
+        lower(checked)  # what no GPU can run is not well-formed either
     except CuirError as error:
         return Verdict(False, "check", error.diagnostics, program, text=full, shown=shown)
 

@@ -1,0 +1,294 @@
+"""The command transfer, and what commands that ask a model share: which model, what it may spend, where exchanges are kept. The passes are in llm/."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..diagnostics import CuirError, Diagnostic
+from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
+from .output import print_errors, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from llm.budget import Budget
+    from llm.loop import Outcome, Verdict
+    from llm.messages import Asks
+    from llm.transcript import Recorder
+
+    from ..checked import Const
+    from ..nodes import Program
+    from ..spec_function import AnySpecification
+
+MODEL = "CUIR_MODEL"  # the variable that names the model to ask where --model does not
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help=f"the model to ask, as litellm names it (PROVIDER/NAME); else the variable {MODEL}", show_default=False),
+]
+Samples = Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations that are led side by side")]
+Attempts = Annotated[int, typer.Option("--attempts", min=1, help="answers of one conversation: the first and its repairs")]
+Money = Annotated[float | None, typer.Option("--budget", min=0, help="US dollars to spend", show_default=False)]
+Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="tokens to spend, asked and answered", show_default=False)]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0, max=2, help="of the model (left out: the provider's)", show_default=False)
+]
+Timeout = Annotated[float, typer.Option("--timeout", min=1, help="seconds to wait for one answer")]
+Record = Annotated[Path | None, typer.Option("--record", help="write every exchange to this file", show_default=False)]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", help="take the answers from a file that --record wrote, not from a model", show_default=False)
+]
+Cache = Annotated[Path | None, typer.Option("--cache", help="a folder for answers: the same request is asked once", show_default=False)]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Whom to ask and what that may cost."""
+
+    asks: Asks
+    budget: Budget
+    recorder: Recorder | None
+
+
+def asked(
+    task: Mapping[str, Any], model: str | None, record: Path | None, replay: Path | None, cache: Path | None, temperature: float | None, timeout: float,
+    money: float | None, tokens: int | None,
+) -> Asking:  # fmt: skip
+    """The model of --model or CUIR_MODEL, or a transcript. task: what is asked for, for the record. Raises CuirError U601, U606."""
+    from llm.budget import Budget
+    from llm.client import Client, library
+    from llm.transcript import Recorder, Replayed
+
+    asks: Asks
+    if replay is not None:
+        if model is not None:
+            raise CuirError.of("U100", "--replay takes the answers from a file, so it takes no --model")
+        asks = Replayed(replay)
+    else:
+        asks = Client(configured(model), temperature, timeout_s=timeout, cache=cache)
+        library()  # says now if it is not installed
+    recorder = Recorder(record, task, asks.model) if record is not None else None
+    return Asking(asks, Budget(usd=money, tokens=tokens), recorder)
+
+
+def configured(model: str | None) -> str:
+    """The model's name. Raises CuirError U601, which says how to name one."""
+    found = model or os.environ.get(MODEL)
+    if not found:
+        raise CuirError.of(
+            "U601",
+            "no model is configured",
+            hint=f"--model PROVIDER/NAME or the variable {MODEL}, for example anthropic/claude-sonnet-4-5, with the provider's key in the environment "
+            "(ANTHROPIC_API_KEY, OPENAI_API_KEY, ...); a model of your own at an address: --model openai/NAME and OPENAI_API_BASE",
+        )
+    return found
+
+
+def transfer(
+    origin: Annotated[str, typer.Argument(help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", show_default=False)],
+    to: Annotated[str, typer.Option("--to", help="what it is to compute: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference`", show_default=False)],
+    origin_spec: Annotated[str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)] = None,
+    param: Parameters = None, model: Model = None, samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None,
+    temperature: Temperature = None, timeout: Timeout = 600,
+    kernel: Annotated[str | None, typer.Option("--kernel", help="the kernel, if the file holds several", show_default=False)] = None,
+    dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
+    time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
+    out: Annotated[Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/TARGET)", show_default=False)] = None,
+    record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
+) -> int:  # fmt: skip
+    """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
+    from ..check import pick_kernel
+    from ..tuning.space import plain as plain_consts
+    from .inputs import output_folder, read_attention, read_program, read_specification
+
+    _one_thread()
+    effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
+    program = read_program(origin)
+    name = pick_kernel(program, kernel).name
+    load = partial(read_specification, to, tuple(param or ()))
+    target = load()
+    folder = output_folder(out if out is not None else Path("out") / target.name)
+    why_not: tuple[Diagnostic, ...] = ()
+    if model is None and replay is None:
+        try:
+            return _by_rules(origin, program, name, target, consts, effort, folder, as_json)
+        except _NoRule as no:
+            why_not = no.diagnostics
+            if not os.environ.get(MODEL):
+                _cannot(why_not, as_json)
+                configured(None)
+    known = origin_spec or _computed(origin)
+    task = {"pass": "transfer", "origin": origin, "kernel": name, "to": to, "parameters": list(param or ()), "from": known, "consts": plain_consts(consts), "level": effort,
+            "samples": samples, "attempts": attempts, "temperature": temperature}  # fmt: skip
+    asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
+    return _by_model(origin, program, name, load, known, consts, effort, time_limit, asking, samples, attempts, folder, why_not, as_json)
+
+
+class _NoRule(Exception):
+    """The deterministic transfer cannot express the target."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]):
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("; ".join(d.message for d in self.diagnostics))
+
+
+def _cannot(why: Sequence[Diagnostic], as_json: bool) -> None:
+    if not as_json:
+        for d in why:
+            stderr().print(f"without a model this transfer cannot be done: {d.code}: {d.message}", markup=False, soft_wrap=True)
+
+
+def _by_rules(
+    title: str, program: Program, kernel: str, target: AnySpecification, consts: dict[str, Const], level: Any, folder: Path, as_json: bool
+) -> int:
+    """The deterministic transfer, verified. Raises _NoRule if it cannot express the target."""
+    from ..bridge import bridge
+    from ..spec import Specification
+    from ..transfer import transfer as by_rules
+    from .progress import Steps
+    from .report import print_bridge
+
+    if not isinstance(target, Specification):
+        raise _NoRule(
+            [Diagnostic("X120", f"`{target.name}` is a function of all that the kernel reads, and the rules know masks and scores")]
+        )
+    try:
+        by_rules(program, target, kernel)
+    except CuirError as error:
+        if all(d.code in ("X120", "X121", "X123", "X130", "X131", "X134") for d in error.diagnostics):
+            raise _NoRule(error.diagnostics) from error
+        raise
+    with Steps(f"{title} -> {target.name}, by rules  ({consts['T']}, head dim {consts['D']})", quiet=as_json) as steps:
+        report = bridge(target, program, kernel=kernel, consts=consts, level=level, out=folder, compile="no", run="no", progress=steps)
+    if as_json:
+        print_json({**report.as_json(), "how": "rules"})
+    else:
+        print_bridge(report, folder)
+        print_errors(report.diagnostics, False)
+    return 0 if report.ok else 1
+
+
+def _by_model(
+    title: str, program: Program, kernel: str, load: Any, origin_spec: str | None, consts: dict[str, Const], level: Any, seconds: float, asking: Asking,
+    samples: int, attempts: int, folder: Path, why_not: Sequence[Diagnostic], as_json: bool,
+) -> int:  # fmt: skip
+    from llm.apart import Apart
+    from llm.loop import improve
+    from llm.passes.transfer import Job, Transfer
+
+    from .asking_view import Conversations
+    from .inputs import read_specification
+
+    _cannot(why_not, as_json)
+    known = read_specification(origin_spec, ()) if origin_spec is not None else None
+    with Apart() as apart:
+        task = Transfer(Job(program, kernel, load, consts, level), known, apart, seconds)
+        with Conversations(
+            f"{title} -> {task.target.name}, by {asking.asks.model}  ({consts['T']}, head dim {consts['D']})", quiet=as_json
+        ) as view:
+            outcome = improve(task, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
+    files = _written(outcome.verdict, program, kernel, task.target.name, folder)
+    drifted = getattr(asking.asks, "drifted", 0)
+    if as_json:
+        print_json(as_data(outcome, drifted) | {"how": "model", "variant": task.target.name, "model": asking.asks.model, "files": files})
+    else:
+        _print(outcome, asking.budget, folder, files, drifted)
+    return 0 if outcome.ok else 1
+
+
+def as_data(outcome: Outcome, drifted: int = 0) -> dict[str, Any]:
+    """What a loop came to, for --json."""
+    verdict = outcome.verdict
+    return {
+        "ok": outcome.ok,
+        "diagnostics": [d.as_json() for d in verdict.diagnostics] if verdict else [],
+        "why": outcome.why,
+        "stage": verdict.stage if verdict else None,
+        "attempts": [
+            {"sample": a.sample, "attempt": a.number, "stage": a.verdict.stage, "codes": [d.code for d in a.verdict.diagnostics],
+             "tokens": a.answer.tokens, "cost_usd": a.answer.cost_usd, "seconds": round(a.answer.seconds, 3), "cached": a.answer.cached}
+            for s in outcome.samples for a in s.attempts
+        ],
+        "spent": outcome.spent,
+        "requests_that_drifted": drifted,
+        "extra": verdict.extra if verdict else {},
+    }  # fmt: skip
+
+
+def _written(verdict: Verdict | None, origin: Program, kernel: str, name: str, folder: Path) -> dict[str, str]:
+    """The program of the best attempt and its reports; a program that is not right is named so."""
+    import difflib
+
+    from ..jsontext import to_json
+    from ..printer import show
+
+    files: dict[str, str] = {}
+    if verdict is None or verdict.program is None:
+        return files
+    stem = name if verdict.right else f"{name}.wrong"
+    before = show(origin)
+    diff = (
+        "\n".join(
+            difflib.unified_diff(before.splitlines(), verdict.text.splitlines(), f"{kernel} (origin)", f"{kernel} ({name})", lineterm="")
+        )
+        + "\n"
+    )
+    texts = {f"{stem}.cuir": verdict.text, f"{stem}.diff": diff}
+    if "verification" in verdict.extra:
+        texts["verification.json"] = to_json(verdict.extra["verification"]) + "\n"
+    for file, text in texts.items():
+        try:
+            (folder / file).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise CuirError.of("U108", f"cannot write {folder / file}: {error.strerror}", hint="name another folder with --out") from None
+        files[file] = str(folder / file)
+    return files
+
+
+def _print(outcome: Outcome, budget: Budget, folder: Path, files: Mapping[str, str], drifted: int) -> None:
+    from .tables import print_diff, print_table
+
+    verdict, console = outcome.verdict, stdout()
+    rows = [
+        (
+            f"{a.sample}.{a.number}",
+            a.verdict.stage,
+            " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics)),
+            f"{a.answer.tokens:,}",
+            f"{a.answer.seconds:.1f} s",
+        )
+        for s in outcome.samples
+        for a in s.attempts
+    ]
+    print_table("attempts", ("sample", "stage", "codes", "tokens", "answered in"), rows)
+    if verdict is not None and outcome.ok:
+        diff = next((Path(p).read_text(encoding="utf-8") for n, p in files.items() if n.endswith(".diff")), "")
+        print_diff(diff.splitlines())
+        asked_stages = [s for s in verdict.extra.get("verification", {}).get("stages", []) if s["verdict"] != "skipped"]
+        if asked_stages:
+            print_table("verification", ("question", "verdict", "why"), [(s["name"], s["verdict"], s["reason"]) for s in asked_stages])
+    console.print(f"{outcome.why}; {budget.summary()}", style="bold green" if outcome.ok else "bold red", markup=False, soft_wrap=True)
+    if drifted:
+        console.print(
+            f"note: {drifted} requests differ from those on record: prompts, reports or the language have changed since",
+            markup=False,
+            soft_wrap=True,
+        )
+    if files:
+        console.print(f"  in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
+    if verdict is not None and not verdict.ok:
+        print_errors(verdict.diagnostics, False)
+
+
+def _computed(origin: str) -> str | None:
+    """What a program of the corpus computes as it stands, None for another file."""
+    import corpus
+
+    from ..tuning import Space
+
+    place = corpus.spaces().get(origin)
+    return (Space.parse(place.read_text(encoding="utf-8"), place.name).computes or None) if place is not None else None
