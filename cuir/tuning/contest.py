@@ -22,7 +22,7 @@ from .compiling import Built
 from .search import BETTER
 from .space import plain
 
-Status = Literal["refused", "wrong", "hangs", "fault", "slower", "faster", "unranked"]
+Status = Literal["refused", "wrong", "hangs", "fault", "slower", "faster", "unconfirmed", "unranked"]
 Compile = Callable[[str, str, Mapping[str, Const]], Built]
 
 
@@ -105,12 +105,17 @@ class Contest:
                 return entry
             return replace(entry, milliseconds=tuple(self._time(self.best) for _ in range(self.rounds)))
 
-    def enter(self, contender: Contender) -> Entry:
-        """Compiles, checks and times a verified program; it is the best from now on if it is faster."""
+    def enter(self, contender: Contender, confirmed: Callable[[], str] = lambda: "") -> Entry:
+        """Compiles, checks and times a verified program; it is the best from now on if it is faster.
+
+        confirmed: asked of one that is faster, for proofs that are too long for all: why it is not to be kept after all, empty if it is.
+        """
         with self.lock:
             entry = self._examined(contender)
             if entry.status == "slower":  # until it is shown to be faster
                 entry = self._timed(entry)
+            if entry.status == "faster" and (why := confirmed()):
+                entry = replace(entry, status="unconfirmed", why=why)
             if entry.status == "faster":
                 self.best = entry.contender
             self.entries.append(entry)

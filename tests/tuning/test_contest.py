@@ -60,6 +60,14 @@ def test_a_faster_program_takes_the_place_of_the_best_and_a_slower_one_does_not(
     assert [e.status for e in contest.entries] == ["faster", "slower", "slower"] and contest.best.built == Built(registers=90)
 
 
+def test_a_faster_program_whose_longer_proof_fails_is_not_kept() -> None:
+    contest = Contest(contender(64), Device({64: 2.0, 128: 1.0, 192: 3.0}), None)
+    entry = contest.enter(contender(128), lambda: "R401 under a schedule")
+    assert (entry.status, entry.why) == ("unconfirmed", "R401 under a schedule") and contest.best.consts["ROWS"] == 64
+    asked: list[bool] = []
+    assert contest.enter(contender(192), lambda: str(asked.append(True))).status == "slower" and not asked, "asked only of what is faster"
+
+
 def test_contenders_are_timed_in_turns() -> None:
     device = Device({64: 2.0, 128: 2.5})
     Contest(contender(64), device, None).enter(contender(128))
