@@ -29,7 +29,8 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run
 
 
 def tune(
-    targets: Annotated[list[str], typer.Argument(help="variants to adapt --origin to, or kernels to tune as they stand", show_default=False)],
+    targets: Annotated[list[str], typer.Argument(help="variants to adapt --origin to, or kernels to tune as they stand; with --variant the kernel to adapt", show_default=False)],
+    variant: Annotated[list[str] | None, typer.Option("--variant", help="what the kernel is adapted to and tuned for; several allowed", show_default=False)] = None,
     shape: Annotated[list[str] | None, typer.Option("--shape", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192,128")] = None,
     param: Parameters = None, origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     space: Annotated[Path | None, typer.Option("--space", help="values worth trying, as JSON (left out: NAME.tune.json beside the kernel)", show_default=False)] = None,
@@ -45,10 +46,16 @@ def tune(
 
     shapes = [ShapeType.parse(s) for s in shape or ["2,32,32,8192,8192,128"]]
     missing = "" if dry_run else no_gpu()
+    if variant and (len(targets) != 1 or origin not in (EXPERT, targets[0])):
+        found = f"`{' '.join(targets)}`" + (f" and --origin {origin}" if origin != EXPERT else "")
+        raise CuirError.of(
+            "U100", f"with --variant one kernel is adapted, found {found}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
+        )
+    kernel = targets[0] if variant else origin
     reports = []
-    for target in targets:
+    for target in variant or targets:
         for one in shapes:
-            reports.append(_tune_one(target, one, list(param or ()), origin, dtype, list(const or ()), space, limit, jobs, rounds, exhaustive,
+            reports.append(_tune_one(target, one, list(param or ()), kernel, bool(variant), dtype, list(const or ()), space, limit, jobs, rounds, exhaustive,
                                      dry_run or bool(missing), fresh, as_json))  # fmt: skip
     if as_json:
         print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})
@@ -61,7 +68,7 @@ def tune(
 
 
 def _tune_one(
-    target: str, shape: Shape, param: list[str], origin: str, dtype: str, const: list[str], space_file: Path | None, limit: float, jobs: int | None,
+    target: str, shape: Shape, param: list[str], origin: str, adapts: bool, dtype: str, const: list[str], space_file: Path | None, limit: float, jobs: int | None,
     rounds: int, exhaustive: bool, static: bool, fresh: bool, as_json: bool,
 ) -> dict[str, Any]:  # fmt: skip
     from ..bridge import attention_consts
@@ -75,7 +82,7 @@ def _tune_one(
     from .measuring_view import TuneView, print_tuned
     from .worker import COMMAND
 
-    variant, source, space = _target(target, origin, space_file)
+    variant, source, space = _target(target, origin, space_file, adapts)
     transferred = _transferred(variant, param, source)
     space.check_names(read_program(source), transferred.kernel)
     space = space.within(transferred.program, transferred.kernel)
@@ -125,13 +132,13 @@ def _tuned_json(target: str, shape: Shape, dtype: str, key: Key, report: TuneRep
     }  # fmt: skip
 
 
-def _target(name: str, origin: str, space_file: Path | None) -> tuple[str, str, Space]:
-    """(variant, kernel to start from, space) of what a user wants tuned: a variant, or a kernel as it stands. Raises CuirError."""
+def _target(name: str, origin: str, space_file: Path | None, adapts: bool = False) -> tuple[str, str, Space]:
+    """(variant, kernel to start from, space) of what a user wants tuned: a variant, or a kernel as it stands. adapts: it is a variant for sure. Raises CuirError."""
     import corpus
 
     from ..tuning import Space
 
-    is_kernel = name in corpus.kernels() or name.endswith(".cuir")
+    is_kernel = not adapts and (name in corpus.kernels() or name.endswith(".cuir"))
     source = name if is_kernel else origin
     if space_file is not None:
         place: Any = space_file

@@ -47,6 +47,10 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     (("tune", "causal", "--dtype", "f32"), "U109"),
     (("tune", "nothing_of_that_name"), "U102"),
     (("tune", "nothing.cuir"), "U115"),
+    (("tune", "flash_fwd_sm90", "--variant", "nothing_of_that_name", "--dry-run"), "U102"),
+    (("tune", "flash_fwd_sm90", "--variant", "flash_fwd_sm90", "--dry-run"), "U102"),
+    (("tune", "flash_fwd_sm90", "flash_fwd_sm80", "--variant", "causal", "--dry-run"), "U100"),
+    (("tune", "flash_fwd_sm90", "--origin", "flash_fwd", "--variant", "causal", "--dry-run"), "U100"),
     (("tune", "causal", "--space", "nothing.json"), "U115"),
     (("bench", "nothing"), "U117"),
     (("bench", "smoke", "--peer", "nothing"), "U118"),
@@ -78,6 +82,20 @@ def test_a_space_of_ones_own(cuir: Callable, tmp_path: Path) -> None:
     assert (
         cuir("tune", "flash_fwd_sm90", "--space", space, "--json").json["diagnostics"][0]["code"] == "U115"
     )  # it does not say what the kernel computes
+
+
+def test_a_kernel_is_tuned_for_variants(cuir: Callable, tmp_path: Path) -> None:
+    """Kernel first, or variant first: one meaning."""
+    space = tmp_path / "own.json"
+    space.write_text('{"axes": [{"BM": [64, 128]}]}', encoding="utf-8")
+    rest = ("--shape", "1,8,8,512,512,64", "--space", space, "--dry-run", "--json")
+    shown = cuir("tune", "flash_fwd", "--variant", "causal", "--variant", "alibi", *rest).json
+    other = cuir("tune", "causal", "alibi", "--origin", "flash_fwd", *rest).json
+    assert [t["target"] for t in shown["tuned"]] == ["causal", "alibi"]
+    assert all(len(t["candidates"]) == 2 for t in shown["tuned"])
+    for t in (*shown["tuned"], *other["tuned"]):
+        t["seconds"] = 0
+    assert shown == other
 
 
 def test_show_makes_table_and_plot_of_results(cuir: Callable, tmp_path: Path) -> None:
