@@ -15,7 +15,7 @@ from typing import Any
 
 from ..check import check
 from ..checked import Checked, Const
-from ..diagnostics import CuirError, Diagnostic
+from ..diagnostics import CuirError, Diagnostic, Note
 from ..measure.worker import Worker, WorkerLost
 from ..nodes import Program
 from ..spec import Specification
@@ -29,6 +29,7 @@ from .inputs import read_program, read_variant
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker")
 LIMIT = 300.0  # seconds of one problem: the interpreter, the first time nvcc, and launches that take milliseconds
+STUCK_LIMIT = 120.0  # nvcc, and a launch that takes seconds
 SANITIZED_LIMIT, SANITIZED_CASES = 1200.0, 4  # a sanitizer slows a kernel down by some hundreds: the smallest problems
 
 
@@ -114,7 +115,9 @@ def gpu_stage(
                 except CuirError as error:
                     found = tuple(d if d.span else replace(d, span=verified.checked.origin.span) for d in error.diagnostics)
                 except WorkerLost as lost:
-                    found = (lost_worker(verified.checked, lost, case, tool),)
+                    tell(f"gpu: {case.name} was lost; looking for the wait that does not end")
+                    notes = _waiting(worker, verified, done) if lost.status == "hangs" and tool is None else ()
+                    found = (lost_worker(verified.checked, lost, case, tool, notes),)
                 if found:
                     break
             worker.finish(60.0)
@@ -139,15 +142,31 @@ def _around(tool: str | None, sanitizer: str, log: Path) -> list[str]:
     return [sanitizer, "--tool", tool, "--log-file", str(log), *quiet]
 
 
-def lost_worker(checked: Checked, lost: WorkerLost, case: Case, tool: str | None) -> Diagnostic:
-    """A kernel that hung, or took the process with it."""
+def _waiting(worker: Worker, verified: Verified, case: int) -> tuple[Note, ...]:
+    """Where the warps of a kernel that hangs wait: from a build whose waits give up. Nothing, if that build does not hang or is lost, too."""
+    from ..lowering import lower
+    from ..lowering.watchdog import Stuck, told
+
+    try:
+        answer = worker.ask({"do": "stuck", "job": verified.as_json(), "case": case}, STUCK_LIMIT)
+    except (CuirError, WorkerLost):
+        return ()
+    checked = verified.checked
+    queue = checked.tiles.count.span if checked.tiles is not None else checked.origin.span
+    stuck = [Stuck(**s) for s in answer["stuck"]]
+    return tuple(Note(words, span) for words, span in told(stuck, lower(checked).line_map, queue))
+
+
+def lost_worker(checked: Checked, lost: WorkerLost, case: Case, tool: str | None, notes: tuple[Note, ...] = ()) -> Diagnostic:
+    """A kernel that hung, or took the process with it. notes: where its warps wait; the first is the place of the error."""
     what = f"hangs on the GPU, or is very slow: {lost}" if lost.status == "hangs" else f"took its process with it: {lost}"
     hint = (
         None
         if tool
         else "cuir verify ... --gpu --sanitizer memcheck names the line of an illegal access; cuir run --exhaustive finds a wait that never ends"
     )
-    return Diagnostic("V403", f"`{checked.name}` {what} ({case})", checked.origin.span, (), hint)
+    place = notes[0].span if notes else checked.origin.span
+    return Diagnostic("V403", f"`{checked.name}` {what} ({case})", place, notes, hint)
 
 
 def _reports(log: Path, verified: Verified) -> tuple[Diagnostic, ...]:

@@ -56,6 +56,18 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
     return compare_one(verified.program, verified.checked, verified.specification, case, launched).as_json()
 
 
+def stuck(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the warps of a kernel that hangs wait, on one problem of `cuir verify --gpu`. The process has no GPU after that."""
+    from ..lowering import lower
+    from ..lowering.watchdog import find_hang
+    from ..verify.on_gpu import on_device
+    from ..verify.problems import launch
+
+    verified = Verified.from_json(request["job"])
+    given = launch(verified.program, verified.checked, verified.specification, verified.cases[request["case"]])
+    return {"stuck": [s.as_json() for s in find_hang(lower(verified.checked), on_device(given.arguments(), "cuda"))]}
+
+
 @functools.lru_cache(maxsize=1)  # tensors of one problem at a time
 def _device(job: str) -> LocalDevice:
     r = json.loads(job)
@@ -117,4 +129,16 @@ def _reference(folder: str) -> Reference:
 
 
 if __name__ == "__main__":
-    sys.exit(serve({"compare": compare, "check": check, "time": time, "cell": cell, "prime": prime, "prime_reference": prime_reference}))
+    sys.exit(
+        serve(
+            {
+                "compare": compare,
+                "stuck": stuck,
+                "check": check,
+                "time": time,
+                "cell": cell,
+                "prime": prime,
+                "prime_reference": prime_reference,
+            }
+        )
+    )

@@ -48,7 +48,7 @@ def compare(
     """
     given = launch(program, checked, spec, case)
     run(checked, given.arguments())
-    there = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in given.arguments().items()}
+    there = on_device(given.arguments(), device)
     first: Launch | None = None
     for number in range(launches):
         o, lse = outputs(given.q)
@@ -68,6 +68,10 @@ def compare(
     except CuirError as error:
         raise with_note(error, f"on the GPU, in the case {case}") from error
     return Compared(numbers, _agree(checked, case, given, first, numbers), launches)
+
+
+def on_device(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
+    return {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
 
 
 def faulted(checked: Checked, error: RuntimeError, where: str) -> CuirError:

@@ -35,7 +35,10 @@ def compare(request):
         raise CuirError.of("V402", "launches differ", hint="look")
     return {"case": str(request["case"]), "from the interpreter": 1e-5 * request["case"]}
 
-sys.exit(serve({"compare": compare}))
+def stuck(request):
+    return {"stuck": [{"line": int(sys.argv[2]), "cta": 3, "thread": 128, "parity": 1, "state": 5}]}
+
+sys.exit(serve({"compare": compare, "stuck": stuck}))
 """
 # writes its report once the process that it started has ended, as the real one does
 SANITIZER = """#!{python}
@@ -92,6 +95,12 @@ def test_the_first_that_fails_is_named(worker: Callable[[str], list[str]], how: 
     assert found.code == code and words in found.message and found.span == verified().checked.origin.span and found.hint
     if code == "V403":
         assert str(verified().cases[1]) in found.message and "flash_fwd" in found.message
+
+
+def test_the_wait_that_hangs_is_named(worker: Callable[[str], list[str]]) -> None:
+    line, span = next((n, s) for n, s in lower(verified().checked).line_map.items() if ".wait(" in s.source.line(s.line))
+    (found,) = asked([*worker("hang"), str(line)]).diagnostics
+    assert found.code == "V403" and found.span == span and "parity 1" in found.notes[0].message and "CTA 3" in found.notes[0].message
 
 
 def made_up(tmp_path: Path, report: str) -> str:

@@ -1,0 +1,40 @@
+"""Programs of `corpus/faulty` that deadlock, compiled: the waits that do not end on a GPU are those that the interpreter names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from cuir.check import check
+from cuir.checked import Checked
+from cuir.lowering import lower
+from cuir.lowering.watchdog import find_hang
+from cuir.parser import parse
+from tests.strategies.arguments import arguments
+
+FOLDER = Path(__file__).parents[2] / "corpus" / "faulty"
+FAULTY = ("D401_bytes_never_come", "D401_count_of_arrivals", "D401_never_released", "D401_one_block_too_many")
+
+
+def text(name: str) -> str:
+    return (FOLDER / f"{name}.cuir").read_text(encoding="utf-8")
+
+
+def faulty(name: str) -> Checked:
+    return check(parse(text(name), f"{name}.cuir"))
+
+
+def expected(name: str) -> set[int]:
+    """Lines of the program where the interpreter finds workers that wait for ever."""
+    return {int(line) for line in re.findall(r"D401 (\d+):", text(name).splitlines()[0])}
+
+
+def stuck(name: str) -> list[int]:
+    """Lines of the program where warps wait for ever on the GPU."""
+    checked = faulty(name)
+    lengths = {dim: int(size) for dim, size in re.findall(r"(\w+)=(\d+)", text(name).splitlines()[1])}
+    given = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments(checked, lengths, seed=0).items()}
+    cuda = lower(checked)
+    return sorted({cuda.line_map[s.line].line for s in find_hang(cuda, given, 0.5)})
