@@ -124,13 +124,18 @@ def _passing(litellm: Any, error: Exception) -> bool:
     """Whether another try may help."""
     names = ("RateLimitError", "Timeout", "APIConnectionError", "InternalServerError", "ServiceUnavailableError", "BadGatewayError")
     kinds = tuple(kind for name in names if isinstance(kind := getattr(litellm.exceptions, name, None), type))
-    return isinstance(error, kinds)
+    return isinstance(error, kinds) and not _keyless(error)
+
+
+def _keyless(error: Exception) -> bool:
+    """Some providers' clients are not even made without a key, which litellm reports as a fault of the server."""
+    return "missing credentials" in str(error).lower()
 
 
 def _failure(litellm: Any, error: Exception, model: str, tries: int) -> CuirError:
     said = scrubbed(str(error).strip().split("\n")[0][:400])
     known = litellm.exceptions
-    if isinstance(error, known.AuthenticationError):
+    if isinstance(error, known.AuthenticationError) or _keyless(error):
         return CuirError.of("U603", f"the provider of `{model}` refuses the key, or there is none: {said}",
                             hint="keys are taken from the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY, or what litellm names for the provider")  # fmt: skip
     if isinstance(error, known.Timeout):
@@ -149,7 +154,7 @@ def scrubbed(text: str) -> str:
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) >= 4:
             text = text.replace(value, _HIDDEN)
-    text = re.sub(r"(?i)\b(bearer|api[-_ ]?key)(\W{1,4})[\w.*-]{4,}", rf"\1\2{_HIDDEN}", text)
+    text = re.sub(r"(?i)\b(bearer |api[-_ ]?key(?: provided)?['\"]?\s?[:=] ?)['\"]?[\w.*-]{4,}", rf"\1{_HIDDEN}", text)
     return re.sub(r"\b(sk|pk|key|gsk|hf|AIza)[-_][\w-]{8,}", _HIDDEN, text)
 
 
