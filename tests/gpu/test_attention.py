@@ -13,7 +13,7 @@ VARIANTS = ("full", "causal", "sliding_window", "prefix_lm", "softcap", "alibi")
 KERNELS = [
     *((v, f"d{d}{w}", dtype) for v in VARIANTS for d in (128, 64) for w, dtype in (("w3", "f16"), ("w2", "bf16"))),
     *((v, f"d{d}w2", "f16") for v in ("full", "causal") for d in (128, 64)),
-    *((v, "d128w2", "f16") for v in corpus.variants() if v not in VARIANTS),
+    *((v, f"d{d}w2", "f16") for v in corpus.variants() if v not in VARIANTS for d in (128, 64)),
     *((v, c, "f16") for v in ("full", "causal", "sliding_window", "document") for c in ("d128w2c2", "d64w3c2")),
     ("combo", "d64w3", "bf16"),
     ("sink_causal", "d64w3", "bf16"),
