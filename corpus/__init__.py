@@ -61,6 +61,19 @@ def variant(name: str) -> Callable[..., Any]:
     return factory
 
 
+def functions() -> dict[str, Traversable]:
+    """What programs compute that no variant is, by name: each `<name>.py` holds a factory of that name which gives a specification."""
+    return _named("functions", ".py")
+
+
+def specification(name: str) -> Callable[..., Any]:
+    """The factory of a variant, or of what a program computes. KeyError for an unknown name."""
+    if name not in functions():
+        return variant(name)
+    factory: Callable[..., Any] = getattr(importlib.import_module(f"{__name__}.functions.{name}"), name)
+    return factory
+
+
 def about(place: Traversable) -> str:
     """The first line that a file says about itself: of its docstring, or of its leading comment."""
     text = place.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""From a name such as `file.py:function` to a Specification. The one place where a user's Python is imported, and only when asked to.
+"""From a name such as `file.py:function` to a specification. The one place where a user's Python is imported, and only when asked to.
 
 Owns what counts as a specification. Does not own the corpus: its caller looks names up there.
 """
@@ -15,27 +15,46 @@ from typing import Any
 
 from .diagnostics import CuirError
 from .spec import Captured, Specification
+from .spec_function import AnySpecification, FunctionSpecification
 from .user_code import function_span, user_span
 
 Parameter = int | float | bool | str
+REFERENCE = "reference"  # the name of a function of the inputs
 
 
 def load_specification(reference: str, parameters: Mapping[str, Parameter] | None = None) -> Specification:
     """`path/to/file.py:name` -> Specification. `name` is a mod, a factory, or a Specification (see `as_specification`).
 
-    Imports the file. Errors: X110 a malformed reference, X111 no such file, X112 no such name, X113 the file fails, X114-X116 as below.
+    Imports the file. Errors: X110 a malformed reference, X111 no such file, X112 no such name, X113 the file fails, X114-X117 as below.
+    """
+    return _of_mods(load_any(reference, parameters), reference)
+
+
+def load_any(reference: str, parameters: Mapping[str, Parameter] | None = None) -> AnySpecification:
+    """`path/to/file.py:name`, or `path/to/file.py` for its function `reference` -> a specification of either kind (see `as_any`).
+
+    The functions `inputs` and `sizes` of the file, if it has them, go with `reference`. Errors as of `load_specification`.
     """
     path_text, colon, name = reference.rpartition(":")
-    if not colon or not path_text.endswith(".py") or not name.isidentifier():
-        raise CuirError.of("X110", f"a specification is named `file.py:function`, found `{reference}`")
+    if not colon:
+        path_text, name = reference, REFERENCE
+    if not path_text.endswith(".py") or not name.isidentifier():
+        raise CuirError.of(
+            "X110", f"a specification is named `file.py:function`, or `file.py` if it has a function `{REFERENCE}`; found `{reference}`"
+        )
     path = Path(path_text)
     if not path.is_file():
         raise CuirError.of("X111", f"no file `{path}`", hint="the path is relative to the current folder")
     module = import_file(path)
     if not hasattr(module, name):
-        offered = [n for n, v in vars(module).items() if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, Specification))]
+        kinds = (Specification, FunctionSpecification)
+        offered = [n for n, v in vars(module).items() if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, kinds))]
         raise CuirError.of("X112", f"`{path}` has no `{name}`", hint=f"it has: {', '.join(offered)}" if offered else None)
-    return as_specification(getattr(module, name), name, parameters)
+    value = getattr(module, name)
+    if name == REFERENCE and inspect.isfunction(value):
+        beside = {n: getattr(module, n) for n in ("inputs", "sizes") if inspect.isfunction(getattr(module, n, None))}
+        value = FunctionSpecification(path.stem, value, **beside, doc=inspect.getdoc(value) or "")
+    return as_any(value, name, parameters)
 
 
 def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None) -> Specification:
@@ -45,13 +64,20 @@ def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] 
     * a function of four positional arguments: a mask_mod; of five: a score_mod; `parameters` fill its keyword parameters;
     * a function that can be called without arguments: a factory, called with `parameters`; it gives a Specification, a mod, or a pair
       (mask_mod, score_mod).
+
+    Raises CuirError X114 for parameters that it does not take, X115 and X116 for something else, X117 for a function of the inputs (`as_any`).
     """
+    return _of_mods(as_any(value, name, parameters), name)
+
+
+def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None) -> AnySpecification:
+    """As `as_specification`, and besides: a `FunctionSpecification`, a function called `reference` or with parameters q, k and v, or a factory of one."""
     given = dict(parameters or {})
-    if isinstance(value, Specification):
+    if isinstance(value, (Specification, FunctionSpecification)):
         if given:
             raise CuirError.of(
                 "X114",
-                f"`{name}` is a Specification and takes no parameters, found {', '.join(given)}",
+                f"`{name}` is a {type(value).__name__} and takes no parameters, found {', '.join(given)}",
                 hint="make it a function with parameters",
             )
         return value
@@ -59,21 +85,30 @@ def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] 
         raise CuirError.of("X115", f"`{name}` must be a function or a Specification, found {type(value).__name__}")
     signature = inspect.signature(value)
     required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if name == REFERENCE or {"q", "k", "v"} <= {p.name.lower() for p in required}:
+        return as_any(FunctionSpecification(name, value, doc=inspect.getdoc(value) or ""), name, given)
     if len(required) in (4, 5):
         captured: dict[str, Captured] = {n: _converted(n, v, signature, name) for n, v in given.items()}
         mods = {"mask_mod": value} if len(required) == 4 else {"score_mod": value}
         return Specification(name, **mods, captured=captured, doc=inspect.getdoc(value) or "")
     missing = [p.name for p in required if p.name not in given]
     if missing:
-        hint = f"a mask_mod takes (b, h, q_idx, kv_idx), a score_mod (score, b, h, q_idx, kv_idx); a function that gives one takes what `-p {missing[0]}=...` gives it"
+        hint = f"a mask_mod takes (b, h, q_idx, kv_idx), a score_mod (score, b, h, q_idx, kv_idx), a function of the inputs is called `{REFERENCE}`; a function that gives one takes what `-p {missing[0]}=...` gives it"
         raise CuirError.of("X116", f"`{name}` takes {len(required)} arguments, so it is no mod, and as a function that gives one it needs {', '.join(missing)}",
                            function_span(value), hint)  # fmt: skip
     made = _called(value, name, {n: _converted(n, v, signature, name) for n, v in given.items()})
     if isinstance(made, tuple) and len(made) == 2:
         return Specification(name, *made, doc=inspect.getdoc(value) or "")
-    if not isinstance(made, Specification) and not (callable(made) and not isinstance(made, type)):
+    if not isinstance(made, (Specification, FunctionSpecification)) and not (callable(made) and not isinstance(made, type)):
         raise CuirError.of("X115", f"`{name}` must give a Specification or a mod, found {type(made).__name__}", function_span(value))
-    return as_specification(made, name)
+    return as_any(made, name)
+
+
+def _of_mods(found: AnySpecification, name: str) -> Specification:
+    if isinstance(found, FunctionSpecification):
+        raise CuirError.of("X117", f"`{name}` is a function of the inputs, and this needs a mask_mod or a score_mod", function_span(found.reference),
+                           "mods can be transferred; for a function write or ask for a program, and verify it: cuir verify PROGRAM --against FILE.py")  # fmt: skip
+    return found
 
 
 def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: str) -> int | float:

@@ -15,6 +15,7 @@ from ..types import DTYPES
 
 if TYPE_CHECKING:
     from ..spec import Specification
+    from ..spec_function import AnySpecification
 
 
 def suggestion(word: str, known: Iterable[str], what: str) -> str:
@@ -120,19 +121,26 @@ def read_numbers(items: Iterable[str], option: str) -> dict[str, int | float | b
 
 def read_variant(name: str, parameters: Iterable[str]) -> Specification:
     """A variant of the corpus by its name, or `file.py:function`, with its parameters `-p NAME=VALUE`. Raises CuirError."""
-    from ..spec_loading import as_specification, load_specification
+    from ..spec_loading import as_specification
+
+    return as_specification(read_specification(name, parameters), name)
+
+
+def read_specification(name: str, parameters: Iterable[str]) -> AnySpecification:
+    """A specification of either kind: a variant or function of the corpus, `file.py:function`, or `file.py` with a function `reference`. Raises CuirError."""
+    from ..spec_loading import as_any, load_any
 
     given = pairs(parameters, "-p")
     if ".py" in name or ":" in name or "/" in name:
-        return load_specification(name, given)
+        return load_any(name, given)
     import corpus
 
-    known = corpus.variants()
+    known = {**corpus.variants(), **corpus.functions()}
     if name not in known:
         raise CuirError.of(
             "U102", f"there is no variant `{name}`", hint=f"{suggestion(name, known, 'there are')}; your own: file.py:function"
         )
-    return as_specification(corpus.variant(name), name, given)
+    return as_any(corpus.specification(name), name, given)
 
 
 def output_folder(path: Path) -> Path:

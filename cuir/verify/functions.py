@@ -14,6 +14,7 @@ from ..spec_function import FunctionSpecification
 from .numeric import RATIO, RATIO_ROW
 from .signature import Draw, FunctionLaunch, half_dtype, readable
 
+_CANCELLED = 2.0**-20  # of the largest input: what float32 leaves of a row whose terms cancel, as those of a gradient that is 0 do
 _EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between a number and infinity
 
 
@@ -45,10 +46,13 @@ def judge_function(checked: Checked, spec: FunctionSpecification, given: Functio
                 "X106", f"`{spec.name}` gives NaN for all of {name} in the case {case}", hint="NaN says that nothing is asked there"
             )
     half = spec.yardstick(inputs, names, exact, dtype)
-    return [_judged(checked, given.outputs[n], exact[n], half[n], n, dtype, case) for n in names if n in exact]
+    largest = max((x[x.isfinite()].abs().max().item() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point() and x.isfinite().any()), default=1.0)  # fmt: skip
+    return [_judged(checked, given.outputs[n], exact[n], half[n], n, dtype, case, _CANCELLED * largest) for n in names if n in exact]
 
 
-def _judged(checked: Checked, found: torch.Tensor, wanted: torch.Tensor, half: torch.Tensor, name: str, dtype: torch.dtype, case: Draw) -> OutputNumbers:  # fmt: skip
+def _judged(
+    checked: Checked, found: torch.Tensor, wanted: torch.Tensor, half: torch.Tensor, name: str, dtype: torch.dtype, case: Draw, floor: float
+) -> OutputNumbers:
     def wrong(code: str, message: str, hint: str | None = None) -> CuirError:
         return CuirError([Diagnostic(code, message, checked.origin.span, (Note(f"in the case {case}"),), hint)])
 
@@ -61,7 +65,7 @@ def _judged(checked: Checked, found: torch.Tensor, wanted: torch.Tensor, half: t
                 f"{name}{at} is {found[tuple(at)].item()}, the specification gives {wanted[tuple(at)].item():g}; {int(differs.sum())} of {found.numel()} differ",
             )
         return OutputNumbers(name, 0.0, 0.0, 0.0, 0.0)
-    x, w, h = found.double(), wanted.double(), half.double()
+    x, w, h = found.double(), wanted.double(), half.to(found.dtype).double()
     limit = torch.finfo(found.dtype).max
     free = w.isnan() | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
     if (unwritten := x.isnan() & ~free).any():
@@ -76,21 +80,21 @@ def _judged(checked: Checked, found: torch.Tensor, wanted: torch.Tensor, half: t
         )
     x, w, h = (torch.where(free | endless, 0.0, y) for y in (x, w, h))
     unit = torch.finfo(found.dtype).eps / 2  # what rounding the output costs
-    size = w.norm().item() or 1.0
-    error, yardstick = ((y - w).norm().item() / size for y in (x, h))
-    rows, rows_yardstick = (_of_rows(y, w) for y in (x, h))
-    row, row_yardstick = (y.max().item() if y.numel() else 0.0 for y in (rows, rows_yardstick))
-    if not error <= RATIO * yardstick + unit or not row <= RATIO_ROW * row_yardstick + 2 * unit:
+    off, off_half = (y.norm(dim=-1) for y in (x - w, h - w))  # of each row
+    beyond = (off - floor).clamp(min=0)
+    size, sizes = w.norm().item() or 1.0, w.norm(dim=-1)
+    sizes = torch.where(sizes == 0, 1.0, sizes)  # rows whose output is 0 count absolutely
+    yardstick, row_yardstick = off_half.norm().item() / size, _largest(off_half / sizes)
+    error, row, bad = off.norm().item() / size, _largest(off / sizes), beyond / sizes
+    if not beyond.norm().item() / size <= RATIO * yardstick + unit or not _largest(bad) <= RATIO_ROW * row_yardstick + 2 * unit:
         words = str(dtype).removeprefix("torch.")
         raise wrong("V301", f"{name} differs from float64 by {error:.2e} (worst row {row:.2e}), PyTorch in {words} by {yardstick:.2e} (worst row {row_yardstick:.2e}); "
-                    f"the worst row is {_place(~(rows < row))}", _pattern(~(rows <= RATIO_ROW * row_yardstick + 2 * unit), name))  # fmt: skip
+                    f"the worst row is {_place(~(bad < _largest(bad)))}", _pattern(~(bad <= RATIO_ROW * row_yardstick + 2 * unit), name))  # fmt: skip
     return OutputNumbers(name, error, yardstick, row, row_yardstick)
 
 
-def _of_rows(x: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """The relative error of each row; rows whose output is 0 count absolutely."""
-    size = wanted.norm(dim=-1)
-    return (x - wanted).norm(dim=-1) / torch.where(size == 0, 1.0, size)
+def _largest(x: torch.Tensor) -> float:
+    return x.max().item() if x.numel() else 0.0
 
 
 def _place(where: torch.Tensor) -> str:

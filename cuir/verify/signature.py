@@ -130,14 +130,18 @@ def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Dra
 
 
 def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
-    """Problems for many schedules: persistent CTAs whose rings are used over and over, long units before short ones."""
+    """Problems for many schedules: one dim after the other so long that rings are used over and over; short rows, of which a CTA has several."""
     tiles = tile_of_dims(checked)
-    shapes = (
-        ("persistent tiles", 1, lambda n: 2 * n + 9),
-        ("short rows", 3, lambda n: max(1, n // 2)),
-        ("long tiles, then short ones", 2, lambda n: 4 * n),
-    )
-    return _admitted(checked, spec, [Draw(name, _paired({d: length(tiles[d]) if tiles[d] else short for d in checked.dims})) for name, short, length in shapes])  # fmt: skip
+    stepped = [d for d in checked.dims if not tiles[d] and d != "HK"]
+
+    def lengths(short: int, **long: int) -> dict[str, int]:
+        """`short` in one of the dims that the kernel steps through, so that the number of units of work stays small."""
+        return _paired({d: long.get(d) or (short if stepped[-1:] == [d] else 1) for d in checked.dims})
+
+    each = [d for d in checked.dims if tiles[d]]
+    found = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in each})) for d in each]
+    found.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in each}), "strided"))
+    return _admitted(checked, spec, found)
 
 
 def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw:
@@ -226,11 +230,14 @@ def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str
 
 def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw], required: bool = False) -> list[Draw]:
     """Those that the specification admits, with the lengths that it gives them."""
-    kept = []
+    kept: list[Draw] = []
     for d in found:
         sizes = spec.admitted({**known_sizes(checked), **d.sizes})
-        if sizes is not None and all(_elements(t, sizes) <= _ELEMENTS for t in checked.tensors):
-            kept.append(replace(d, sizes={n: sizes[n] for n in checked.dims}))
+        if sizes is None or any(_elements(t, sizes) > _ELEMENTS for t in checked.tensors):
+            continue
+        same = replace(d, sizes={n: sizes[n] for n in checked.dims})
+        if not any((k.sizes, k.kind, k.seed) == (same.sizes, d.kind, d.seed) for k in kept):  # lengths that the specification made alike
+            kept.append(same)
     if not kept:
         if required:
             raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {found[0]}", checked.origin.span)
