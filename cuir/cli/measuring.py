@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..diagnostics import CuirError
+from .asking import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
 from .jobs import EXPERT, Consts, Dtype, Json, Origin, Parameters
 from .output import print_json, stderr
 
@@ -38,11 +39,17 @@ def tune(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="of timing, all candidates in turns")] = 3,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="every combination, instead of axis after axis around the best")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only list candidates, and why others do not fit")] = False,
-    fresh: Fresh = False, as_json: Json = False,
+    fresh: Fresh = False, model: Model = None, samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None,
+    temperature: Temperature = None, timeout: Timeout = 600,
+    proposal: Annotated[list[str] | None, typer.Option("--proposal", help="a program to time beside the kernel, as a model's would be; several allowed", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="with --model: folder for programs (left out: out/TARGET-tuned)", show_default=False)] = None,
+    record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API."""
+    """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API; with --model, faster programs."""
     from ..measure.gpu import no_gpu
     from ..measure.problem import Shape as ShapeType
+    from .asking import asked
+    from .proposing import tune_programs
 
     shapes = [ShapeType.parse(s) for s in shape or ["2,32,32,8192,8192,128"]]
     missing = "" if dry_run else no_gpu()
@@ -52,6 +59,22 @@ def tune(
             "U100", f"with --variant one kernel is adapted, found {found}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
         )
     kernel = targets[0] if variant else origin
+    if model is not None or replay is not None or proposal:
+        wanted = variant or targets
+        if len(wanted) != 1 or len(shapes) != 1 or dry_run or exhaustive:
+            raise CuirError.of("U100", "programs are tuned for one target and one shape, without --dry-run and --exhaustive", hint="--model, --replay and --proposal stand for another search")  # fmt: skip
+        found, source, known = _target(wanted[0], kernel, space, bool(variant))
+        task = {"pass": "tune", "target": wanted[0], "variant": found, "parameters": list(param or ()), "origin": source, "shape": list(shapes[0].as_tuple()),
+                "dtype": dtype, "const": list(const or ())}  # fmt: skip
+        asking = (
+            asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
+            if model is not None or replay is not None
+            else None
+        )
+        return tune_programs(wanted[0], found, source, known, shapes[0], list(param or ()), dtype, list(const or ()), rounds, jobs, missing, list(proposal or ()), asking,
+                             samples, attempts, out if out is not None else Path("out") / f"{Path(wanted[0]).stem}-tuned", as_json)  # fmt: skip
+    if record is not None or cache is not None or out is not None:
+        raise CuirError.of("U100", "--record, --cache and --out are for schedules that a model proposes", hint="--model names one")
     reports = []
     for target in variant or targets:
         for one in shapes:

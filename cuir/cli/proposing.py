@@ -1,0 +1,208 @@
+"""`cuir tune --model`: schedules that a model (or a file) proposes, proven and timed beside the best so far. The pass is in llm/; here is what is shown and written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..diagnostics import CuirError
+from .output import print_errors, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from llm.loop import Verdict
+    from llm.passes.tune import Tuned, Tuning
+
+    from ..checked import Const
+    from ..measure.problem import Shape
+    from ..tuning.contest import Contender, Entry
+    from ..tuning.space import Space
+    from .asking import Asking
+
+
+def tune_programs(
+    target: str, variant: str, source: str, space: Space, shape: Shape, param: Sequence[str], dtype: str, const: Sequence[str], rounds: int, jobs: int | None,
+    missing: str, proposals: Sequence[str], asking: Asking | None, samples: int, attempts: int, folder: Path, as_json: bool,
+) -> int:  # fmt: skip
+    """Programs instead of values of consts. missing: why nothing can be timed here, empty if it can. proposals: programs that enter before the model is asked."""
+    from llm.apart import Apart
+    from llm.passes.transfer import described
+    from llm.passes.tune import Target, Tuned, Tuning, tune
+
+    from ..bridge import attention_consts
+    from ..measure.worker import Worker
+    from ..transfer import transfer
+    from ..tuning.device import RemoteDevice
+    from .asking_view import Conversations
+    from .inputs import agreeing, output_folder, read_consts, read_program, read_variant
+    from .worker import COMMAND
+
+    load = partial(read_variant, variant, tuple(param))
+    spec = load()
+    made = transfer(read_program(source), spec)
+    fixed = agreeing(attention_consts(dtype, shape.D), read_consts(const), f"--dtype {dtype} and --shape {shape}")
+    given = [(name, read_program(name)) for name in proposals]
+    job = {
+        "variant": variant,
+        "parameters": list(param),
+        "origin": source,
+        "kernel": made.kernel,
+        "shape": list(shape.as_tuple()),
+        "dtype": dtype,
+    }
+    words = f"{described(spec)}\n\nIts values are parameters of the kernel already." if spec.captured else described(spec)
+    goal = Target(made.program, made.kernel, load, fixed, words, _measured(shape, dtype, missing))
+    output_folder(folder)
+    with Apart() as apart, Worker(COMMAND) as worker:
+        if not as_json:
+            stderr().print(f"{target} for {shape} ({dtype}): the program itself", markup=False, soft_wrap=True)
+        tuning = Tuning.of(
+            goal, _setting(made.program, made.kernel, space, shape, dtype, fixed), None if missing else RemoteDevice(worker, job), _compiler(jobs, bool(missing)),
+            apart, rounds,
+        )  # fmt: skip
+        considered = [(name, _considered(tuning, program)) for name, program in given]
+        assert tuning.start is not None
+        if asking is None:
+            found = Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), (), "every proposal was considered")
+        else:
+            with Conversations(f"{target} for {shape}, schedules by {asking.asks.model}", quiet=as_json) as view:
+                found = tune(tuning, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
+    files = _written(found, folder)
+    good = bool(found.entries) and any(e.status in ("faster", "slower", "unranked") for e in found.entries)
+    if as_json:
+        print_json(_data(found, target, shape, dtype, missing, considered, asking, files) | {"ok": good})
+    else:
+        _print(found, considered, asking, missing, folder, files)
+    return 0 if good else 1
+
+
+def _setting(program: Any, kernel: str, space: Space, shape: Shape, dtype: str, fixed: Mapping[str, Const]) -> Mapping[str, Const]:
+    """What a search has found for such shapes, else the first start of the space that fits."""
+    from ..tuning import tuned
+    from ..tuning.space import ruled_out
+
+    known = tuned(program, shape, dtype)
+    starts = [known] if known else [dict(s) for s in space.within(program, kernel).narrowed(fixed).starts]
+    return next((s for s in starts if ruled_out(program, kernel, {**s, **fixed}) is None), {})
+
+
+def _compiler(jobs: int | None, optional: bool) -> Any:
+    """Compiles one program; None without nvcc where it is not needed for a run. Raises CuirError U503, U504."""
+    from ..lowering.compile import find_nvcc, include_dir
+    from ..tuning import compile_all
+
+    try:
+        find_nvcc()
+        include_dir()
+    except CuirError:
+        if optional:
+            return None
+        raise
+
+    def compiled(text: str, kernel: str, consts: Mapping[str, Const]) -> Any:
+        return next(built for _, built in compile_all([(text, kernel, consts)], jobs))
+
+    return compiled
+
+
+def _considered(tuning: Tuning, program: Any) -> Verdict:
+    from llm.prompting import fenced
+
+    from ..printer import show
+
+    return tuning.consider(tuning.contest.best.text, fenced(show(program), "cuir"))
+
+
+def _measured(shape: Shape, dtype: str, missing: str) -> str:
+    from ..tuning.cache import device
+
+    what = f"One forward pass in {dtype} with B={shape.B}, H={shape.H}, HK={shape.HK}, M={shape.M}, N={shape.N}, D={shape.D}"
+    if missing:
+        return f"{what}, on an H200 (132 multiprocessors). No GPU is here now: your program is proven and compiled, and the first that is right ends this; it is timed elsewhere."
+    return f"{what}: the median time of a call with a cold L2 cache, in turns with the best so far, on {device()[0]} ({device()[1]} multiprocessors)."
+
+
+def _written(found: Tuned, folder: Path) -> dict[str, str]:
+    """The best program with its difference to the start, if it is faster; proposals that could not be ranked."""
+    texts: dict[str, str] = {}
+    if found.faster:
+        texts["tuned.cuir"] = found.best.text
+        texts["tuned.diff"] = _difference(found.start.contender, found.best)
+    for number, entry in enumerate((e for e in found.entries if e.status == "unranked"), 1):
+        texts[f"proposal-{number}.cuir"] = entry.contender.text
+        texts[f"proposal-{number}.diff"] = _difference(found.start.contender, entry.contender)
+    for name, text in texts.items():
+        try:
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise CuirError.of("U108", f"cannot write {folder / name}: {error.strerror}", hint="name another folder with --out") from None
+    return {name: str(folder / name) for name in texts}
+
+
+def _difference(before: Contender, after: Contender) -> str:
+    lines = difflib.unified_diff(before.text.splitlines(), after.text.splitlines(), "start", "proposal", lineterm="")
+    return "\n".join(lines) + "\n"
+
+
+def _data(
+    found: Tuned, target: str, shape: Shape, dtype: str, missing: str, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, files: Mapping[str, str]
+) -> dict[str, Any]:  # fmt: skip
+    from .asking import as_data
+
+    return {
+        "diagnostics": [], "missing": missing or None, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype,
+        "model": asking.asks.model if asking else None, "spent": asking.budget.as_json() if asking else None, "why": found.why, "faster": found.faster,
+        "speedup": round(found.speedup, 5), "start": found.start.as_json(), "entries": [e.as_json() for e in found.entries],
+        "proposals": [{"file": name, "stage": v.stage, "diagnostics": [d.as_json() for d in v.diagnostics]} for name, v in considered],
+        "rounds": [as_data(o) for o in found.outcomes], "files": dict(files),
+    }  # fmt: skip
+
+
+def _print(
+    found: Tuned, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
+) -> None:
+    from .tables import print_diff, print_table
+
+    console = stdout()
+    print_table("programs that were proven", ("what", "milliseconds", "the best's then", "registers", "spills", "changed consts"),
+                [_row("start", found.start, found.start), *(_row(f"{n}: {e.status}", e, found.start) for n, e in enumerate(found.entries, 1))])  # fmt: skip
+    refused = [(f"{a.sample}.{a.number}", a) for o in found.outcomes for s in o.samples for a in s.attempts if not a.verdict.right]
+    if refused:
+        print_table("answers that were refused", ("sample", "stage", "codes"),
+                    [(name, a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics))) for name, a in refused])  # fmt: skip
+    for name, verdict in considered:
+        if not verdict.right:
+            stderr().print(f"{name} is refused ({verdict.stage}); places are of its canonical text:", markup=False, soft_wrap=True)
+            print_errors(verdict.diagnostics, False)
+    if found.faster:
+        print_diff((folder / "tuned.diff").read_text(encoding="utf-8").splitlines())
+        console.print(f"[bold green]faster[/]  {found.speedup:.3f} x the start, in {files['tuned.cuir']}", highlight=False, soft_wrap=True)
+    elif missing:
+        console.print(
+            f"[yellow]not ranked[/]  {missing}: registers and traces do not tell which of two right programs is faster, so none is kept",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if files:
+            names = " ".join(f"--proposal {path}" for name, path in files.items() if name.endswith(".cuir"))
+            console.print(
+                f"  to time them on a Hopper GPU: the same command with {names} in place of the model", highlight=False, soft_wrap=True
+            )
+    else:
+        console.print("nothing is faster than the start, which stays", highlight=False, soft_wrap=True)
+    spent = f"; {asking.budget.summary()}" if asking else ""
+    console.print(f"{found.why}{spent}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _row(what: str, entry: Entry, start: Entry) -> tuple[str, ...]:
+    from statistics import median
+
+    from ..tuning.space import label
+
+    built, consts = entry.contender.built, entry.contender.consts
+    times = [f"{median(t):.4f}" if t else "" for t in (entry.milliseconds, entry.best)]
+    changed = label({n: v for n, v in consts.items() if start.contender.consts.get(n) != v}) if entry is not start else label(consts)
+    resources = (str(built.registers), str(built.spills)) if built is not None and not built.refused else ("", "")
+    return (what, *times, *resources, changed)

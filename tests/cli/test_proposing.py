@@ -1,0 +1,141 @@
+"""`cuir tune --model` from the command line, with recorded lines that a script wrote, and a GPU that is a formula. No model is behind any of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuir.tuning.compiling import Built
+from llm.loop import Attempt, Verdict
+from llm.messages import Answer, Message
+from llm.passes import tune as tune_pass
+from llm.transcript import Recorder
+from tests.llm.test_tune import EARLY_TILE, STAGES, here
+
+CALL = (
+    "tune",
+    "causal",
+    "--origin",
+    "flash_fwd",
+    "--space",
+    "space.json",
+    "--shape",
+    "1,4,4,512,512,64",
+    "-c",
+    "BM=64,BN=32",
+    "--out",
+    "out",
+)
+
+
+class Apart:
+    """In place of the process of its own: this one."""
+
+    def __enter__(self) -> Callable[..., Any]:
+        return here
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Worker:
+    """In place of a process with a GPU: three stages are faster, another order of tiles slower."""
+
+    def __init__(self, command: Sequence[str]):
+        pass
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        assert request["origin"] == "flash_fwd" and request["variant"] == "causal" and request["text"].startswith("# Attention forward")
+        if request["do"] == "check":
+            return {"status": "right", "why": ""}
+        return {"milliseconds": 2.0 - 0.5 * (request["consts"]["STAGES"] == 3) + 0.25 * ("cdiv(M, BM) - 1" not in request["text"])}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with a space; proofs find nothing, kernels compile at once, and there is a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUIR_MODEL", raising=False)
+    monkeypatch.setattr("llm.apart.Apart", Apart)
+    monkeypatch.setattr("cuir.measure.worker.Worker", Worker)
+    monkeypatch.setattr("cuir.measure.gpu.no_gpu", lambda: "")
+    monkeypatch.setattr("cuir.tuning.cache.device", lambda: ("a formula", 1))
+    monkeypatch.setattr("cuir.cli.proposing._compiler", lambda jobs, optional: lambda *of: Built(registers=168))
+    monkeypatch.setattr(tune_pass, "verify", lambda *of, **options: type("Report", (), {"stages": []})())
+    (tmp_path / "space.json").write_text('{"axes": [{"STAGES": [2, 3]}], "starts": [{"STAGES": 2}]}', encoding="utf-8")
+    return tmp_path
+
+
+def scripted(path: Path, *answers: str) -> Path:
+    """A transcript of scripted answers: what was asked does not matter to a replay that is not exact."""
+    recorder = Recorder(path, {"pass": "tune"}, "a script")
+    for number, text in enumerate(answers, 1):
+        answer = Answer(text, 100, 10, 0.5, 1.0, False, "stop", "a script")
+        recorder.exchange(Attempt(0, number, (Message("user", "asked"),), answer, Verdict(False, "answer")))
+    return path
+
+
+def test_faster_programs_are_kept(cuir: Callable, bench: Path) -> None:
+    path = scripted(bench / "t.jsonl", EARLY_TILE, STAGES, "nothing more", "really")
+    shown = cuir(*CALL, "--replay", path, "--attempts", "2", "--json")
+    assert shown.code == 0 and not shown.err
+    found = shown.json
+    assert found["faster"] and found["speedup"] == pytest.approx(2.0 / 1.5, abs=1e-4) and found["model"] == "a script"
+    assert [e["status"] for e in found["entries"]] == ["slower", "faster"] and found["entries"][1]["registers"] == 168
+    assert "STAGES: const = 3" in Path(found["files"]["tuned.cuir"]).read_text(encoding="utf-8")
+    assert [len(r["attempts"]) for r in found["rounds"]] == [2, 2]
+
+
+def test_what_people_see(cuir: Callable, bench: Path) -> None:
+    shown = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES, "nothing more"), "--attempts", "1")
+    assert shown.code == 0 and "1.333 x the start" in shown.out and "1: faster" in shown.out and "STAGES=3" in shown.out
+    assert "A001" in shown.out, "an answer that was refused is listed"
+    assert "asking" in shown.err and "tokens" in shown.err
+
+
+def test_a_proposal_from_a_file_and_no_model(cuir: Callable, bench: Path) -> None:
+    for name, answer in (("slow", EARLY_TILE), ("fast", STAGES)):
+        (bench / f"{name}.cuir").write_text(answer.split("```cuir\n")[1].split("```")[0], encoding="utf-8")
+    (bench / "wrong.cuir").write_text(STAGES.split("```cuir\n")[1].split("```")[0].replace("flash_fwd", "other"), encoding="utf-8")
+    words = [word for name in ("slow", "fast", "wrong") for word in ("--proposal", f"{name}.cuir")]
+    found = cuir(*CALL, *words, "--json").json
+    assert found["ok"] and [e["status"] for e in found["entries"]] == ["slower", "faster"] and found["model"] is None
+    assert [p["stage"] for p in found["proposals"]] == ["speed", "passed", "check"]
+    shown = cuir(*CALL, "--proposal", "wrong.cuir")
+    assert shown.code == 1 and "V501" in shown.err and "wrong.cuir is refused (check)" in shown.err
+
+
+def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuir.measure.gpu.no_gpu", lambda: "no CUDA device")
+    shown = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES))
+    assert (
+        shown.code == 0
+        and "not ranked" in shown.out
+        and "--proposal out/proposal-1.cuir" in shown.out
+        and "faster" not in shown.out.split("not ranked")[0]
+    )
+    assert (bench / "out" / "proposal-1.cuir").exists() and not (bench / "out" / "tuned.cuir").exists()
+
+
+@pytest.mark.parametrize(("words", "code"), [
+    (("--model", "m", "--replay", "t.jsonl"), "U100"),
+    (("--replay", "missing.jsonl"), "U606"),
+    (("--proposal", "missing.cuir"), "U201"),
+    (("--replay", "t.jsonl", "--dry-run"), "U100"),
+    (("--replay", "t.jsonl", "--shape", "1,4,4,64,64,64"), "U100"),
+    (("--record", "r.jsonl"), "U100"),
+])  # fmt: skip
+def test_calls_that_are_wrong(cuir: Callable, bench: Path, words: tuple[str, ...], code: str) -> None:
+    scripted(bench / "t.jsonl", STAGES)
+    shown = cuir(*[w for w in CALL if code != "U100" or "--record" not in words or w not in ("--out", "out")], *words, "--json")
+    assert shown.code == 2 and json.loads(shown.out)["diagnostics"][0]["code"] == code
