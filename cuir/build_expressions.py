@@ -15,6 +15,7 @@ from lark import Token
 from .comments import CommentMap
 from .diagnostics import Sink
 from .nodes import (
+    BINDS,
     Attribute,
     Binary,
     Call,
@@ -78,6 +79,31 @@ class ExpressionBuilder:
     def ifexp(self, children: list[Child]) -> IfExp:
         then, _, cond, _, other = children
         return IfExp(cond, then, other, span=self._span(then, other))
+
+    def operation(self, children: list[Child]) -> Expr:
+        """Operands with an operator between each two."""
+        if len(children) == 3 and children[1].type != "COMPARE":
+            return self.binary(children)
+        left, rest = self._bound(children, 0, 0)
+        assert rest == len(children)
+        return left
+
+    def _bound(self, items: list[Child], at: int, least: int) -> tuple[Expr, int]:
+        """What operators that bind at least so tightly make of the items from `at` on, and where it ends."""
+        left, at = items[at], at + 1
+        while at < len(items) and (level := BINDS[items[at]]) >= least:
+            right, after = self._bound(items, at + 1, level + 1)
+            found = [left, items[at], right]
+            if level == BINDS["=="]:
+                while after < len(items) and BINDS[items[after]] == level:
+                    right, end = self._bound(items, after + 1, level + 1)
+                    found += [items[after], right]
+                    after = end
+                left = self.compare(found)
+            else:
+                left = self.binary(found)
+            at = after
+        return left, at
 
     def binary(self, children: list[Child]) -> Binary:
         left, op, right = children

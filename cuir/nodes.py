@@ -52,6 +52,12 @@ class Unary(Node):
     operand: Expr
 
 
+BINDS = {
+    "or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4,
+    "|": 5, "^": 6, "&": 7, "+": 8, "-": 8, "*": 9, "/": 9, "//": 9, "%": 9,
+}  # Python's precedences: a higher number binds tighter; `not` has 3  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Binary(Node):
     """Arithmetic `+ - * / // % & | ^`, comparisons `== != < <= > >=`, and `and or`; comparisons never chain."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .nodes import (
+    BINDS,
     Assign,
     Attribute,
     AugAssign,
@@ -44,12 +45,8 @@ WIDTH = 120  # signatures and calls that are longer are wrapped inside their bra
 COMMENT_COLUMN, COMMENT_STEP = 41, 20  # trailing comments start at columns 41, 61, ... (0-based), at least two blanks behind the code
 INDENT = "    "
 
-# Python's precedences; a higher number binds tighter.
-_IFEXP, _OR, _NOT, _COMPARE, _UNARY, _POSTFIX = 0, 1, 3, 4, 10, 11
-_BINARY = {
-    "or": _OR, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4,
-    "|": 5, "^": 6, "&": 7, "+": 8, "-": 8, "*": 9, "/": 9, "//": 9, "%": 9,
-}  # fmt: skip
+# Levels of what is not in BINDS, in the same measure.
+_IFEXP, _OR, _NOT, _COMPARE, _UNARY, _POSTFIX = 0, BINDS["or"], 3, BINDS["=="], 10, 11
 
 
 def show(node: Node) -> str:
@@ -91,7 +88,7 @@ def _levelled(e: Expr) -> tuple[str, int]:
         case Unary():
             return f"{e.op}{_expr(e.operand, _UNARY)}", _UNARY
         case Binary():
-            level = _BINARY[e.op]
+            level = BINDS[e.op]
             left = level + 1 if level == _COMPARE else level
             return f"{_expr(e.left, left)} {e.op} {_expr(e.right, level + 1)}", level
         case IfExp():
@@ -114,7 +111,7 @@ def _levelled(e: Expr) -> tuple[str, int]:
 def _literal(e: Literal) -> tuple[str, int]:
     if isinstance(e.value, float) and not math.isfinite(e.value):
         text = "inf - inf" if math.isnan(e.value) else "inf" if e.value > 0 else "-inf"
-        return text, _BINARY["-"] if math.isnan(e.value) else _POSTFIX if e.value > 0 else _UNARY
+        return text, BINDS["-"] if math.isnan(e.value) else _POSTFIX if e.value > 0 else _UNARY
     text = repr(e.value)
     return text, _UNARY if text.startswith("-") else _POSTFIX
 

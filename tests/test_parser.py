@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import time
@@ -86,6 +87,44 @@ def body(text: str) -> str:
 )
 def test_expressions(text, tree):
     assert expression(text) == tree
+
+
+OPERAND = st.builds("{}{}".format, st.sampled_from(["", "", "-", "~"]), st.sampled_from("abcd"))
+
+
+def alternating(operators: str, operand: st.SearchStrategy[str], most: int) -> st.SearchStrategy[str]:
+    more = st.lists(st.tuples(st.sampled_from(operators.split()), operand), max_size=most)
+    return st.builds(lambda first, rest: " ".join([first, *(word for pair in rest for word in pair)]), operand, more)
+
+
+SUMS = alternating("+ - * / // % & | ^", OPERAND, 7)
+LOGIC = alternating("and or", st.builds("{}{}".format, st.sampled_from(["", "", "not "]), alternating("< <= > >= == !=", SUMS, 1)), 4)
+SIGNS = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.And: "and", ast.Or: "or",
+    ast.USub: "-", ast.Invert: "~", ast.Not: "not",
+}  # fmt: skip
+
+
+def as_python_has_it(e: ast.expr) -> Expr:
+    if isinstance(e, ast.Name):
+        return Name(e.id)
+    if isinstance(e, ast.UnaryOp):
+        return Unary(SIGNS[type(e.op)], as_python_has_it(e.operand))
+    if isinstance(e, ast.BinOp):
+        return Binary(SIGNS[type(e.op)], as_python_has_it(e.left), as_python_has_it(e.right))
+    if isinstance(e, ast.Compare):
+        return Binary(SIGNS[type(e.ops[0])], as_python_has_it(e.left), as_python_has_it(e.comparators[0]))
+    assert isinstance(e, ast.BoolOp)
+    first, *rest = map(as_python_has_it, e.values)
+    for operand in rest:
+        first = Binary(SIGNS[type(e.op)], first, operand)
+    return first
+
+
+@given(LOGIC)
+def test_operators_bind_as_in_python(text):
+    assert expression(text) == as_python_has_it(ast.parse(text, mode="eval").body)
 
 
 def test_kinds_of_literals_differ():
