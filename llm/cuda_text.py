@@ -64,6 +64,7 @@ class Function:
     start: int
     end: int
     kernel: bool
+    template: tuple[str, ...] = ()
 
 
 @dataclass
@@ -225,7 +226,11 @@ def _functions(code: str) -> Iterator[Function]:
             continue  # no type before the name: not a definition
         inside = after.end() - 1
         stop = closing(code, inside)
-        yield Function(found[1], tuple(_parameter(p) for p in arguments(code[found.end() : end])), inside + 1, stop, "__global__" in before)
+        template = re.search(r"\btemplate\s*<([^<>]*)>", before)
+        given = tuple(_parameter(p) for p in arguments(template[1])) if template else ()
+        yield Function(
+            found[1], tuple(_parameter(p) for p in arguments(code[found.end() : end])), inside + 1, stop, "__global__" in before, given
+        )
         at = stop
 
 

@@ -53,9 +53,10 @@ class ExpertSource:
         """The whole-number constants of the source when it is compiled for a head dim."""
         from .cuda_text import constants
 
-        return constants(self.text, self._defined(head_dim))
+        return constants(self.text, self.defined(head_dim))
 
-    def _defined(self, head_dim: int) -> dict[str, int]:
+    def defined(self, head_dim: int) -> dict[str, int]:
+        """The macros that a head dim sets."""
         return {name: _number(text, {"D": head_dim}, f"defines.{name}", self.path) for name, text in self.defines.items()}
 
 
@@ -89,7 +90,7 @@ def read_expert_source(path: Path) -> ExpertSource:
 def compile_source(source: ExpertSource, head_dim: int) -> tuple[bytes, str]:
     """The machine code for a head dim, and what nvcc said. Raises CuirError U503, U504 (no compiler) or O121 (it refuses the source)."""
     form, arch, codes = target(source.arch)
-    defines = [f"-D{name}={value}" for name, value in source._defined(head_dim).items()]
+    defines = [f"-D{name}={value}" for name, value in source.defined(head_dim).items()]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / f"kernel.{form}"
         command = [find_nvcc(), f"-{form}", f"-arch={arch}", codes, *FLAGS, *defines, "-I", include_dir(), "-o", str(out), str(source.path)]

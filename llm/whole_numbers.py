@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"+": operator.add, "-": operator.sub},
     {"*": operator.mul, "/": _quotient, "%": lambda a, b: a - b * _quotient(a, b)},
 )
+LEVELS = {word: (level, function) for level, row in enumerate(BINARY) for word, function in row.items()}
 CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max, "cdiv": lambda a, b: -(-a // b), "abs": abs}
 CASTS = {"int", "unsigned", "long", "bool", "size_t", "int32_t", "uint32_t", "int64_t", "uint64_t"}
 
@@ -40,14 +42,9 @@ def evaluate(text: str, known: Mapping[str, int]) -> Value:
 
     Operators and precedence are C's, division is towards zero; calls of min, max, abs and cdiv, and casts such as `int(x)`, are known.
     """
-    tokens: list[str] = []
-    at, text = 0, text.strip()
-    while at < len(text):
-        found = TOKEN.match(text, at)
-        if found is None:
-            return None
-        tokens.append(next(g for g in found.groups() if g))
-        at = found.end()
+    tokens = _tokens(text)
+    if tokens is None:
+        return None
     try:
         parser = _Parser(tokens, known)
         value = parser.choice(0)
@@ -56,12 +53,25 @@ def evaluate(text: str, known: Mapping[str, int]) -> Value:
         return None
 
 
+@functools.lru_cache(4096)
+def _tokens(text: str) -> tuple[str, ...] | None:
+    found: list[str] = []
+    at, text = 0, text.strip()
+    while at < len(text):
+        match = TOKEN.match(text, at)
+        if match is None:
+            return None
+        found.append(next(g for g in match.groups() if g))
+        at = match.end()
+    return tuple(found)
+
+
 class _Unknown(Exception):
     pass
 
 
 class _Parser:
-    def __init__(self, tokens: list[str], known: Mapping[str, int]):
+    def __init__(self, tokens: tuple[str, ...], known: Mapping[str, int]):
         self.tokens, self.known, self.at = tokens, known, 0
 
     def peek(self) -> str:
@@ -85,16 +95,15 @@ class _Parser:
         return one if value else other
 
     def binary(self, level: int, depth: int) -> int:
-        if level == len(BINARY):
-            return self.unary(depth)
-        value = self.binary(level + 1, depth)
-        while self.peek() in BINARY[level]:
-            function = BINARY[level][self.peek()]
+        value = self.unary(depth)
+        while True:
+            binds, function = LEVELS.get(self.peek(), (-1, None))
+            if function is None or binds < level:
+                return value
             self.at += 1
-            value = function(value, self.binary(level + 1, depth))
+            value = function(value, self.binary(binds + 1, depth))
             if abs(value).bit_length() > BITS:
                 raise _Unknown
-        return value
 
     def unary(self, depth: int) -> int:
         token = self.peek()

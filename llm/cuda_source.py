@@ -1,0 +1,379 @@
+"""The annotator of expert CUDA: finds low-level calls, with the threads that reach them, through macros and inlined functions. Deterministic; no compiler.
+
+Which threads reach a call is found by evaluating the conditions around it for every thread of a CTA; what a condition asks of data or loops holds for all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cuir.diagnostics import CuirError
+from cuir.source import Source, Span
+
+from .cuda_calls import METHODS, Found, ptx_calls, wrapper_call
+from .cuda_text import CudaText, Statement, arguments, blank, closing, read, statements
+from .whole_numbers import evaluate
+
+CALLEE = re.compile(r"((?:[A-Za-z_]\w*\s*(?:<[^<>;(){}]*>\s*)?::\s*)*)([A-Za-z_]\w*)\s*(<[^<>;(){}]*>)?\s*\(")
+METHOD = re.compile(r"([A-Za-z_][\w.\->]*(?:\[[^\]]*\])*)\s*(?:\.|->)\s*(\w+)\s*\(")
+DECLARED = re.compile(
+    r"^\s*(?:const\s+|constexpr\s+|static\s+)*(?:unsigned\s+|signed\s+)?(?:int|auto|bool|long|short|unsigned|u?int\d+_t|size_t)\s+(?=[A-Za-z_]\w*\s*=)"
+)
+ALIAS = re.compile(r"\b(?:using|namespace)\s+([A-Za-z_]\w*)\s*=\s*([\w:]+(?:<[^;]*>)?)\s*;|\busing\s+((?:\w+::)+(\w+))\s*;")
+MEMBER = re.compile(
+    r"^\s*(?:alignas\s*\([^)]*\)\s*|__align__\s*\([^)]*\)\s*|__shared__\s+|extern\s+|static\s+|volatile\s+)*([A-Za-z_][\w:]*(?:<[^;<>]*>)?)\s+((?:\w+\s*(?:\[[^\]]*\]\s*)*,?\s*)+)$"
+)
+SIZES = {
+    "__half": 2,
+    "half": 2,
+    "half_t": 2,
+    "__nv_bfloat16": 2,
+    "bfloat16_t": 2,
+    "float": 4,
+    "int": 4,
+    "uint8_t": 1,
+    "char": 1,
+    "uint32_t": 4,
+    "uint64_t": 8,
+}
+ASM = {"asm", "volatile", "__asm__", "__volatile__"}  # the word before the parenthesis
+THREAD = "threadIdx_x"
+DEPTH = 8  # of macros and functions inside of each other
+MOST_CALLS = 5000
+
+
+@dataclass(frozen=True)
+class LowCall:
+    """A low-level call as it is reached in the kernel. threads: a bit for each thread of the CTA. objects: declared names that it is about.
+
+    numbers: of each thread that reaches it, what its number evaluates to (a count, a wait's number); ids: of a named barrier. via: macros and functions it lies in.
+    """
+
+    kind: str
+    name: str
+    text: str
+    at: int
+    threads: int
+    objects: tuple[str, ...]
+    number: int | None
+    ids: tuple[tuple[int, int], ...]  # (id, threads that name it)
+    arguments: tuple[str, ...]
+    via: tuple[str, ...]
+    in_loop: bool
+    written: str = ""  # the number as it stands there
+
+
+@dataclass(frozen=True)
+class Array:
+    """A declared shared array or barrier: the element type's name, dims as numbers (None: unknown)."""
+
+    name: str
+    type: str
+    dims: tuple[int | None, ...]
+    at: int
+
+
+@dataclass
+class Annotated:
+    """What was found in a source."""
+
+    source: Source
+    cuda: CudaText
+    kernel: str
+    threads: int
+    calls: list[LowCall]
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def span(self, at: int) -> Span:
+        line, column = self.cuda.line(at), self.cuda.column(at)
+        end = len(self.source.line(line)) + 1
+        return Span(self.source, line, column, line, max(end, column + 1))
+
+
+def annotate(
+    text: str, name: str, defines: Mapping[str, int] | None = None, kernel: str | None = None, threads: int | None = None
+) -> Annotated:
+    """Annotates a CUDA source. threads: of a CTA, if `__launch_bounds__` does not say. Raises CuirError O122: no kernel, or none of that name."""
+    cuda = read(text, defines)
+    kernels = [f for f in cuda.functions.values() if f.kernel]
+    chosen = next((f for f in kernels if kernel in (None, f.name)), None)
+    if chosen is None:
+        offered = ", ".join(f.name for f in kernels)
+        raise CuirError.of("O122", f"`{name}` must hold a __global__ function{f' `{kernel}`' if kernel else ''}, found {offered or 'none'}")
+    bounds = re.search(r"__launch_bounds__\s*\(", cuda.code)
+    if threads is None and bounds is not None:
+        inside = cuda.code[bounds.end() : closing(cuda.code, bounds.end() - 1)]
+        threads = evaluate(arguments(inside)[0], cuda.constants)
+    if threads is None or not 0 < threads <= 1024:
+        raise CuirError.of("O122", f"how many threads a CTA of `{chosen.name}` has must be known, found {threads}",
+                           hint="a __launch_bounds__ that is a constant expression, or `threads` of the launch description")  # fmt: skip
+    walker = _Walker(cuda, threads)
+    walker.statements(cuda.code, statements(cuda.code, chosen.start, chosen.end), (1 << threads) - 1, None, (), False)
+    return Annotated(Source(name, cuda.text), cuda, chosen.name, threads, walker.calls, walker.arrays)
+
+
+class _Walker:
+    def __init__(self, cuda: CudaText, threads: int):
+        self.cuda, self.threads = cuda, threads
+        self.calls: list[LowCall] = []
+        self.arrays = _arrays(cuda)
+        self.aliases = _aliases(cuda)
+        self.thread_values: dict[str, list[int | None]] = {THREAD: list(range(threads))}
+        self.known: dict[str, int] = dict(cuda.constants)
+        self.cache: dict[tuple[str, str], list[int | None] | None] = {}
+
+    # ---- statements
+    def statements(self, code: str, body: tuple[Statement, ...], mask: int, at: int | None, via: tuple[str, ...], loop: bool) -> None:
+        """Walks statements under a mask of threads. at: where calls are placed, None: where they stand in `code`."""
+        taken = 0  # by the `if` before an `else`
+        certain = True
+        for s in body:
+            if s.kind == "if":
+                self.text(code, s.head, self._place(code, s, at), mask, via, loop)
+                taken, certain = self.condition(s.head, mask)
+                self.statements(code, s.body, taken, at, via, loop)
+                if _returns(code, s) and certain:
+                    mask &= ~taken
+            elif s.kind == "else":
+                self.statements(code, s.body, mask & ~taken if certain else mask, at, via, loop)
+            elif s.kind in ("loop", "block"):
+                if s.head:
+                    self.text(code, s.head, self._place(code, s, at), mask, via, loop or s.kind == "loop")
+                self.statements(code, s.body, mask, at, via, loop or s.kind == "loop")
+            else:
+                self.plain(code, s, mask, at, via, loop)
+
+    def _place(self, code: str, s: Statement, at: int | None) -> int:
+        return s.start if at is None else at
+
+    def plain(self, code: str, s: Statement, mask: int, at: int | None, via: tuple[str, ...], loop: bool) -> None:
+        text = code[s.start : s.end]
+        declared = DECLARED.match(text)
+        if declared:
+            for part in arguments(text[declared.end() :].rstrip().rstrip(";")):
+                name, equals, value = part.partition("=")
+                if equals and not value.startswith("="):
+                    self.bind(name.strip(), value)
+        self.text(code, text, s.start if at is None else at, mask, via, loop, at is None)
+
+    def bind(self, name: str, value: str) -> None:
+        values = self.of_threads(value)
+        if self.thread_values.pop(name, None) is not None:
+            self.cache.clear()
+        if values is not None and any(v is not None for v in values):
+            self.thread_values[name] = values
+            self.cache.clear()
+        elif name in self.known and name not in self.cuda.constants:
+            del self.known[name]
+
+    # ---- values of threads
+    def of_threads(self, text: str) -> list[int | None] | None:
+        """An expression's value in each thread; None if it does not depend on the thread, or cannot be known."""
+        text = text.replace("threadIdx.x", THREAD)
+        if re.search(r"threadIdx\.[yz]", text):
+            return None
+        text = re.sub(r"(?:\w+::)*elect_one_sync\s*\(\s*\)", f"({THREAD} % 32 == 0)", text)
+        text = re.sub(r"(?:\w+::)*canonical_warp_group_idx(?:_sync)?\s*\(\s*\)", f"({THREAD} / 128)", text)
+        text = re.sub(r"(?:\w+::)*canonical_warp_idx(?:_sync)?\s*\(\s*\)", f"({THREAD} / 32)", text)
+        shuffle = re.search(r"\b__shfl_sync\s*\(", text)
+        if shuffle:
+            end = closing(text, shuffle.end() - 1)
+            parts = arguments(text[shuffle.end() : end])
+            inner = self.of_threads(parts[1]) if len(parts) >= 3 else None
+            lane = evaluate(parts[2], self.known) if len(parts) >= 3 else None
+            if inner is None or lane is None:
+                return None
+            self.thread_values["shuffled"] = [inner[min(i - i % 32 + lane, self.threads - 1)] for i in range(self.threads)]
+            self.cache.clear()
+            return self.of_threads(text[: shuffle.start()] + "shuffled" + text[end + 1 :])
+        names = set(re.findall(r"[A-Za-z_]\w*", text))
+        if not names & self.thread_values.keys():
+            return None
+        key = (text, "")
+        if key not in self.cache:
+            found: list[int | None] = []
+            used = [n for n in names if n in self.thread_values]
+            known = dict(self.known)
+            for i in range(self.threads):
+                at = {n: self.thread_values[n][i] for n in used}
+                if any(v is None for v in at.values()):
+                    found.append(None)
+                    continue
+                known.update({n: v for n, v in at.items() if v is not None})
+                found.append(evaluate(text, known))
+                if i == 0 and found[0] is None:
+                    found = [None] * self.threads
+                    break
+            self.cache[key] = found
+        return self.cache[key]
+
+    def condition(self, text: str, mask: int) -> tuple[int, bool]:
+        """The threads of a mask for which a condition may hold, and whether the others are known to take the other branch."""
+        taken, certain = mask, True
+        for part in _conjuncts(text):
+            values = self.of_threads(part)
+            if values is None:
+                constant = evaluate(part, self.known)
+                if constant is None:
+                    certain = False
+                elif not constant:
+                    return 0, True
+            elif any(v is None for v in values):
+                certain = False
+            else:
+                taken &= sum(1 << i for i, v in enumerate(values) if v)
+        return taken, certain
+
+    # ---- calls in a piece of text
+    def text(self, code: str, text: str, at: int, mask: int, via: tuple[str, ...], loop: bool, own: bool = False) -> None:
+        """Finds the calls in a text. at: its place in the source; own: the text stands there, so that a call's own place is known."""
+        if len(self.calls) > MOST_CALLS or not mask:
+            return
+        i, plain = 0, blank(text, keep_strings=False)
+        while found := CALLEE.search(plain, i):
+            i = found.end()
+            end = closing(text, found.end() - 1)
+            inside = text[found.end() : end]
+            place = at + found.start() if own else at
+            name, template = found[2], tuple(arguments(found[3][1:-1])) if found[3] else ()
+            if name in ASM:
+                for f in ptx_calls(inside):
+                    self.add(f, text[found.start() : end + 1], place, mask, via, loop)
+                continue
+            qualifier = re.sub(r"\s|<[^<>]*>", "", found[1])
+            qualified = self.resolved(qualifier + name)
+            parts = tuple(arguments(inside))
+            low = wrapper_call(qualified, template, parts) or self.method(text, found, name, parts)
+            if low is not None:
+                self.add(low, text[found.start() : end + 1], place, mask, via, loop)
+            elif not qualifier and len(via) < DEPTH and name not in via:
+                self.expand(name, template, parts, place, mask, via, loop)
+
+    def resolved(self, name: str) -> str:
+        first, colons, rest = name.partition("::")
+        for _ in range(DEPTH):
+            if first not in self.aliases:
+                break
+            name = self.aliases[first] + colons + rest
+            first, colons, rest = name.partition("::")
+            if first == self.aliases.get(first, "").partition("::")[0]:
+                break
+        return name
+
+    def method(self, text: str, found: re.Match[str], name: str, parts: tuple[str, ...]) -> Found | None:
+        """A method of a declared barrier: `sh.k_full[s].wait(phase)`."""
+        if name not in METHODS or found[1]:
+            return None
+        before = re.search(r"([A-Za-z_][\w.]*(?:->\w+)*(?:\[[^\]]*\])*)\s*(?:\.|->)\s*$", text[: found.start(2)])
+        if before is None or not self.declared(before[1]):
+            return None
+        kind, number = METHODS[name]
+        return Found(kind, name, parts, (before[1],), parts[number] if number is not None and number < len(parts) else "")
+
+    def expand(
+        self, name: str, template: tuple[str, ...], parts: tuple[str, ...], at: int, mask: int, via: tuple[str, ...], loop: bool
+    ) -> None:
+        """Walks the body of a macro or a function with its arguments in place of its parameters."""
+        macro, function = self.cuda.macros.get(name), self.cuda.functions.get(name)
+        if macro is not None:
+            body = re.sub(r"\\\n", " \n", self.cuda.bodies[macro.start : macro.end])
+            given = dict(zip(macro.parameters, parts))
+        elif function is not None and not function.kernel:
+            body = self.cuda.code[function.start : function.end]
+            given = {
+                **dict(zip(function.template, template)),
+                **dict(zip(function.parameters, (f"({p})" if " " in p else p for p in parts))),
+            }
+            for local in re.finditer(r"(?:uint32_t|unsigned|uint64_t|auto|int)\s+(?:const\s+)?(\w+)\s*=\s*([^;]*);", body[:4000]):
+                if local[1] not in given and any(re.search(rf"\b{re.escape(p)}\b", local[2]) for p in given):
+                    given[local[1]] = f"({_put(local[2], given)})"  # an address made of a parameter
+        else:
+            return
+        body = _put(body, given)
+        self.statements(body, statements(body, 0, len(body)), mask, at, (*via, name), loop)
+
+    def add(self, f: Found, text: str, at: int, mask: int, via: tuple[str, ...], loop: bool) -> None:
+        objects = tuple(n for o in f.objects if (n := self.declared(o)))
+        ids: tuple[tuple[int, int], ...] = ()
+        if f.kind in ("named_sync", "named_arrive") and f.objects:
+            values = self.of_threads(f.objects[0]) or [evaluate(f.objects[0], self.known)] * self.threads
+            by_id: dict[int, int] = {}
+            for i, v in enumerate(values):
+                if v is not None and mask >> i & 1:
+                    by_id[v] = by_id.get(v, 0) | 1 << i
+            ids = tuple(sorted(by_id.items()))
+            objects = tuple(re.findall(r"[A-Za-z_]\w*", f.objects[0]))[:1]
+        number = evaluate(f.number, self.known) if f.number else None
+        self.calls.append(
+            LowCall(f.kind, f.name, " ".join(text.split()), at, mask, objects, number, ids, f.arguments, via, loop, f.number.strip())
+        )
+
+    def declared(self, text: str) -> str:
+        """The shared array or barrier that an expression is about; of `constant ? a : b` the one that is meant."""
+        condition, question, rest = text.partition("?")
+        if question and ":" in rest and (value := evaluate(condition, self.known)) is not None:
+            one, _, other = rest.partition(":")
+            text = one if value else other
+        return next((n for n in re.findall(r"[A-Za-z_]\w*", text) if n in self.arrays), "")
+
+
+def _put(body: str, given: Mapping[str, str]) -> str:
+    """A body with arguments in place of parameters, line breaks kept."""
+    if not given:
+        return body
+    names = re.compile(r"\b(" + "|".join(map(re.escape, given)) + r")\b")
+    return names.sub(lambda m: given[m[1]].replace("\n", " "), body)
+
+
+def _conjuncts(text: str) -> list[str]:
+    """The parts of `a && b`; the whole where there is an `||` at the top."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        depth += (c in "([{") - (c in ")]}")
+        if depth == 0 and text.startswith("||", i):
+            return [text]
+        if depth == 0 and text.startswith("&&", i):
+            parts.append(text[start:i])
+            start = i + 2
+    return [*parts, text[start:]]
+
+
+def _returns(code: str, s: Statement) -> bool:
+    """Whether the threads that take an `if` leave the kernel there."""
+    last = s.body[0] if s.body else None
+    if last is not None and last.kind == "block":
+        last = last.body[-1] if last.body else None
+    return last is not None and last.kind == "plain" and code[last.start : last.end].split(";")[0].strip() == "return"
+
+
+def _aliases(cuda: CudaText) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for m in ALIAS.finditer(cuda.code):
+        found[m[1] or m[4]] = re.sub(r"<.*>", "", m[2]) if m[1] else m[3]
+    for macro in cuda.macros.values():
+        body = cuda.bodies[macro.start : macro.end].strip()
+        if not macro.parameters and re.fullmatch(r"[A-Za-z_][\w:]*", body):
+            found[macro.name] = body
+    return found
+
+
+def _arrays(cuda: CudaText) -> dict[str, Array]:
+    """Members of structs, and `__shared__` variables."""
+    found: dict[str, Array] = {}
+    ranges = [(m.end(), closing(cuda.code, m.end() - 1)) for m in re.finditer(r"\bstruct\s+(?:alignas\s*\(\w+\)\s*)?\w*\s*\{", cuda.code)]
+    pieces = [(start, cuda.code[start:end]) for start, end in ranges]
+    pieces += [(m.start(), m[0]) for m in re.finditer(r"__shared__[^;]*;", cuda.code)]
+    for start, piece in pieces:
+        at = start
+        for statement in piece.split(";"):
+            member = MEMBER.match(statement)
+            if member and member[1] not in ("return", "using", "struct"):
+                for part in arguments(member[2]):
+                    name = re.match(r"\w+", part)
+                    if name:
+                        dims = tuple(evaluate(d, cuda.constants) for d in re.findall(r"\[([^\]]*)\]", part))
+                        found[name[0]] = Array(name[0], member[1].rpartition("::")[2], dims, at + len(statement) - len(statement.lstrip()))
+            at += len(statement) + 1
+    return found

@@ -1,0 +1,317 @@
+"""Orchestration: who works, who waits for whom, which buffers have how many stages, what runs asynchronously. The same facts of expert CUDA and of a program.
+
+Owns the comparison, which is part of accepting a lift: every difference is a diagnostic that names both lines. Counts are in workers on both sides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cuir.diagnostics import Diagnostic, Note
+from cuir.source import Span
+
+AGENTS = {
+    "bulk load": "copies by the copy engine (copy_async with a barrier)",
+    "cp.async": "copies by cp.async (copy_async, copy_commit, copy_wait)",
+    "bulk store": "stores by the copy engine (store_async)",
+    "wgmma": "asynchronous products (mma_async)",
+    "mma": "products by mma",
+}
+
+
+@dataclass(frozen=True)
+class Workers:
+    """A role: `workers` workers of `threads` threads (32 or 128); registers: of a thread, None if not said; does: keys of AGENTS."""
+
+    name: str
+    workers: int
+    threads: int
+    registers: int | None
+    does: frozenset[str]
+    span: Span
+    registers_at: Span | None = None
+
+    def __str__(self) -> str:
+        size = f"{'warpgroups' if self.threads == 128 else 'warps'}={self.workers}"
+        return f"role {self.name}: {size}" + (f", registers={self.registers}" if self.registers is not None else "") + (
+            f"; {', '.join(sorted(self.does))}" if self.does else "")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BarrierUse:
+    """A barrier: count in workers (None: it does not follow from the text); arrives, waits: roles by name; carries_bytes: copies complete on it."""
+
+    name: str
+    kind: str  # "mbarrier" | "named_barrier"
+    count: int | None
+    stages: int
+    carries_bytes: bool
+    arrives: frozenset[str]
+    waits: frozenset[str]
+    span: Span
+    counted: str = ""  # how the count is written in CUDA
+
+    def __str__(self) -> str:
+        bytes_ = ", with bytes of copies" if self.carries_bytes else ""
+        return (f"{self.name}: {self.kind}({self.count if self.count is not None else '?'}{f', stages={self.stages}' if self.stages > 1 else ''}){bytes_}; "
+                f"arrives: {_listed(self.arrives)}; waits: {_listed(self.waits)}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Memory:
+    """An array in shared memory: bytes of all its stages; nbytes None: it does not follow from the text."""
+
+    name: str
+    nbytes: int | None
+    stages: int
+    span: Span
+
+    def __str__(self) -> str:
+        return f"{self.name}: {'?' if self.nbytes is None else f'{self.nbytes:,}'} bytes" + (
+            f" in {self.stages} stages" if self.stages > 1 else ""
+        )
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Waits for asynchronous groups of one agent: how many later groups each wait leaves in flight, with its place."""
+
+    agent: str
+    left: tuple[tuple[int, Span], ...]
+
+    @property
+    def most(self) -> tuple[int, Span | None]:
+        return max(self.left, key=lambda pair: pair[0]) if self.left else (0, None)
+
+    def __str__(self) -> str:
+        return f"{self.agent}: waits that leave {', '.join(map(str, sorted({n for n, _ in self.left})))} later groups in flight"
+
+
+@dataclass(frozen=True)
+class Orchestration:
+    """All of it. joins: `sync()` of all workers of the CTA after the start, with the place of one."""
+
+    roles: tuple[Workers, ...]
+    barriers: tuple[BarrierUse, ...]
+    memory: tuple[Memory, ...]
+    groups: Mapping[str, Groups] = field(default_factory=dict)
+    joins: Span | None = None
+
+    def lines(self) -> list[str]:
+        """The facts, one a line, for people and models."""
+        found = [*(str(r) for r in self.roles), *(f"barrier {b}" for b in self.barriers), *(f"shared {m}" for m in self.memory)]
+        found += [f"groups {g}" for g in self.groups.values() if g.left]
+        return found + (["sync() of the whole CTA in the main loop"] if self.joins else [])
+
+    def as_json(self) -> dict[str, Any]:
+        return {"facts": self.lines()}
+
+
+def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple[Diagnostic, ...]:
+    """What the program does otherwise than the CUDA source; whole: a place in the program for what it lacks.
+
+    Codes O101 to O110. Names need not agree: parts are matched by what they do, names break ties.
+    """
+    found: list[Diagnostic] = []
+
+    def say(code: str, message: str, at: Span | None, there: Span | None, hint: str | None = None) -> None:
+        notes = (Note("the CUDA source has this here", there),) if there else ()
+        found.append(Diagnostic(code, message, at or whole, notes, hint))
+
+    names: dict[str, str] = {}  # role of the source -> role of the program
+    for theirs, ours in matched(source.roles, program.roles, _like_roles):
+        if theirs is not None and ours is not None:
+            names[theirs.name] = ours.name
+            _compare_roles(theirs, ours, say)
+        elif theirs is not None:
+            say(
+                "O102",
+                f"the source has a role that the program lacks: {theirs}",
+                None,
+                theirs.span,
+                "lift each role of the source to a role of its own",
+            )
+        elif ours is not None:
+            say(
+                "O102",
+                f"the program has a role that the source lacks: {ours}",
+                ours.span,
+                None,
+                "the source's roles: " + "; ".join(map(str, source.roles)),
+            )
+    for b, mine in matched(source.barriers, program.barriers, lambda x, y: _like_barriers(x, y, names)):
+        if b is not None and mine is not None:
+            _compare_barriers(b, mine, names, say)
+        elif b is not None:
+            say(
+                "O103",
+                f"the source has a barrier that the program lacks: {b}",
+                None,
+                b.span,
+                "each mbarrier and each named barrier of the source is one of the program",
+            )
+        elif mine is not None:
+            say(
+                "O103",
+                f"the program has a barrier that the source lacks: {mine}",
+                mine.span,
+                None,
+                "the source's barriers: " + "; ".join(x.name for x in source.barriers),
+            )
+    for a, array in matched(source.memory, program.memory, _like_memory):
+        if a is not None and array is not None:
+            _compare_memory(a, array, say)
+        elif a is not None:
+            say("O108", f"the source has a shared array that the program lacks: {a}", None, a.span)
+    _compare_groups(source, program, say)
+    if source.joins and not program.joins:
+        say(
+            "O109",
+            "the source joins all threads of the CTA (__syncthreads) in its main loop, the program has no sync() there",
+            None,
+            source.joins,
+        )
+    return tuple(found)
+
+
+Say = Callable[..., None]
+
+
+def _compare_roles(theirs: Workers, ours: Workers, say: Say) -> None:
+    if (theirs.workers, theirs.threads) != (ours.workers, ours.threads):
+        say("O101", f"role `{ours.name}` must have {_size(theirs)} as the source, found {_size(ours)}", ours.span, theirs.span)
+    if theirs.registers != ours.registers:
+        expected = "no registers=" if theirs.registers is None else f"registers={theirs.registers}"
+        say(
+            "O110",
+            f"role `{ours.name}` must have {expected} as the source, found {'none' if ours.registers is None else ours.registers}",
+            ours.span,
+            theirs.registers_at or theirs.span,
+        )
+    for agent in sorted(theirs.does ^ ours.does):
+        lacks = agent in theirs.does
+        say("O107", f"role `{ours.name}` {'lacks' if lacks else 'has'} {AGENTS[agent]}, which the source's role `{theirs.name}` {'has' if lacks else 'lacks'}",
+            ours.span, theirs.span)  # fmt: skip
+
+
+def _compare_barriers(theirs: BarrierUse, ours: BarrierUse, names: Mapping[str, str], say: Say) -> None:
+    what = f"barrier `{ours.name}` (the source's `{theirs.name}`)"
+    if theirs.count is not None and theirs.count != ours.count:
+        counted = f", written {theirs.counted}" if theirs.counted else ""
+        say("O104", f"{what} must count {theirs.count} workers as the source{counted}, found {ours.count}", ours.span, theirs.span,
+            "an arrival of one thread of each warp, or of one thread of a warpgroup, is one arrival of that worker")  # fmt: skip
+    if theirs.stages != ours.stages:
+        say("O105", f"{what} must have {theirs.stages} stages as the source, found {ours.stages}", ours.span, theirs.span)
+    if theirs.carries_bytes != ours.carries_bytes:
+        say(
+            "O106",
+            f"{what} must {'' if theirs.carries_bytes else 'not '}count the bytes of copies, as in the source",
+            ours.span,
+            theirs.span,
+        )
+    for word, expected, found in (("arrive at", theirs.arrives, ours.arrives), ("wait for", theirs.waits, ours.waits)):
+        wanted = frozenset(names.get(n, n) for n in expected)
+        if wanted != found:
+            say(
+                "O106",
+                f"at {what} the roles that {word} it must be {_listed(wanted)} as in the source, found {_listed(found)}",
+                ours.span,
+                theirs.span,
+            )
+
+
+def _compare_memory(theirs: Memory, ours: Memory, say: Say) -> None:
+    what = f"shared array `{ours.name}` (the source's `{theirs.name}`)"
+    if theirs.stages != ours.stages:
+        say("O108", f"{what} must have {theirs.stages} stages as the source, found {ours.stages}", ours.span, theirs.span)
+    elif theirs.nbytes is not None and theirs.nbytes != ours.nbytes:
+        say(
+            "O108",
+            f"{what} must have {theirs.nbytes:,} bytes as the source, found {ours.nbytes:,}",
+            ours.span,
+            theirs.span,
+            "tiles of the program have the source's sizes",
+        )
+
+
+def _compare_groups(source: Orchestration, program: Orchestration, say: Say) -> None:
+    for agent, groups in source.groups.items():
+        most, there = groups.most
+        mine, here = program.groups.get(agent, Groups(agent, ())).most
+        if groups.left and most != mine:
+            wait = "mma_wait" if agent == "wgmma" else "copy_wait"
+            say("O109", f"a wait of the source leaves {most} later groups of {agent} in flight, of the program at most {mine}", here, there,
+                f"what runs under what must stay: {wait} stands where the source waits, and for as much")  # fmt: skip
+
+
+# ---- matching
+T = TypeVar("T")
+
+
+def matched(theirs: Sequence[T], ours: Sequence[T], likeness: Callable[[T, T], int]) -> list[tuple[T | None, T | None]]:
+    """Pairs of parts that are most alike (0: never a pair), best first, then those without a partner."""
+    scored = sorted(((likeness(a, b), -i, -j) for i, a in enumerate(theirs) for j, b in enumerate(ours)), reverse=True)
+    left, right, pairs = set(range(len(theirs))), set(range(len(ours))), list[tuple[T | None, T | None]]()
+    for score, i, j in scored:
+        if score > 0 and -i in left and -j in right:
+            left.discard(-i)
+            right.discard(-j)
+            pairs.append((theirs[-i], ours[-j]))
+    return [*pairs, *((theirs[i], None) for i in sorted(left)), *((None, ours[j]) for j in sorted(right))]
+
+
+NOISE = {"s", "sh", "smem", "shared", "bar", "mbar", "barrier", "barriers", "buffer"}
+
+
+def words(name: str) -> frozenset[str]:
+    """The words of a name, without those that say only that it is shared or a barrier: sK -> k, kFull and full_k -> full, k."""
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
+    found = frozenset(p.lower() for p in parts)
+    return found - NOISE or found
+
+
+def _named_alike(a: str, b: str) -> int:
+    one, other = words(a), words(b)
+    return 6 if one == other else 2 * len(one & other)
+
+
+def _like_roles(a: Workers, b: Workers) -> int:
+    return (
+        1
+        + 4 * len(a.does & b.does)
+        - 3 * len(a.does ^ b.does)
+        + 2 * (a.threads == b.threads)
+        + (a.workers == b.workers)
+        + _named_alike(a.name, b.name) // 3
+    )
+
+
+def _like_barriers(a: BarrierUse, b: BarrierUse, names: Mapping[str, str]) -> int:
+    if a.kind != b.kind:
+        return 0
+    same_users = 3 * (frozenset(names.get(n, n) for n in a.arrives) == b.arrives) + 3 * (
+        frozenset(names.get(n, n) for n in a.waits) == b.waits
+    )
+    return (
+        1
+        + _named_alike(a.name, b.name)
+        + same_users
+        + 2 * (a.carries_bytes == b.carries_bytes)
+        + (a.stages == b.stages)
+        + (a.count == b.count)
+    )
+
+
+def _like_memory(a: Memory, b: Memory) -> int:
+    return 2 * _named_alike(a.name, b.name) + 3 * (a.nbytes == b.nbytes) + 2 * (a.stages == b.stages)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _size(role: Workers) -> str:
+    return f"{role.workers} {'warpgroup' if role.threads == 128 else 'warp'}{'s' * (role.workers > 1)}"

@@ -1,0 +1,110 @@
+"""The orchestration of a checked program: its roles, barriers, rings and asynchronous groups, from the checker's tables. Owns no rule of the language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cuir.checked import BoundCall, Checked, Role
+from cuir.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Stmt, Subscript
+from cuir.source import Span
+from cuir.walk import walk
+
+from .orchestration import BarrierUse, Groups, Memory, Orchestration, Workers
+
+AGENT = {"copy_async.bulk": "bulk load", "copy_async.cp": "cp.async", "store_async": "bulk store", "mma_async": "wgmma", "mma": "mma"}
+
+
+def of_program(checked: Checked) -> Orchestration:
+    """What the program shows of its orchestration; spans are the text's."""
+    arrives: dict[str, set[str]] = {name: set() for name in checked.barriers}
+    waits: dict[str, set[str]] = {name: set() for name in checked.barriers}
+    carriers: set[str] = set()
+    roles: list[Workers] = []
+    joins: Span | None = None
+    for role in checked.roles:
+        does: set[str] = set()
+        for call in calls(checked, role.body):
+            if call.op.name in AGENT:
+                does.add(AGENT[call.op.name])
+            effects = call.op.effects
+            if effects.joins and joins is None:
+                joins = call.node.span
+            for argument, users in ((effects.arrives, arrives), (effects.waits, waits)):
+                if argument is not None and (name := _root(_barrier(call, argument))) in users:
+                    users[name].add(role.name)
+            if effects.completes is not None and effects.completes in call.args:
+                carriers.add(_root(call.args[effects.completes]))
+        roles.append(Workers(role.name, role.workers, role.threads, role.registers, frozenset(does), role.span))
+    barriers = tuple(
+        BarrierUse(b.name, b.kind, b.count, b.stages or 1, b.name in carriers, frozenset(arrives[b.name]), frozenset(waits[b.name]), b.span)
+        for b in checked.barriers.values()
+    )
+    memory = tuple(Memory(s.name, s.nbytes, s.dims[0] if len(s.dims) > 2 else 1, s.span) for s in checked.shared.values() if s.over is None)
+    return Orchestration(tuple(roles), barriers, memory, _groups(checked), joins)
+
+
+def calls(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[BoundCall]:
+    """Every primitive's call of a text, nested ones too."""
+    for stmt in body:
+        for node in walk(stmt):
+            if isinstance(node, Call) and id(node) in checked.calls:
+                yield checked.call(node)
+
+
+def _barrier(call: BoundCall, argument: str) -> Expr:
+    """The barrier that a call is about: an argument, or what the method belongs to."""
+    if argument in call.args:
+        return call.args[argument]
+    return call.node.func.value if isinstance(call.node.func, Attribute) else call.node.func
+
+
+def _root(expr: Expr) -> str:
+    while isinstance(expr, Subscript | Attribute):
+        expr = expr.value
+    return expr.id if isinstance(expr, Name) else ""
+
+
+def _groups(checked: Checked) -> dict[str, Groups]:
+    products: list[tuple[int, Span]] = []
+    copies: list[tuple[int, Span]] = []
+    for role in checked.roles:
+        products += _left_by_waits(checked, role)
+        for call in calls(checked, role.body):
+            if call.op.name == "copy_wait":
+                left = next((a.value for a in call.args.values() if isinstance(a, Literal)), 0)
+                copies.append((int(left), call.node.span))
+    found = {"wgmma": Groups("wgmma", tuple(products)), "cp.async": Groups("cp.async", tuple(copies))}
+    return {agent: g for agent, g in found.items() if g.left}
+
+
+def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
+    """For each mma_wait in the order of the text, how many products issued after the last one that it waits for may still run. A loop's body is gone through twice."""
+    left: list[tuple[int, Span]] = []
+    flying: list[str] = []  # names of products in flight, in order of issue
+
+    def go(body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            if isinstance(stmt, For):
+                go(stmt.body)
+                go(stmt.body)
+                continue
+            if isinstance(stmt, If):
+                go(stmt.body)
+                go(stmt.orelse)
+                continue
+            for node in walk(stmt):
+                if isinstance(node, Call) and id(node) in checked.calls:
+                    one(checked.call(node), stmt)
+
+    def one(call: BoundCall, stmt: Stmt) -> None:
+        if call.op.name == "mma_async" and isinstance(stmt, Assign):
+            flying.append(stmt.targets[0])
+        elif call.op.effects.drains == "wgmma":
+            names = {_root(a) for a in call.args.values()}
+            last = max((i for i, name in enumerate(flying) if name in names), default=None)
+            if last is not None:
+                left.append((len(flying) - last - 1, call.node.span))
+                del flying[: last + 1]
+
+    go(role.body)
+    return left
