@@ -61,7 +61,14 @@ def parse(text: str, name: str = "<text>", first_line: int = 1) -> Program:
     `name` is what reports call the text (a path), `first_line` the number of its first line there. Raises CuirError with the
     first syntax error of each definition, and every violation of the rules of form (codes P... and N00.).
     """
-    return parse_source(Source(name, text.replace("\r\n", "\n"), first_line))
+    return _parsed(name, text.replace("\r\n", "\n"), first_line)
+
+
+@functools.lru_cache(
+    maxsize=32
+)  # a tree never changes, and the candidates of a search, or the mutants of a kernel, parse one text again and again
+def _parsed(name: str, text: str, first_line: int) -> Program:
+    return parse_source(Source(name, text, first_line))
 
 
 def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Program:

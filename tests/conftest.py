@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 
 import pytest
 import torch
@@ -23,6 +24,12 @@ def _no_gpu() -> str:
         return "no CUDA device: torch.cuda.is_available() is False"
     major, minor = torch.cuda.get_device_capability()
     return "" if major == 9 else f"needs compute capability 9.0 (Hopper), found {major}.{minor}"
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: collections of garbage need not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

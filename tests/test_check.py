@@ -73,9 +73,10 @@ def test_expert_kernel_in_time() -> None:
     path = CORPUS / "kernels" / "flash_fwd_sm90.cuir"
     parse("A = 1\n")  # the grammar is built once a process
     seconds = []
-    for _ in range(3):  # of this process, the best: what else the machine does does not count
+    for turn in range(3):  # of this process, the best: what else the machine does does not count
+        text = f"{path.read_text()}# {turn}\n"  # one that was not parsed before
         start = time.process_time()
-        checked = check(parse(path.read_text(), path.name), None, {"T": F16, "D": 128})
+        checked = check(parse(text, path.name), None, {"T": F16, "D": 128})
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.2
     assert [(r.name, r.warpgroup, r.warp, r.threads) for r in checked.roles] == [
