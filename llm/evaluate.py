@@ -40,6 +40,8 @@ class Evaluated(Protocol):
 
     def task(self, cell: Cell) -> Pass: ...
 
+    def attempts(self, cell: Cell) -> int: ...
+
     def asks(self, cell: Cell) -> Asks: ...
 
     def recorder(self, cell: Cell) -> Records | None: ...
@@ -118,7 +120,7 @@ def cell_of(row: Row) -> Cell:
 
 
 def evaluate(
-    cells: Sequence[Cell], of: Evaluated, rows: Rows, budget: Budget, attempts: int = 5, jobs: int = 1, tell: Callable[[Told], None] = lambda told: None
+    cells: Sequence[Cell], of: Evaluated, rows: Rows, budget: Budget, jobs: int = 1, tell: Callable[[Told], None] = lambda told: None
 ) -> bool:  # fmt: skip
     """Asks for every cell without a row, `jobs` at a time; whether all have one now (and the budget did not end before).
 
@@ -136,7 +138,7 @@ def evaluate(
             with lock:
                 tell(Told(done[0], len(cells), cell, event=event))
 
-        row = sample(cell, of.task(cell), of.asks(cell), budget, attempts, progress, of.recorder(cell))
+        row = sample(cell, of.task(cell), of.asks(cell), budget, of.attempts(cell), progress, of.recorder(cell))
         if "incomplete" in row and budget.exhausted:
             return False
         rows.add(row)

@@ -180,7 +180,7 @@ def corpus(as_json: Json = False) -> None:
 
 
 def _register_jobs() -> None:
-    from . import asking, jobs, measuring, mutating
+    from . import asking, evaluating, jobs, measuring, mutating
 
     app.command()(jobs.verify)
     app.command()(jobs.lower)
@@ -190,6 +190,7 @@ def _register_jobs() -> None:
     app.command()(mutating.mutate)
     app.command()(measuring.tune)
     app.command()(measuring.bench)
+    app.command("eval")(evaluating.evaluate)
 
 
 _register_jobs()

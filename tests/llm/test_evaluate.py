@@ -54,6 +54,9 @@ class Script:
     def asks(self, cell: Cell) -> _Asks:
         return _Asks(self, cell)
 
+    def attempts(self, cell: Cell) -> int:
+        return 3
+
     def recorder(self, cell: Cell) -> None:
         return None
 
@@ -97,7 +100,7 @@ def test_the_estimator_is_unbiased() -> None:
 
 def run(tmp_path: Path, answers: dict = ANSWERS, **options: object) -> Rows:
     rows = Rows(tmp_path / "eval.jsonl", HEAD)
-    evaluate(CELLS, Script(answers, **options), rows, Budget(), attempts=3)
+    evaluate(CELLS, Script(answers, **options), rows, Budget())
     return rows
 
 
@@ -137,7 +140,7 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     path.write_text("\n".join([*lines[:4], lines[4][:30]]), encoding="utf-8")  # cut short while the fourth row was written
     rows, script = Rows(path, HEAD), Script(ANSWERS)
     assert [str(c) for c in rows.missing(CELLS)] == ["b m #0", "b m #1", "b m #2"]
-    assert evaluate(CELLS, script, rows, Budget(), attempts=3) and script.asked == 9
+    assert evaluate(CELLS, script, rows, Budget()) and script.asked == 9
     assert [{**r, "seconds": 0} for r in read(path)[1]] == [{**r, "seconds": 0} for r in whole]
 
 
@@ -168,14 +171,14 @@ def test_what_gets_no_answer_is_cut_short_and_asked_again(tmp_path: Path) -> Non
 
 def test_a_budget_ends_it_and_what_it_cut_is_not_written(tmp_path: Path) -> None:
     rows = Rows(tmp_path / "eval.jsonl", HEAD)
-    assert not evaluate(CELLS, Script(ANSWERS), rows, Budget(usd=0.035), attempts=3)
+    assert not evaluate(CELLS, Script(ANSWERS), rows, Budget(usd=0.035))
     assert [(r["variant"], r["sample"]) for r in rows.rows] == [("a", 0), ("a", 1)]
 
 
 def test_side_by_side_comes_to_the_same(tmp_path: Path) -> None:
     told: list[Told] = []
     rows = Rows(tmp_path / "other.jsonl", HEAD)
-    assert evaluate(CELLS, Script(ANSWERS), rows, Budget(), attempts=3, jobs=4, tell=told.append)
+    assert evaluate(CELLS, Script(ANSWERS), rows, Budget(), jobs=4, tell=told.append)
     assert scores(rows.rows)[0].reasons == scores(run(tmp_path).rows)[0].reasons
     done = [t.done for t in told if t.row is not None]
     assert done == [1, 2, 3, 4, 5, 6] and all(t.of == 6 for t in told)
@@ -188,7 +191,7 @@ def test_a_fault_of_the_call_ends_it(tmp_path: Path) -> None:
 
     for jobs in (1, 2):
         with pytest.raises(CuirError, match="no key"):
-            evaluate(CELLS, Keyless(ANSWERS), Rows(None, HEAD), Budget(), attempts=3, jobs=jobs)
+            evaluate(CELLS, Keyless(ANSWERS), Rows(None, HEAD), Budget(), jobs=jobs)
 
 
 def test_the_page_has_the_published_figures_beside_the_models(tmp_path: Path) -> None:

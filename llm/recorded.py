@@ -1,0 +1,84 @@
+"""Transcripts of transfers in a folder as samples of an evaluation: their answers are judged again, and no model is asked. Owns which file holds which sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cuir.diagnostics import CuirError
+
+from .evaluate import Cell
+from .loop import Pass, Records
+from .messages import Asks
+from .transcript import Replayed, read_transcript
+
+
+@dataclass
+class Recorded:
+    """The samples of all transcripts of `passed` in a folder; a variant's samples are numbered through its files.
+
+    make: a recorded task -> the pass that judges its answers. cells: those found. left_out: how many files hold something else.
+    """
+
+    folder: Path
+    passed: str
+    make: Callable[[Mapping[str, Any]], Pass]
+    variants: Collection[str] = ()
+    models: Collection[str] = ()
+    cells: dict[Cell, tuple[Replayed, int]] = field(default_factory=dict, init=False)
+    left_out: int = field(default=0, init=False)
+    _made: dict[Path, Pass] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Raises CuirError U606 for a folder without such transcripts."""
+        for path in sorted(self.folder.glob("*.jsonl")):
+            transcript = read_transcript(path)
+            variant = str(transcript.task.get("to"))
+            wanted = transcript.task.get("pass") == self.passed and (not self.variants or variant in self.variants)
+            if not wanted or (self.models and transcript.model not in self.models):
+                self.left_out += 1
+                continue
+            replayed = Replayed(path)
+            before = sum(c.variant == variant and c.model == transcript.model for c in self.cells)
+            numbers = sorted({e.sample for e in transcript.exchanges})
+            self.cells |= {Cell(variant, transcript.model, before + i): (replayed, number) for i, number in enumerate(numbers)}
+        if not self.cells:
+            raise CuirError.of("U606", f"{self.folder} holds no transcript of a {self.passed}" + (" of these variants and models" if self.left_out else ""),
+                               hint="`cuir eval --record DIR` and `cuir transfer --record FILE` write them")  # fmt: skip
+
+    def task(self, cell: Cell) -> Pass:
+        replayed, _ = self.cells[cell]
+        if replayed.path not in self._made:
+            self._made[replayed.path] = self.make(replayed.transcript.task)
+        return self._made[replayed.path]
+
+    def asks(self, cell: Cell) -> Asks:
+        return _OfSample(*self.cells[cell])
+
+    def attempts(self, cell: Cell) -> int:
+        return int(self.cells[cell][0].transcript.task["attempts"])
+
+    def recorder(self, cell: Cell) -> Records | None:
+        return None
+
+    @property
+    def drifted(self) -> int:
+        """Requests that differ from those on record."""
+        return sum(r.drifted for r in {id(r): r for r, _ in self.cells.values()}.values())
+
+
+@dataclass(frozen=True)
+class _OfSample:
+    """A transcript's answers of one sample, whatever number the evaluation gives it."""
+
+    replayed: Replayed
+    number: int
+
+    @property
+    def model(self) -> str:
+        return self.replayed.model
+
+    def ask(self, messages: Any, sample: int) -> Any:
+        return self.replayed.ask(messages, self.number)

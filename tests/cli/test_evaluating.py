@@ -1,0 +1,173 @@
+"""`cuir eval` with scripted answers and scripted verdicts: what it takes, counts, shows and writes. No model is behind any of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from cuir.diagnostics import Diagnostic
+from llm.loop import Attempt, Verdict
+from llm.messages import Answer, Message
+from llm.passes.transfer import Transfer
+from llm.transcript import Recorder, read_transcript
+
+
+def judge(self: Transfer, text: str, finish: str = "stop") -> Verdict:
+    """In place of proofs: an answer names its stage and a code."""
+    stage, _, code = text.partition(" ")
+    return Verdict(stage == "passed", stage, (Diagnostic(code, "wrong"),) if code else (), text=text)  # type: ignore[arg-type]
+
+
+class Client:
+    """In place of a provider: each model of a script has its answers by variant; a variant is known by its name in the request."""
+
+    answers: ClassVar[dict[tuple[str, str], list[str]]] = {}
+    asked = 0
+
+    def __init__(self, model: str, temperature: float | None, timeout_s: float, cache: Path | None):
+        self.model = model
+
+    def ask(self, messages: Sequence[Message], sample: int) -> Answer:
+        Client.asked += 1
+        variant = next(v for v in ("sliding_window", "softcap_causal") if f"`{v}`" in messages[1].text)
+        text = Client.answers[self.model, variant][sample * 3 : sample * 3 + 3][(len(messages) - 2) // 2]
+        return Answer(text, 1000, 100, 0.25, 2.0, False, "stop", self.model)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUIR_MODEL", raising=False)
+    monkeypatch.setattr(Transfer, "judge", judge)
+    monkeypatch.setattr("llm.client.Client", Client)
+    monkeypatch.setattr("llm.client.library", lambda: None)
+    monkeypatch.setattr("llm.figures.plot", lambda found, path: path.write_text("a plot"))
+    monkeypatch.setattr("llm.passes.transfer.examples", lambda: "")
+    Client.asked = 0
+    Client.answers = {
+        ("a/b", "sliding_window"): ["passed", "", "", "parse P001", "passed", ""],
+        ("a/b", "softcap_causal"): ["mask V305", "numbers V301", "numbers V301", "check T111", "passed", ""],
+        ("c", "sliding_window"): ["passed", "", "", "passed", "", ""],
+        ("c", "softcap_causal"): ["schedules R401"] * 6,
+    }
+    return tmp_path
+
+
+CALL = (
+    "eval",
+    "sliding_window",
+    "softcap_causal",
+    "--origin",
+    "flash_fwd",
+    "--model",
+    "a/b",
+    "--model",
+    "c",
+    "-k",
+    "2",
+    "--attempts",
+    "3",
+    "--out",
+    "e.jsonl",
+)
+
+
+def test_models_beside_each_other(cuir: Callable, scripted: Path) -> None:
+    shown = cuir(*CALL, "--record", "t", "--json")
+    assert shown.code == 0 and not shown.err
+    one, other = shown.json["scores"]
+    assert (one["model"], one["right"], one["samples"], one["pass_at"]["1"], one["first_answer_pass_at"]["1"]) == ("a/b", 3, 4, 0.75, 0.25)
+    assert other["pass_at"]["1"] == 0.5 and other["reasons"] == {"schedule": 6} and other["pass_at"]["3"] is None
+    assert one["usd"] == pytest.approx(0.25 * 8) and one["attempts"] == pytest.approx((1 + 2 + 3 + 2) / 4)
+    assert sorted(p.name for p in Path("t").iterdir())[:2] == ["sliding_window-a_b-0.jsonl", "sliding_window-a_b-1.jsonl"]
+    page = Path("e.md").read_text(encoding="utf-8")
+    assert "| CuBridge, published | 0.70 | 0.85 | 1.00 |" in page and Path("e.svg").exists()
+
+
+def test_a_second_call_asks_nothing_and_a_changed_one_is_refused(cuir: Callable, scripted: Path) -> None:
+    cuir(*CALL)
+    asked = Client.asked
+    again = cuir(*CALL)
+    assert again.code == 0 and Client.asked == asked and "CuBridge, published" in again.out
+    assert cuir(*CALL, "--attempts", "2", "--json").json["diagnostics"][0]["code"] == "U131"
+    assert cuir(*CALL, "--attempts", "2", "--fresh", "--json").json["scores"][0]["samples"] == 4
+    more = cuir(*CALL[:-6], "-k", "1", "--attempts", "2", "--out", "e.jsonl", "--json")
+    assert len(more.json["rows"]) == 8, "what a file holds stays in it"
+
+
+def test_people_see_samples_as_they_come(cuir: Callable, scripted: Path) -> None:
+    shown = cuir(*CALL)
+    assert "sliding_window a/b #0: right at attempt 1" in shown.err
+    assert "softcap_causal c #1: failed  [schedules(R401) schedules(R401) schedules(R401)]" in shown.err
+    assert "schedule" in shown.out and "1, 2" in shown.out
+
+
+def test_a_budget_cuts_it_short_and_the_same_command_goes_on(cuir: Callable, scripted: Path) -> None:
+    shown = cuir(*CALL, "--budget", "1.1", "--json")
+    assert shown.code == 0 and not shown.json["complete"] and 0 < len(shown.json["rows"]) < 8
+    assert cuir(*CALL, "--json").json["complete"]
+
+
+def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cuir(*CALL, "--record", "t", "--json").json
+    monkeypatch.delattr("llm.client.Client")
+    again = cuir("eval", "--replay", "t", "--out", "r.jsonl", "--json").json
+    assert again["complete"] and again["replayed"] and again["origin"] == "flash_fwd"
+
+    def figures(scores: list[dict]) -> list[dict]:
+        return sorted(({**s, "seconds": 0} for s in scores), key=lambda s: s["model"])
+
+    assert figures(again["scores"]) == figures(first["scores"])
+    few = cuir("eval", "sliding_window", "--replay", "t", "--out", "f.jsonl", "--json").json
+    assert {r["variant"] for r in few["rows"]} == {"sliding_window"}
+    shown = cuir("eval", "--show", "--out", "r.jsonl")
+    assert shown.code == 0 and "3 of 4" in shown.out
+
+
+def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted: Path) -> None:
+    """As `cuir transfer -k 2 --record` leaves them; and what a folder holds beside transfers is left out."""
+    cuir(*CALL, "--record", "t")
+    task = read_transcript(next(Path("t").iterdir())).task
+    both = Recorder(Path("s/both.jsonl"), {**task, "to": "sliding_window"}, "m")
+    for sample, texts in enumerate((["mask V305"], ["parse P001", "passed"])):
+        for number, text in enumerate(texts, 1):
+            both.exchange(
+                Attempt(
+                    sample, number, (Message("user", "?"),), Answer(text, 1, 1, None, 0.0, False, "stop", "m"), Verdict(False, "answer")
+                )
+            )
+    Recorder(Path("s/other.jsonl"), {"pass": "lift"}, "m")
+    found = cuir("eval", "--replay", "s", "--out", "s.jsonl", "--json").json
+    assert [(r["right_at"], "incomplete" in r) for r in found["rows"]] == [(None, True), (2, False)]
+    assert found["scores"][0]["usd"] is None and found["scores"][0]["incomplete"] == 1 and found["scores"][0]["samples"] == 1
+
+
+@pytest.mark.parametrize(("words", "code"), [
+    (("eval", "full"), "U601"),
+    (("eval", "no_such_variant", "--model", "c"), "U102"),
+    (("eval", "full", "--model", "c", "--origin", "nothing"), "U101"),
+    (("eval", "full", "--model", "c", "--level", "half"), "U100"),
+    (("eval", "--replay", "nowhere"), "U606"),
+    (("eval", "--replay", "nowhere", "--model", "c"), "U100"),
+    (("eval", "--show"), "U100"),
+    (("eval", "--show", "--out", "nothing.jsonl"), "U131"),
+])  # fmt: skip
+def test_calls_that_are_wrong(cuir: Callable, scripted: Path, words: tuple[str, ...], code: str) -> None:
+    shown = cuir(*words, "--json")
+    assert shown.code == 2 and json.loads(shown.out)["diagnostics"][0]["code"] == code
+    assert not Client.asked
+
+
+def test_a_plot_is_left_out_without_matplotlib(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuir import CuirError
+
+    def none(*of: Any) -> None:
+        raise CuirError.of("U120", "a plot needs matplotlib")
+
+    monkeypatch.setattr("llm.figures.plot", none)
+    shown = cuir(*CALL)
+    assert shown.code == 0 and "left out: a plot needs matplotlib" in shown.out
