@@ -65,7 +65,7 @@ def test_what_a_name_may_hold(path: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "parameters", "code", "says"),
     [
-        ("{path}", {}, "X110", "file.py:function"),
+        ("{path}", {}, "X112", "no `reference`"),
         ("{path}x:mask", {}, "X110", "file.py:function"),
         ("{folder}/none.py:mask", {}, "X111", "none.py"),
         ("{path}:absent", {}, "X112", "`absent`"),

@@ -14,14 +14,14 @@ from .output import print_errors, print_json, stdout
 if TYPE_CHECKING:
     from ..explore import Exploration, Written
     from ..nodes import Program
-    from ..spec import Specification
+    from ..spec_function import AnySpecification
 
 
 def explore_variant(
     title: str,
     program: Program,
     checked: Checked,
-    spec: Specification,
+    spec: AnySpecification,
     tiles: int,
     blocks: int,
     seconds: float,
@@ -30,12 +30,12 @@ def explore_variant(
 ) -> int:
     """`cuir verify ... --exhaustive`; returns the exit code."""
     from ..bridge import Step
+    from ..verify.either import require_judgeable
     from ..verify.exhaustive import Explored, check_exhaustively
-    from ..verify.problems import require_attention
     from .progress import Steps
     from .tables import print_table
 
-    require_attention(checked.origin)
+    require_judgeable(checked, spec)
     step, found = Step("explore"), list[Explored]()
     diagnostics: Sequence[Diagnostic] = ()
     with Steps(title, quiet=as_json) as steps:
@@ -56,7 +56,15 @@ def explore_variant(
     saved = save(found[-1].result if found else None, out)
     if as_json:
         listed = [{"case": str(e.case), "grid": e.grid, **e.result.as_json()} for e in found]
-        print_json({"ok": not diagnostics, "diagnostics": [d.as_json() for d in diagnostics], "explorations": listed, "written": saved})
+        print_json(
+            {
+                "ok": not diagnostics,
+                "diagnostics": [d.as_json() for d in diagnostics],
+                "explorations": listed,
+                "written": saved,
+                "not_asked": ["contracts", "mask", "numbers"],
+            }
+        )
         return 1 if diagnostics else 0
     rows = [
         (e.case.name, e.result.verdict, f"{e.result.seconds:.1f} s", *(f"{n:,}" for n in (e.result.agents, e.result.steps, e.result.states, e.result.classes)))
@@ -66,6 +74,7 @@ def explore_variant(
     if not diagnostics:
         alike = "; all schedules of a launch are alike" if all(e.result.alike for e in found) else ""
         stdout().print(f"no deadlock, race, overrun or lapped wait in any schedule of these launches{alike}", style="bold green")
+    stdout().print("not asked: contracts, mask and numbers; the same command without --exhaustive asks them", style="dim")
     _told(diagnostics, saved)
     return 1 if diagnostics else 0
 
@@ -121,21 +130,28 @@ def _told(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
         )
 
 
-def replay_variant(program: Program, kernel: str | None, spec: Specification, file: Path, as_json: bool) -> int:
+def replay_variant(program: Program, kernel: str | None, spec: AnySpecification, file: Path, as_json: bool) -> int:
     """`cuir verify ... --replay FILE`; returns the exit code."""
     from ..check import check
     from ..explore import read_schedule
-    from ..spec import Lengths
-    from ..verify.problems import Case, launch, require_attention
+    from ..spec import LENGTHS, Lengths
+    from ..spec_function import FunctionSpecification
+    from ..verify.either import AnyCase, launch_of, require_judgeable
+    from ..verify.problems import Case
+    from ..verify.signature import Draw
 
     written = read_schedule(file)
     checked = check(program, kernel or written.kernel, written.consts)
-    require_attention(checked.origin)
-    missing = [d for d in ("B", "H", "HK", "M", "N") if d not in written.dims]
+    require_judgeable(checked, spec)
+    missing = [d for d in checked.dims if d not in written.dims]
     if missing:
         raise CuirError.of("U124", f"{file} knows no length of {', '.join(missing)}", hint="it is a schedule of another program")
-    lengths = Lengths(*(written.dims[d] for d in ("B", "H", "HK", "M", "N")))
-    return replay(checked, launch(program, checked, spec, Case("replayed", lengths)).arguments(), written, file, as_json)
+    case: AnyCase
+    if isinstance(spec, FunctionSpecification):
+        case = Draw("replayed", {d: written.dims[d] for d in checked.dims})
+    else:
+        case = Case("replayed", Lengths(*(written.dims[d] for d in LENGTHS)))
+    return replay(checked, launch_of(program, checked, spec, case).arguments(), written, file, as_json)
 
 
 def replay(checked: Checked, arguments: Mapping[str, Any], written: Written, file: Path, as_json: bool) -> int:

@@ -14,6 +14,9 @@ from ..nodes import Program
 from ..types import DTYPES
 
 if TYPE_CHECKING:
+    from corpus.computes import Computed
+
+    from ..nodes import Kernel
     from ..spec import Specification
     from ..spec_function import AnySpecification
 
@@ -141,6 +144,47 @@ def read_specification(name: str, parameters: Iterable[str]) -> AnySpecification
             "U102", f"there is no variant `{name}`", hint=f"{suggestion(name, known, 'there are')}; your own: file.py:function"
         )
     return as_any(corpus.specification(name), name, given)
+
+
+def computed(program: str, kernel: str | None) -> tuple[str, Computed] | None:
+    """A kernel of the corpus (left out: the first of its program) and what it computes, by the corpus' table; None for other programs."""
+    from corpus.computes import COMPUTES
+
+    known = COMPUTES.get(program, {})
+    name = kernel or next(iter(known), "")
+    return (name, known[name]) if name in known else None
+
+
+def unspecified(program: str) -> CuirError:
+    """The error for a program that the corpus' table does not have."""
+    return CuirError.of("U130", f"`{program}` is a program: what should it compute?", hint="--against VARIANT (`cuir corpus` lists them), or --against FILE.py with `def reference(...)`")  # fmt: skip
+
+
+def read_kernel_consts(
+    kernel: Kernel, dtype: str | None, head_dim: int | None, items: Iterable[str], base: Mapping[str, Const], usual: int = 128
+) -> dict[str, Const]:
+    """Consts for any kernel: for an attention kernel as `read_attention`; for another --dtype is the dtype of its tensors, --head-dim its const D, if it has one.
+
+    base: what is known of the kernel, of which -c changes some. Raises CuirError.
+    """
+    from ..nodes import ConstType, GlobalType
+    from ..verify.problems import is_attention
+
+    if is_attention(kernel):
+        return {**base, **read_attention(dtype, head_dim, items, usual)}
+    consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
+    found = {**base, **read_consts(items)}
+    dtypes = [p.type.dtype for p in kernel.params if isinstance(p.type, GlobalType) and p.type.dtype in consts]
+    for name, option, value, default in ((dtypes[0] if dtypes else None, "--dtype", DTYPES.get(dtype or "", dtype), DTYPES["f16"]), ("D" if "D" in consts else None, "--head-dim", head_dim, usual)):  # fmt: skip
+        if name is None and value is not None:
+            raise CuirError.of(
+                "U103", f"`{kernel.name}` has no const parameter that {option} could give", hint="-c NAME=VALUE gives consts by name"
+            )
+        if isinstance(value, str):
+            raise CuirError.of("U109", f"{option} is f16 or bf16, found `{value}`")
+        if name is not None:
+            found = agreeing({name: value}, found, f"{option} {value}") if value is not None else {name: default, **found}
+    return found
 
 
 def output_folder(path: Path) -> Path:

@@ -80,7 +80,7 @@ def bridge(
 
 def verify(
     target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", show_default=False)],
-    against: Annotated[str | None, typer.Option("--against", help="the variant that a program should compute", show_default=False)] = None,
+    against: Annotated[str | None, typer.Option("--against", "--spec", help="what a program should compute: a variant, or FILE.py with a function `reference` (known for the corpus' programs)", show_default=False)] = None,
     param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None,
     level: Level = "quick",
     schedules: Annotated[int | None, typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False)] = None,
@@ -95,31 +95,29 @@ def verify(
     import corpus
 
     from ..bridge import Step
-    from ..tuning.space import plain
     from ..verify import verify as run_verify
-    from .inputs import programs, read_attention
+    from .inputs import programs
     from .progress import Steps
     from .report import print_verification
     from .running import runnable
-    from .verifying_gpu import Verified, gpu_stage
+    from .verifying_gpu import gpu_stage, verified_of
 
     _one_thread()
-    effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
-    if against is None and (target.endswith(".cuir") or (target in programs() and target not in corpus.variants())):
-        raise CuirError.of("U130", f"`{target}` is a program: against which variant?", hint=f"cuir verify {target} --against VARIANT")
-    verified = Verified(target, against, tuple(param or ()), origin, kernel, plain(consts), effort)
-    specification, program = verified.specification, verified.program
+    effort = _level(level)
+    is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
+    verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
+    specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
+    title = f"{target} against {specification.name}  ({', '.join(f'{n}={v}' for n, v in consts.items())})"
     if replay is not None or exhaustive:
         from ..check import check
         from .exploring import explore_variant, replay_variant
 
         if replay is not None:
             return replay_variant(program, kernel, specification, replay, as_json)
-        title = f"{target} against {specification.name}  ({consts['T']}, head dim {consts['D']})"
         return explore_variant(title, program, check(program, kernel, consts), specification, tiles, blocks, seconds, out, as_json)
     step = Step("verify")
-    with Steps(f"{target} against {specification.name}  ({consts['T']}, head dim {consts['D']})", quiet=as_json) as steps:
+    with Steps(title, quiet=as_json) as steps:
 
         def tell(what: str) -> None:
             step.detail = what
@@ -136,7 +134,7 @@ def verify(
         print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in report.diagnostics], "verification": report.as_json()})
     else:
         print_verification(report)
-        alone = against is not None and not specification.captured
+        alone = is_program and not specification.captured
         print_errors(runnable(report.diagnostics, target, kernel, consts) if alone else report.diagnostics, False)
     return 0 if report.ok else 1
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def mutate(
     program: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
-    against: Annotated[str | None, typer.Option("--against", help="the variant that the program computes (known for the corpus' kernels)", show_default=False)] = None,
+    against: Annotated[str | None, typer.Option("--against", help="what the program computes: a variant, or FILE.py with a function `reference` (known for the corpus' programs)", show_default=False)] = None,
     param: Parameters = None, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: Annotated[int | None, typer.Option("--head-dim", help="64 or 128; 64 takes half the time", show_default="64")] = None, const: Consts = None, level: Level = "quick",
     fault: Annotated[list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)] = None,
@@ -34,16 +34,20 @@ def mutate(
     from ..check import pick_kernel
     from ..mutate import FAULTS, Job, MutateReport, chosen, mutants, run
     from ..printer import show
-    from .inputs import read_attention, read_program, read_variant
+    from .inputs import computed, read_kernel_consts, read_program, read_specification, unspecified
 
     _one_thread()
     wrong = [f for f in fault or () if f not in FAULTS]
     if wrong:
         raise CuirError.of("U123", f"there is no class of faults {wrong[0]}", hint="; ".join(f"{n}: {what}" for n, what in FAULTS.items()))
-    source = read_program(program)
-    variant = against or _computed(program)
-    load = partial(read_variant, variant, tuple(param or ()))
-    job = Job(load, pick_kernel(source, kernel).name, read_attention(dtype, head_dim, const or (), 64), _level(level), seconds)
+    source, known = read_program(program), computed(program, kernel)
+    if known is None and against is None:
+        raise unspecified(program)
+    base = known[1].consts if known is not None else {}
+    picked = pick_kernel(source, kernel or (known[0] if known is not None else None))
+    variant = against or (known[1].specification if known is not None else "")
+    load = partial(read_specification, variant, tuple(param or ()))
+    job = Job(load, picked.name, read_kernel_consts(picked, dtype, head_dim, const or (), base, 64), _level(level), seconds)
     todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
     with _Bar(f"{len(todo)} mutants of {program} against {variant}", quiet=as_json) as bar:
         report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
@@ -53,28 +57,19 @@ def mutate(
         _print(report)
 
 
-def _computed(program: str) -> str:
-    """The variant that a kernel of the corpus computes as it stands. Raises CuirError U130."""
-    import corpus
-
-    from ..tuning import Space
-
-    place = corpus.spaces().get(program)
-    computes = Space.parse(place.read_text(encoding="utf-8"), place.name).computes if place is not None else ""
-    if not computes:
-        raise CuirError.of(
-            "U130", f"which variant does `{program}` compute?", hint=f"cuir mutate {program} --against VARIANT; `cuir corpus` lists them"
-        )
-    return computes
-
-
 def _print(report: MutateReport) -> None:
+    from ..mutate import FAULTS
     from ..mutate.report import SHORT
     from .tables import print_diff, print_table
 
     rows = report.rows()
-    shown = [c for c in range(len(SHORT)) if SHORT[c] not in ("every", "same", "time", "crash") or rows[-1][c]]
+    shown = [
+        c for c in range(len(SHORT) - 1) if SHORT[c] not in ("every", "same", "time", "crash") or rows[-1][c]
+    ]  # the fault stands below
     print_table("mutants by class, and what refused them", [SHORT[c] for c in shown], [[row[c] for c in shown] for row in rows])
+    for fault in sorted({r.fault for r in report.results}):
+        stdout().print(f"{fault:>5}  {FAULTS[fault]}", style="dim", markup=False, soft_wrap=True)
+    stdout().print()
     for verdict, style in (("survived", "bold yellow"), ("crashed", "bold red"), ("out of time", "bold yellow")):
         for r in report.of(verdict):
             head = f"{verdict}: class {r.fault}, {r.operator} at {r.place[0]}:{r.place[1]}: {r.what}"

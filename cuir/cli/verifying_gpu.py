@@ -13,19 +13,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..check import check
+from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError, Diagnostic, Note
 from ..measure.worker import Worker, WorkerLost
 from ..nodes import Program
 from ..spec import Specification
+from ..spec_function import AnySpecification
 from ..transfer import transfer
-from ..tuning.space import from_plain
+from ..tuning.space import from_plain, plain
 from ..verify.contracts import mask_integers
 from ..verify.problems import Case, cases
 from ..verify.report import Stage
 from ..verify.sanitizer import TOOLS, diagnostics
-from .inputs import read_program, read_variant
+from .inputs import computed, read_attention, read_kernel_consts, read_program, read_specification, read_variant, unspecified
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker")
 LIMIT = 300.0  # seconds of one problem: the interpreter, the first time nvcc, and launches that take milliseconds
@@ -58,14 +59,20 @@ class Verified:
         return from_plain(self.plain)
 
     @functools.cached_property
-    def specification(self) -> Specification:
-        return read_variant(self.against if self.against is not None else self.target, self.parameters)
+    def specification(self) -> AnySpecification:
+        return read_specification(self.against, self.parameters) if self.against is not None else read_variant(self.target, self.parameters)
+
+    @property
+    def mods(self) -> Specification:
+        """The specification, where one of mods is needed. Raises CuirError U100 for a function."""
+        if isinstance(self.specification, Specification):
+            return self.specification
+        raise CuirError.of("U100", f"--gpu compares attention kernels with their variant, and `{self.specification.name}` is a function",
+                           hint="cuir run PROGRAM --on gpu launches it; without --gpu it is verified in the interpreter")  # fmt: skip
 
     @functools.cached_property
     def program(self) -> Program:
-        if self.against is not None:
-            return read_program(self.target)
-        return transfer(read_program(self.origin), self.specification).program
+        return read_program(self.target) if self.against is not None else transfer(read_program(self.origin), self.mods).program
 
     @functools.cached_property
     def checked(self) -> Checked:
@@ -75,9 +82,28 @@ class Verified:
     def cases(self) -> list[Case]:
         """The problems of the numbers stage."""
         BM, BN = (int(self.checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
-        found = cases(self.specification, BM, BN, mask_integers(self.specification, self.program), self.level)
+        found = cases(self.mods, BM, BN, mask_integers(self.mods, self.program), self.level)
         size = {c: c.lengths.B * c.lengths.H * c.lengths.M * (c.lengths.N + 1) for c in found}
         return found if self.smallest is None else sorted(found, key=size.__getitem__)[: self.smallest]
+
+
+def verified_of(
+    target: str, against: str | None, parameters: tuple[str, ...], origin: str, kernel: str | None, dtype: str | None, head_dim: int | None,
+    items: Sequence[str], level: str, is_program: bool,
+) -> Verified:  # fmt: skip
+    """What a command line names. A program of the corpus knows its kernel, its specification and its consts. Raises CuirError, U130 for another without a specification."""
+    known = computed(target, kernel) if is_program else None
+    if not is_program:
+        return Verified(target, against, parameters, origin, kernel, plain(read_attention(dtype, head_dim, items)), level)
+    if known is None and against is None:
+        raise unspecified(target)
+    if known is not None:
+        kernel, against = kernel or known[0], against or known[1].specification
+    picked = pick_kernel(read_program(target), kernel)
+    base = known[1].consts if known is not None else {}
+    return Verified(
+        target, against, parameters, origin, picked.name, plain(read_kernel_consts(picked, dtype, head_dim, items, base)), level
+    )
 
 
 def find_sanitizer(tool: str) -> str:

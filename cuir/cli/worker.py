@@ -53,7 +53,7 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
 
     verified, launched = _compiled(json.dumps(request["job"]))
     case = verified.cases[request["case"]]
-    return compare_one(verified.program, verified.checked, verified.specification, case, launched).as_json()
+    return compare_one(verified.program, verified.checked, verified.mods, case, launched).as_json()
 
 
 def stuck(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def stuck(request: Mapping[str, Any]) -> dict[str, Any]:
     from ..verify.problems import launch
 
     verified = Verified.from_json(request["job"])
-    given = launch(verified.program, verified.checked, verified.specification, verified.cases[request["case"]])
+    given = launch(verified.program, verified.checked, verified.mods, verified.cases[request["case"]])
     return {"stuck": [s.as_json() for s in find_hang(lower(verified.checked), on_device(given.arguments(), "cuda"))]}
 
 

@@ -25,11 +25,13 @@ from ..interp import run as interpret
 from ..nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, Func, If, IfExp, Literal, Name, Node, Program, Stmt, Unary, With
 from ..printer import show
 from ..spec import Lengths, Specification
+from ..spec_function import AnySpecification
 from ..transfer.names import OPTIONAL, SPLICE_POINTS
 from ..verify import Case, Problem, check_contracts
 from ..verify.contracts import problems_for
+from ..verify.either import AnyCase, launch_of, number_cases, schedule_cases, small_launches
 from ..verify.evaluate import Evaluator, kernel_names
-from ..verify.problems import cases, launch
+from ..verify.problems import is_attention
 from ..walk import assigned, names_read, walk
 from .places import Path, Places, Site, edited, root
 
@@ -55,7 +57,7 @@ class Trial:
 
     program: Program
     mutant: Program
-    spec: Specification
+    spec: AnySpecification
     kernel: str | None
     consts: Mapping[str, Const]
     level: str
@@ -99,8 +101,12 @@ class Trial:
             path = path[:-1]
 
     @cached_property
-    def problems(self) -> list[tuple[Case, int | None]]:
+    def problems(self) -> list[tuple[AnyCase, int | None]]:
         """Problems and how many CTAs share them: those of the numbers, and a few with so many tiles a CTA that every ring is used over and over."""
+        checked = check(self.program, self.kernel, self.consts)
+        found: list[tuple[AnyCase, int | None]] = [(c, None) for c in number_cases(checked, self.spec, [], "quick")]
+        if not is_attention(checked.origin):
+            return [*found, *((c, 1) for c in schedule_cases(checked, self.spec))]
         BM, BN = self.tile
         long = [
             Lengths(1, 6, 2, 2 * BM + 9, 3 * BN + 5),
@@ -108,27 +114,35 @@ class Trial:
             Lengths(1, 5, 1, 2 * BM, BN),
             Lengths(1, 3, 3, BM, 5 * BN),
         ]
-        return [*((c, None) for c in cases(self.spec, BM, BN, [], "quick")), *((Case("many tiles", at), 1) for at in long)]
+        return [*found, *((Case("many tiles", at), 1) for at in long)]
 
     @cached_property
     def explored(self) -> Explored:
         """Every schedule of a few launches of the mutant."""
         return self.explore(self.mutant)
 
+    @cached_property
+    def launches(self) -> list[tuple[AnyCase, int]]:
+        """Small launches and how many CTAs share them."""
+        checked = check(self.program, self.kernel, self.consts)
+        if not is_attention(checked.origin):
+            return small_launches(checked, self.spec, 2, 4)
+        BM, BN = self.tile
+        return [
+            (Case("explored", Lengths(1, 1, 1, BM + 9, 5 * BN + 3)), 1),
+            (Case("explored", Lengths(1, 4, 1, 2 * BM, 2 * BN)), 2),
+            (Case("explored", Lengths(1, 3, 1, 3 * BM, BN)), 1),
+            (Case("explored", Lengths(1, 1, 1, 5 * BM, 5 * BN)), 1),
+        ]
+
     def explore(self, program: Program) -> Explored:
         """Every schedule of a few launches."""
-        BM, BN = self.tile
-        launches = [
-            (Lengths(1, 1, 1, BM + 9, 5 * BN + 3), 1),
-            (Lengths(1, 4, 1, 2 * BM, 2 * BN), 2),
-            (Lengths(1, 3, 1, 3 * BM, BN), 1),
-            (Lengths(1, 1, 1, 5 * BM, 5 * BN), 1),
-        ]
         states = 0
+        launches = self.launches
         try:
             checked = check(program, self.kernel, self.consts)
-            for lengths, grid in launches:
-                given = launch(program, checked, self.spec, Case("explored", lengths))
+            for case, grid in launches:
+                given = launch_of(program, checked, self.spec, case)
                 found = explore(checked, given.arguments(), grid=grid, classes=2000)
                 states += found.states
                 if not found.ok:
@@ -145,14 +159,14 @@ class Trial:
 
     def bits(self, program: Program) -> list[torch.Tensor] | None:
         """What a program gives in all problems, under several schedules; None if it is refused in one of them."""
-        found = []
+        found: list[torch.Tensor] = []
         try:
             checked = check(program, self.kernel, self.consts)
             for case, grid in self.problems:
                 for schedule in SCHEDULES if grid else SCHEDULES[:1]:
-                    given = launch(program, checked, self.spec, case)
+                    given = launch_of(program, checked, self.spec, case)
                     interpret(checked, given.arguments(), schedule=Schedule.parse(schedule), grid=grid)
-                    found += [given.o, given.lse]
+                    found += given.outputs.values()
         except CuirError:
             return None
         return found
@@ -209,7 +223,7 @@ def why(t: Trial) -> str | None:
 def blocks(t: Trial) -> str | None:
     """Only functions changed that decide which blocks are visited and masked, and in which order: their contracts are all that the kernel asks of them."""
     func = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None)
-    if func is None or not _only_for(t.program, func.name, _PURE):
+    if func is None or not isinstance(t.spec, Specification) or not _only_for(t.program, func.name, _PURE):
         return None
     kernel, counts = pick_kernel(t.program, t.kernel), [0, 0, 0, 0]
     BM, BN = t.tile
@@ -253,6 +267,7 @@ def _visits(program: Program, t: Trial, problem: Problem) -> tuple[int, int]:
 def _evaluator(program: Program, t: Trial, problem: Problem) -> Evaluator:
     from ..transfer import captured_arguments
 
+    assert isinstance(t.spec, Specification)
     at, kernel = problem.lengths, pick_kernel(program, t.kernel)
     consts = {**t.consts, "BM": problem.BM, "BN": problem.BN}
     dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
@@ -264,7 +279,7 @@ def predicate(t: Trial) -> str | None:
     """A condition on the query and the key changed, and has the same value for every query that is stored and every key of a block."""
     for site, put in t.expressions():
         calls = [n for n in walk(site.node) if isinstance(n, Call) and n.func == Name("keep") and len(n.args) == 4]
-        if not calls or not all(isinstance(a, Name) for a in calls[0].args):
+        if not calls or not all(isinstance(a, Name) for a in calls[0].args) or not isinstance(t.spec, Specification):
             continue
         names, pairs = [a.id for a in calls[0].args], 0  # type: ignore[union-attr]
         kernel = pick_kernel(t.program, t.kernel)

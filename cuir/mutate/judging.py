@@ -24,7 +24,7 @@ from ..jsontext import append_line
 from ..nodes import Keyword, Node, Program
 from ..parser import parse
 from ..printer import show
-from ..spec import Specification
+from ..spec_function import AnySpecification
 from ..verify import verify
 from ..walk import names_read
 from .harmless import Trial, why
@@ -65,7 +65,7 @@ class Judged:
 class Job:
     """What mutants are judged by. `load` gives the specification; it is called in every process, so it must be picklable."""
 
-    load: Callable[[], Specification]
+    load: Callable[[], AnySpecification]
     kernel: str | None
     consts: Mapping[str, Const]
     level: str = "quick"
@@ -101,7 +101,7 @@ def _limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def judge(text: str, original: str, spec: Specification, job: Job) -> tuple[str, str, str, str]:
+def judge(text: str, original: str, spec: AnySpecification, job: Job) -> tuple[str, str, str, str]:
     """Verdict, stage, code and reason of one mutant, given as text. Nothing that goes wrong inside is raised: it is the verdict `crashed`."""
     try:
         with _limit(job.seconds):
@@ -125,7 +125,7 @@ def judge(text: str, original: str, spec: Specification, job: Job) -> tuple[str,
     return "killed", failed.name, failed.diagnostics[0].code, failed.reason
 
 
-def _survived(program: Program, original: Program, spec: Specification, job: Job) -> tuple[str, str, str, str]:
+def _survived(program: Program, original: Program, spec: AnySpecification, job: Job) -> tuple[str, str, str, str]:
     """What a mutant is that no stage refuses: wrong under a schedule that was not tried, of the same result by an argument, or a survivor."""
     trial = Trial(original, program, spec, job.kernel, job.consts, job.level)
     try:
@@ -160,7 +160,7 @@ def _plain(part: Any, alone: bool) -> Any:
     return replace(part, **{n: _plain(getattr(part, n), alone) for n in names})
 
 
-_state: tuple[Job, str, Specification] | None = None
+_state: tuple[Job, str, AnySpecification] | None = None
 
 
 def _begin(job: Job, original: str) -> None:

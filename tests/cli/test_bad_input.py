@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -178,7 +179,10 @@ WRONG_CALLS = [
     (("mutate", "flash_fwd_sm90", "-c", "T=bf16", "--dtype", "f16"), "U103"),
     (("bridge", "prefix_lm", "--level", "some"), "U100"),
     (("bridge", "prefix_lm", "--origin", "nothing"), "U101"),
-    (("verify", "gemm"), "U130"),
+    (("verify", str(files("corpus") / "faulty" / "clean_product.cuir")), "U130"),
+    (("verify", "gemm", "--head-dim", "64"), "U103"),
+    (("verify", "gemm", "--dtype", "f12"), "U109"),
+    (("bridge", "gelu_gemm"), "X117"),
     (("verify", "gemm", "--against", "casual"), "U102"),
     (("run", "sigmoid", "-c", "T=f16,D=64"), "U113"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64,X=1"), "U113"),

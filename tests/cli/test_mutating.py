@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_the_table_and_json_say_what_was_refused(cuir: Callable, tmp_path: Path)
     ("argv", "code", "exit_code", "word"),
     [
         (("flash_fwd_sm90", "--class", "16"), "U123", 2, "class of faults 16"),
-        (("gemm",), "U130", 2, "--against VARIANT"),
+        ((str(files("corpus") / "faulty" / "clean_product.cuir"),), "U130", 2, "--against VARIANT"),
         (("flash_fwd_sm91",), "U101", 2, "did you mean"),
         (("flash_fwd_sm90", "--against", "causall"), "U102", 2, "did you mean"),
         (("flash_fwd_sm90", "--level", "half"), "U100", 2, "quick or full"),
