@@ -1,0 +1,81 @@
+"""The worked example of docs/models.md, as it is printed there, in the loop with scripted answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import cuir
+from llm import client
+from llm.budget import Budget
+from llm.loop import improve
+from llm.messages import Answer, Message
+from llm.prompting import fenced
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAM = re.search(r"<!-- check: T=f16 D=64 -->\n```python\n(.*?)```", README, re.S)
+assert PROGRAM
+TEXT = PROGRAM.group(1)
+COMMENTED = re.sub(r"( *)(with role\()", r"\1# a comment\n\1\2", TEXT)
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module of the page."""
+    code = re.search(r"```python\n# comment_pass.py\n(.*?)```\n\n<!--", PAGE, re.S)
+    assert code
+    (tmp_path / "comment_pass.py").write_text(code.group(1), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("comment_pass", tmp_path / "comment_pass.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "comment_pass", module)
+    spec.loader.exec_module(module)
+    yield module
+
+
+class Script:
+    model = "a script"
+
+    def __init__(self, *answers: str):
+        self.left, self.asked = list(answers), list[Sequence[Message]]()
+
+    def ask(self, messages: Sequence[Message], sample: int) -> Answer:
+        self.asked.append(messages)
+        return Answer(self.left.pop(0), 10, 10, None, 0.0, False, "stop", self.model)
+
+
+def test_it_passes_what_only_comments(example: ModuleType) -> None:
+    program = cuir.parse(TEXT)
+    script = Script(
+        "Gladly.",
+        fenced(COMMENTED.replace("STAGES: const = 2", "STAGES: const = 3"), "cuir"),
+        fenced(TEXT, "cuir"),
+        fenced(COMMENTED, "cuir"),
+    )
+    outcome = improve(example.Comment(program), script, Budget(), attempts=4)
+    stages = [(a.verdict.stage, [d.code for d in a.verdict.diagnostics]) for a in outcome.samples[0].attempts]
+    assert stages == [("parse", ["A001"]), ("check", ["A900"]), ("check", ["A901", "A901"]), ("passed", [])]
+    assert outcome.ok and outcome.verdict and outcome.verdict.program == program and outcome.verdict.text.count("# a comment") == 2
+    assert "A901" in script.asked[3][-1].text and 'with role("load"' in script.asked[3][-1].text
+
+
+def test_its_call_runs(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second block of the page, as a file; in place of a provider a script."""
+    call = re.search(r"<!-- with comment_pass.py -->\n```python\n(.*?)```", PAGE, re.S)
+    assert call
+    (tmp_path / "kernel.cuir").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "call.py").write_text(call.group(1), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(client, "Client", lambda model: Script(*[fenced(COMMENTED, "cuir")] * 2))
+    spec = importlib.util.spec_from_file_location("call", tmp_path / "call.py")
+    assert spec and spec.loader
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert "passed" in capsys.readouterr().out
