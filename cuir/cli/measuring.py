@@ -26,6 +26,7 @@ Limit = Annotated[float, typer.Option("--limit", help="seconds after which nothi
 Jobs = Annotated[
     int | None, typer.Option("--jobs", help="compilers at a time (left out: one a core, as far as memory goes)", show_default=False)
 ]
+SECONDS = 600.0  # of a search, if nobody says otherwise
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")]
 
 
@@ -35,7 +36,8 @@ def tune(
     shape: Annotated[list[str] | None, typer.Option("--shape", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192,128")] = None,
     param: Parameters = None, origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     space: Annotated[Path | None, typer.Option("--space", help="values worth trying, as JSON (left out: NAME.tune.json beside the kernel)", show_default=False)] = None,
-    limit: Limit = 600.0, jobs: Jobs = None,
+    limit: Annotated[float | None, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on", show_default="600; none with --model")] = None,
+    jobs: Jobs = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="of timing, all candidates in turns")] = 3,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="every combination, instead of axis after axis around the best")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only list candidates, and why others do not fit")] = False,
@@ -71,6 +73,8 @@ def tune(
             if model is not None or replay is not None
             else None
         )
+        if asking is not None:
+            asking.budget.seconds = limit
         return tune_programs(wanted[0], found, source, known, shapes[0], list(param or ()), dtype, list(const or ()), rounds, jobs, missing, list(proposal or ()), asking,
                              samples, attempts, out if out is not None else Path("out") / f"{Path(wanted[0]).stem}-tuned", as_json)  # fmt: skip
     if record is not None or cache is not None or out is not None:
@@ -78,7 +82,7 @@ def tune(
     reports = []
     for target in variant or targets:
         for one in shapes:
-            reports.append(_tune_one(target, one, list(param or ()), kernel, bool(variant), dtype, list(const or ()), space, limit, jobs, rounds, exhaustive,
+            reports.append(_tune_one(target, one, list(param or ()), kernel, bool(variant), dtype, list(const or ()), space, SECONDS if limit is None else limit, jobs, rounds, exhaustive,
                                      dry_run or bool(missing), fresh, as_json))  # fmt: skip
     if as_json:
         print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})

@@ -96,6 +96,11 @@ def test_faster_programs_are_kept(cuir: Callable, bench: Path) -> None:
     assert [len(r["attempts"]) for r in found["rounds"]] == [2, 2]
 
 
+def test_a_limit_of_time_ends_it(cuir: Callable, bench: Path) -> None:
+    found = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", EARLY_TILE), "--limit", "0", "--json")
+    assert found.code == 1 and not found.json["entries"] and "the time is over" in found.json["why"]
+
+
 def test_what_people_see(cuir: Callable, bench: Path) -> None:
     shown = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES, "nothing more"), "--attempts", "1")
     assert shown.code == 0 and "1.333 x the start" in shown.out and "1: faster" in shown.out and "STAGES=3" in shown.out
