@@ -15,7 +15,7 @@ import torch
 from ..checked import Checked
 from ..nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Subscript, Unary
 from ..ops import OPERATORS
-from ..ops.base import Op
+from ..ops.base import Effects, Op
 from ..source import Span
 from ..types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from .agents import Product, Taken
@@ -50,11 +50,22 @@ class Compiler:
         if isinstance(stmt, Assign):
             code.append(self.timed(self.assign(stmt), stmt.value))
         elif isinstance(stmt, ExprStmt):
-            code.append(self.timed(self.expr(stmt.value), stmt.value))
+            code.append(self.timed(self.effect(stmt.value), stmt.value))
         elif isinstance(stmt, If):
             self.choice(stmt, code)
         elif isinstance(stmt, For):
             self.loop(stmt, code)
+
+    def effect(self, value: Expr) -> Instruction:
+        """An expression as a statement: what an instruction returns says whether the worker blocks, so a value that nobody needs is dropped."""
+        run = self.expr(value)
+        if not isinstance(value, Call) or self.checked.call(value).op.effects != Effects():
+            return run
+
+        def instruction(w: Worker) -> None:
+            run(w)
+
+        return instruction
 
     def timed(self, run: Instruction, value: Expr) -> Instruction:
         cost = expression_cost(value, self.checked) if self.costs else 0.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..checked import BoundCall, Role
 from ..diagnostics import CuirError
 from ..nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
+from ..ops.base import Effects
 from ..types import I32, DType, Scalar, TileType
 from ..views import Range, root_name, view_of
 from .analysis import analyse, ring_place
@@ -270,6 +271,8 @@ class RoleEmitter:
             self.prepare(stmt)
             bound = self.call(stmt.value)
             emit = emitter(bound.op.name, "statement")
+            if emit is None and bound.op.effects == Effects():
+                return  # a value that nobody needs, such as a part of a result that goes to `_`
             if emit is None:
                 raise CuirError.of("L001", f"the lowering has no meaning for `{bound.op.written}` as a statement", stmt.span)
             emit(self, stmt.value)

@@ -142,3 +142,19 @@ def test_bad_grid(pipe, grid: object) -> None:
 def test_more_ctas_than_work(pipe, pipe_error) -> None:
     ran = pipe(U=2, grid=5)
     assert ran.error is None and pipe_error(ran) < 4e-3
+
+
+def test_a_value_that_nobody_needs_stops_nobody() -> None:
+    text = """\
+@kernel(arch="sm_90a")
+def count(X: Global[i32, M]):
+    work = tiles(M)
+    with role("all", warpgroups=1):
+        for t in work:
+            cdiv(t, 1)
+            _, a = cdiv(t, 1), t
+            store(X[t], a)
+"""
+    x = torch.zeros(5, dtype=torch.int32)
+    cuir.run(cuir.parse(text), {"X": x}, grid=1)
+    assert x.tolist() == [0, 1, 2, 3, 4]

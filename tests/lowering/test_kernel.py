@@ -206,3 +206,8 @@ if cta_rank() == 0:
     both = lower(kernel(body, head, C=8))
     assert both.cluster == 2 and "MULTICAST" in both.source and "arrive_cluster(full + 0, lane, 2)" in both.source
     assert "cluster_sync" in both.source and "block_rank_in_cluster" in both.source
+
+
+def test_a_value_that_nobody_needs_is_left_out() -> None:
+    found = text("_, a = cdiv(n, 3), n\ncdiv(n, 5)\nstore(I[0], a)")
+    assert "/ 3" not in found.split("// 8:")[-1] and "I[" in found
