@@ -95,6 +95,9 @@ class CuirError(Exception):
         self.diagnostics = tuple(diagnostics)
         super().__init__("\n\n".join(d.render() for d in self.diagnostics))
 
+    def __reduce__(self) -> tuple[type[CuirError], tuple[tuple[Diagnostic, ...]]]:
+        return CuirError, (self.diagnostics,)  # so that it crosses processes
+
     @classmethod
     def of(cls, code: str, message: str, span: Span | None = None, hint: str | None = None) -> CuirError:
         return cls([Diagnostic(code, message, span, (), hint)])

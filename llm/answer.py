@@ -84,10 +84,12 @@ def blocks(answer: str) -> list[Block]:
 def read(text: str) -> Program:
     """The program of a text within the limits, parsed from its canonical form, so that places in reports are places of what is shown and judged.
 
-    Raises CuirError with the codes of the parser.
+    Raises CuirError with the codes of the parser, or A001 if there is no definition.
     """
-    canonical = show(parse(text, NAME))
-    return parse(canonical, NAME)
+    program = parse(text, NAME)
+    if not program.items:
+        raise CuirError.of("A001", "the block of the answer holds no definition", hint="answer with ```cuir, the definitions, ```")
+    return parse(show(program), NAME)
 
 
 def _counted(found: list[Block]) -> str:

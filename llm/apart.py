@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import re
 import resource
 import signal
@@ -120,4 +121,7 @@ def _serve(pipe: Connection) -> None:
         except Exception as error:
             found = (False, error)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.send(found)
+        try:
+            pipe.send(found)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            pipe.send((False, Died(f"gave what cannot be sent: {type(error).__name__}: {error}")))

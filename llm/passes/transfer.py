@@ -44,6 +44,8 @@ _STAGES: dict[str, Stage] = {
     "numbers": "numbers",
 }
 
+_INTERFACE = ("V300", "X105", "X106", "X108", "X132")  # a kernel that the specification cannot be asked about, whatever stage noticed
+
 
 @dataclass(frozen=True)
 class Job:
@@ -182,7 +184,8 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
         return verdict("check", error.diagnostics)
     failed = next((s for s in found.stages if s.verdict == "failed"), None)
     if failed is not None:
-        return verdict(_STAGES.get(failed.name, "numbers"), failed.diagnostics, verification=found.as_json())
+        unusable = all(d.code in _INTERFACE for d in failed.diagnostics)
+        return verdict("check" if unusable else _STAGES.get(failed.name, "numbers"), failed.diagnostics, verification=found.as_json())
     pace = speed.judged(job.origin, program, checked, target if isinstance(target, Specification) else None)
     return verdict(
         "speed" if pace.diagnostics else "passed", pace.diagnostics, not pace.diagnostics, verification=found.as_json(), speed=pace.facts
@@ -220,7 +223,11 @@ def keeps_interface(origin: Kernel, kernel: Kernel, target: AnySpecification) ->
                 "keep the origin's parameters",
             )
     for p in _asked_for(target):
-        if p.name in given and _shape(given[p.name]) != _shape(p):
+        if p.name not in given:
+            raise CuirError.of(
+                "A010", f"the kernel must take `{_declared(p)}`, found no parameter `{p.name}`", kernel.span, "the specification reads it"
+            )
+        if _shape(given[p.name]) != _shape(p):
             raise CuirError.of(
                 "A010",
                 f"the kernel must take `{_declared(p)}`, found `{_declared(given[p.name])}`",
