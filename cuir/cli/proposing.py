@@ -69,7 +69,7 @@ def tune_programs(
         else:
             with Conversations(f"{target} for {shape}, schedules by {asking.asks.model}", quiet=as_json) as view:
                 found = tune(tuning, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
-    files = _written(found, folder)
+    files = _written(found, folder, spec.name)
     good = bool(found.entries) and any(e.status in ("faster", "slower", "unranked") for e in found.entries)
     if as_json:
         print_json(_data(found, target, shape, dtype, missing, considered, asking, files) | {"ok": good})
@@ -124,14 +124,19 @@ def _measured(shape: Shape, dtype: str, missing: str) -> str:
     return f"{what}: the median time of a call with a cold L2 cache, in turns with the best so far, on {device()[0]} ({device()[1]} multiprocessors)."
 
 
-def _written(found: Tuned, folder: Path) -> dict[str, str]:
-    """The best program with its difference to the start, if it is faster; proposals that could not be ranked."""
+def _written(found: Tuned, folder: Path, variant: str) -> dict[str, str]:
+    """The best program with its difference to the start, if it is faster; proposals that could not be ranked. Each says the setting that it was proven for."""
+    from ..tuning.space import label
+
+    def said(one: Contender) -> str:
+        return f"# Proven against {variant} for {label(one.consts)}; for no other values.\n{one.text}"
+
     texts: dict[str, str] = {}
     if found.faster:
-        texts["tuned.cuir"] = found.best.text
+        texts["tuned.cuir"] = said(found.best)
         texts["tuned.diff"] = _difference(found.start.contender, found.best)
     for number, entry in enumerate((e for e in found.entries if e.status == "unranked"), 1):
-        texts[f"proposal-{number}.cuir"] = entry.contender.text
+        texts[f"proposal-{number}.cuir"] = said(entry.contender)
         texts[f"proposal-{number}.diff"] = _difference(found.start.contender, entry.contender)
     for name, text in texts.items():
         try:
