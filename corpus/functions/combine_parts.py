@@ -21,9 +21,10 @@ def combine_parts() -> FunctionSpecification:
         return {"M": min(drawn["M"], 16)}
 
     def inputs(sizes: Mapping[str, int], generator: torch.Generator, ls: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Some parts, and all of some queries, have no key."""
+        """Some parts, and all of some queries, have no key; others are far above or below the rest, as those of large logits are."""
+        far = 120.0 * torch.randint(-1, 2, ls.shape, generator=generator) * (torch.rand(ls.shape[1:], generator=generator) < 0.5)
         empty = torch.rand(ls.shape, generator=generator) < 0.2
-        empty[:, ..., ::5] |= torch.rand(ls.shape[1:], generator=generator)[..., ::5] < 0.5
-        return {"LS": ls.masked_fill(empty, -torch.inf)}
+        empty[..., ::5] |= torch.rand(ls.shape[1:], generator=generator)[..., ::5] < 0.5
+        return {"LS": (ls + far).masked_fill(empty, -torch.inf)}
 
     return FunctionSpecification("combine_parts", reference, inputs, sizes, doc=combine_parts.__doc__ or "")

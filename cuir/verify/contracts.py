@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..diagnostics import CuirError, Sink
-from ..nodes import Call, Func, Kernel, Literal, Name, Node, Program, Return
+from ..nodes import Call, Expr, Func, Kernel, Literal, Name, Node, Program, Return
 from ..source import Span
 from ..spec import Lengths, Specification
-from ..transfer import SPLICE_POINTS, captured_arguments
+from ..transfer import SPLICE_POINTS
+from ..transfer.arguments import CapturedArguments
 from ..transfer.trace import captured_integers, trace
 from ..walk import walk
 from .evaluate import Evaluator, Value, kernel_names
@@ -56,16 +57,18 @@ def check_contracts(
     problems: Iterable[Problem],
     consts: Mapping[str, Value] | None = None,
     changed: Mapping[str, int] | None = None,
+    given: Callable[[Problem], Mapping[str, Value]] | None = None,
 ) -> int:
     """Enumerates the contracts; returns how many pairs were looked at. Raises CuirError with the first violation of each kind, codes V101-V109.
 
     spec: adds the comparison of `keep` with the mask that the specification gives. changed: other values for captured numbers; `keep` is then taken
-    as it is, and the blocks must fit it.
+    as it is, and the blocks must fit it. given: values of what the kernel reads besides the usual, where no specification captures them.
     """
     sink, pairs = Sink(), 0
     seen: set[str] = set()
+    asked = _Asked.of(program, kernel, spec)
     for problem in problems:
-        for code, message, span, hint in _violations(program, kernel, spec, problem, dict(consts or {}), changed or {}):
+        for code, message, span, hint in _violations(asked, problem, dict(consts or {}), changed or {}, given(problem) if given else {}):
             if code not in seen:
                 seen.add(code)
                 others = "".join(f", {n} = {v}" for n, v in (changed or {}).items())
@@ -83,20 +86,60 @@ def has_splice_points(program: Program) -> bool:
 Violation = tuple[str, str, Span, str | None]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What holds for all problems of a program."""
+
+    program: Program
+    kernel: Kernel
+    spec: Specification | None
+    captured: CapturedArguments | None
+    units: Expr | None  # of work that the kernel asks tiles(...) for
+    by_head: bool  # a splice point reads its b or h: it may give each head pairs and blocks of its own
+
+    @staticmethod
+    def of(program: Program, kernel: Kernel, spec: Specification | None) -> _Asked:
+        calls = (n for n in walk(kernel) if isinstance(n, Call) and n.func == Name("tiles"))
+        units = next((c.args[0] for c in calls if c.args), None)
+        funcs = program.funcs()
+        points = [(name, int(name == "score")) for name in ("keep", "kv_count", "kv_block", "kv_rows", "score") if name in funcs]
+        by_head = any(_matters(funcs, name, p) for name, at in points for p in funcs[name].params[at : at + 2])
+        captured = CapturedArguments(program, kernel, spec) if spec is not None else None
+        return _Asked(program, kernel, spec, captured, units, by_head)
+
+
+def _matters(funcs: Mapping[str, Func], name: str, parameter: str, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a @func reads a parameter: itself, or through a @func that it hands it on to."""
+    nodes = [n for s in funcs[name].body for n in walk(s)]
+    handed: set[int] = set()
+    for call in nodes:
+        callee = call.func.id if isinstance(call, Call) and isinstance(call.func, Name) else ""
+        if isinstance(call, Call) and callee in funcs and callee not in seen and not call.keywords:
+            for given, its in zip(call.args, funcs[callee].params):
+                if given == Name(parameter) and not _matters(funcs, callee, its, seen | {name}):
+                    handed.add(id(given))
+    return any(isinstance(n, Name) and n.id == parameter and id(n) not in handed for n in nodes)
+
+
 def _violations(
-    program: Program, kernel: Kernel, spec: Specification | None, problem: Problem, consts: dict[str, Value], changed: Mapping[str, int]
+    asked: _Asked, problem: Problem, consts: dict[str, Value], changed: Mapping[str, int], given: Mapping[str, Value]
 ) -> Iterator[Violation]:
-    at = problem.lengths
+    program, kernel, spec, at = asked.program, asked.kernel, asked.spec, problem.lengths
     dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
     consts = {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}
-    captured = captured_arguments(program, kernel, spec, at, consts=consts, changed=changed) if spec is not None else {}
+    captured = asked.captured.values(at, consts=consts, changed=changed) if asked.captured is not None else given
     names = kernel_names(kernel, dims, consts, {"scale": 0.125, **captured, **changed})
     run = Evaluator(program, names)
-    yield from _tile(program, kernel, run, problem)
+    yield from _tile(program, kernel, asked.units, run, problem)
+    wanted = spec.kept(at).numpy() if spec is not None and not changed else None
+    keep: np.ndarray | None = None
     for b, h in itertools.product(range(at.B), range(at.H)):
-        keep = _kept(run, b, h, at)
-        if spec is not None and not changed:
-            yield from _agrees(program, keep, spec, at, b, h)
+        again = keep is not None and not asked.by_head  # the same arrays once more
+        keep = keep if keep is not None and again else _kept(run, b, h, at)
+        if spec is not None and wanted is not None:
+            yield from _agrees(program, keep, spec, wanted[b, h])
+        if again:
+            continue
         yield from _blocks(program, run, keep, problem, b, h)
         yield from _rows(program, run, keep, problem, b, h)
         yield from _score(program, run, keep, problem, b, h)
@@ -107,8 +150,7 @@ def _kept(run: Evaluator, b: int, h: int, at: Lengths) -> np.ndarray:
     return np.broadcast_to(np.asarray(run.call("keep", b, h, q, k), bool), (at.M, at.N))
 
 
-def _agrees(program: Program, keep: np.ndarray, spec: Specification, at: Lengths, b: int, h: int) -> Iterator[Violation]:
-    wanted = spec.kept(at)[b, h].numpy()
+def _agrees(program: Program, keep: np.ndarray, spec: Specification, wanted: np.ndarray) -> Iterator[Violation]:
     if not (keep != wanted).any():
         return
     q, k = map(int, np.argwhere(keep != wanted)[0])
@@ -255,14 +297,14 @@ def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tu
     return q0, problem.lengths.N
 
 
-def _tile(program: Program, kernel: Kernel, run: Evaluator, problem: Problem) -> Iterator[Violation]:
+def _tile(program: Program, kernel: Kernel, asked: Expr | None, run: Evaluator, problem: Problem) -> Iterator[Violation]:
     """tile(t) gives each (b, h, m) once, the same to every CTA of a cluster: they share its blocks of keys."""
     tile, at = program.funcs().get("tile"), problem.lengths
     sizes = (at.B, at.H, -(-at.M // problem.BM))
     if tile is None or len(tile.params) != 1 or not all(sizes):
         return
     span = _span(program, "tile")
-    units = np.arange(_units(kernel, run, int(np.prod(sizes))))
+    units = np.arange(int(run.expr(asked, {})) if asked is not None else int(np.prod(sizes)))
     cluster = int(run.expr(kernel.cluster, {})) if kernel.cluster else 1
     given: list[np.ndarray] = []
     for run.rank in reversed(range(cluster)):
@@ -289,14 +331,6 @@ def _tile(program: Program, kernel: Kernel, run: Evaluator, problem: Problem) ->
             span,
             None,
         )
-
-
-def _units(kernel: Kernel, run: Evaluator, otherwise: int) -> int:
-    """How many units of work the kernel asks tiles(...) for."""
-    for node in walk(kernel):
-        if isinstance(node, Call) and node.func == Name("tiles") and node.args:
-            return int(run.expr(node.args[0], {}))
-    return otherwise
 
 
 def _score(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:

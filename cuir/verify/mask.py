@@ -15,11 +15,13 @@ from ..checked import Checked
 from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import run
 from ..nodes import Program
-from ..spec import Lengths, Specification
+from ..spec import LENGTHS, Lengths, Specification
+from ..spec_function import FunctionSpecification
 from ..transfer import captured_arguments
 from .contracts import describe_difference
 from .numeric import with_note
-from .problems import dtype_of, outputs
+from .problems import Case, dtype_of, outputs
+from .signature import FunctionLaunch, from_case, function_launch, readable
 
 _READABLE = 2.0**-14  # a weight beside the largest of its query that half precision still shows
 _VISIBLE = 2.0**-20  # an output that half precision still shows
@@ -42,12 +44,12 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
     passes = max(1, -(-lengths.N // dim))
     at = Lengths(passes, lengths.H, lengths.HK, lengths.M, lengths.N)
-    wanted, readable = _expected(spec, at)
+    wanted, visible = _expected(spec, at)
     if bool((wanted == wanted[:1]).all()):
         runs = [(at, list(range(passes)))]
     else:  # the mask depends on the batch: one launch for each D keys, of batch 0
         at = Lengths(1, lengths.H, lengths.HK, lengths.M, lengths.N)
-        wanted, readable = _expected(spec, at)
+        wanted, visible = _expected(spec, at)
         runs = [(at, [p]) for p in range(passes)]
     kept = torch.zeros(lengths.H, lengths.M, passes * dim, dtype=torch.bool)
     for sizes, windows in runs:
@@ -55,15 +57,77 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
         for b, p in enumerate(windows):
             kept[:, :, p * dim : (p + 1) * dim] = kept_of[b]
     kept = kept[:, :, : lengths.N]
-    wanted, readable = wanted[0], readable[0]
-    differs = (kept != wanted) & readable
-    if differs.any():
-        h, q, k = torch.nonzero(differs)[0].tolist()
-        also = bool(kept[h, q, k])
-        hint = describe_difference((kept & readable)[h].numpy(), (wanted & readable)[h].numpy())
-        message = f"query {q} {'also attends' if also else 'does not attend'} to key {k} (head {h}); {int(differs.sum())} of {int(readable.sum())} pairs read differ from `{spec.name}`"
-        raise CuirError([Diagnostic("V305", message, checked.origin.span, (Note(f"read out with M={lengths.M}, N={lengths.N}"),), hint)])
-    return Readout(int(readable.sum()), int((~readable).sum()))
+    seen = visible[0]
+    _agree(checked, spec.name, kept[None], wanted[:1], seen[None], lengths)
+    return Readout(int(seen.sum()), int((~seen).sum()))
+
+
+def check_function_mask(checked: Checked, spec: FunctionSpecification, lengths: Lengths) -> Readout | None:
+    """Reads which keys each query attends to, of a kernel and of a function of the inputs, by the same probe: all products alike, one-hot V.
+
+    None where that says nothing: an output that is not linear in V, as far as float64 shows. Raises CuirError V305, a fault of the program or of the specification.
+    """
+    dim = int(checked.consts["D"])  # type: ignore[arg-type]
+    case = from_case(checked, spec, Case("mask", lengths))
+    given = function_launch(checked, spec, case)
+    at = Lengths(*(case.sizes[n] for n in LENGTHS))
+    if not _linear(checked, spec, given):
+        return None
+    read, weights = [], []
+    for p in range(max(1, -(-at.N // dim))):
+        now = given.fresh()
+        now.inputs = {**given.inputs, **_probe(at, [p] * at.B, TORCH[dtype_of(checked.consts)], dim, 1.0), "scale": 1.0}
+        try:
+            run(checked, now.arguments())
+        except CuirError as error:
+            raise with_note(error, "while the mask was read out with products alike and one-hot V") from error
+        read.append(now.outputs["O"] != 0)
+        weights.append(spec.exact(readable(checked, now), list(now.before))["O"])
+    kept, weight = (torch.cat(x, -1)[..., : at.N] for x in (read, weights))
+    weight = weight.abs()
+    wanted, most = weight != 0, weight.amax(-1, keepdim=True)  # NaN, and so not seen, where the function gives NaN
+    seen = (most > 0) & (~wanted | (weight >= _READABLE * most) & (weight >= _VISIBLE))
+    _agree(checked, spec.name, kept, wanted, seen, at)
+    return Readout(int(seen.sum()), int((~seen).sum()))
+
+
+def _linear(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> bool:
+    """Whether O is linear in V: tried with two random values of it in float64."""
+    values = readable(checked, given)
+    v = values["V"]
+    assert isinstance(v, torch.Tensor)
+    other = torch.randn(v.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    a, b, both, none = (
+        spec.exact({**values, "V": x}, list(given.before)).get("O")
+        for x in (v.double(), other, v.double() - 3 * other, torch.zeros_like(other))
+    )
+    if a is None or b is None or both is None or none is None:
+        return False
+    return torch.allclose(both, a - 3 * b, rtol=1e-9, atol=1e-9, equal_nan=True) and not bool(none.any() and none.nan_to_num().any())
+
+
+def _agree(checked: Checked, name: str, kept: torch.Tensor, wanted: torch.Tensor, seen: torch.Tensor, at: Lengths) -> None:
+    """Compares masks [B, H, M, N] where they are seen. Raises CuirError V305 with the first pair that differs."""
+    differs = (kept != wanted) & seen
+    if not differs.any():
+        return
+    b, h, q, k = torch.nonzero(differs)[0].tolist()
+    also = bool(kept[b, h, q, k])
+    hint = describe_difference((kept & seen)[b, h].numpy(), (wanted & seen)[b, h].numpy())
+    where = f"head {h}" if not b else f"batch {b}, head {h}"
+    message = f"query {q} {'also attends' if also else 'does not attend'} to key {k} ({where}); {int(differs.sum())} of {int(seen.sum())} pairs read differ from `{name}`"
+    raise CuirError([Diagnostic("V305", message, checked.origin.span, (Note(f"read out with M={at.M}, N={at.N}"),), hint)])
+
+
+def _probe(at: Lengths, windows: list[int], dtype: torch.dtype, dim: int, product: float) -> dict[str, torch.Tensor]:
+    """Q, K and V of which all products are alike; batch entry b has a 1 in V for each key of window windows[b], in a column of its own."""
+    q, k = torch.zeros(at.B, at.H, at.M, dim, dtype=dtype), torch.zeros(at.B, at.HK, at.N, dim, dtype=dtype)
+    v = torch.zeros_like(k)
+    q[..., 0], k[..., 0] = product, 1.0
+    for b, p in enumerate(windows):
+        keys = torch.arange(p * dim, min(at.N, (p + 1) * dim))
+        v[b, :, keys, keys - p * dim] = 1.0
+    return {"Q": q, "K": k, "V": v}
 
 
 def _expected(spec: Specification, at: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,26 +151,11 @@ def _expected(spec: Specification, at: Lengths) -> tuple[torch.Tensor, torch.Ten
 def _launch(
     program: Program, checked: Checked, spec: Specification, at: Lengths, windows: list[int], dtype: torch.dtype, dim: int
 ) -> torch.Tensor:
-    q, k = torch.zeros(at.B, at.H, at.M, dim, dtype=dtype), torch.zeros(at.B, at.HK, at.N, dim, dtype=dtype)
-    v = torch.zeros_like(k)
-    q[..., 0], k[..., 0] = _PRODUCT[spec.normalize], 1.0
-    for b, p in enumerate(windows):
-        keys = torch.arange(p * dim, min(at.N, (p + 1) * dim))
-        v[b, :, keys, keys - p * dim] = 1.0
-    o, lse = outputs(q)
+    probe = _probe(at, windows, dtype, dim, _PRODUCT[spec.normalize])
+    o, lse = outputs(probe["Q"])
+    captured = captured_arguments(program, checked.origin, spec, at, consts=checked.consts)
     try:
-        run(
-            checked,
-            {
-                "Q": q,
-                "K": k,
-                "V": v,
-                "O": o,
-                "LSE": lse,
-                "scale": 1.0,
-                **captured_arguments(program, checked.origin, spec, at, consts=checked.consts),
-            },
-        )
+        run(checked, {**probe, "O": o, "LSE": lse, "scale": 1.0, **captured})
     except CuirError as error:
         raise with_note(error, "while the mask was read out with products alike and one-hot V") from error
     return o != 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..spec_function import FunctionSpecification, Value, scale_of
 from ..types import BF16, BOOL, F16, F32, I32, DType, TileType
 from ..views import Range, root_name, view_of
 from ..walk import walk
+from .contracts import Problem
 from .problems import Case, attention_inputs, cases, is_attention, less_than
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant")
@@ -71,13 +72,15 @@ def added(checked: Checked) -> set[str]:
     return {name for name in found if name is not None}
 
 
-def function_launch(checked: Checked, spec: FunctionSpecification, draw: Draw | Case) -> FunctionLaunch:
-    """Arguments for one problem. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives."""
+def function_launch(
+    checked: Checked, spec: FunctionSpecification, draw: Draw | Case, tile: Mapping[str, int] | None = None
+) -> FunctionLaunch:
+    """Arguments for one problem; tile: other values of BM and BN than the kernel's, for inputs that depend on them. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives."""
     if isinstance(draw, Case):
         draw = from_case(checked, spec, draw)
     generator = torch.Generator().manual_seed(draw.seed)
     reads, adds = _read_tensors(checked), added(checked)
-    lengths = {**known_sizes(checked), **draw.sizes}
+    lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
     outputs = [t for t in checked.tensors if t.written and t.name not in reads]
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
     needed = [t for t in checked.tensors if t not in outputs]
@@ -149,6 +152,22 @@ def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw
     at = case.lengths
     sizes = {d: getattr(at, d, 1) for d in checked.dims}
     return _admitted(checked, spec, [Draw(case.name, sizes, case.kind, case.seed)], required=True)[0]
+
+
+def contract_problems(checked: Checked, spec: FunctionSpecification, problems: Iterable[Problem]) -> dict[Problem, Mapping[str, Value]]:
+    """Problems for the contracts of an attention kernel, those and with those lengths that the specification admits; and the integers that the kernel reads for each."""
+    found: dict[Problem, Mapping[str, Value]] = {}
+    for p in problems:
+        tile = {"BM": p.BM, "BN": p.BN}
+        sizes = {**known_sizes(checked), **{d: getattr(p.lengths, d, 1) for d in checked.dims}, **tile}
+        admitted = spec.admitted(sizes) if p.lengths.N else None
+        if admitted is None:
+            continue
+        draw = Draw("contracts", {d: admitted[d] for d in checked.dims})
+        inputs = function_launch(checked, spec, draw, tile).inputs
+        extra = {n: x for n, x in inputs.items() if n not in ("Q", "K", "V", "scale")}
+        found[Problem(Lengths(*(admitted[n] for n in LENGTHS)), p.BM, p.BN)] = extra
+    return found
 
 
 def tile_of_dims(checked: Checked) -> dict[str, int]:

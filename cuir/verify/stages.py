@@ -13,16 +13,18 @@ from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import Program
 from ..spec import Lengths, Specification
-from ..spec_function import AnySpecification
+from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
 from ..types import BF16, F16, I32, DType
 from .contracts import Problem, check_contracts, has_splice_points, mask_integers, problems_for
 from .either import check_case, number_cases, prepared, require_judgeable, schedule_cases, smallest, tile_sizes
 from .exhaustive import check_exhaustively
-from .mask import check_mask, readout_lengths
+from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
+from .problems import is_attention
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
+from .signature import contract_problems
 
 Level = Literal["quick", "full"]
 Progress = Callable[[str], None]
@@ -45,7 +47,7 @@ def verify(
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
     consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
-    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`), which asks nothing about splice points and masks.
+    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`).
     seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
@@ -126,11 +128,16 @@ class _Verification:
         return found
 
     def contracts(self, checked: Checked) -> None:
-        if not isinstance(self.spec, Specification):
-            self.stages[1].reason = "not asked: the specification is a function, which says nothing of splice points"
-            return
-        if not has_splice_points(self.program):
+        if not has_splice_points(self.program) or not is_attention(checked.origin):
             self.stages[1].reason = "not asked: the program has no splice points"
+            return
+        if isinstance(self.spec, FunctionSpecification):
+            with self.stage(1) as stage:
+                given = contract_problems(checked, self.spec, problems_for(None, *tile_sizes(checked), self.level, self.program))
+                pairs = check_contracts(self.program, checked.origin, None, given, checked.consts, given=given.__getitem__)
+                stage.reason = (
+                    f"{pairs:,} pairs of {len(given)} problems enumerated; keep() is not compared with a function, but read out below"
+                )
             return
         with self.stage(1) as stage:
             tile = tile_sizes(checked)
@@ -175,14 +182,21 @@ class _Verification:
         return f"no schedule at all of {len(found)} small launches fails, {sum(e.result.states for e in found):,} states"
 
     def mask(self, checked: Checked) -> None:
-        if not isinstance(self.spec, Specification):
-            self.stages[3].reason = "not asked: the specification is a function, which names no mask"
+        if not is_attention(checked.origin):
+            self.stages[3].reason = "not asked: the kernel is of no attention, so there is no mask"
             return
         with self.stage(3) as stage:
             read = hidden = 0
             for lengths in readout_lengths(*tile_sizes(checked), self.marks, self.level):
                 self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
-                found = check_mask(self.program, checked, self.spec, lengths)
+                if isinstance(self.spec, FunctionSpecification):
+                    function = check_function_mask(checked, self.spec, lengths)
+                    if function is None:
+                        stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"
+                        return
+                    found = function
+                else:
+                    found = check_mask(self.program, checked, self.spec, lengths)
                 read, hidden = read + found.read, hidden + found.hidden
             stage.reason = f"{read:,} pairs of the mask read out" + (f", {hidden:,} too faint to see" if hidden else "")
 
