@@ -99,7 +99,7 @@ def _role_name(does: frozenset[str], reached: list[LowCall], taken: list[str], p
         if loads
         else "store"
         if "bulk store" in does
-        else "other"
+        else "compute"
     )
     if name in taken:
         moved = {o.partition("_")[0] for c in reached if c.kind in ("bulk_load", "cp_async", "bulk_store") for o in c.objects[-1:]}

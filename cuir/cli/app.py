@@ -180,13 +180,14 @@ def corpus(as_json: Json = False) -> None:
 
 
 def _register_jobs() -> None:
-    from . import asking, evaluating, jobs, measuring, mutating
+    from . import asking, evaluating, jobs, lifting, measuring, mutating
 
     app.command()(jobs.verify)
     app.command()(jobs.lower)
     app.command()(jobs.run)
     app.command()(jobs.bridge)
     app.command()(asking.transfer)
+    app.command()(lifting.lift)
     app.command()(mutating.mutate)
     app.command()(measuring.tune)
     app.command()(measuring.bench)

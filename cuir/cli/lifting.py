@@ -1,0 +1,258 @@
+"""The command lift: expert CUDA to CuIR. Owns reading the source's options and showing the steps; the pass is llm/passes/lift.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from ..diagnostics import CuirError
+from .asking import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens, as_data, asked
+from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
+from .output import print_errors, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from llm.cuda_source import Annotated as AnnotatedSource
+    from llm.expert_source import ExpertSource
+    from llm.passes.lift import Lifted, Step
+
+    from ..checked import Const
+    from ..spec_function import AnySpecification
+
+
+def lift(
+    source: Annotated[str, typer.Argument(help="the CUDA source: a file, or a name out of corpus/cuda", show_default=False)],
+    spec: Annotated[str | None, typer.Option("--spec", help="what it computes: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` (left out: what its launch description says)", show_default=False)] = None,
+    param: Parameters = None, model: Model = None,
+    explain: Annotated[bool, typer.Option("--explain", help="write the annotated source, and show the orchestration; without a model this is all")] = False,
+    samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None, temperature: Temperature = None, timeout: Timeout = 600,
+    define: Annotated[list[str] | None, typer.Option("-D", "--define", help="a macro that the source is compiled with: -D HEAD_DIM=64", show_default=False)] = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="sm_80 or sm_90a (left out: what the launch description says, else what the calls show)", show_default=False)] = None,
+    dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
+    time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
+    out: Annotated[Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/NAME)", show_default=False)] = None,
+    record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
+) -> int:  # fmt: skip
+    """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and proven."""
+    from ..tuning.space import plain as plain_consts
+    from .inputs import output_folder, read_attention, read_specification
+
+    _one_thread()
+    effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
+    expert, place = _source(source)
+    found = _annotated(expert, place, consts, define or ())
+    wanted = spec or (expert.spec if expert is not None else None)
+    folder = output_folder(out if out is not None else Path("out") / place.stem)
+    target = arch or (expert.arch if expert is not None else _arch(found))
+    if explain:
+        _explain(found, place, folder, as_json and model is None and replay is None)
+        if model is None and replay is None:
+            return 0
+    if wanted is None:
+        raise CuirError.of("U130", f"`{source}` is a CUDA source: what does it compute?", hint="--spec VARIANT (`cuir corpus` lists them), or --spec FILE.py with `def reference(...)`")  # fmt: skip
+    load = partial(read_specification, wanted, tuple(param or ()))
+    specification = load()
+    task = {"pass": "lift", "source": source, "spec": wanted, "parameters": list(param or ()), "consts": plain_consts(consts), "arch": target,
+            "level": effort, "samples": samples, "attempts": attempts, "temperature": temperature}  # fmt: skip
+    asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
+
+    from llm.apart import Apart
+    from llm.passes.lift import job_of
+    from llm.passes.lift import lift as run_lift
+
+    job = job_of(found, place.stem, target, load, consts, effort)
+    with Apart() as apart:
+        view = _View(f"{source} -> CuIR, by {asking.asks.model}  ({consts['T']}, head dim {consts['D']})", as_json)
+        try:
+            lifted = run_lift(
+                job, found, asking.asks, asking.budget, apart, samples, attempts, time_limit, view, asking.recorder, view.step
+            )
+        finally:
+            view.close()
+    beside = _beside(lifted, expert, specification, consts, as_json)
+    files = _written(lifted, found, place.stem, folder)
+    ok = lifted.ok and not (beside or {}).get("diagnostics")
+    if as_json:
+        drifted = getattr(asking.asks, "drifted", 0)
+        steps = [as_data(outcome, drifted) | {"step": title} for title, outcome in lifted.steps]
+        data = {"ok": ok, "steps": steps, "beside_source": beside, "model": asking.asks.model, "files": files}
+        print_json({**as_data(lifted.last, drifted), **data})
+    else:
+        _print(lifted, asking.budget.summary(), folder, files, beside)
+    return 0 if ok else 1
+
+
+def _source(name: str) -> tuple[ExpertSource | None, Path]:
+    """A source by its name in the corpus or its path, with its launch description if it has one. Raises CuirError U101, U201, O120."""
+    import corpus
+    from llm.expert_source import description_of, read_expert_source
+
+    from .inputs import suggestion
+
+    if name in corpus.cuda():
+        expert = read_expert_source(corpus.launch_of(name))
+        return expert, expert.path
+    path = Path(name)
+    if not path.is_file():
+        if "/" not in name and "." not in name:
+            raise CuirError.of("U101", f"no CUDA source is called `{name}`", hint=suggestion(name, corpus.cuda(), "corpus/cuda has"))
+        raise CuirError.of(
+            "U201", f"no file `{path}`", hint=f"the path is relative to the current folder; corpus/cuda has {', '.join(corpus.cuda())}"
+        )
+    return (read_expert_source(path) if description_of(path).is_file() else None), path
+
+
+def _annotated(
+    expert: ExpertSource | None, place: Path, consts: Mapping[str, Const], given: list[str] | tuple[str, ...]
+) -> AnnotatedSource:
+    from llm.cuda_source import annotate
+
+    from .inputs import pairs
+
+    head_dim = cast(int, consts["D"])
+    defines = expert.defined(head_dim) if expert is not None else {}
+    for name, value in pairs(given, "-D").items():
+        if not str(value).lstrip("-").isdigit():
+            raise CuirError.of("U103", f"-D takes NAME=WHOLE NUMBER, found {name}={value}")
+        defines[name] = int(value)
+    try:
+        text = place.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CuirError.of("U202", f"{place} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CuirError.of("U203", f"{place} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
+    return annotate(text, place.name, defines, expert.kernel if expert is not None else None)
+
+
+def _arch(found: AnnotatedSource) -> str:
+    """The architecture whose units a source uses."""
+    return "sm_90a" if any(c.kind in ("bulk_load", "bulk_store", "wgmma", "registers", "expect") for c in found.calls) else "sm_80"
+
+
+def _explain(found: AnnotatedSource, place: Path, folder: Path, as_json: bool) -> None:
+    from llm.orchestration_of_source import explained, of_source
+
+    path = folder / f"{place.stem}.annotated.cu"
+    _write(path, explained(found))
+    lines = of_source(found).lines()
+    if as_json:
+        print_json(
+            {
+                "ok": True,
+                "diagnostics": [],
+                "kernel": found.kernel,
+                "threads": found.threads,
+                "orchestration": lines,
+                "files": {path.name: str(path)},
+            }
+        )
+        return
+    console = stdout() if not as_json else stderr()
+    console.print(
+        f"{place.name}: kernel {found.kernel}, {found.threads} threads, {len(found.calls)} low-level calls", style="bold", markup=False
+    )
+    for line in lines:
+        console.print(f"    {line}", markup=False, soft_wrap=True)
+    console.print(f"  in {path}", markup=False, soft_wrap=True)
+
+
+class _View:
+    """The conversations of one step after another."""
+
+    def __init__(self, title: str, quiet: bool):
+        self.title, self.quiet = title, quiet
+        self.shown: Any = None
+
+    def step(self, step: Step) -> None:
+        from .asking_view import Conversations
+
+        self.close()
+        self.shown = Conversations(f"{self.title}: {step.title}", quiet=self.quiet)
+        self.shown.__enter__()
+
+    def __call__(self, event: Any) -> None:
+        self.shown(event)
+
+    def close(self) -> None:
+        if self.shown is not None:
+            self.shown.__exit__(None, None, None)
+            self.shown = None
+
+
+def _beside(
+    lifted: Lifted, expert: ExpertSource | None, spec: AnySpecification, consts: Mapping[str, Const], quiet: bool
+) -> dict[str, Any] | None:
+    """The lifted kernel beside the source itself, where a GPU is there; else why not."""
+    from ..measure.gpu import no_gpu
+    from ..spec import Specification
+
+    verdict = lifted.last.verdict
+    if not lifted.ok or verdict is None or verdict.program is None:
+        return None
+    why_not = no_gpu() or ("" if expert is not None else "the source has no launch description (NAME.launch.toml)")
+    why_not = why_not or ("" if str(consts["T"]) == "f16" else "sources are launched with f16")
+    if why_not or expert is None or not isinstance(spec, Specification):
+        return {"skipped": why_not or "the specification is a function of all inputs, not of a mask and scores"}
+    from llm.beside_source import beside_source
+
+    if not quiet:
+        stderr().print("  beside the source kernel on the GPU", markup=False)
+    return beside_source(verdict.program, consts, expert, spec)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another folder with --out") from None
+
+
+def _written(lifted: Lifted, found: AnnotatedSource, name: str, folder: Path) -> dict[str, str]:
+    """The programs of all steps, the annotated source and the reports; a program that is not right is named so."""
+    from llm.orchestration_of_source import explained
+
+    from ..jsontext import to_json
+
+    texts = {f"{name}.annotated.cu": explained(found)}
+    for number, (_, outcome) in enumerate(lifted.steps, 1):
+        verdict = outcome.verdict
+        if verdict is None or verdict.program is None:
+            continue
+        last = number == len(lifted.steps)
+        stem = name if last and lifted.ok else f"{name}.wrong" if last else f"{name}.step{number}"
+        texts[f"{stem}.cuir"] = verdict.text
+        if last:
+            texts |= {
+                f"{key}.json": to_json(verdict.extra[key]) + "\n" for key in ("orchestration", "verification") if key in verdict.extra
+            }
+    for file, text in texts.items():
+        _write(folder / file, text)
+    return {file: str(folder / file) for file in texts}
+
+
+def _print(lifted: Lifted, spent: str, folder: Path, files: Mapping[str, str], beside: Mapping[str, Any] | None) -> None:
+    from .tables import print_table
+
+    console, verdict = stdout(), lifted.last.verdict
+    rows = [
+        (title, f"{a.sample}.{a.number}", a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics)), f"{a.answer.tokens:,}", f"{a.answer.seconds:.1f} s")
+        for title, outcome in lifted.steps for s in outcome.samples for a in s.attempts
+    ]  # fmt: skip
+    print_table("attempts", ("step", "sample", "stage", "codes", "tokens", "answered in"), rows)
+    if verdict is not None and lifted.ok:
+        stages = [s for s in verdict.extra.get("verification", {}).get("stages", []) if s["verdict"] != "skipped"]
+        print_table("verification", ("question", "verdict", "why"), [(s["name"], s["verdict"], s["reason"]) for s in stages])
+        console.print("orchestration: as in the CUDA source", markup=False)
+    if beside is not None:
+        console.print(
+            "beside the source kernel: " + (f"skipped, {beside['skipped']}" if "skipped" in beside else beside["summary"]),
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print(f"{lifted.last.why}; {spent}", style="bold green" if lifted.ok else "bold red", markup=False, soft_wrap=True)
+    console.print(f"  in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
+    if verdict is not None and not verdict.ok:
+        print_errors(verdict.diagnostics, False)

@@ -1,0 +1,279 @@
+"""Lift: expert CUDA and its specification -> CuIR. Owns the steps, what is asked in each, and how an answer is judged.
+
+Annotate (no model), find the workers (no model), lift one worker after another into a program that grows, and with the last one the whole program: it must
+parse, check, show the source's orchestration, and compute the specification. A step before the last is judged by all but the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import corpus
+from cuir.check import check
+from cuir.checked import Checked, Const
+from cuir.diagnostics import CuirError, Diagnostic
+from cuir.lowering import lower
+from cuir.nodes import Program
+from cuir.parser import parse
+from cuir.printer import show
+from cuir.spec import Specification
+from cuir.spec_function import AnySpecification
+from cuir.verify import verify
+
+from ..answer import program_text, read
+from ..apart import Apart, Died, OutOfTime
+from ..budget import Budget
+from ..cuda_source import Annotated
+from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
+from ..messages import Asks, Message
+from ..orchestration import Orchestration, compare
+from ..orchestration_of_program import of_program
+from ..orchestration_of_source import explained, of_source
+from ..prompting import fenced, filled, language_reference, prelude, report
+from .transfer import described
+
+EXAMPLE = "gemm"  # roles, a ring, chained products: no attention
+_STAGES: dict[str, Stage] = {"well-formed": "check", "contracts": "contracts", "schedules": "schedules", "mask": "mask", "numbers": "numbers"}  # fmt: skip
+_INTERFACE = ("V300", "X105", "X106", "X108", "X132")
+
+
+@dataclass(frozen=True)
+class LiftJob:
+    """What a judgement needs, in whatever process it runs. facts: of the source; arch: its architecture; load: gives the specification; consts: T and D at least."""
+
+    name: str
+    facts: Orchestration
+    arch: str
+    load: Callable[[], AnySpecification]
+    consts: Mapping[str, Const]
+    level: str = "quick"
+
+
+@dataclass
+class Step:
+    """A pass of the loop: the program so far gets the last of `roles`; with all of the source's roles it is whole. before: the program of the step before."""
+
+    job: LiftJob
+    annotated: Annotated
+    roles: tuple[str, ...]
+    before: str
+    apart: Apart
+    seconds: float = 240.0
+    name: str = field(default="lift", init=False)
+
+    @property
+    def whole(self) -> bool:
+        return len(self.roles) == len(self.job.facts.roles)
+
+    @property
+    def title(self) -> str:
+        return f"role {self.roles[-1]}" + (" and the whole program" if self.whole else "")
+
+    def opening(self) -> list[Message]:
+        """The language, then the source with its orchestration, then which worker is to be lifted now."""
+        job, target = self.job, self.job.load()
+        slots = {"role": self.roles[-1], "others": ", ".join(r.name for r in job.facts.roles if r.name not in self.roles)}
+        if self.before:
+            step = filled("lift_last" if self.whole else "lift_next", role=slots["role"], before=fenced(self.before, "cuir"))
+        elif self.whole:
+            step = filled("lift_only", role=slots["role"])
+        else:
+            step = filled("lift_first", **slots)
+        text = filled(
+            "lift",
+            source=fenced(explained(self.annotated), "cuda"),
+            facts="\n".join(f"* {line}" for line in job.facts.lines()),
+            spec=described(target),
+            interface=self.interface(target),
+            conventions=filled("lift_attention").strip() if isinstance(target, Specification) else "",
+            example=fenced(corpus.programs()[EXAMPLE].read_text(encoding="utf-8"), "cuir"),
+            step=step.strip(),
+        )
+        return [Message("system", filled("system", reference=language_reference(), prelude=prelude().strip())), Message("user", text)]
+
+    def interface(self, target: AnySpecification) -> str:
+        """The kernel's head, for the prompt."""
+        job, known = self.job, self.annotated.cuda.constants
+        if isinstance(target, Specification):
+            tensors = "Q: Global[T, B, H, M, D], K: Global[T, B, HK, N, D], V: Global[T, B, HK, N, D], O: Global[T, B, H, M, D], LSE: Global[f32, B, H, M]"
+            takes = f"`{tensors}, scale: f32, *, T: const, D: const`; lengths B, H, HK, M, N are names of the dims"
+        else:
+            takes = ("the tensors and scalars that the specification's `reference` names and gives, in the source's order; after `*` `T: const` for the dtype; "
+                     "lengths are names of the dims")  # fmt: skip
+        tiles = ", ".join(f"`{name}` = {known[name]}" for name in ("BM", "BN", "STAGES") if name in known)
+        return (f'* `@kernel(arch="{job.arch}")`, with the parameters {takes}. Pointers, strides and tensor maps are no parameters. Tile sizes and stages are further consts '
+                f"with defaults{': ' + tiles if tiles else ''}. It is checked with {', '.join(f'`{n}` = {v}' for n, v in job.consts.items())}.")  # fmt: skip
+
+    def judge(self, text: str, finish: str = "stop") -> Verdict:
+        """The verdict on an answer, made in a process of its own."""
+        try:
+            found: Verdict = self.apart(judged, self.job, self.roles, text, finish, seconds=self.seconds)
+            return found
+        except OutOfTime:
+            hint = "a loop over units of work or blocks that runs far longer than the source's?"
+            return Verdict(
+                False,
+                "time",
+                (Diagnostic("A006", f"judging the program takes more than {self.seconds:.0f} s of processor time", hint=hint),),
+            )
+        except Died as how:
+            return Verdict(False, "time", (Diagnostic("A007", f"the process that judged the program {how}"),))
+
+    def feedback(self, verdict: Verdict) -> Message:
+        """What is wrong, and what to do next."""
+        return Message("user", filled("lift_again", verdict=_HEADS[verdict.stage], diagnostics=report(verdict.diagnostics), advice=_ADVICE.get(verdict.stage, "Find the cause.")))  # fmt: skip
+
+
+_HEADS: dict[Stage, str] = {
+    "answer": "Your answer could not be read as a program:",
+    "time": "Your program could not be judged:",
+    "parse": "Your program is not CuIR; the parser says:",
+    "check": "Your program is CuIR, but not well-formed:",
+    "orchestration": "Your program is well-formed, but its orchestration is not the CUDA source's:",
+    "contracts": "Your program has the source's orchestration, but its splice points break their contracts:",
+    "schedules": "Your program has the source's orchestration, but goes wrong when it runs:",
+    "mask": "Your program runs without faults, but attends to other pairs than the specification:",
+    "numbers": "Your program runs without faults, but computes other numbers than the specification:",
+    "speed": "Your program is right.",
+    "passed": "Your program passed.",
+}
+_ADVICE: dict[Stage, str] = {
+    "orchestration": "Each report names the line of the CUDA source as well: lift what stands there.",
+    "schedules": "The simulator names the statement and the workers involved. Compare with where the CUDA source waits and arrives.",
+    "numbers": "Compare factors (scale, LOG2E), masked pairs (S = -inf), the order of blocks, and queries without a key.",
+}
+
+
+def judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verdict:
+    """The verdict on an answer, in this process: without limits of time and memory. roles: those of the source that the program has by now."""
+    try:
+        return _judged(job, roles, text, finish)
+    except RecursionError:
+        hint = "break expressions and blocks into steps and @funcs"
+        return Verdict(False, "answer", (Diagnostic("A004", "the program is nested too deeply to be checked", hint=hint),))
+
+
+def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verdict:
+    try:
+        block = program_text(text, finish)
+    except CuirError as error:
+        return Verdict(False, "answer", error.diagnostics)
+    program: Program | None = None
+    full = block
+    try:
+        full = show(read(block))
+        program = parse(full, f"{job.name}.cuir")
+    except CuirError as error:
+        return Verdict(False, "parse", error.diagnostics, text=full)
+    whole = len(roles) == len(job.facts.roles)
+
+    def verdict(stage: Stage, diagnostics: tuple[Diagnostic, ...], **extra: Any) -> Verdict:
+        return Verdict(stage == "passed", stage, diagnostics, program, full, extra)
+
+    try:
+        checked = _checked(job, program)
+        if whole:
+            lower(checked)  # what no GPU can run is not well-formed either
+    except CuirError as error:
+        return verdict("check", error.diagnostics)
+    ours = of_program(checked)
+    facts = {"source": job.facts.lines(), "program": ours.lines(), "roles": list(roles)}
+    different = compare(job.facts if whole else part(job.facts, roles), ours, checked.origin.span)
+    if different:
+        return verdict("orchestration", different, orchestration=facts)
+    if not whole:
+        return verdict("passed", (), orchestration=facts)
+    try:
+        found = verify(program, job.load(), checked.name, _known(checked, job.consts), job.level)  # type: ignore[arg-type]
+    except CuirError as error:
+        return verdict("check", error.diagnostics, orchestration=facts)
+    failed = next((s for s in found.stages if s.verdict == "failed"), None)
+    if failed is None:
+        return verdict("passed", (), orchestration=facts, verification=found.as_json())
+    unusable = all(d.code in _INTERFACE for d in failed.diagnostics)
+    return verdict(
+        "check" if unusable else _STAGES.get(failed.name, "numbers"), failed.diagnostics, orchestration=facts, verification=found.as_json()
+    )
+
+
+def _checked(job: LiftJob, program: Program) -> Checked:
+    """The answer's one kernel, checked, for the source's architecture. Raises CuirError."""
+    kernels = list(program.kernels().values())
+    if len(kernels) != 1:
+        raise CuirError.of("A008", f"the answer holds {len(kernels)} kernels, expected one", kernels[1].span if len(kernels) > 1 else None)
+    kernel = kernels[0]
+    if kernel.arch != job.arch:
+        raise CuirError.of("O111", f"the source is for {job.arch}, so the kernel must be, found {kernel.arch}", kernel.span, f'@kernel(arch="{job.arch}")')  # fmt: skip
+    names = {p.name for p in kernel.params}
+    missing = [n for n in job.consts if n not in names]
+    if missing and isinstance(job.load(), Specification):
+        raise CuirError.of(
+            "N111", f"the kernel must have the const parameters {', '.join(job.consts)}, found no {', '.join(missing)}", kernel.span
+        )
+    return check(program, kernel.name, {n: v for n, v in job.consts.items() if n in names})
+
+
+def _known(checked: Checked, consts: Mapping[str, Const]) -> dict[str, Const]:
+    """Those of the consts that the kernel has: what is no attention may do without a head dim."""
+    names = {p.name for p in checked.origin.params}
+    return {n: v for n, v in consts.items() if n in names}
+
+
+def part(facts: Orchestration, roles: tuple[str, ...]) -> Orchestration:
+    """What a source shows of some of its roles: their own facts, and of the barriers only those users. Declarations are whole from the first step on."""
+    some = frozenset(roles)
+    does = frozenset().union(*(r.does for r in facts.roles if r.name in some))
+    barriers = tuple(replace(b, arrives=b.arrives & some, waits=b.waits & some, carries_bytes=b.carries_bytes and bool(b.arrives & some)) for b in facts.barriers)  # fmt: skip
+    return replace(facts, roles=tuple(r for r in facts.roles if r.name in some), barriers=barriers,
+                   groups={agent: g for agent, g in facts.groups.items() if agent in does}, joins=None)  # fmt: skip
+
+
+def order(facts: Orchestration) -> list[str]:
+    """The roles in the order in which they are lifted: those that only move data first, they say what the others wait for."""
+    return [r.name for r in sorted(facts.roles, key=lambda r: not r.does & {"bulk load", "cp.async"} or bool(r.does & {"wgmma", "mma"}))]
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """What a lift came to: the outcome of each step, and of the last one made. ok: the whole program is accepted."""
+
+    ok: bool
+    steps: tuple[tuple[str, Outcome], ...]
+
+    @property
+    def last(self) -> Outcome:
+        return self.steps[-1][1]
+
+
+def lift(
+    job: LiftJob, annotated: Annotated, asks: Asks, budget: Budget, apart: Apart, k: int = 1, attempts: int = 5, seconds: float = 240.0,
+    progress: Progress | None = None, recorder: Records | None = None, on_step: Callable[[Step], None] | None = None,
+) -> Lifted:  # fmt: skip
+    """Lifts one role after another; `attempts` holds for each. Ends at the first step whose answers are not accepted. Raises CuirError if nothing is answered (U60x)."""
+    names = order(job.facts)
+    before, steps = "", list[tuple[str, Outcome]]()
+    for number in range(1, len(names) + 1):
+        step = Step(job, annotated, tuple(names[:number]), before, apart, seconds)
+        if on_step is not None:
+            on_step(step)
+        outcome = improve(step, asks, budget, k, attempts, progress, recorder)
+        steps.append((step.title, outcome))
+        if not outcome.ok or outcome.verdict is None:
+            return Lifted(False, tuple(steps))
+        before = outcome.verdict.text
+    return Lifted(True, tuple(steps))
+
+
+def job_of(
+    annotated: Annotated, name: str, arch: str, load: Callable[[], AnySpecification], consts: Mapping[str, Const], level: str = "quick"
+) -> LiftJob:
+    """The job for an annotated source. Raises CuirError O122 if it shows no worker."""
+    facts = of_source(annotated)
+    if not facts.roles:
+        raise CuirError.of(
+            "O122",
+            f"`{annotated.kernel}` of {annotated.source.name} must do something that CuIR has a word for, found no copy, product or barrier",
+        )
+    return LiftJob(name, facts, arch, load, dict(consts), level)
