@@ -1,0 +1,113 @@
+"""`cuir transfer` as a user runs it: by rules, by a model at an endpoint on loopback through the real litellm client, replayed; and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corpus
+from cuir.cli import run as run_command
+from cuir.parser import parse
+from cuir.transfer import transfer
+from tests.llm.endpoint import KEY, Say, endpoint
+
+ORIGIN = "flash_fwd"
+RIGHT = "```cuir\n@func\ndef keep(b, h, q, k):\n    return True\n\n@func\ndef kv_count(b, h, m):\n    return cdiv(N, BN) - N // BN, cdiv(N, BN)\n```"
+HALF = "```cuir\n@func\ndef keep(b, h, q, k):\n    return True\n```"  # blocks stay those of the causal mask
+OPTIONS = ("--head-dim", "64", "--attempts", "3")
+
+
+@pytest.fixture
+def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """One command line in a folder of its own: exit code, stdout, stderr. Nothing it prints may be a stack trace, or hold the key."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run_command(list(argv))
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.out + shown.err and KEY not in shown.out + shown.err and code != 70, shown.err
+        return code, shown.out, shown.err
+
+    return call
+
+
+def test_by_rules(cuir: Any) -> None:
+    code, out, _ = cuir("transfer", ORIGIN, "--to", "softcap_causal", "--head-dim", "64", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["ok"] and told["how"] == "rules" and Path("out/softcap_causal/softcap_causal.cuir").is_file()
+
+
+def test_by_a_model_then_replayed(cuir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with endpoint(Say("Sorry."), Say(HALF), Say(RIGHT)) as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.address)
+        code, out, err = cuir(
+            "transfer",
+            ORIGIN,
+            "--to",
+            "full",
+            "--from",
+            "causal",
+            "--model",
+            "openai/scripted",
+            "--record",
+            "t.jsonl",
+            "--out",
+            "done",
+            *OPTIONS,
+        )
+    assert code == 0, out + err
+    assert "attempt 1: answer: A001" in err and "attempt 2: contracts: V101" in err and "attempt 3: passed" in err
+    assert "attempt 3 of sample 0 passed" in out and "3,600 tokens" in out and "verification" in out
+    program = parse(Path("done/full.cuir").read_text())
+    assert program.funcs()["keep"] == parse(RIGHT[8:-3]).funcs()["keep"] and Path("done/full.diff").is_file()
+    asked = server.requests
+    assert [len(r["messages"]) for r in asked] == [2, 4, 4] and "V101" in asked[2]["messages"][3]["content"]
+    assert KEY not in Path("t.jsonl").read_text() and len(Path("t.jsonl").read_text().splitlines()) > 6
+    monkeypatch.delenv("OPENAI_API_BASE")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    code, out, _ = cuir("transfer", ORIGIN, "--to", "full", "--from", "causal", "--replay", "t.jsonl", "--json", *OPTIONS)
+    told = json.loads(out)
+    assert code == 0 and told["ok"] and told["model"] == "openai/scripted" and told["requests_that_drifted"] == 0
+    assert [a["stage"] for a in told["attempts"]] == ["answer", "contracts", "passed"] and told["spent"]["tokens"] == 0
+    code, out, _ = cuir(
+        "transfer", ORIGIN, "--to", "sliding_window", "--replay", "t.jsonl", "--json", "--head-dim", "64", "--attempts", "1"
+    )
+    assert code == 1 and json.loads(out)["requests_that_drifted"] == 1
+
+
+def test_when_nobody_can_be_asked(cuir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = cuir("transfer", ORIGIN, "--to", "gated_attention")
+    assert code == 2 and "without a model this transfer cannot be done" in err and "U601" in err and "CUIR_MODEL" in err
+    monkeypatch.setenv("CUIR_MODEL", "openai/scripted")
+    with endpoint(Say(f"Incorrect API key provided: {KEY}", 401)) as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.address)
+        code, _, err = cuir("transfer", ORIGIN, "--to", "gated_attention", "--head-dim", "64")
+    assert code == 2 and "U603" in err
+    code, _, err = cuir("transfer", ORIGIN, "--to", "causal", "--replay", "none.jsonl")
+    assert code == 2 and "U606" in err
+    code, _, err = cuir("transfer", ORIGIN, "--to", "causal", "--replay", "none.jsonl", "--model", "x/y")
+    assert code == 2 and "U100" in err
+    code, _, err = cuir("transfer", ORIGIN, "--to", "nonsense")
+    assert code == 2 and "U102" in err
+
+
+def test_a_wrong_program_is_told_and_kept_apart(cuir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with endpoint(Say(HALF)) as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.address)
+        code, out, err = cuir(
+            "transfer", ORIGIN, "--to", "full", "--model", "openai/scripted", "--head-dim", "64", "--attempts", "2", "--tokens", "1000"
+        )
+    assert code == 1 and "V101" in err and "the tokens are spent" in out and len(server.requests) == 1
+    assert Path("out/full/full.wrong.cuir").is_file() and not Path("out/full/full.cuir").exists()
+
+
+def test_the_rules_give_what_the_library_gives(cuir: Any) -> None:
+    expected = transfer(parse(corpus.programs()[ORIGIN].read_text(encoding="utf-8")), corpus.variant("full")()).text
+    cuir("transfer", ORIGIN, "--to", "full", "--head-dim", "64", "--json")
+    assert Path("out/full/full.cuir").read_text() == expected
