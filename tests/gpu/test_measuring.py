@@ -45,6 +45,22 @@ def test_a_small_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert json.loads(capsys.readouterr().out)["tuned"][0]["seconds"] < report["seconds"], "the second goes on where the first ended"
 
 
+def test_programs_compete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """A start of small tiles; the kernel as it stands is faster, and with one stage it is slower than that."""
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("space.json").write_text('{"axes": [{"BM": [64]}], "starts": [{"BM": 64, "BN": 64}]}', encoding="utf-8")
+    text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
+    Path("slow.cuir").write_text(text.replace("STAGES: const = 2", "STAGES: const = 1"), encoding="utf-8")
+    Path("wrong.cuir").write_text(text.replace("k_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase)"), encoding="utf-8")
+    words = [w for name in ("flash_fwd_sm90", "slow.cuir", "wrong.cuir") for w in ("--proposal", name)]
+    assert command(["tune", "causal", "--shape", "2,16,16,4096,4096,128", "--space", "space.json", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [e["status"] for e in found["entries"]] == ["faster", "slower"] and found["speedup"] > 1.1
+    assert [p["stage"] for p in found["proposals"]] == ["passed", "speed", "schedules"]
+    assert "BM: const = 128" in Path(found["files"]["tuned.cuir"]).read_text(encoding="utf-8")
+
+
 def test_a_wrong_candidate_is_seen() -> None:
     right, other = made("causal"), made("full")
     assert LocalDevice(right, None, SHAPE, "f16").check(SETTING) == ("right", "")
