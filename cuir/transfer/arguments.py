@@ -30,26 +30,42 @@ def captured_arguments(
     A parameter of a program from elsewhere is found by its name among what the specification captures. consts: of the kernel, for block lists.
     changed: other values for captured numbers. Raises CuirError X132 for a parameter that is not there, X133 if BM or BN is not known.
     """
-    extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in STANDARD]
-    if not extra:
-        return {}
-    names = {p.name for p in extra}
-    traced: Traced | None = None
-    with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
-        traced = trace(spec, (names_of(program) | reserved()) - names | set(LISTS))
-    known = {p.name: p for p in traced.parameters} if traced is not None else {}
-    given = spec.values(lengths)
-    values: dict[str, Value] = {n: p.argument(spec, lengths, device) for n, p in known.items() if n in names}
-    values |= {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in given.items() if n in names and n not in known}
-    values |= changed or {}
-    lists = _lists_of(names - set(values), traced)
-    if lists is not None:
-        values |= lists.values(values, lengths, *tile_sizes(kernel, consts), device)
-    for p in extra:
-        if p.name not in values:
-            raise CuirError.of("X132", f"`{kernel.name}` takes `{p.name}`, for which the specification `{spec.name}` has no value", p.span,
-                               f"it captures: {', '.join({**known, **given}) or 'nothing'}")  # fmt: skip
-    return values
+    return CapturedArguments(program, kernel, spec).values(lengths, device, consts, changed)
+
+
+class CapturedArguments:
+    """The parameters of a kernel beyond the standard ones, with the specification that they come from traced once for any number of problems."""
+
+    def __init__(self, program: Program, kernel: Kernel, spec: Specification):
+        self.kernel, self.spec = kernel, spec
+        self.extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in STANDARD]
+        self.names = {p.name for p in self.extra}
+        self.traced: Traced | None = None
+        if self.extra:
+            with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
+                self.traced = trace(spec, (names_of(program) | reserved()) - self.names | set(LISTS))
+
+    def values(
+        self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None,
+        changed: Mapping[str, int] | None = None,
+    ) -> dict[str, Value]:  # fmt: skip
+        """As `captured_arguments`."""
+        if not self.extra:
+            return {}
+        names, kernel, spec = self.names, self.kernel, self.spec
+        known = {p.name: p for p in self.traced.parameters} if self.traced is not None else {}
+        given = spec.values(lengths)
+        values: dict[str, Value] = {n: p.argument(spec, lengths, device) for n, p in known.items() if n in names}
+        values |= {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in given.items() if n in names and n not in known}
+        values |= changed or {}
+        lists = _lists_of(names - set(values), self.traced)
+        if lists is not None:
+            values |= lists.values(values, lengths, *tile_sizes(kernel, consts), device)
+        for p in self.extra:
+            if p.name not in values:
+                raise CuirError.of("X132", f"`{kernel.name}` takes `{p.name}`, for which the specification `{spec.name}` has no value", p.span,
+                                   f"it captures: {', '.join({**known, **given}) or 'nothing'}")  # fmt: skip
+        return values
 
 
 def _lists_of(names: set[str], traced: Traced | None) -> Lists | None:
@@ -119,4 +135,4 @@ def _same(value: Value, before: Value, state: State) -> bool:
     return type(value) is type(before) and bool(value == before)
 
 
-__all__ = ["Cache", "captured_arguments", "sources_of", "tile_sizes"]
+__all__ = ["Cache", "CapturedArguments", "captured_arguments", "sources_of", "tile_sizes"]
