@@ -34,7 +34,7 @@ def paged_decode() -> FunctionSpecification:
         return parts
 
     def sizes(drawn: Mapping[str, int]) -> dict[str, int]:
-        MP = 5 * drawn["MP"] - 2
+        MP = 6 * drawn["MP"] + 7
         return {"H": drawn["HK"] * drawn["G"], "M": min(drawn["M"], 64 // drawn["G"]), "MP": MP, "NP": drawn["B"] * MP + 1}
 
     def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, torch.Tensor]:

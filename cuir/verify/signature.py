@@ -171,13 +171,13 @@ def contract_problems(checked: Checked, spec: FunctionSpecification, problems: I
 
 
 def tile_of_dims(checked: Checked) -> dict[str, int]:
-    """For each run-time dim the longest box or tile of it that the kernel moves, 0 if it only steps through it."""
+    """For each run-time dim the longest box or tile of it that the kernel moves, 0 if it only steps through it, as it does through batches and heads."""
     found = dict.fromkeys(checked.dims, 0)
     dims = {t.name: t.dims for t in checked.tensors}
 
     def seen(name: str, position: int, length: int | None) -> None:
         d = dims[name][position]
-        if isinstance(d, str):
+        if isinstance(d, str) and d not in ("B", "H", "HK"):
             found[d] = max(found[d], length or 16)
 
     for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
