@@ -18,13 +18,17 @@ MEMORY_OF_A_JOB = 3 << 30  # bytes that nvcc takes for one kernel, at most
 
 @dataclass(frozen=True)
 class Built:
-    """What came of compiling one setting: `refused` says why there is no cubin; spills in bytes, `serialised`: warnings of ptxas about products."""
+    """What came of compiling one setting: `refused` says why there is no cubin; spills in bytes, `serialised`: warnings of ptxas about products.
+
+    exponentials: in the machine code between consecutive waits for products, where a disassembler is there.
+    """
 
     refused: str = ""
     spills: int = 0
     serialised: int = 0
     registers: int = 0
     seconds: float = 0.0
+    exponentials: tuple[int, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -81,4 +85,4 @@ def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> Built:
     except CuirError as error:
         return Built(refused=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
     spills = resources.spill_stores + resources.spill_loads
-    return Built("", spills, len(resources.warnings), resources.registers, resources.seconds)
+    return Built("", spills, len(resources.warnings), resources.registers, resources.seconds, resources.exponentials)

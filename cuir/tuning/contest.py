@@ -36,18 +36,19 @@ class TextDevice(Protocol):
 
 @dataclass(frozen=True)
 class Contender:
-    """A program in canonical text, its kernel and every const parameter's value; what compiling it came to."""
+    """A program in canonical text, its kernel, every const parameter's value, the shared memory of a CTA; what compiling it came to."""
 
     text: str
     kernel: str
     consts: Mapping[str, Const]
+    shared_bytes: int
     built: Built | None = None
 
     @staticmethod
     def of(program: Program, kernel: str | None, fixed: Mapping[str, Const]) -> Contender:
         """A program as it stands: `fixed` and the defaults of its signature. Raises CuirError: what `check` finds."""
         checked = check(program, kernel, fixed)
-        return Contender(show(program), checked.name, dict(checked.consts))
+        return Contender(show(program), checked.name, dict(checked.consts), checked.shared_bytes)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Entry:
             "best": [round(t, 5) for t in self.best],
             "registers": built.registers if built else None,
             "spills": built.spills if built else None,
+            "shared_bytes": self.contender.shared_bytes,
         }
 
 

@@ -303,12 +303,18 @@ def tune(
 
 
 def resources(one: Contender) -> str:
-    """Registers and spills in words."""
-    if one.built is None:
-        return "resources unknown"
-    spills = f"{one.built.spills} bytes of spills" if one.built.spills else "no spills"
-    serialised = f", {one.built.serialised} products serialised by the compiler" if one.built.serialised else ""
-    return f"{one.built.registers} registers a thread at launch, {spills}{serialised}"
+    """Shared memory, registers, spills, and where the machine code has its exponentials, in words."""
+    shared, built = f"{one.shared_bytes:,} bytes of shared memory", one.built
+    if built is None:
+        return shared
+    parts = [shared, f"{built.registers} registers a thread at launch", f"{built.spills} bytes of spills" if built.spills else "no spills"]
+    if built.serialised:
+        parts.append(f"{built.serialised} products serialised by the compiler")
+    if built.exponentials:
+        parts.append(
+            f"exponentials in the machine code before, between and after its waits for products: {', '.join(map(str, built.exponentials))}"
+        )
+    return ", ".join(parts)
 
 
 def _diff(before: str, after: str) -> str:

@@ -112,7 +112,7 @@ def test_rounds_go_on_from_the_best_until_one_brings_nothing(unverified: list) -
 
 def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
     script = Script([EARLY_TILE, STAGES])
-    built = Built(registers=168, spills=16)
+    built = Built(registers=168, spills=16, exponentials=(0, 64, 8))
     found = tune(tuning(Device(), compile=lambda *of: built), script, Budget(attempts=2), attempts=2)
     feedback = script.asked[1][-1].text
     assert (
@@ -121,6 +121,7 @@ def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
         and "168 registers" in feedback
         and "16 bytes" in feedback
     )
+    assert "bytes of shared memory" in feedback and "waits for products: 0, 64, 8" in feedback
     assert found.faster and found.why.startswith("the requests are spent")
 
 
