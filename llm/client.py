@@ -152,7 +152,7 @@ def _failure(litellm: Any, error: Exception, model: str, tries: int) -> CuirErro
 def scrubbed(text: str) -> str:
     """A text without the values of variables that may hold secrets, and without what looks like a key."""
     for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= 4:
+        if _SECRET.search(name) and len(value) >= 8:  # a shorter one is a word: `none`
             text = text.replace(value, _HIDDEN)
     text = re.sub(r"(?i)\b(bearer |api[-_ ]?key(?: provided)?['\"]?\s?[:=] ?)['\"]?[\w.*-]{4,}", rf"\1{_HIDDEN}", text)
     return re.sub(r"\b(sk|pk|key|gsk|hf|AIza)[-_][\w-]{8,}", _HIDDEN, text)

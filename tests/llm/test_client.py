@@ -117,4 +117,6 @@ def test_secrets_are_removed_from_texts(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SOME_PROVIDER_TOKEN", "hunter2hunter2")
     told = scrubbed(f"key {KEY} and hunter2hunter2, Authorization: Bearer abcdefgh, a sk-proj-ABCDEFGH123")
     assert KEY not in told and "hunter2" not in told and "abcdefgh" not in told and "ABCDEFGH123" not in told
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # of a service that asks for none
+    assert scrubbed("none of the blocks") == "none of the blocks"
     assert scrubbed("the kernel's key block k_full[s] of token 12") == "the kernel's key block k_full[s] of token 12"

@@ -1,0 +1,52 @@
+"""The recorded transcripts of real models: they replay without a network, and what was judged then is judged so today, as far as that is cheap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cuir.check import check
+from cuir.diagnostics import CuirError
+from cuir.parser import parse
+from cuir.printer import show
+from cuir.tuning.space import from_plain
+from llm.answer import program_text, read
+from llm.transcript import Exchange, Replayed, read_transcript
+
+FILES = sorted((Path(__file__).parent.parent.parent / "llm/transcripts").glob("transfer-*.jsonl"))
+
+
+def judged(e: Exchange) -> str:
+    """How far the text of an answer is from being a program: what the judgement of a pass begins with."""
+    try:
+        block = program_text(e.answer.text, e.answer.finish)
+    except CuirError:
+        return "answer"
+    try:
+        read(block)
+    except CuirError:
+        return "parse"
+    return "program"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_replays_and_is_judged_alike(path: Path) -> None:
+    told = read_transcript(path)
+    assert told.exchanges and told.model and told.outcome is not None and {"cubridge", "litellm", "prompts"} <= told.versions.keys()
+    asks = Replayed(path, exact=True)
+    for e in told.exchanges:
+        assert asks.ask(e.request, e.sample).text == e.answer.text
+        stage = e.verdict["stage"]
+        assert judged(e) == (stage if stage in ("answer", "parse") else "program"), f"sample {e.sample}, attempt {e.attempt}"
+        if stage in ("numbers", "speed", "passed"):  # it was well-formed, and is
+            program = parse(e.verdict["text"])
+            assert show(program) == e.verdict["text"]
+            check(program, consts=from_plain(told.task["consts"]))
+    assert told.outcome["ok"] == any(e.verdict["stage"] in ("speed", "passed") for e in told.exchanges)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_nothing_secret_is_in_it(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert "sk-" not in text and "Bearer " not in text and "api_key" not in text.lower()
