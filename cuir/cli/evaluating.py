@@ -169,7 +169,7 @@ class _Asked:
 
         if self.record is None:
             return None
-        name = "-".join([_slug(Path(cell.variant).stem), _slug(cell.model), str(cell.sample)])
+        name = "-".join([_slug(cell.variant), _slug(cell.model), str(cell.sample)])
         return Recorder(self.record / f"{name}.jsonl", self.written(cell.variant), cell.model)
 
 
