@@ -30,6 +30,7 @@ class Mbarrier(State):
         self.seen = self.clock.copy()  # the clock when the last phase ended: what its waiters learn
         self.waits: dict[int, tuple[int, int, str, Span]] = {}  # worker -> its last wait: phase, epoch, label, place
         self.arrivals: list[Arrival] = []  # of the current phase
+        self.finished: list[Arrival] = []  # of the last phase that is over
         self.last: Arrival | None = None
         self.used_phase = -1  # the last phase that a copy landed in, and the copy
         self.user: Arrival | None = None
@@ -70,7 +71,8 @@ class Mbarrier(State):
         self.clock.known[self.entry] = self.clock.fenced[self.entry] = over
         self.phase, self.pending = over + 1, self.count
         self.expected = self.landed = 0
-        finished, self.arrivals = self.arrivals, []
+        finished = self.finished = self.arrivals
+        self.arrivals = []
         self.seen = self.clock.copy()
         self.seen_time = self.time
         m.changed()
@@ -99,6 +101,12 @@ class Mbarrier(State):
         return fault(m, "S401", f"{label} waits for phase {phase} of `{self.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart",
                      span, "whoever lets the barrier advance must first wait for something that the waiter does after this wait",
                      [*notes, (f"`{self.text}` is declared here", self.span)])  # fmt: skip
+
+    def released(self, waiter: int, label: str) -> tuple[Span, Span] | None:
+        """Where a worker waited for the last phase, and where another one, by its label, arrived for it; None if either did not."""
+        phase, _, _, span = self.waits.get(waiter, (-1, 0, "", self.span))
+        arrived = next((a.span for a in reversed(self.finished) if a.label == label), None)
+        return (span, arrived) if arrived is not None and 0 <= phase == self.phase - 1 else None
 
     def missing(self) -> str:
         """Why the current phase is not over, in words."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..source import Span
+from .barriers import Mbarrier
 from .clocks import Clock
 from .faults import fault
 from .state import State
@@ -98,7 +99,22 @@ def race(m: Machine, new: Record, old: Record) -> Exception:
     kind = "write" if old.mode == "write" and new.mode == "write" else "read" if new.mode == "read" else "overwrite"
     verb = {"write": "write", "overwrite": "write", "read": "read"}[kind]
     message = f"the {verb} of `{new.text}` by {new.label} is not ordered after {old.words()}"
-    return fault(m, "R401", message, new.span, _missing(new, old), [(f"{old.what} here: it must be over before", old.span)])
+    notes = [(f"{old.what} here: it must be over before", old.span), *_release(m, new, old)]
+    return fault(m, "R401", message, new.span, _missing(new, old), notes)
+
+
+def _release(m: Machine, new: Record, old: Record) -> list[tuple[str, Span | None]]:
+    """The arrival of the earlier party that let the later one go on: that of the barrier which the later one waited for last, by the text."""
+    if new.mode == "read" or new.worker == old.worker:
+        return []
+    label, at = m.workers[old.worker].label, (new.span.line, new.span.column)
+    rings = (bar for ring in m.barriers.values() for bar in ring if isinstance(bar, Mbarrier))
+    found = [(pair, bar.text) for bar in rings if (pair := bar.released(new.worker, label)) is not None]
+    before = [((wait.line, wait.column), arrive, text) for (wait, arrive), text in found if (wait.line, wait.column) < at]
+    if not before:
+        return []
+    _, arrive, text = max(before, key=lambda x: x[0])
+    return [(f"{label} arrives on `{text}` here, which is what the {new.mode} waited for, and not after its {old.mode} is over", arrive)]
 
 
 def _missing(new: Record, old: Record) -> str:
