@@ -19,7 +19,7 @@ STEPS = dict(re.findall(r"```python\n# (cuir/\S+)\n(.*?)```", PAGE, re.S))
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with the three functions of the page appended to the files that it names, and the page's program."""
     place = tmp_path_factory.mktemp("project")
-    shutil.copytree(ROOT / "cuir", place / "cuir", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "cuir", place / "cuir")  # with what Python has compiled: it is as old as its source
     for name, text in STEPS.items():
         with (place / name).open("a", encoding="utf-8") as file:
             file.write(f"\n\n{text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -31,11 +32,19 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.Module, list[ast.AST]]:
+    """The tree of a file, and all its nodes."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tree, list(ast.walk(tree))
+
+
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Absolute names of all modules that a file imports, anywhere in it; of `from m import n` both m and m.n."""
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path)[1]:
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -118,12 +127,10 @@ def test_every_primitive_runs_and_lowers() -> None:
 def test_nothing_that_a_program_says_is_evaluated() -> None:
     found = []
     for path in sources(*PACKAGES):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        own = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
-        own |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)} | {
-            n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)
-        }
-        for node in ast.walk(tree):
+        tree = nodes(path)[1]
+        own = {a.asname or a.name for n in tree if isinstance(n, ast.ImportFrom) for a in n.names}
+        own |= {n.name for n in tree if isinstance(n, ast.FunctionDef)} | {n.arg for n in tree if isinstance(n, ast.arg)}
+        for node in tree:
             if not isinstance(node, ast.Call):
                 continue
             called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -168,9 +175,5 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def test_module_docstrings_say_what_a_file_owns() -> None:
-    missing = [
-        name_of(p)
-        for p in sources(*PACKAGES)
-        if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))
-    ]
+    missing = [name_of(p) for p in sources(*PACKAGES) if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(nodes(p)[0])]
     assert not missing
