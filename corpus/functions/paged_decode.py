@@ -42,6 +42,8 @@ def paged_decode() -> FunctionSpecification:
         most = sizes["MP"] * sizes["PAGE"]
         lengths = torch.randint(most + 1, (sizes["B"],), generator=generator)
         lengths[0] = most
+        short = torch.randint(sizes["M"] + 1, (sizes["B"],), generator=generator)  # queries before the first token see no key
+        lengths = torch.where(torch.rand(sizes["B"], generator=generator) < 0.3, short, lengths)
         return {"page": order[: sizes["B"] * sizes["MP"]].view(sizes["B"], -1), "len_k": lengths}
 
     return FunctionSpecification("paged_decode", reference, inputs, sizes, doc=paged_decode.__doc__ or "")

@@ -32,12 +32,14 @@ from ..verify.contracts import problems_for
 from ..verify.either import AnyCase, launch_of, number_cases, schedule_cases, small_launches
 from ..verify.evaluate import Evaluator, kernel_names
 from ..verify.problems import is_attention
+from ..verify.signature import added
 from ..walk import assigned, names_read, walk
 from .places import Path, Places, Site, edited, root
 
 SCHEDULES = ("in_order", "adversarial:lockstep")
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts say all about
-_wanted: dict[tuple[Any, ...], list[torch.Tensor] | None] = {}
+Output = tuple[torch.Tensor, bool]  # of a run, and whether its bits count
+_wanted: dict[tuple[Any, ...], list[Output] | None] = {}
 _NAN = Binary("-", Name("inf"), Name("inf"))
 
 
@@ -135,6 +137,13 @@ class Trial:
             (Case("explored", Lengths(1, 1, 1, 5 * BM, 5 * BN)), 1),
         ]
 
+    @property
+    def extent(self) -> str:
+        """How long the launches are, in words."""
+        if is_attention(pick_kernel(self.program, self.kernel)):
+            return "of up to 9 tiles a CTA and 6 blocks a tile"
+        return "; ".join(f"{case} on {grid} CTAs" for case, grid in self.launches)
+
     def explore(self, program: Program) -> Explored:
         """Every schedule of a few launches."""
         states = 0
@@ -157,22 +166,23 @@ class Trial:
         consts = check(self.program, self.kernel, self.consts).consts
         return int(consts.get("BM", 128)), int(consts.get("BN", 128))  # type: ignore[arg-type]
 
-    def bits(self, program: Program) -> list[torch.Tensor] | None:
-        """What a program gives in all problems, under several schedules; None if it is refused in one of them."""
-        found: list[torch.Tensor] = []
+    def bits(self, program: Program) -> list[Output] | None:
+        """What a program gives in all problems, under several schedules, and whether its bits count: those of sums in any order do not. None if it is refused in one."""
+        found: list[Output] = []
         try:
             checked = check(program, self.kernel, self.consts)
+            free = added(checked)
             for case, grid in self.problems:
                 for schedule in SCHEDULES if grid else SCHEDULES[:1]:
                     given = launch_of(program, checked, self.spec, case)
                     interpret(checked, given.arguments(), schedule=Schedule.parse(schedule), grid=grid)
-                    found += given.outputs.values()
+                    found += [(x, name not in free) for name, x in given.outputs.items()]
         except CuirError:
             return None
         return found
 
     @cached_property
-    def wanted(self) -> list[torch.Tensor] | None:
+    def wanted(self) -> list[Output] | None:
         key = (show(self.program), self.kernel, str(self.consts), self.spec.name, str(self.problems))
         if key not in _wanted:
             _wanted.clear()  # a process judges mutants of one program
@@ -210,8 +220,11 @@ def _child(node: Any, step: tuple[str, int | None]) -> Any:
     return value if step[1] is None else value[step[1]]
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(torch.nan_to_num(a, nan=7e4), torch.nan_to_num(b, nan=7e4))
+def _same(one: Output, other: Output) -> bool:
+    a, b = (torch.nan_to_num(x, nan=7e4) for x, _ in (one, other))
+    if one[1]:
+        return torch.equal(a, b)
+    return bool(((a - b).norm() <= 2.0**-20 * a.norm()).all())  # float32, added up in another order
 
 
 def why(t: Trial) -> str | None:
@@ -464,7 +477,7 @@ def same_value(t: Trial) -> str | None:
     for site, put in itertools.islice(t.expressions(), 3):
         for witness in (_witness(site.node, put), _witness_bool(site.node, put)):  # type: ignore[arg-type]
             if t.same(edited(t.program, site.path, witness)):
-                return f"`{show(put)}` is equal to `{show(site.node)}` whenever it is needed, in {t.runs} runs of up to 18 tiles a CTA and 5 blocks a tile (a program that divides by 0 where they differ runs through)"  # fmt: skip
+                return f"`{show(put)}` is equal to `{show(site.node)}` whenever it is needed, in {t.runs} runs (a program that divides by 0 where they differ runs through)"  # fmt: skip
     return None
 
 
@@ -513,7 +526,7 @@ def every_schedule(t: Trial) -> str | None:
         or not t.same(t.mutant)
     ):
         return None
-    return f"no deadlock, race, overrun or lapped wait in any schedule of {t.explored.launches} launches ({t.explored.states:,} states) of up to 9 tiles a CTA and 6 blocks a tile, and the bits of the original in {t.runs} runs"
+    return f"no deadlock, race, overrun or lapped wait in any schedule of {t.explored.launches} launches ({t.explored.states:,} states), {t.extent}, and the bits of the original in {t.runs} runs"
 
 
 ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
