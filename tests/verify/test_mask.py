@@ -13,7 +13,6 @@ import pytest
 
 import corpus
 from cuir.check import check
-from cuir.diagnostics import CuirError
 from cuir.mutate.places import edited, sites
 from cuir.nodes import Binary, Literal, Program, Subscript
 from cuir.parser import parse
@@ -24,6 +23,7 @@ from cuir.transfer import captured_arguments, transfer
 from cuir.types import F16
 from cuir.verify import check_mask
 from cuir.verify.evaluate import Evaluator, kernel_names
+from tests.verify.told import told
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 AT = Lengths(1, 1, 1, 90, 110)
@@ -77,9 +77,7 @@ def test_off_by_one_is_found_by_name(name: str) -> None:
         if (found == wanted).all():
             check_mask(program, check(program, None, CONSTS), spec, AT)  # another part of the mask says the same
             continue
-        with pytest.raises(CuirError) as caught:
-            check_mask(program, check(program, None, CONSTS), spec, AT)
-        first = caught.value.diagnostics[0]
+        first = told(program, spec, CONSTS, AT)
         named = re.match(r"query (\d+) (also attends|does not attend) to key (\d+) \(head 0\)", first.message)
         assert first.code == "V305" and named is not None, (what, first.message)
         q, k = int(named[1]), int(named[3])
@@ -104,7 +102,5 @@ def test_traps_of_conventions(name: str, old: str, new: str, message: str) -> No
     text = show(kernel(name))
     keep = text.index("def keep")
     assert old in text[keep:]
-    program = parse(text[:keep] + text[keep:].replace(old, new, 1))
-    with pytest.raises(CuirError) as caught:
-        check_mask(program, check(program, None, CONSTS), variant(name), AT)
-    assert caught.value.diagnostics[0].message.startswith(message), caught.value.diagnostics[0].message
+    found = told(parse(text[:keep] + text[keep:].replace(old, new, 1)), variant(name), CONSTS, AT)
+    assert found.message.startswith(message), found.message

@@ -7,13 +7,13 @@ import torch
 
 import corpus
 from cuir.check import check
-from cuir.diagnostics import CuirError
 from cuir.parser import parse
 from cuir.spec import Lengths, Specification
 from cuir.transfer import transfer
 from cuir.types import F16
 from cuir.verify import Case, check_mask, check_numbers
 from cuir.verify.contracts import Problem, check_contracts
+from tests.verify.told import told
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 32}
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
@@ -57,12 +57,8 @@ def code(name: str, old: str, new: str) -> str:
     """What the mask, then the numbers say of a program with a text replaced."""
     text = transfer(EXPERT, SPECS[name]).text
     assert text.count(old) == 1, old
-    program = parse(text.replace(old, new))
-    checked = check(program, None, CONSTS)
-    with pytest.raises(CuirError) as caught:
-        check_mask(program, checked, SPECS[name], Lengths(1, 2, 1, 70, 83))
-        check_numbers(program, checked, SPECS[name], Case("small", Lengths(1, 4, 2, 75, 90)))
-    return caught.value.diagnostics[0].code
+    small = Case("small", Lengths(1, 4, 2, 75, 90))
+    return told(parse(text.replace(old, new)), SPECS[name], CONSTS, Lengths(1, 2, 1, 70, 83), small).code
 
 
 @pytest.mark.parametrize(
