@@ -160,20 +160,26 @@ def explain(
 
 @app.command()
 def corpus(as_json: Json = False) -> None:
-    """What is there to adapt: kernels, programs, variants."""
+    """What is there to adapt: kernels, programs, variants, and what programs compute that is none."""
     import corpus as shipped
 
     from .tables import print_table
 
-    shelves: dict[str, Any] = {"kernels": shipped.kernels(), "programs": shipped.programs(), "variants": shipped.variants()}
+    shelves: dict[str, Any] = {
+        "kernels": shipped.kernels(),
+        "programs": shipped.programs(),
+        "variants": shipped.variants(),
+        "functions": shipped.functions(),
+    }
     listing = {shelf: {name: shipped.about(place) for name, place in places.items()} for shelf, places in shelves.items()}
     if as_json:
         print_json({"ok": True, "diagnostics": [], **listing})
         return
     uses = {
         "kernels": "expert kernels that `cuir bridge` adapts (--origin)",
-        "programs": "programs of the language: cuir show NAME",
+        "programs": "programs of the language: cuir show NAME, cuir verify NAME",
         "variants": "attention variants: cuir bridge NAME",
+        "functions": "what other programs compute: cuir verify PROGRAM --against NAME",
     }
     for shelf, items in listing.items():
         print_table(f"{shelf}: {uses[shelf]}", ("name", "what it is"), list(items.items()))
