@@ -171,12 +171,12 @@ def sample(
         if error.diagnostics[0].code not in ("U604", "U607"):
             raise
         made, why = [], error.diagnostics[0].message
-    stages = [a.verdict.stage for a in made]
+    stages, taken = [a.verdict.stage for a in made], time.monotonic() - begin + sum(a.answer.seconds for a in made if a.answer.cached)
     right_at = next((number for number, stage in enumerate(stages, 1) if stage in RIGHT), None)
     row: dict[str, Any] = {
         "variant": cell.variant, "model": cell.model, "sample": cell.sample, "right_at": right_at, "why": why,
         "attempts": [{"stage": a.verdict.stage, "codes": [d.code for d in a.verdict.diagnostics]} for a in made],
-        "tokens": sum(a.answer.tokens for a in made), "usd": _sum([a.answer.cost_usd for a in made]), "seconds": round(time.monotonic() - begin, 3),
+        "tokens": sum(a.answer.tokens for a in made), "usd": _sum([a.answer.cost_usd for a in made]), "seconds": round(taken, 3),
     }  # fmt: skip
     over = len(made) == attempts or (made and made[-1].verdict.ok)
     return row if over else {**row, "incomplete": why}

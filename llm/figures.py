@@ -37,6 +37,10 @@ def plot(found: Sequence[Score], path: Path) -> None:
         left.bar_label(bars, fmt="%.2f", fontsize=7)
     left.set_xticks([i + 0.4 for i in range(len(KS))], [f"pass@{k}" for k in KS])
     left.set_ylim(0, 1.12)
+    left.set_title(
+        f"share of right programs, mean over at most {max(s.variants for s in found)} variants ({sum(s.samples for s in found)} samples in all)",
+        fontsize=8,
+    )
     left.legend(fontsize=7, frameon=False, loc="upper center", ncols=2, bbox_to_anchor=(0.5, -0.12))
     shown = [r for r in REASONS if any(s.reasons.get(r) for s in found)]
     start = [0] * len(shown)
@@ -44,6 +48,9 @@ def plot(found: Sequence[Score], path: Path) -> None:
         counts = [s.reasons.get(r, 0) for r in shown]
         right.barh(shown, counts, left=start, color=f"C{number}", label=s.model)
         start = [a + b for a, b in zip(start, counts)]
+    if not shown:
+        right.text(0.5, 0.5, "none failed", ha="center", fontsize=9)
+        right.set_axis_off()
     right.invert_yaxis()
     right.xaxis.get_major_locator().set_params(integer=True)
     right.set_title("attempts that failed, by the stage that refused them", fontsize=8)

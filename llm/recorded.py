@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from cuir.diagnostics import CuirError
 
 from .evaluate import Cell
 from .loop import Pass, Records
-from .messages import Asks
+from .messages import Answer, Asks, Message
 from .transcript import Replayed, read_transcript
 
 
@@ -69,16 +69,20 @@ class Recorded:
         return sum(r.drifted for r in {id(r): r for r, _ in self.cells.values()}.values())
 
 
-@dataclass(frozen=True)
+@dataclass
 class _OfSample:
-    """A transcript's answers of one sample, whatever number the evaluation gives it."""
+    """A transcript's answers of one sample, whatever number the evaluation gives it; with the seconds that the model took then."""
 
     replayed: Replayed
     number: int
+    given: int = 0
 
     @property
     def model(self) -> str:
         return self.replayed.model
 
-    def ask(self, messages: Any, sample: int) -> Any:
-        return self.replayed.ask(messages, self.number)
+    def ask(self, messages: Sequence[Message], sample: int) -> Answer:
+        answer = self.replayed.ask(messages, self.number)
+        recorded = [e.answer for e in self.replayed.transcript.exchanges if e.sample == self.number][self.given]
+        self.given += 1
+        return replace(answer, seconds=recorded.seconds)

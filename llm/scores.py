@@ -186,7 +186,7 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "pass@k is the unbiased estimator over samples (Chen et al. 2021), the mean over variants; with repairs, and for each sample's first answer alone. "
         f"{SOURCE}.", "",
         "## Variants", "", *table(("variant", "model", "right", "attempts of each sample", "why attempts failed"), by_variant(rows)), "",
-        "## Why attempts failed", "", *table(("model", *REASONS, "most frequent codes"), why_failed(found)), "",
+        "## Why attempts failed", "", *(table(("model", *REASONS, "most frequent codes"), why_failed(found)) if any(s.reasons for s in found) else ["None did."]), "",
     ]  # fmt: skip
     return "\n".join(lines)
 

@@ -248,12 +248,12 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
     print_table("what it took", ("model", *HEAD[half:]), [(line[0], *line[half:]) for line in lines[:-1]])
     print_table("variants", ("variant", "model", "right", "attempts of each sample", "why attempts failed"), by_variant(rows))
     shown = [i for i, r in enumerate(REASONS, 1) if any(s.reasons.get(r) for s in found)]
-    lines = why_failed(found)
-    print_table(
-        "why attempts failed",
-        ("model", *(REASONS[i - 1] for i in shown), "most frequent codes"),
-        [(w[0], *(w[i] for i in shown), w[-1]) for w in lines],
-    )
+    if shown:
+        print_table(
+            "why attempts failed",
+            ("model", *(REASONS[i - 1] for i in shown), "most frequent codes"),
+            [(w[0], *(w[i] for i in shown), w[-1]) for w in why_failed(found)],
+        )
     console.print(f"in {path}, {page}" + (f"; left out: {missing}" if missing else f", {picture}"), markup=False, soft_wrap=True)
     if not complete:
         stderr().print("not all samples came to their end (budget, or no answer): the same command goes on from here", soft_wrap=True)

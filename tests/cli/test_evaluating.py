@@ -122,6 +122,7 @@ def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scrip
         return sorted(({**s, "seconds": 0} for s in scores), key=lambda s: s["model"])
 
     assert figures(again["scores"]) == figures(first["scores"])
+    assert all(s["seconds"] >= 2.0 * s["attempts"] * s["samples"] for s in again["scores"]), "what the model took then is in the time"
     few = cuir("eval", "sliding_window", "--replay", "t", "--out", "f.jsonl", "--json").json
     assert {r["variant"] for r in few["rows"]} == {"sliding_window"}
     shown = cuir("eval", "--show", "--out", "r.jsonl")
