@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -153,18 +154,21 @@ class Found:
     number: str
 
 
-def wrapper_call(name: str, template: tuple[str, ...], arguments: tuple[str, ...]) -> Found | None:
-    """What a call of a function is, by its qualified name."""
-    for w in WRAPPERS:
-        if w.name.search(name):
-            objects = tuple(arguments[i] for i in (w.object, w.second) if i is not None and i < len(arguments))
-            number = ""
-            if w.number == -1:
-                number = template[0] if template else ""
-            elif w.number is not None and w.number < len(arguments):
-                number = arguments[w.number]
-            return Found(w.kind, name, arguments, objects, number)
-    return None
+@functools.lru_cache(4096)
+def wrapper_of(name: str) -> Wrapper | None:
+    """The wrapper that a qualified name stands for."""
+    return next((w for w in WRAPPERS if w.name.search(name)), None)
+
+
+def wrapper_call(w: Wrapper, name: str, template: tuple[str, ...], arguments: tuple[str, ...]) -> Found:
+    """What a call of a wrapper says."""
+    objects = tuple(arguments[i] for i in (w.object, w.second) if i is not None and i < len(arguments))
+    number = ""
+    if w.number == -1:
+        number = template[0] if template else ""
+    elif w.number is not None and w.number < len(arguments):
+        number = arguments[w.number]
+    return Found(w.kind, name, arguments, objects, number)
 
 
 def ptx_calls(asm: str) -> list[Found]:

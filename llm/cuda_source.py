@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cuir.diagnostics import CuirError
 from cuir.source import Source, Span
 
-from .cuda_calls import METHODS, Found, ptx_calls, wrapper_call
+from .cuda_calls import METHODS, Found, ptx_calls, wrapper_call, wrapper_of
 from .cuda_text import CudaText, Statement, arguments, blank, closing, read, statements
 from .whole_numbers import evaluate
 
@@ -23,8 +23,9 @@ DECLARED = re.compile(
 )
 ALIAS = re.compile(r"\b(?:using|namespace)\s+([A-Za-z_]\w*)\s*=\s*([\w:]+(?:<[^;]*>)?)\s*;|\busing\s+((?:\w+::)+(\w+))\s*;")
 MEMBER = re.compile(
-    r"^\s*(?:alignas\s*\([^)]*\)\s*|__align__\s*\([^)]*\)\s*|__shared__\s+|extern\s+|static\s+|volatile\s+)*([A-Za-z_][\w:]*(?:<[^;<>]*>)?)\s+((?:\w+\s*(?:\[[^\]]*\]\s*)*,?\s*)+)$"
+    r"\s*(?:alignas\s*\([^)]*\)\s*|__align__\s*\([^)]*\)\s*|__shared__\s+|extern\s+|static\s+|volatile\s+)*([A-Za-z_][\w:]*(?:<[^;<>]*>)?)\s+(?=[A-Za-z_])"
 )
+MEMBERS_NAME = re.compile(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)")
 SIZES = {
     "__half": 2,
     "half": 2,
@@ -42,6 +43,8 @@ ASM = {"asm", "volatile", "__asm__", "__volatile__"}  # the word before the pare
 THREAD = "threadIdx_x"
 DEPTH = 8  # of macros and functions inside of each other
 MOST_CALLS = 5000
+MOST_EXPANDED = 3000  # macros and functions
+MOST_EVALUATED = 1000  # expressions of the thread: more are taken for unknown
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,8 @@ class _Walker:
         self.aliases = _aliases(cuda)
         self.thread_values: dict[str, list[int | None]] = {THREAD: list(range(threads))}
         self.known: dict[str, int] = dict(cuda.constants)
-        self.cache: dict[tuple[str, str], list[int | None] | None] = {}
+        self.cache: dict[str, list[int | None]] = {}
+        self.evaluated = self.expanded = 0
 
     # ---- statements
     def statements(self, code: str, body: tuple[Statement, ...], mask: int, at: int | None, via: tuple[str, ...], loop: bool) -> None:
@@ -191,8 +195,10 @@ class _Walker:
         names = set(re.findall(r"[A-Za-z_]\w*", text))
         if not names & self.thread_values.keys():
             return None
-        key = (text, "")
-        if key not in self.cache:
+        if text not in self.cache and self.evaluated >= MOST_EVALUATED:
+            return None
+        if text not in self.cache:
+            self.evaluated += 1
             found: list[int | None] = []
             used = [n for n in names if n in self.thread_values]
             known = dict(self.known)
@@ -206,8 +212,8 @@ class _Walker:
                 if i == 0 and found[0] is None:
                     found = [None] * self.threads
                     break
-            self.cache[key] = found
-        return self.cache[key]
+            self.cache[text] = found
+        return self.cache[text]
 
     def condition(self, text: str, mask: int) -> tuple[int, bool]:
         """The threads of a mask for which a condition may hold, and whether the others are known to take the other branch."""
@@ -244,11 +250,15 @@ class _Walker:
                 continue
             qualifier = re.sub(r"\s|<[^<>]*>", "", found[1])
             qualified = self.resolved(qualifier + name)
+            wrapper = wrapper_of(qualified)
+            if wrapper is None and name not in METHODS and name not in self.cuda.macros and name not in self.cuda.functions:
+                continue
             parts = tuple(arguments(inside))
-            low = wrapper_call(qualified, template, parts) or self.method(text, found, name, parts)
+            low = wrapper_call(wrapper, qualified, template, parts) if wrapper is not None else self.method(text, found, name, parts)
             if low is not None:
                 self.add(low, text[found.start() : end + 1], place, mask, via, loop)
-            elif not qualifier and len(via) < DEPTH and name not in via:
+            elif not qualifier and len(via) < DEPTH and name not in via and self.expanded < MOST_EXPANDED:
+                self.expanded += 1
                 self.expand(name, template, parts, place, mask, via, loop)
 
     def resolved(self, name: str) -> str:
@@ -370,10 +380,10 @@ def _arrays(cuda: CudaText) -> dict[str, Array]:
         for statement in piece.split(";"):
             member = MEMBER.match(statement)
             if member and member[1] not in ("return", "using", "struct"):
-                for part in arguments(member[2]):
-                    name = re.match(r"\w+", part)
+                for part in arguments(statement[member.end() :]):
+                    name = MEMBERS_NAME.fullmatch(part)
                     if name:
-                        dims = tuple(evaluate(d, cuda.constants) for d in re.findall(r"\[([^\]]*)\]", part))
-                        found[name[0]] = Array(name[0], member[1].rpartition("::")[2], dims, at + len(statement) - len(statement.lstrip()))
+                        dims = tuple(evaluate(d, cuda.constants) for d in re.findall(r"\[([^\]]*)\]", name[2]))
+                        found[name[1]] = Array(name[1], member[1].rpartition("::")[2], dims, at + len(statement) - len(statement.lstrip()))
             at += len(statement) + 1
     return found

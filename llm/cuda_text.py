@@ -5,6 +5,7 @@ Blanking keeps every line and column, so that what is found later can be pointed
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w+)((?:[^\n\\]|\\.)*(?:\\\n(?:[^\n\\]|\
 CONSTANT = re.compile(r"\bconstexpr\s+(?:static\s+)?(?:unsigned\s+|const\s+)?[\w:]+\s+([A-Za-z_]\w*\s*=[^;]*);")
 ENUM = re.compile(r"\benum\b[^{;]*\{([^}]*)\}")
 FUNCTION = re.compile(r"([A-Za-z_]\w*)\s*\(")
+BRACKET = re.compile(r'"(?:\\.|[^"\\\n])*"|[()\[\]{}]')
+CLOSES = {"(": ")", "[": "]", "{": "}"}
 KEYWORDS = {
     "if",
     "for",
@@ -32,6 +35,7 @@ KEYWORDS = {
     "static_assert",
     "asm",
 }
+HEAD = 600  # characters before a function's name: its type and attributes
 LIMIT = 1 << 20  # characters of a source
 
 
@@ -196,16 +200,21 @@ def arguments(text: str) -> list[str]:
 
 def closing(code: str, at: int) -> int:
     """Where the bracket that opens at `at` closes; the end of the text if it does not."""
-    pairs, depth = {"(": ")", "[": "]", "{": "}"}, 0
-    opens, closes = code[at], pairs[code[at]]
-    for found in re.compile(r'"(?:\\.|[^"\\\n])*"|' + re.escape(opens) + "|" + re.escape(closes)).finditer(code, at):
-        if found[0] == opens:
-            depth += 1
-        elif found[0] == closes:
-            depth -= 1
-            if depth == 0:
-                return found.start()
-    return len(code) - 1
+    return _pairs(code).get(at, len(code) - 1)
+
+
+@functools.lru_cache(256)
+def _pairs(code: str) -> dict[int, int]:
+    """Each opening bracket with its closing one; each kind is matched by itself, and string literals are left out."""
+    open_at: dict[str, list[int]] = {")": [], "]": [], "}": []}
+    found: dict[int, int] = {}
+    for match in BRACKET.finditer(code):
+        bracket = match[0]
+        if bracket in CLOSES:
+            open_at[CLOSES[bracket]].append(match.start())
+        elif open_at.get(bracket):
+            found[open_at[bracket].pop()] = match.start()
+    return found
 
 
 def _functions(code: str) -> Iterator[Function]:
@@ -219,9 +228,8 @@ def _functions(code: str) -> Iterator[Function]:
         after = re.compile(r"\s*(?:const\s*|noexcept\s*)*\{").match(code, end + 1)
         if after is None:
             continue
-        before = code[
-            max(code.rfind(";", 0, found.start()), code.rfind("}", 0, found.start()), code.rfind("{", 0, found.start())) + 1 : found.start()
-        ]
+        earliest = max(0, found.start() - HEAD)
+        before = code[max(earliest, *(code.rfind(c, earliest, found.start()) + 1 for c in ";}{")) : found.start()]
         if not re.search(r"\w\s*[&*]?\s*$", before) and "__global__" not in before:
             continue  # no type before the name: not a definition
         inside = after.end() - 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import corpus
@@ -198,3 +199,38 @@ def test_what_is_no_kernel_is_said(text: str, words: str) -> None:
     with pytest.raises(CuirError, match="O122") as caught:
         annotate(text, "x.cu")
     assert words in str(caught.value)
+
+
+KERNEL = "__global__ void __launch_bounds__(256) f() {"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [KERNEL + "a(" * 20_000, KERNEL + "if (threadIdx.x < 3) {" * 5_000, KERNEL + "else " * 3_000 + "}", "(" * 100_000, '"' * 100_001, "/*" * 50_000,
+     "#define A(x) B(x) B(x)\n#define B(x) A(x) A(x) __syncthreads();\n" + KERNEL + "A(1) }", "struct S { " + "a " * 20_000 + "};" + KERNEL + "}"],
+)  # fmt: skip
+def test_hostile_sources_end_soon(text: str) -> None:
+    start = time.process_time()
+    try:
+        explained(annotate(text, "x.cu"))
+    except CuirError as error:
+        assert error.diagnostics[0].code == "O122"
+    assert time.process_time() - start < 5
+
+
+@settings(max_examples=8)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 20_000), st.integers(0, 300), st.sampled_from(["", "{", "}", "(", ")", '"', "/*", "#if 0\n", ";", "<"])),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_no_change_of_a_source_makes_the_annotator_fail(changes: list[tuple[int, int, str]]) -> None:
+    text = corpus.cuda()["flash_fwd_sm90"].read_text(encoding="utf-8")
+    for place, gone, put in changes:
+        text = text[: place % len(text)] + put + text[place % len(text) + gone :]
+    try:
+        explained(annotate(text, "x.cu"))
+    except CuirError as error:
+        assert error.diagnostics[0].code == "O122"

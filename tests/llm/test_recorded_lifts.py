@@ -1,0 +1,66 @@
+"""Lifts recorded from a model, replayed without a network: every answer gets the verdict that it got then, as far as that is cheap.
+
+Stages behind the orchestration take ten seconds of a processor for each; `cuir lift corpus/cuda/NAME.cu --replay FILE` goes through them as well.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import corpus
+import llm
+from cuir.check import check
+from cuir.cli.inputs import read_specification
+from cuir.types import DTYPES
+from llm.answer import program_text, read
+from llm.cuda_source import annotate
+from llm.expert_source import read_expert_source
+from llm.loop import STAGES
+from llm.orchestration import compare
+from llm.orchestration_of_program import of_program
+from llm.passes.lift import LiftJob, job_of, judged, order
+from llm.transcript import Exchange, Replayed, Transcript, read_transcript
+
+FOLDER = Path(llm.__file__).parent / "transcripts"
+RECORDED = sorted(FOLDER.glob("lift*.jsonl"))
+
+
+@pytest.mark.skipif(not RECORDED, reason="no lift is on record in llm/transcripts")
+@pytest.mark.parametrize("path", RECORDED, ids=lambda p: p.stem)
+def test_a_recorded_lift_is_judged_as_it_was(path: Path) -> None:
+    transcript = read_transcript(path)
+    assert transcript.task["pass"] == "lift" and transcript.outcome is not None and transcript.outcome["ok"]
+    asks, target = Replayed(path, exact=True), job(transcript)
+    for roles, exchange in of_steps(transcript, order(target.facts)):
+        assert asks.ask(exchange.request, exchange.sample).text == exchange.answer.text
+        stage = exchange.verdict["stage"]
+        if len(roles) < len(target.facts.roles) or STAGES.index(stage) <= STAGES.index("orchestration"):
+            verdict = judged(target, roles, exchange.answer.text, exchange.answer.finish)
+            assert verdict.stage == stage, [d.message for d in verdict.diagnostics]
+        else:
+            checked = check(read(program_text(exchange.answer.text)), None, dict(target.consts))
+            assert compare(target.facts, of_program(checked), checked.origin.span) == () and checked.arch == target.arch
+    assert stage == "passed" and set(roles) == {r.name for r in target.facts.roles}
+
+
+def job(transcript: Transcript) -> LiftJob:
+    task = transcript.task
+    name = Path(task["source"]).stem
+    expert = read_expert_source(corpus.launch_of(name))
+    found = annotate(expert.text, expert.path.name, expert.defined(task["consts"]["D"]), expert.kernel)
+    consts = {"T": DTYPES[task["consts"]["T"]], "D": task["consts"]["D"]}
+    return job_of(
+        found, task["source"], task["arch"], partial(read_specification, task["spec"], tuple(task["parameters"])), consts, task["level"]
+    )
+
+
+def of_steps(transcript: Transcript, names: list[str]) -> list[tuple[tuple[str, ...], Exchange]]:
+    """Each exchange with the roles that its answer was to have. A step ends where an attempt passes."""
+    step, found = 1, []
+    for exchange in transcript.exchanges:
+        found.append((tuple(names[:step]), exchange))
+        step += exchange.verdict["ok"]
+    return found
