@@ -89,7 +89,13 @@ def verify(
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="with --exhaustive: key blocks of a tile")] = 4,
     gpu: Annotated[bool, typer.Option("--gpu", help="then run the compiled kernel on a GPU, against the interpreter")] = False,
     sanitizer: Annotated[str | None, typer.Option("--sanitizer", help="with --gpu: memcheck or racecheck of compute-sanitizer", show_default=False)] = None,
-    seconds: Seconds = 600, out: Written = None, replay: Replay = None, as_json: Json = False,
+    seconds: Seconds = 600, out: Written = None, replay: Replay = None,
+    problem: Annotated[list[str] | None, typer.Option("--problem", help="run and judge one problem: --problem B=1,H=2,HK=1,M=100,N=64", show_default=False)] = None,
+    inputs: Annotated[str, typer.Option("--inputs", help="with --problem: how inputs are drawn")] = "normal",
+    data_seed: Annotated[int, typer.Option("--data-seed", help="with --problem: of the inputs")] = 0,
+    schedule: Annotated[str, typer.Option("--schedule", help="with --problem: in_order, random:SEED, adversarial:SEED or adversarial:POLICY")] = "in_order",
+    grid: Annotated[int | None, typer.Option("--grid", help="with --problem: how many CTAs (or clusters) run", show_default=False)] = None,
+    as_json: Json = False,
 ) -> int:  # fmt: skip
     """Is a program well-formed, right under every schedule, and the variant it should be?"""
     import corpus
@@ -97,9 +103,9 @@ def verify(
     from ..bridge import Step
     from ..verify import verify as run_verify
     from .inputs import programs
+    from .one_problem import replayed, run_problem
     from .progress import Steps
     from .report import print_verification
-    from .running import runnable
     from .verifying_gpu import gpu_stage, verified_of
 
     _one_thread()
@@ -108,6 +114,8 @@ def verify(
     verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
     specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
+    if problem is not None:
+        return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
     title = f"{target} against {specification.name}  ({', '.join(f'{n}={v}' for n, v in consts.items())})"
     if replay is not None or exhaustive:
         from ..check import check
@@ -130,12 +138,12 @@ def verify(
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
+    found = replayed(report.diagnostics, verified, consts)
     if as_json:
-        print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in report.diagnostics], "verification": report.as_json()})
+        print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in found], "verification": report.as_json()})
     else:
         print_verification(report)
-        alone = is_program and not specification.captured
-        print_errors(runnable(report.diagnostics, target, kernel, consts) if alone else report.diagnostics, False)
+        print_errors(found, False)
     return 0 if report.ok else 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ import torch
 from ..bind import TORCH, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
-from ..diagnostics import CuirError, Diagnostic, Note
+from ..diagnostics import CuirError, Note
 from ..nodes import Program
 from ..types import I32
 
@@ -64,33 +63,6 @@ def replayable(error: CuirError, command: Sequence[str]) -> CuirError:
         return replace(note, message=head + note.message.removeprefix("replay: ")) if note.message.startswith("replay: ") else note
 
     return CuirError(replace(d, notes=tuple(map(whole, d.notes))) for d in error.diagnostics)
-
-
-def runnable(found: Sequence[Diagnostic], program: str, kernel: str | None, consts: Mapping[str, Const]) -> tuple[Diagnostic, ...]:
-    """What verification of a program's file found, each replay as a command `cuir run` with the lengths of the case that failed."""
-
-    def whole(d: Diagnostic) -> Diagnostic:
-        text = next((n.message for n in d.notes if "in the case " in n.message), "")
-        lengths = re.findall(r"\b(?:B|H|HK|M|N)=\d+", text)
-        if len(lengths) != 5:
-            return d
-        given = ",".join(f"{name}={value}" for name, value in consts.items())
-        at_kernel = ["-k", kernel] if kernel else []
-        command = [
-            "cuir",
-            "run",
-            program,
-            *at_kernel,
-            "-c",
-            given,
-            "-d",
-            ",".join(lengths),
-            "-s",
-            f"scale={int(str(consts['D'])) ** -0.5:g}",
-        ]
-        return replayable(CuirError([d]), command).diagnostics[0]
-
-    return tuple(map(whole, found))
 
 
 def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mapping[str, Number], seed: int, device: str) -> dict[str, Any]:

@@ -66,11 +66,11 @@ def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     ]
 
 
-def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None) -> list[dict[str, object]]:  # fmt: skip
-    """Runs one problem and judges its numbers; gives rows of the stage's table. Raises CuirError: V301 to V304, or a fault of the program."""
+def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: int | None = None) -> list[dict[str, object]]:  # fmt: skip
+    """Runs one problem (grid: on so many CTAs) and judges its numbers; gives rows of the stage's table. Raises CuirError: V301 to V304, or a fault of the program."""
     given = launch_of(program, checked, spec, case)
     try:
-        run(checked, given.arguments(), schedule=schedule)
+        run(checked, given.arguments(), schedule=schedule, grid=grid)
     except CuirError as error:
         raise with_note(error, f"in the case {case}") from error
     if isinstance(given, FunctionLaunch):

@@ -118,7 +118,7 @@ def test_a_failing_verification_tells_the_command_that_replays_it(cuir: Callable
         tmp_path / "k.cuir", "mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)", "v_empty[u].arrive(cluster=True)"
     )
     shown = cuir("verify", path, "--against", "causal", *SMALL)
-    command = next(line.split("replay: ")[1] for line in shown.err.splitlines() if "replay: cuir run" in line)
+    command = next(line.split("replay: ")[1] for line in shown.err.splitlines() if "replay: cuir verify" in line)
     again = cuir(*shlex.split(command)[1:])
     code = shown.err.split("error[")[1][:4]
     assert again.code == 1 and f"error[{code}]" in again.err

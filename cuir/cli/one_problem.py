@@ -1,0 +1,74 @@
+"""`cuir verify ... --problem`: one problem under one schedule, and the command line that names it. Owns the form of both; the judging is in the library."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from ..diagnostics import CuirError, Diagnostic, Note
+from ..interp import Schedule
+from ..spec import LENGTHS, Lengths
+from ..spec_function import FunctionSpecification
+from ..verify.either import AnyCase, check_case, require_judgeable
+from ..verify.problems import KINDS, Case
+from ..verify.signature import Draw
+from .inputs import read_numbers, suggestion
+from .output import print_json, stdout
+from .verifying_gpu import Verified
+
+_CASE = re.compile(r"in the case .*?: ((?:\w+=\d+, )+)(\w+) inputs(?:, seed (\d+))?")
+
+
+def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int, schedule: str, grid: int | None, as_json: bool) -> int:
+    """Runs and judges the problem; returns the exit code. Raises CuirError for a wrong call, and for what is found."""
+    checked, spec = verified.checked, verified.specification
+    require_judgeable(checked, spec)
+    if kind not in KINDS:
+        raise CuirError.of("U100", f"there are no inputs `{kind}`", hint=suggestion(kind, KINDS, "there are"))
+    given = read_numbers(problem, "--problem")
+    function = isinstance(spec, FunctionSpecification)
+    wanted = list(checked.dims) if function else list(LENGTHS)
+    wrong = [n for n in given if n not in wanted] or [n for n in wanted if type(given.get(n)) is not int or cast(int, given[n]) < 0]
+    if wrong:
+        raise CuirError.of("U113", f"--problem gives the length of each dim and of nothing else, found otherwise: {wrong[0]}", hint=f"--problem {','.join(f'{n}=...' for n in wanted)}")  # fmt: skip
+    sizes = {n: int(given[n]) for n in wanted}
+    case: AnyCase = Draw("one problem", sizes, kind, seed) if function else Case("one problem", Lengths(**sizes), kind, seed)
+    rows = check_case(verified.program, checked, spec, case, Schedule.parse(schedule), grid)
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], "case": str(case), "rows": rows})
+        return 0
+    for row in rows:
+        stdout().print(", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items()), markup=False, soft_wrap=True)
+    return 0
+
+
+def replayed(found: Sequence[Diagnostic], verified: Verified, consts: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
+    """What verification found, each with the whole command that shows it again: the same problem, inputs and schedule."""
+    base = ["cuir", "verify", verified.target]
+    for option, values in (("--against", [verified.against] if verified.against else []), ("-p", verified.parameters), ("-k", [verified.kernel] if verified.kernel else [])):  # fmt: skip
+        base += [word for value in values for word in (option, value)]
+    if verified.against is None and verified.origin != _origin():
+        base += ["--origin", verified.origin]
+    base += ["-c", ",".join(f"{n}={v}" for n, v in consts.items())]
+
+    def whole(d: Diagnostic) -> Diagnostic:
+        case = next((m for n in d.notes if (m := _CASE.search(n.message))), None)
+        if case is None:
+            return d
+        lengths, kind, seed = case.groups()
+        words = [*base, "--problem", lengths.rstrip(", ").replace(", ", ",")]
+        words += ([] if kind == "normal" else ["--inputs", kind]) + (["--data-seed", seed] if seed else [])
+        schedule = next((n.message.removeprefix("replay: ") for n in d.notes if n.message.startswith("replay: ")), "")
+        note = Note(f"replay: {shlex.join(words)} {schedule}".rstrip())
+        return replace(d, notes=(*(n for n in d.notes if not n.message.startswith("replay: ")), note))
+
+    return tuple(map(whole, found))
+
+
+def _origin() -> str:
+    from .jobs import EXPERT
+
+    return EXPERT

@@ -1,0 +1,87 @@
+"""`cuir verify` of programs that the corpus' table knows, of a function in a file, and of one problem; what is found names the command that shows it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
+SMALL = ("-c", "BM=64,BN=64")
+REFERENCE = """
+import torch
+
+def sizes(drawn):
+    return {"K": min(drawn["K"], 70)}
+
+def reference(a, bt, bias):
+    x = a @ bt.mT + bias
+    return x * torch.sigmoid(1.702 * x)
+"""
+
+
+def test_a_program_of_the_corpus_needs_no_specification(cuir: Callable) -> None:
+    data = cuir("verify", "gemm", *SMALL, "--json").json["verification"]
+    assert data["ok"] and data["variant"] == "gelu_gemm" and data["consts"]["T"] == "f16"
+    assert [s["verdict"] for s in data["stages"]] == ["passed", "skipped", "passed", "skipped", "passed"]
+
+
+def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.py", tmp_path / "bad.py"
+    good.write_text(REFERENCE)
+    bad.write_text(REFERENCE.replace("1.702", "1.6"))
+    data = cuir("verify", "gemm", "--spec", good, *SMALL, "--json").json["verification"]
+    assert data["ok"] and data["variant"] == "good" and all("K=70" in r["case"] or "K=" in r["case"] for r in data["stages"][4]["rows"])
+    assert not any(int(r["case"].split("K=")[1].split(",")[0]) > 70 for r in data["stages"][4]["rows"])
+    shown = cuir("verify", "gemm", "--against", f"{bad}:reference", *SMALL)
+    assert shown.code == 1 and "error[V301]" in shown.err
+    command = next(line.split("replay: ")[1] for line in shown.err.splitlines() if "replay: " in line)
+    again = cuir(*shlex.split(command)[1:])
+    assert again.code == 1 and "error[V301]" in again.err and "--problem" in command
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("def reference(a, b):\n    return a\n", "X105", "`b`"),
+        ("def reference(a):\n    return a.no\n", "X113", "AttributeError"),
+        ("def other(a):\n    return a\n", "X112", "it has: other"),
+        ("def reference(*tensors):\n    return tensors[0]\n", "X105", "called with names"),
+        ("def reference(a):\n    return a\n\ndef inputs(sizes):\n    return 3\n", "X106", "inputs"),
+    ],
+)
+def test_wrong_functions_are_told_with_their_place(cuir: Callable, tmp_path: Path, text: str, code: str, says: str) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(text)
+    shown = cuir("verify", "gemm", "--against", path, *SMALL)
+    assert shown.code in (1, 2) and f"[{code}]" in shown.err and says in shown.err, shown.err
+
+
+def test_a_race_is_shown_again(cuir: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "race.cuir"
+    path.write_text(GEMM.replace("                mma_wait(before)\n", ""))
+    shown = cuir("verify", path, "--against", "gelu_gemm", *SMALL, "--json").json["diagnostics"][0]
+    (command,) = [n["message"].removeprefix("replay: ") for n in shown["notes"] if n["message"].startswith("replay: ")]
+    again = cuir(*shlex.split(command)[1:], "--json").json["diagnostics"][0]
+    assert again["code"] == shown["code"] == "R401" and again["span"] == shown["span"]
+
+
+def test_one_problem(cuir: Callable) -> None:
+    rows = cuir(
+        "verify", "gemm", *SMALL, "--problem", "M=65,N=33,K=70", "--inputs", "spikes", "--data-seed", "3", "--grid", "2", "--json"
+    ).json["rows"]
+    assert len(rows) == 1 and "spikes inputs, seed 3" in rows[0]["case"] and rows[0]["error"] < 1e-3
+    for options, code in (
+        (("--problem", "M=65,N=33"), "U113"),
+        (("--problem", "M=1,N=1,K=1,Z=1"), "U113"),
+        (("--problem", "M=1,N=1,K=1", "--inputs", "odd"), "U100"),
+    ):
+        assert f"[{code}]" in cuir("verify", "gemm", *SMALL, *options).err
+
+
+def test_exhaustive_says_what_it_does_not_ask(cuir: Callable) -> None:
+    shown = cuir("verify", "gemm", *SMALL, "--exhaustive")
+    assert shown.code == 0 and "not asked: contracts, mask and numbers" in " ".join(shown.out.split())
