@@ -144,6 +144,13 @@ def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     each = [d for d in checked.dims if tiles[d]]
     found = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in each})) for d in each]
     found.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in each}), "strided"))
+    if len(stepped) > 1:
+        found.append(
+            Draw(
+                "more of every step",
+                _paired({d: tiles[d] + 9 if tiles[d] else 2 for d in checked.dims} | ({"H": 1} if "HK" in checked.dims else {})),
+            )
+        )
     return _admitted(checked, spec, found)
 
 
