@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import cuir
+from cuir.checked import Checked
 from cuir.interp import RunReport, Schedule
 from cuir.types import F16
 
@@ -86,6 +88,11 @@ class Ran:
 Runner = Callable[..., Ran]
 
 
+@functools.lru_cache(maxsize=64)  # many runs are of one kernel, under other schedules or on other tensors
+def _checked(text: str, kernel: str | None, consts: tuple[tuple[str, type, Any], ...]) -> Checked:
+    return cuir.check(cuir.parse(text, "k.cuir"), kernel, {name: value for name, _, value in consts})
+
+
 @pytest.fixture(scope="session")
 def execute() -> Runner:
     """Checks and runs a text on arguments; a fault comes back as a value."""
@@ -94,7 +101,8 @@ def execute() -> Runner:
         text: str, arguments: Mapping[str, Any], consts: Mapping[str, Any] | None = None, kernel: str | None = None, **options: Any
     ) -> Ran:
         ran = Ran(arguments=dict(arguments))
-        checked = cuir.check(cuir.parse(text, "k.cuir"), kernel, consts)
+        given = sorted((consts or {}).items())
+        checked = _checked(text, kernel, tuple((name, type(value), value) for name, value in given))
         try:
             ran.report = cuir.run(checked, ran.arguments, **options)
         except cuir.CuirError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from importlib.resources import files
 
@@ -34,12 +35,17 @@ def variant(name: str, **parameters: int) -> Specification:
     return as_specification(corpus.variant(name), name, parameters)
 
 
+@functools.cache
+def transferred(name: str, origin: str, *parameters: tuple[str, int]) -> tuple[Specification, str]:
+    spec = variant(name, **dict(parameters))
+    return spec, transfer(parse(origin), spec).text
+
+
 def kernel(
     name: str = "causal", *changes: tuple[str, str], origin: str = PLAIN, **parameters: int
 ) -> tuple[Program, Checked, Specification]:
     """The transferred kernel of a variant with texts replaced."""
-    spec = variant(name, **parameters)
-    text = transfer(parse(origin), spec).text
+    spec, text = transferred(name, origin, *parameters.items())
     for old, new in changes:
         assert text.count(old) >= 1, old
         text = text.replace(old, new)
