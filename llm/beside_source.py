@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
 
-from cuir.api import CompiledKernel, compile
+from cuir.api import compile
 from cuir.checked import Const
 from cuir.diagnostics import Diagnostic
 from cuir.nodes import Program
@@ -17,6 +17,7 @@ from cuir.spec import Specification
 from .expert_source import ExpertSource, SourceKernel
 
 Shape = tuple[int, int, int, int, int]
+Runs = Callable[..., Any]  # a kernel: called with Q, K, V, O, LSE and scale by name, it writes O and LSE
 SHAPES: tuple[Shape, ...] = (
     (1, 2, 2, 128, 128),
     (2, 4, 2, 333, 500),
@@ -50,14 +51,15 @@ def beside_source(
     return {"cases": cases, "speed": speed, "summary": summary, "diagnostics": [d.as_json() for d in wrong]}
 
 
-def one(lifted: CompiledKernel, source: SourceKernel, spec: Specification, shape: Shape, dim: int) -> dict[str, Any]:
+def one(lifted: Runs, source: Runs, spec: Specification, shape: Shape, dim: int, device: str = "cuda") -> dict[str, Any]:
     """One problem: how far apart the outputs are, relative to float64's norm, and what is allowed."""
-    (q, k, v), scale = _tensors(shape, dim), dim**-0.5
+    (q, k, v), scale = _tensors(shape, dim, device), dim**-0.5
     outputs = []
     for run in (lifted, source):
         o, lse = torch.full_like(q, math.nan), torch.full(q.shape[:-1], math.nan, device=q.device)
         run(Q=q, K=k, V=v, O=o, LSE=lse, scale=scale)
-        torch.cuda.synchronize()
+        if device == "cuda":
+            torch.cuda.synchronize()
         outputs.append((o.double(), lse.double()))
     (o, lse), (other, other_lse) = outputs
     wanted, _ = spec.reference(q, k, v, scale)
@@ -77,14 +79,14 @@ def one(lifted: CompiledKernel, source: SourceKernel, spec: Specification, shape
     }
 
 
-def _tensors(shape: Shape, dim: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _tensors(shape: Shape, dim: int, device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     B, H, HK, M, N = shape
-    generator = torch.Generator("cuda").manual_seed(M * 1009 + N)
-    q, k, v = (torch.randn(B, h, n, dim, device="cuda", generator=generator).half() for h, n in ((H, M), (HK, N), (HK, N)))
+    generator = torch.Generator(device).manual_seed(M * 1009 + N)
+    q, k, v = (torch.randn(B, h, n, dim, device=device, generator=generator).half() for h, n in ((H, M), (HK, N), (HK, N)))
     return q, k, v
 
 
-def _tflops(run: CompiledKernel | SourceKernel, dim: int) -> float:
+def _tflops(run: Runs, dim: int) -> float:
     B, H, _, M, _ = TIMED
     q, k, v = _tensors(TIMED, dim)
     o, lse = torch.empty_like(q), torch.empty(q.shape[:-1], device="cuda")

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import corpus
+import llm
+from cuir.nodes import Program
+from cuir.parser import parse
+from cuir.printer import show
+from cuir.types import DTYPES
+from llm.beside_source import beside_source
 from llm.expert_source import ExpertSource, SourceKernel, read_expert_source
+from llm.transcript import read_transcript
 from tests.gpu.attention_cases import CASES, FACTOR, LSE_BOUND, REPEATS, SLACK, Case, expected, portions, tensors
+
+TRANSCRIPTS = Path(llm.__file__).parent / "transcripts"
 
 
 def right(name: str, dim: int) -> list[int]:
@@ -69,3 +80,26 @@ def fast(name: str, dim: int) -> float:
     speed = 4 * dim * (8192 * 8193 / 2) * 32 * 2 / (start.elapsed_time(stop) / 10) / 1e9
     print(f"{name} D {dim}: {speed:.0f} TFLOP/s", flush=True)
     return speed
+
+
+def lifted_program(name: str) -> Program:
+    """What a model lifted from the source, out of the transcript of it."""
+    transcript = read_transcript(next(p for p in TRANSCRIPTS.glob("lift*.jsonl") if p.stem.endswith(name)))
+    return parse(transcript.exchanges[-1].verdict["text"], f"{name}.cuir")
+
+
+def beside(name: str) -> dict[str, Any]:
+    """The lifted kernel and its source on the same inputs: every problem agrees. Returns their speeds."""
+    source = read_expert_source(corpus.launch_of(name))
+    found = beside_source(lifted_program(name), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
+    print(found["summary"], found["cases"], flush=True)
+    assert not found["diagnostics"], found["diagnostics"]
+    return {"speed": found["speed"]}
+
+
+def told_apart(name: str) -> int:
+    """How many problems differ if the program's factor of the scores is off by a hundredth: none would mean that nothing is compared."""
+    source = read_expert_source(corpus.launch_of(name))
+    text = show(lifted_program(name)).replace("scale * LOG2E", "scale * LOG2E * 1.01")
+    found = beside_source(parse(text, "wrong.cuir"), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
+    return len(found["diagnostics"])

@@ -1,4 +1,4 @@
-"""The expert CUDA sources of the corpus: they compile without a warning, and on a GPU they are right."""
+"""The expert CUDA sources of the corpus: they compile without a warning; on a GPU they are right, and what models lifted from them gives the same."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ def test_source_is_right(name: str, dim: int) -> None:
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_source_is_an_experts(name: str) -> None:
     assert isolated(cuda_source_cases.fast, name, 128, seconds=120) >= SPEED[name]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(SPEED))
+def test_what_was_lifted_agrees_with_its_source(name: str) -> None:
+    isolated(cuda_source_cases.beside, name, seconds=240)
+
+
+@pytest.mark.gpu
+def test_a_lift_that_disagrees_with_its_source_is_told() -> None:
+    assert isolated(cuda_source_cases.told_apart, "flash_fwd_sm90", seconds=240) >= 3
+
+
+@pytest.mark.parametrize("name", sorted(SPEED))
+def test_a_lift_of_every_source_is_on_record(name: str) -> None:
+    assert cuda_source_cases.lifted_program(name).kernels()
