@@ -99,9 +99,12 @@ def test_verify_a_variant(cuir: Callable) -> None:
 
 
 def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Path) -> None:
-    for command in (("verify", "causal"), ("bridge", "causal", "--out", tmp_path)):  # BN = 8 ends both at the check
-        assert "(f16, head dim 128)" in cuir(*command, "-c", "BN=8").err
-        assert "(bf16, head dim 64)" in cuir(*command, "-c", "BN=8,D=64,T=bf16").err
+    for command, first, second in (
+        (("verify", "causal"), "(BN=8, D=128, T=f16)", "(BN=8, D=64, T=bf16)"),
+        (("bridge", "causal", "--out", tmp_path), "(f16, head dim 128)", "(bf16, head dim 64)"),
+    ):  # BN = 8 ends both at the check
+        assert first in cuir(*command, "-c", "BN=8").err
+        assert second in cuir(*command, "-c", "BN=8,D=64,T=bf16").err
 
 
 def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> None:
