@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from importlib.resources import files
@@ -85,3 +86,12 @@ def test_one_problem(cuir: Callable) -> None:
 def test_exhaustive_says_what_it_does_not_ask(cuir: Callable) -> None:
     shown = cuir("verify", "gemm", *SMALL, "--exhaustive")
     assert shown.code == 0 and "not asked: contracts, mask and numbers" in " ".join(shown.out.split())
+
+
+def test_the_function_of_the_page_is_verified(cuir: Callable, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/verification.md").read_text(encoding="utf-8")
+    text = re.search(r"<!-- file: mine.py -->\n```python\n(.*?)```", page, re.S)
+    assert text and "cuir verify flash_fwd --against mine.py" in page
+    (tmp_path / "mine.py").write_text(text.group(1))
+    shown = cuir("verify", "flash_fwd", "--against", tmp_path / "mine.py", "--head-dim", "64", *SMALL, "--json").json["verification"]
+    assert shown["ok"] and [s["verdict"] for s in shown["stages"]] == ["passed"] * 5
