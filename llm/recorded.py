@@ -17,7 +17,7 @@ from .transcript import Replayed, read_transcript
 
 @dataclass
 class Recorded:
-    """The samples of all transcripts of `passed` in a folder; a variant's samples are numbered through its files.
+    """The samples of all transcripts of `passed` in a folder; a variant from an origin is a variant of its own, its samples are numbered through its files.
 
     make: a recorded task -> the pass that judges its answers. cells: those found. left_out: how many files hold something else.
     """
@@ -41,9 +41,10 @@ class Recorded:
                 self.left_out += 1
                 continue
             replayed = Replayed(path)
-            before = sum(c.variant == variant and c.model == transcript.model for c in self.cells)
+            named = f"{variant} from {transcript.task.get('origin')}"
+            before = sum(c.variant == named and c.model == transcript.model for c in self.cells)
             numbers = sorted({e.sample for e in transcript.exchanges})
-            self.cells |= {Cell(variant, transcript.model, before + i): (replayed, number) for i, number in enumerate(numbers)}
+            self.cells |= {Cell(named, transcript.model, before + i): (replayed, number) for i, number in enumerate(numbers)}
         if not self.cells:
             raise CuirError.of("U606", f"{self.folder} holds no transcript of a {self.passed}" + (" of these variants and models" if self.left_out else ""),
                                hint="`cuir eval --record DIR` and `cuir transfer --record FILE` write them")  # fmt: skip

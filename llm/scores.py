@@ -179,8 +179,9 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
     found = scores(rows)
     lines = [
         f"# `cuir eval`: {head['pass']}", "",
-        f"{head['origin']} to {len({r['variant'] for r in rows})} variants; a sample has at most {head['attempts']} attempts; verification level {head['level']}; {head['date']}.",
-        *(["Answers are those of recorded transcripts; verdicts are of this run."] if head.get("replayed") else []), "",
+        *([f"Recorded answers, judged again: origins, settings and numbers of attempts are those of the transcripts; {head['date']}."] if head["replayed"] else [
+            f"{head['origin']} to {len({r['variant'] for r in rows})} variants; a sample has at most {head['attempts']} attempts; verification level {head['level']}; {head['date']}.",
+        ]), "",
         f"    {head['command']}", "",
         *table(HEAD, entries(found)), "",
         "pass@k is the unbiased estimator over samples (Chen et al. 2021), the mean over variants; with repairs, and for each sample's first answer alone. "

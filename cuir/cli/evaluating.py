@@ -191,9 +191,17 @@ def _recorded(folder: Path, variants: Sequence[str], apart: Apart, seconds: floa
     from llm.recorded import Recorded
 
     of = Recorded(folder, "transfer", lambda task: _transfer(task, apart, seconds), variants)
-    tasks = [replayed.transcript.task for replayed, _ in of.cells.values()]
-    head = {"pass": "transfer", "origin": ", ".join(sorted({t["origin"] for t in tasks})), "consts": tasks[0]["consts"], "attempts": max(t["attempts"] for t in tasks),
-            "level": ", ".join(sorted({t["level"] for t in tasks})), "temperature": None, "prompts": "", "replayed": True}  # fmt: skip
+    said = "as recorded"
+    head = {
+        "pass": "transfer",
+        "origin": said,
+        "consts": said,
+        "attempts": said,
+        "level": said,
+        "temperature": said,
+        "prompts": said,
+        "replayed": True,
+    }
     return of, list(of.cells), head
 
 

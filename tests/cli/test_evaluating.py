@@ -116,7 +116,7 @@ def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scrip
     first = cuir(*CALL, "--record", "t", "--json").json
     monkeypatch.delattr("llm.client.Client")
     again = cuir("eval", "--replay", "t", "--out", "r.jsonl", "--json").json
-    assert again["complete"] and again["replayed"] and again["origin"] == "flash_fwd"
+    assert again["complete"] and again["replayed"] and again["origin"] == "as recorded"
 
     def figures(scores: list[dict]) -> list[dict]:
         return sorted(({**s, "seconds": 0} for s in scores), key=lambda s: s["model"])
@@ -124,7 +124,7 @@ def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scrip
     assert figures(again["scores"]) == figures(first["scores"])
     assert all(s["seconds"] >= 2.0 * s["attempts"] * s["samples"] for s in again["scores"]), "what the model took then is in the time"
     few = cuir("eval", "sliding_window", "--replay", "t", "--out", "f.jsonl", "--json").json
-    assert {r["variant"] for r in few["rows"]} == {"sliding_window"}
+    assert {r["variant"] for r in few["rows"]} == {"sliding_window from flash_fwd"}
     shown = cuir("eval", "--show", "--out", "r.jsonl")
     assert shown.code == 0 and "3 of 4" in shown.out
 
