@@ -93,7 +93,8 @@ class Evaluator:
             elif isinstance(s, For) and isinstance(s.iter, Call) and s.iter.func == Name("range"):
                 bounds = [self.expr(a, local) for a in s.iter.args]
                 if any(np.ndim(b) for b in bounds):
-                    raise CuirError.of("X140", "a loop whose count differs between the values enumerated", s.span)
+                    hint = "a count that lengths and consts give; a search that ends earlier keeps what it found: a if cond else b"
+                    raise CuirError.of("X140", "a loop whose count differs between the values enumerated", s.span, hint)
                 for i in range(*(int(b) for b in bounds)):
                     local[s.target] = i
                     self.block(s.body, local)
