@@ -5,6 +5,7 @@ Typing of expressions is in infer.py, limits of the machine in resources.py, rul
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -53,7 +54,26 @@ def check(program: Program, kernel: str | None = None, consts: Mapping[str, Cons
     picked = pick_kernel(program, kernel)
     values = const_values(picked, consts or {}, sink)
     sink.stop_if_any()
-    return _Checker(program, picked, values, sink).run()
+    return _checked(_This(program), _This(picked), tuple((name, type(value), value) for name, value in values.items()))
+
+
+class _This:
+    """A tree as itself: comparing its text would cost more than checking it."""
+
+    def __init__(self, tree: Program | Kernel):
+        self.tree = tree
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _This) and self.tree is other.tree
+
+    def __hash__(self) -> int:
+        return id(self.tree)
+
+
+@functools.lru_cache(maxsize=16)  # whoever finds a setting that fits, runs it or lowers it next
+def _checked(program: _This, kernel: _This, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
+    assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
+    return _Checker(program.tree, kernel.tree, {name: value for name, _, value in consts}, Sink()).run()
 
 
 def pick_kernel(program: Program, name: str | None) -> Kernel:
