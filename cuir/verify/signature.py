@@ -123,13 +123,24 @@ def known_sizes(checked: Checked) -> dict[str, int]:
 
 
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
-    """Problems for the numbers: one of each dim, whole tiles, one more and one less, ragged ends, extreme values, and drawn ones."""
+    """Problems for the numbers: one of each dim, none, whole tiles, one more and one less, ragged ends, extreme values, and drawn ones."""
     if is_attention(checked.origin):
         BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
-        found = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level) if c.lengths.N]
+        found = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level)]
     else:
         found = _of_tiles(checked, level)
-    return _admitted(checked, spec, found)
+    return [d for d in _admitted(checked, spec, found) if min(d.sizes.values(), default=1) or _means_something(checked, spec, d)]
+
+
+def _means_something(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
+    """Whether the specification says anything where a length is 0: many functions fail there, or give NaN."""
+    try:
+        given = function_launch(checked, spec, draw)
+        return not any(x.numel() and bool(x.isnan().all()) for x in spec.exact(readable(checked, given), list(given.before)).values())
+    except CuirError as error:
+        if error.diagnostics[0].code != "X113":
+            raise
+        return False
 
 
 def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
@@ -236,6 +247,8 @@ def _of_tiles(checked: Checked, level: str) -> list[Draw]:
         every("one of each", lambda n: 1, (1,)),
         every("less than a tile", lambda n: max(1, n // 2 - 1), kind="constant"),
     ]
+    for none in (d for d in checked.dims if tiles[d]):
+        found.append(Draw(f"no {none}", _paired({d: 0 if d == none else n + 1 for d, n in tiles.items()}, rng)))
     if level == "full":
         found += [every(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero")]
     for i in range(4 if level == "quick" else 24):
