@@ -42,6 +42,11 @@ def right(x: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
     return x * factor, torch.full((x.shape[0],), factor + 1.0)
 
 
+def some(drawn: dict[str, int]) -> dict[str, int]:
+    """Without a query nobody stores S."""
+    return {"M": max(1, drawn["M"])}
+
+
 def program_of(name: str) -> Program:
     return parse({**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8"), f"{name}.cuir")
 
@@ -86,7 +91,7 @@ def test_programs_compute_their_functions(name: str, kernel: str) -> None:
 
 def test_a_verdict_for_every_stage() -> None:
     program, _ = scaled()
-    report = verify(program, FunctionSpecification("scaled", right), consts={"T": F16, "D": 32})
+    report = verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F16, "D": 32})
     assert report.ok and [s.verdict for s in report.stages] == ["passed", "skipped", "passed", "skipped", "passed"]
     assert all(s.reason for s in report.stages) and {r["output"] for r in report.stages[-1].rows} == {"Y", "S"}
 
@@ -101,13 +106,13 @@ def test_a_verdict_for_every_stage() -> None:
 )
 def test_faults_are_found(change: tuple[str, str], code: str, says: str) -> None:
     program, _ = scaled(SCALED.replace(*change))
-    report = verify(program, FunctionSpecification("scaled", right), consts={"T": F16, "D": 32}, shrink=False)
+    report = verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F16, "D": 32}, shrink=False)
     assert not report.ok and report.diagnostics[0].code == code and says in report.diagnostics[0].message
 
 
 def test_a_wrong_problem_is_made_smaller() -> None:
     program, _ = scaled(SCALED.replace("* factor, T", "* factor + 0.5, T"))
-    report = verify(program, FunctionSpecification("scaled", right), consts={"T": F16, "D": 32})
+    report = verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F16, "D": 32})
     assert any("smallest problem found" in n.message for n in report.diagnostics[0].notes)
     assert any("M=1," in n.message for n in report.diagnostics[0].notes)
 
@@ -272,4 +277,15 @@ def test_mods_say_nothing_about_a_matrix_product() -> None:
 
 def test_float32_kernels_are_judged_in_float32() -> None:
     program, _ = scaled()
-    assert verify(program, FunctionSpecification("scaled", right), consts={"T": F32, "D": 32}).ok
+    assert verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F32, "D": 32}).ok
+
+
+def test_lengths_of_0_are_tried_where_the_function_says_something() -> None:
+    _, checked = scaled()
+    assert any(d.sizes["M"] == 0 for d in draws(checked, FunctionSpecification("scaled", right), "quick"))
+    most = FunctionSpecification("most", lambda x, factor: x * factor + 0 * x.amax(1, keepdim=True))  # fails without a query
+    assert not any(d.sizes["M"] == 0 for d in draws(checked, most, "quick"))
+    gemm = parse(corpus.programs()["gemm"].read_text(encoding="utf-8").replace("if cdiv(K, BK) > 0:", "if cdiv(K, BK) >= 0:"), "gemm.cuir")
+    spec = as_any(corpus.specification("gelu_gemm"), "gelu_gemm")
+    report = verify(gemm, spec, consts={"T": F16, "BM": 64, "BN": 64}, shrink=False)
+    assert not report.ok and any("K=0" in n.message for n in report.diagnostics[0].notes)
