@@ -45,9 +45,7 @@ class _Selection:
 
     def _copy(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            return (
-                self._rows(x) if x.shape[0] == self.total else x.clone()
-            )  # parts overwrite their own.clone()  # each part may write in place
+            return self._rows(x) if x.shape[0] == self.total else x.clone()  # each part writes in place
         if isinstance(x, np.ndarray):
             return x[self.lanes]
         if isinstance(x, State):
