@@ -19,12 +19,13 @@ from .whole_numbers import evaluate
 CALLEE = re.compile(r"((?:[A-Za-z_]\w*\s*(?:<[^<>;(){}]*>\s*)?::\s*)*)([A-Za-z_]\w*)\s*(<[^<>;(){}]*>)?\s*\(")
 METHOD = re.compile(r"([A-Za-z_][\w.\->]*(?:\[[^\]]*\])*)\s*(?:\.|->)\s*(\w+)\s*\(")
 DECLARED = re.compile(
-    r"^\s*(?:const\s+|constexpr\s+|static\s+)*(?:unsigned\s+|signed\s+)?(?:int|auto|bool|long|short|unsigned|u?int\d+_t|size_t)\s+(?=[A-Za-z_]\w*\s*=)"
+    r"^\s*(?:\[\[[^\]]*\]\]\s*)*(?:const\s+|constexpr\s+|static\s+)*(?:unsigned\s+|signed\s+)?(?:int|auto|bool|long|short|unsigned|u?int\d+_t|size_t)\s+(?=[A-Za-z_]\w*\s*=)"
 )
 ALIAS = re.compile(r"\b(?:using|namespace)\s+([A-Za-z_]\w*)\s*=\s*([\w:]+(?:<[^;]*>)?)\s*;|\busing\s+((?:\w+::)+(\w+))\s*;")
 MEMBER = re.compile(
     r"\s*(?:alignas\s*\([^)]*\)\s*|__align__\s*\([^)]*\)\s*|__shared__\s+|extern\s+|static\s+|volatile\s+)*([A-Za-z_][\w:]*(?:<[^;<>]*>)?)\s+(?=[A-Za-z_])"
 )
+POINTER = re.compile(r"([A-Za-z_][\w:]*)\s*\*\s*(?:const\s+|__restrict__\s+)*(\w+)\s*=\s*([^;{}]*);")  # carved out of shared memory by hand
 MEMBERS_NAME = re.compile(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)")
 SIZES = {
     "__half": 2,
@@ -61,10 +62,11 @@ class LowCall:
     threads: int
     objects: tuple[str, ...]
     number: int | None
-    ids: tuple[tuple[int, int], ...]  # (id, threads that name it)
+    ids: tuple[tuple[int, int], ...]  # of a named barrier, or of the CTA that is arrived at: (id, threads that name it)
     arguments: tuple[str, ...]
     via: tuple[str, ...]
     in_loop: bool
+    trips: int | None  # of the loops around it; None if they do not follow from the text
     written: str = ""  # the number as it stands there
 
 
@@ -127,6 +129,7 @@ class _Walker:
         self.known: dict[str, int] = dict(cuda.constants)
         self.cache: dict[str, list[int | None]] = {}
         self.evaluated = self.expanded = 0
+        self.trips: int | None = 1
 
     # ---- statements
     def statements(self, code: str, body: tuple[Statement, ...], mask: int, at: int | None, via: tuple[str, ...], loop: bool) -> None:
@@ -143,11 +146,23 @@ class _Walker:
             elif s.kind == "else":
                 self.statements(code, s.body, mask & ~taken if certain else mask, at, via, loop)
             elif s.kind in ("loop", "block"):
+                before = self.trips
+                if s.kind == "loop":
+                    turns = self.turns(s.head)
+                    self.trips = None if before is None or turns is None else before * turns
                 if s.head:
                     self.text(code, s.head, self._place(code, s, at), mask, via, loop or s.kind == "loop")
                 self.statements(code, s.body, mask, at, via, loop or s.kind == "loop")
+                self.trips = before
             else:
                 self.plain(code, s, mask, at, via, loop)
+
+    def turns(self, head: str) -> int | None:
+        """How often a loop `int i = 0; i < n; ++i` of constants runs."""
+        found = re.fullmatch(r"\s*(?:\w+\s+)+(\w+)\s*=\s*0\s*;\s*(\w+)\s*<\s*([^;]*);\s*(?:\+\+\s*(\w+)|(\w+)\s*\+\+)\s*", head)
+        if found is None or len({found[1], found[2], found[4] or found[5]}) != 1:
+            return None
+        return evaluate(found[3], self.known)
 
     def _place(self, code: str, s: Statement, at: int | None) -> int:
         return s.start if at is None else at
@@ -257,20 +272,20 @@ class _Walker:
             low = wrapper_call(wrapper, qualified, template, parts) if wrapper is not None else self.method(text, found, name, parts)
             if low is not None:
                 self.add(low, text[found.start() : end + 1], place, mask, via, loop)
-            elif not qualifier and len(via) < DEPTH and name not in via and self.expanded < MOST_EXPANDED:
+            elif len(via) < DEPTH and name not in via and self.expanded < MOST_EXPANDED:
                 self.expanded += 1
                 self.expand(name, template, parts, place, mask, via, loop)
 
     def resolved(self, name: str) -> str:
-        first, colons, rest = name.partition("::")
-        for _ in range(DEPTH):
-            if first not in self.aliases:
-                break
-            name = self.aliases[first] + colons + rest
-            first, colons, rest = name.partition("::")
-            if first == self.aliases.get(first, "").partition("::")[0]:
-                break
-        return name
+        """A qualified name with its aliases followed, wherever they stand in it, each once."""
+        parts, used, i = name.split("::"), set[str](), 0
+        while i < len(parts) - 1:
+            if parts[i] in self.aliases and parts[i] not in used:
+                used.add(parts[i])
+                parts[i : i + 1] = self.aliases[parts[i]].split("::")
+            else:
+                i += 1
+        return "::".join(parts)
 
     def method(self, text: str, found: re.Match[str], name: str, parts: tuple[str, ...]) -> Found | None:
         """A method of a declared barrier: `sh.k_full[s].wait(phase)`."""
@@ -308,17 +323,26 @@ class _Walker:
         objects = tuple(n for o in f.objects if (n := self.declared(o)))
         ids: tuple[tuple[int, int], ...] = ()
         if f.kind in ("named_sync", "named_arrive") and f.objects:
-            values = self.of_threads(f.objects[0]) or [evaluate(f.objects[0], self.known)] * self.threads
-            by_id: dict[int, int] = {}
-            for i, v in enumerate(values):
-                if v is not None and mask >> i & 1:
-                    by_id[v] = by_id.get(v, 0) | 1 << i
-            ids = tuple(sorted(by_id.items()))
+            ids = self.by_value(f.objects[0], mask)
             objects = tuple(re.findall(r"[A-Za-z_]\w*", f.objects[0]))[:1]
+        if f.kind == "arrive" and len(f.arguments) > 1:  # at the barrier of a CTA of the cluster, perhaps under a condition
+            mask = self.condition(f.arguments[2], mask)[0] if len(f.arguments) > 2 else mask
+            ids = self.by_value(f.arguments[1], mask)
         number = evaluate(f.number, self.known) if f.number else None
         self.calls.append(
-            LowCall(f.kind, f.name, " ".join(text.split()), at, mask, objects, number, ids, f.arguments, via, loop, f.number.strip())
+            LowCall(
+                f.kind, f.name, " ".join(text.split()), at, mask, objects, number, ids, f.arguments, via, loop, self.trips, f.number.strip()
+            )
         )
+
+    def by_value(self, text: str, mask: int) -> tuple[tuple[int, int], ...]:
+        """The values that an expression has in the threads of a mask, each with its threads."""
+        values = self.of_threads(text) or [evaluate(text, self.known)] * self.threads
+        found: dict[int, int] = {}
+        for i, v in enumerate(values):
+            if v is not None and mask >> i & 1:
+                found[v] = found.get(v, 0) | 1 << i
+        return tuple(sorted(found.items()))
 
     def declared(self, text: str) -> str:
         """The shared array or barrier that an expression is about; of `constant ? a : b` the one that is meant."""
@@ -374,6 +398,7 @@ def _arrays(cuda: CudaText) -> dict[str, Array]:
     found: dict[str, Array] = {}
     ranges = [(m.end(), closing(cuda.code, m.end() - 1)) for m in re.finditer(r"\bstruct\s+(?:alignas\s*\(\w+\)\s*)?\w*\s*\{", cuda.code)]
     pieces = [(start, cuda.code[start:end]) for start, end in ranges]
+    shared = set(re.findall(r"\bextern\s+__shared__[^;]*?(\w+)\s*\[\s*\]", cuda.code))
     pieces += [(m.start(), m[0]) for m in re.finditer(r"__shared__[^;]*;", cuda.code)]
     for start, piece in pieces:
         at = start
@@ -386,4 +411,7 @@ def _arrays(cuda: CudaText) -> dict[str, Array]:
                         dims = tuple(evaluate(d, cuda.constants) for d in re.findall(r"\[([^\]]*)\]", name[2]))
                         found[name[1]] = Array(name[1], member[1].rpartition("::")[2], dims, at + len(statement) - len(statement.lstrip()))
             at += len(statement) + 1
+    for m in POINTER.finditer(cuda.code):
+        if set(re.findall(r"\w+", m[3])) & shared and not m[3].lstrip().startswith("*"):
+            found[m[2]] = Array(m[2], m[1].rpartition("::")[2], (), m.start())
     return found

@@ -80,7 +80,7 @@ def _groups(checked: Checked) -> dict[str, Groups]:
 def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
     """For each mma_wait in the order of the text, how many products issued after the last one that it waits for may still run. A loop's body is gone through twice."""
     left: list[tuple[int, Span]] = []
-    flying: list[str] = []  # names of products in flight, in order of issue
+    flying: list[set[str]] = []  # products in flight in order of issue, each with its names
 
     def go(body: tuple[Stmt, ...]) -> None:
         for stmt in body:
@@ -92,19 +92,29 @@ def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
                 go(stmt.body)
                 go(stmt.orelse)
                 continue
+            if isinstance(stmt, Assign) and isinstance(stmt.value, Name):  # a second name for the same product
+                same = next((product for product in reversed(flying) if stmt.value.id in product), None)
+                bind(stmt.targets[0])
+                if same is not None:
+                    same.add(stmt.targets[0])
             for node in walk(stmt):
                 if isinstance(node, Call) and id(node) in checked.calls:
                     one(checked.call(node), stmt)
 
     def one(call: BoundCall, stmt: Stmt) -> None:
         if call.op.name == "mma_async" and isinstance(stmt, Assign):
-            flying.append(stmt.targets[0])
+            bind(stmt.targets[0])
+            flying.append({stmt.targets[0]})
         elif call.op.effects.drains == "wgmma":
             names = {_root(a) for a in call.args.values()}
-            last = max((i for i, name in enumerate(flying) if name in names), default=None)
+            last = max((i for i, product in enumerate(flying) if product & names), default=None)
             if last is not None:
                 left.append((len(flying) - last - 1, call.node.span))
                 del flying[: last + 1]
+
+    def bind(name: str) -> None:
+        for product in flying:
+            product.discard(name)
 
     go(role.body)
     return left

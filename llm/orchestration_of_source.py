@@ -35,7 +35,7 @@ def of_source(found: Annotated) -> Orchestration:
     """Roles, barriers, arrays and groups of a source; spans are lines of it."""
     calls = found.calls[_setup(found) :]
     roles = _roles(found, calls)
-    stages = {name: _product(found.arrays[name].dims) for name in {o for c in found.calls if c.kind == "init" for o in c.objects[:1]}}
+    stages = _stages(found)
     barriers = [*_mbarriers(found, calls, roles, stages), *_named_barriers(found, calls, roles)]
     groups = {
         "wgmma": Groups("wgmma", tuple((c.number, found.span(c.at)) for c in calls if c.kind == "wgmma_wait" and c.number is not None)),
@@ -43,6 +43,19 @@ def of_source(found: Annotated) -> Orchestration:
     }
     joins = next((found.span(c.at) for c in calls if c.kind == "sync" and c.in_loop), None)
     return Orchestration(tuple(r for r, _ in roles), tuple(barriers), _memory(found, calls, stages), {k: g for k, g in groups.items() if g.left}, joins)  # fmt: skip
+
+
+def _stages(found: Annotated) -> dict[str, int | None]:
+    """How many barriers each name stands for: by its dims, or for memory that was carved by hand as many as are made."""
+    result: dict[str, int | None] = {}
+    made: dict[str, int | None] = {}
+    for c in (c for c in found.calls if c.kind == "init"):
+        for name in c.objects[:1]:
+            before = made.get(name, 0)
+            made[name] = None if before is None or c.trips is None else before + c.trips
+            array = found.arrays[name]
+            result[name] = _product(array.dims) if array.dims else made[name]
+    return result
 
 
 def _setup(found: Annotated) -> int:
@@ -99,7 +112,7 @@ def _role_name(does: frozenset[str], reached: list[LowCall], taken: list[str], p
         if loads
         else "store"
         if "bulk store" in does
-        else "compute"
+        else "other"
     )
     if name in taken:
         moved = {o.partition("_")[0] for c in reached if c.kind in ("bulk_load", "cp_async", "bulk_store") for o in c.objects[-1:]}
@@ -130,8 +143,8 @@ def _users(calls: list[LowCall], roles: list[Placed], name: str, kinds: tuple[st
 
 
 def _arrivals(calls: list[LowCall], roles: list[Placed], name: str) -> int:
-    """How many threads of a worker arrive at a time; 0 if nobody does."""
-    threads = [c.threads for c in calls if c.kind in ("arrive", "expect") and name in c.objects]
+    """How many threads of a worker arrive at one barrier at a time; 0 if nobody does. In a cluster each CTA's is one."""
+    threads = [t for c in calls if c.kind in ("arrive", "expect") and name in c.objects for t in ([t for _, t in c.ids] or [c.threads])]
     return max(((t & m).bit_count() for t in threads for _, masks in roles for m in masks), default=0)
 
 
