@@ -215,6 +215,7 @@ def test_lift_through_a_model_with_repairs_is_recorded_and_replayed(
 def test_a_lift_that_is_not_accepted_ends_with_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("llm.apart.Apart", Here)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with endpoint(Say(said(first().replace("registers=24", "registers=32")))) as state:
         monkeypatch.setenv("OPENAI_API_BASE", state.address)
