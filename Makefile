@@ -40,10 +40,11 @@ format: $(STAMP) ## lay out the code and apply safe fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: $(STAMP)   ## write what is generated again: docs/reference.md, docs/errors.md, the variants in docs/variants.md
+docs: $(STAMP)   ## write what is generated again: docs/reference.md, docs/errors.md, the variants in docs/variants.md, the transcripts in docs/models.md
 	@$(BIN)/cuir ops --markdown > docs/.page && mv docs/.page docs/reference.md
 	@$(BIN)/cuir explain --markdown > docs/.page && mv docs/.page docs/errors.md
 	@$(BIN)/python -m benchmarks.variants docs/variants.md docs/img/variants.png
+	@$(BIN)/python -m benchmarks.transcripts docs/models.md
 
 picture: $(STAMP) ## draw the picture of the README from an interpreter trace
 	@$(BIN)/python -m benchmarks.picture docs/img/timeline.png

@@ -112,7 +112,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     columns = {"variant", "model", "sample", "right_at", "attempts", "tokens", "usd", "seconds"}
     if not found or not all(isinstance(f, dict) for f in found) or "pass" not in found[0] or not all(columns <= set(r) for r in found[1:]):
         raise CuirError.of("U131", f"{path} holds no results of `cuir eval`", hint="--out names another file, --fresh starts it anew")
-    return found[0], list({cell_of(r): r for r in found[1:]}.values())
+    last = {cell_of(r): number for number, r in enumerate(found[1:])}
+    return found[0], [r for number, r in enumerate(found[1:]) if last[cell_of(r)] == number]
 
 
 def cell_of(row: Row) -> Cell:

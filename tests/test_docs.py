@@ -64,6 +64,13 @@ def test_the_table_of_variants_is_what_the_corpus_has() -> None:
     assert with_table(page) == page, "make docs"
 
 
+def test_the_table_of_transcripts_is_what_was_recorded() -> None:
+    from benchmarks.transcripts import with_table
+
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    assert with_table(page) == page, "make docs"
+
+
 def test_the_python_of_the_readme_runs_up_to_the_gpu() -> None:
     code = re.search(r"From Python:\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert code

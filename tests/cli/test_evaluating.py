@@ -46,7 +46,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("llm.client.Client", Client)
     monkeypatch.setattr("llm.client.library", lambda: None)
     monkeypatch.setattr("llm.figures.plot", lambda found, path: path.write_text("a plot"))
-    monkeypatch.setattr("llm.passes.transfer.examples", lambda: "")
+    monkeypatch.setattr("llm.passes.transfer.examples", lambda *of: "")
     Client.asked = 0
     Client.answers = {
         ("a/b", "sliding_window"): ["passed", "", "", "parse P001", "passed", ""],

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from cuir import CuirError
 from cuir.diagnostics import Diagnostic
 from llm.budget import Budget
-from llm.evaluate import Cell, Rows, Told, evaluate, read
+from llm.evaluate import Cell, Rows, Told, cell_of, evaluate, read
 from llm.loop import Verdict
 from llm.messages import Answer, Message
-from llm.scores import PUBLISHED, markdown, pass_at, reason, scores
+from llm.recorded import Recorded
+from llm.scores import PUBLISHED, RIGHT, markdown, pass_at, reason, scores
 
 HEAD = {"pass": "transfer", "origin": "an_origin", "consts": {"D": 128}, "attempts": 3, "level": "quick", "temperature": None, "prompts": "x",
         "replayed": False, "date": "today", "command": "cuir eval"}  # fmt: skip
@@ -210,3 +211,22 @@ def test_the_plot(tmp_path: Path) -> None:
     with pytest.raises(CuirError) as error:
         plot(found, tmp_path / "eval.nonsense")
     assert error.value.diagnostics[0].code == "U108"
+
+
+def test_the_results_on_the_page_are_those_of_the_transcripts() -> None:
+    """Every row of the shown results is a recorded sample, judged as it was then; the table beside the file is made from it."""
+    root = Path(__file__).parents[2]
+    path = root / "benchmarks/results/eval-transcripts.jsonl"
+    head, rows = read(path)
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == markdown(head, rows)
+
+    def judged(task: object) -> Judge:
+        return Judge()
+
+    recorded = Recorded(root / "llm/transcripts", "transfer", judged)
+    found = {cell: (replayed.transcript, number) for cell, (replayed, number) in recorded.cells.items()}
+    assert rows
+    for row in rows:
+        transcript, number = found[cell_of(row)]
+        stages = [e.verdict["stage"] for e in transcript.exchanges if e.sample == number]
+        assert row["right_at"] == next(i for i, stage in enumerate(stages, 1) if stage in RIGHT), row["variant"]
