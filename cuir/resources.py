@@ -97,9 +97,13 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
     pool, used = register_pool(threads), 128 * sum(g for g in groups if g is not None)
     if used > pool:
         each = ", ".join(f"{r.name} {r.registers}" for r in roles)
+        most = max(g for g in groups if g is not None)
+        count = groups.count(most)
+        fits = (pool // 128 - sum(g for g in groups if g is not None and g != most)) // count // 8 * 8
+        instead = f", such as {most} to {fits}" if fits >= 24 else ""
         sink.error(
             "M302",
             f"the roles take {used} registers, a CTA of {threads} threads has {pool} ({pool // threads} a thread at launch): {each} a thread",
             kernel.span,
-            "lower registers= of a role; a role of warps takes a whole warpgroup's",
+            f"lower registers= of a role{instead}; a role of warps takes a whole warpgroup's",
         )
