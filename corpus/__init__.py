@@ -80,7 +80,7 @@ def about(place: Traversable) -> str:
     if place.name.endswith(".py"):
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
     first = text.lstrip().partition("\n")[0]
-    return first.lstrip("# ").strip() if first.startswith("#") else ""
+    return first.lstrip("#/ ").strip() if first.startswith(("#", "//")) else ""
 
 
 class _Package(types.ModuleType):

@@ -160,7 +160,7 @@ def explain(
 
 @app.command()
 def corpus(as_json: Json = False) -> None:
-    """What is there to adapt: kernels, programs, variants, and what programs compute that is none."""
+    """What is there to adapt: kernels, programs, variants, what programs compute that is none, and expert CUDA to lift."""
     import corpus as shipped
 
     from .tables import print_table
@@ -170,6 +170,7 @@ def corpus(as_json: Json = False) -> None:
         "programs": shipped.programs(),
         "variants": shipped.variants(),
         "functions": shipped.functions(),
+        "cuda": shipped.cuda(),
     }
     listing = {shelf: {name: shipped.about(place) for name, place in places.items()} for shelf, places in shelves.items()}
     if as_json:
@@ -180,6 +181,7 @@ def corpus(as_json: Json = False) -> None:
         "programs": "programs of the language: cuir show NAME, cuir verify NAME",
         "variants": "attention variants: cuir bridge NAME",
         "functions": "what other programs compute: cuir verify PROGRAM --against NAME",
+        "cuda": "expert CUDA: cuir lift NAME",
     }
     for shelf, items in listing.items():
         print_table(f"{shelf}: {uses[shelf]}", ("name", "what it is"), list(items.items()))

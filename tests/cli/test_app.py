@@ -90,7 +90,7 @@ def test_explain(cuir: Callable) -> None:
 def test_corpus_lists_what_is_there(cuir: Callable) -> None:
     data = cuir("corpus", "--json").json
     assert "flash_fwd_sm90" in data["kernels"] and "gemm" in data["programs"] and "prefix_lm" in data["variants"]
-    assert all(about for shelf in ("kernels", "programs", "variants") for about in data[shelf].values())
+    assert all(about for shelf in ("kernels", "programs", "variants", "cuda") for about in data[shelf].values())
     assert "prefix_lm" in cuir("corpus").out
 
 
