@@ -41,10 +41,10 @@ def mutate(
     if wrong:
         raise CuirError.of("U123", f"there is no class of faults {wrong[0]}", hint="; ".join(f"{n}: {what}" for n, what in FAULTS.items()))
     source, known = read_program(program), computed(program, kernel)
+    picked = pick_kernel(source, kernel or (known[0] if known is not None else None))
     if known is None and against is None:
         raise unspecified(program)
     base = known[1].consts if known is not None else {}
-    picked = pick_kernel(source, kernel or (known[0] if known is not None else None))
     variant = against or (known[1].specification if known is not None else "")
     load = partial(read_specification, variant, tuple(param or ()))
     job = Job(load, picked.name, read_kernel_consts(picked, dtype, head_dim, const or (), base, 64), _level(level), seconds)

@@ -95,11 +95,11 @@ def verified_of(
     known = computed(target, kernel) if is_program else None
     if not is_program:
         return Verified(target, against, parameters, origin, kernel, plain(read_attention(dtype, head_dim, items)), level)
-    if known is None and against is None:
-        raise unspecified(target)
+    picked = pick_kernel(read_program(target), kernel or (known[0] if known is not None else None))
     if known is not None:
-        kernel, against = kernel or known[0], against or known[1].specification
-    picked = pick_kernel(read_program(target), kernel)
+        against = against or known[1].specification
+    if against is None:
+        raise unspecified(target)
     base = known[1].consts if known is not None else {}
     return Verified(
         target, against, parameters, origin, picked.name, plain(read_kernel_consts(picked, dtype, head_dim, items, base)), level

@@ -181,6 +181,7 @@ WRONG_CALLS = [
     (("bridge", "prefix_lm", "--origin", "nothing"), "U101"),
     (("verify", str(files("corpus") / "faulty" / "clean_product.cuir")), "U130"),
     (("verify", "gemm", "--head-dim", "64"), "U103"),
+    (("verify", "decode_paged", "-k", "nothing"), "N110"),
     (("verify", "gemm", "--dtype", "f12"), "U109"),
     (("bridge", "gelu_gemm"), "X117"),
     (("verify", "gemm", "--against", "casual"), "U102"),
