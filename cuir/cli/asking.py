@@ -103,7 +103,7 @@ def transfer(
     """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
     from ..check import pick_kernel
     from ..tuning.space import plain as plain_consts
-    from .inputs import output_folder, read_attention, read_program, read_specification
+    from .inputs import computed, output_folder, read_attention, read_program, read_specification
 
     _one_thread()
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
@@ -121,7 +121,8 @@ def transfer(
             if not os.environ.get(MODEL):
                 _cannot(why_not, as_json)
                 configured(None)
-    known = origin_spec or _computed(origin)
+    table = computed(origin, name)
+    known = origin_spec or (table[1].specification if table is not None else None)
     task = {"pass": "transfer", "origin": origin, "kernel": name, "to": to, "parameters": list(param or ()), "from": known, "consts": plain_consts(consts), "level": effort,
             "samples": samples, "attempts": attempts, "temperature": temperature}  # fmt: skip
     asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
@@ -282,13 +283,3 @@ def _print(outcome: Outcome, budget: Budget, folder: Path, files: Mapping[str, s
         console.print(f"  in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
     if verdict is not None and not verdict.ok:
         print_errors(verdict.diagnostics, False)
-
-
-def _computed(origin: str) -> str | None:
-    """What a program of the corpus computes as it stands, None for another file."""
-    import corpus
-
-    from ..tuning import Space
-
-    place = corpus.spaces().get(origin)
-    return (Space.parse(place.read_text(encoding="utf-8"), place.name).computes or None) if place is not None else None

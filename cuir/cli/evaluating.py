@@ -109,13 +109,13 @@ class _Asked:
 
     def __post_init__(self) -> None:
         from ..check import pick_kernel
-        from .asking import _computed
-        from .inputs import read_attention, read_program
+        from .inputs import computed, read_attention, read_program
 
         self.consts = read_attention(self.dtype, self.head_dim, self.const)
         self.program = read_program(self.origin)
         self.kernel = pick_kernel(self.program, None).name
-        self.known = _computed(self.origin)
+        table = computed(self.origin, self.kernel)
+        self.known = table[1].specification if table is not None else None
 
     def cells(self, variants: Sequence[str], models: Sequence[str]) -> list[Cell]:
         """Sample after sample, each of all variants and models, so that an evaluation that is cut short has as many of each. Raises CuirError for what is not there."""

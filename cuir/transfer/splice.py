@@ -116,7 +116,7 @@ def transfer(origin: Program, spec: Specification, kernel: str | None = None) ->
     new |= normaliser(spec.normalize, traced.sink, origin.funcs(), target)
     if tile is not None:
         new["tile"] = tile_for(work, target, tile, lists.order if lists is not None else "")
-    added = tuple(_parameter(p) for p in traced.parameters)
+    added = tuple(declared(p) for p in traced.parameters)
     if lists is not None:
         lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
         added += lists.parameters()
@@ -208,7 +208,7 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tu
     items = alive(items, origin)
     read = {name for i in items for name in _free(i)}
     missing = [Constant(n, Literal(v)) for n, v in CONSTANTS.items() if n in read and n not in origin.constants()]
-    kernel = _with_parameters(_without_dead(target, origin, read - {p.name for p in added}), added)
+    kernel = with_parameters(_without_dead(target, origin, read - {p.name for p in added}), added)
     return Program((*missing, *(kernel if i is target else i for i in items)), tail=origin.tail)
 
 
@@ -253,12 +253,12 @@ def _free(item: Definition) -> set[str]:
     return names_read(item)
 
 
-def _parameter(p: Parameter) -> Param:
+def declared(p: Parameter) -> Param:
     """A captured value as the kernel declares it."""
     return Param(p.name, GlobalType(p.dtype.name, tuple(f"{p.name}_d{i}" for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name))
 
 
-def _with_parameters(kernel: Kernel, new: tuple[Param, ...]) -> Kernel:
+def with_parameters(kernel: Kernel, new: tuple[Param, ...]) -> Kernel:
     """With more values behind the last run-time parameter."""
     first_const = next((i for i, p in enumerate(kernel.params) if isinstance(p.type, ConstType)), len(kernel.params))
     return replace(kernel, params=(*kernel.params[:first_const], *new, *kernel.params[first_const:]))
@@ -275,4 +275,4 @@ def _without_dead(kernel: Kernel, origin: Program, read: set[str]) -> Kernel:
     return replace(kernel, params=tuple(p for p in kernel.params if not dead(p)))
 
 
-__all__ = ["TransferResult", "transfer"]
+__all__ = ["TransferResult", "alive", "declared", "reachable", "transfer", "with_parameters"]

@@ -9,6 +9,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,22 @@ from cuir.parser import parse
 from cuir.printer import show
 from cuir.spec import Specification
 from cuir.spec_function import AnySpecification, FunctionSpecification
-from cuir.transfer import STANDARD, trace
-from cuir.transfer.names import names_of, reserved
+from cuir.transfer import STANDARD
+from cuir.transfer import transfer as by_rules
 from cuir.verify import verify
 from cuir.verify.contracts import has_splice_points
 
 from .. import speed
 from ..answer import program_text, read
 from ..apart import Apart, Died, OutOfTime
+from ..examples.second_keys import second_keys
+from ..further import further, supplied
 from ..loop import Stage, Verdict
 from ..merging import merged
 from ..messages import Message
 from ..prompting import fenced, filled, language_reference, prelude, report
 
-EXAMPLES = ("global_sliding_window", "relu")  # a mask of several ranges, and weights that are no softmax
+EXAMPLES = ("local", "relu", "prefix_lm")  # a mask with two edges, weights that are no softmax; the next one if the target is one of them
 _STAGES: dict[str, Stage] = {
     "well-formed": "check",
     "contracts": "contracts",
@@ -84,7 +87,7 @@ class Transfer:
             interface=interface(origin, kernel, target),
             conventions=filled("conventions_function" if function else "conventions_mods"),
             splice=filled("transfer_splice") if has_splice_points(origin) else "",
-            examples=examples(),
+            examples=examples(origin, self.job.kernel, target),
         )
         return [Message("system", filled("system", reference=language_reference(), prelude=prelude().strip())), Message("user", text)]
 
@@ -166,10 +169,11 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
     shown = full = show(answer)
     program: Program | None = None
     try:
-        full = show(merged(job.origin, job.kernel, answer))
+        whole = merged(job.origin, job.kernel, answer)
+        full = show(whole if answer.kernels() else supplied(whole, job.kernel, job.origin, target))
         program = parse(full, f"{target.name}.cuir")
         kernel = _kernel(job, program)
-        keeps_interface(job.origin.kernels()[job.kernel], kernel, target)
+        keeps_interface(job.origin, job.kernel, kernel, target)
         checked = check(program, kernel.name, _known(kernel, job.consts))
         lower(checked)  # what no GPU can run is not well-formed either
     except CuirError as error:
@@ -205,10 +209,10 @@ def _known(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
     return {n: v for n, v in consts.items() if n in names}
 
 
-def keeps_interface(origin: Kernel, kernel: Kernel, target: AnySpecification) -> None:
+def keeps_interface(origin: Program, name: str, kernel: Kernel, target: AnySpecification) -> None:
     """Raises CuirError A010 unless the kernel takes what the origin takes, as far as the target needs it, with the same types; else it could be called by nobody who calls the origin."""
     given = {p.name: p for p in kernel.params}
-    for p in origin.params:
+    for p in origin.kernels()[name].params:
         if p.name not in STANDARD or not _needed(p, target):
             continue
         if p.name not in given:
@@ -222,7 +226,7 @@ def keeps_interface(origin: Kernel, kernel: Kernel, target: AnySpecification) ->
                 given[p.name].span,
                 "keep the origin's parameters",
             )
-    for p in _asked_for(target):
+    for p, _ in further(origin, target) if isinstance(target, FunctionSpecification) else ():
         if p.name not in given:
             raise CuirError.of(
                 "A010", f"the kernel must take `{_declared(p)}`, found no parameter `{p.name}`", kernel.span, "the specification reads it"
@@ -253,14 +257,6 @@ def _declared(p: Param) -> str:
     return f"{p.name}: {p.type.dtype}" if isinstance(p.type, ScalarType) else f"{p.name}: const"
 
 
-def _asked_for(target: AnySpecification) -> tuple[Param, ...]:
-    """Declarations that a function's specification gives for parameters beyond the origin's."""
-    if not isinstance(target, FunctionSpecification) or not target.parameters:
-        return ()
-    program = parse(f'@kernel(arch="sm_90a")\ndef declared({target.parameters}):\n    x = 0\n', f"parameters of {target.name}")
-    return program.kernels()["declared"].params
-
-
 def interface(origin: Program, kernel: Kernel, target: AnySpecification) -> str:
     """What the target's kernel must take and may take, for the prompt."""
     kept = ", ".join(_declared(p) for p in kernel.params if p.name in STANDARD and _needed(p, target))
@@ -268,21 +264,20 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification) -> str:
         "# The kernel's parameters",
         f"It takes `{kept}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours.",
     ]
-    if isinstance(target, FunctionSpecification):
-        declared = ", ".join(f"`{_declared(p)}`" for p in _asked_for(target))
-        lines.append(f"It takes further: {declared}." if declared else "It takes no other tensors or scalars.")
-        return "\n".join(lines)
-    try:
-        captured = [
-            f"`{_declared(Param(p.name, GlobalType(p.dtype.name, tuple(f'{p.name}_d{i}' for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name)))}`"
-            + (f" (here {p.value})" if isinstance(p.value, (int, float)) else "")
-            for p in trace(target, names_of(origin) | reserved()).parameters
-        ]
-    except CuirError:  # mods that cannot be traced are why a model is asked
-        captured = [f"`{name}`" for name in target.data]
-    if captured:
+    listed = ", ".join(
+        f"`{_declared(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in further(origin, target)
+    )
+    if not listed:
+        lines.append("It takes no other tensors or scalars.")
+    elif isinstance(target, FunctionSpecification):
+        lines.append(f"It takes further: {listed}.")
+    else:
         lines.append(
-            f"Values that the target captures are further parameters, before the `*`, by these names and types; leave out those that you do not read: {', '.join(captured)}."
+            f"Values that the target captures are further parameters: {listed}. What you do not read is left out. A number is tried with other positive values, too, so write its name."
+        )
+    if listed:
+        lines.append(
+            "An answer without a kernel has them already: name them in the functions. A kernel that you write declares them before the `*`; arguments are bound by name, in any order."
         )
     return "\n".join(lines)
 
@@ -311,21 +306,30 @@ def _source(function: Callable[..., Any]) -> str:
         return ""
 
 
-def examples() -> str:
-    """Two variants of a small kernel of the corpus as differences to it, with their specifications."""
-    from cuir.transfer import transfer
-
-    origin = parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"), "flash_fwd.cuir")
+def examples(origin: Program, kernel: str, target: AnySpecification) -> str:
+    """Two other variants as differences, with their specifications: of the origin itself where the rules can change it. Of a kernel's text, too, where the target may need that."""
+    small = parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"), "flash_fwd.cuir")
     parts = []
-    for name in EXAMPLES:
+    if isinstance(target, FunctionSpecification) or not has_splice_points(origin):
+        spec = second_keys()
+        program = parse((files("llm") / "examples" / "second_keys.cuir").read_text(encoding="utf-8"), "second_keys.cuir")
+        parts.append(_example(spec, small, program, "the kernel `flash_fwd`, causal attention (a change of the kernel's text)"))
+    for name in [n for n in EXAMPLES if n != target.name][: 2 - len(parts)]:
         spec = corpus.variant(name)()
-        own = corpus.programs().get(name)
-        after = show(parse(own.read_text(encoding="utf-8"), f"{name}.cuir")) if own is not None else transfer(origin, spec).text
-        lines = list(difflib.unified_diff(show(origin).splitlines(), after.splitlines(), "causal", name, lineterm="", n=0))
-        parts += [f"`{name}`, from the causal kernel `flash_fwd`: {inspect.cleandoc(spec.doc)}", fenced("\n".join(_plain(lines)), "diff")]
+        try:
+            parts.append(_example(spec, origin, by_rules(origin, spec, kernel).program, "the origin (its splice points)"))
+        except CuirError:  # an origin without splice points, or a variant itself
+            parts.append(
+                _example(spec, small, by_rules(small, spec).program, "the kernel `flash_fwd`, causal attention (its splice points)")
+            )
     return "\n\n".join(parts)
+
+
+def _example(spec: AnySpecification, before: Program, after: Program, of: str) -> str:
+    lines = list(difflib.unified_diff(show(before).splitlines(), show(after).splitlines(), lineterm="", n=1))
+    return f"`{spec.name}`, from {of}: {inspect.cleandoc(spec.doc)}\n\n" + fenced("\n".join(_plain(lines)), "diff")
 
 
 def _plain(lines: list[str]) -> list[str]:
     """A difference without numbers of lines."""
-    return [line for line in lines if not line.startswith(("@@", "---", "+++"))]
+    return ["@@" if line.startswith("@@") else line for line in lines if not line.startswith(("---", "+++"))]

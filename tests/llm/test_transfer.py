@@ -5,26 +5,36 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from importlib.resources import files
 from typing import Any
 
 import pytest
+import torch
 
 import corpus
+from cuir.check import check
 from cuir.diagnostics import CuirError
-from cuir.nodes import Program
+from cuir.nodes import GlobalType, Kernel, Program, ScalarType
 from cuir.parser import parse
 from cuir.printer import show
+from cuir.spec import Specification
 from cuir.spec_function import AnySpecification
 from cuir.transfer import transfer
 from cuir.types import F16
+from cuir.verify import verify
+from llm import speed
 from llm.apart import Apart, Died, OutOfTime
+from llm.examples.second_keys import second_keys
+from llm.further import further, supplied
 from llm.merging import merged
-from llm.passes.transfer import Job, Transfer, described, judged
+from llm.passes.transfer import EXAMPLES, Job, Transfer, described, examples, judged
 from llm.prompting import fenced, filled, template
+from tests.llm.hostile import hostile
 
-CONSTS = {"T": F16, "D": 64}
-PROMPT_TOKENS = 25_000
+CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}  # small tiles: a judgement takes a third of the time
+PROMPT_TOKENS = 14_000
 
 
 def specification(name: str) -> AnySpecification:
@@ -38,7 +48,7 @@ def origin(name: str = "flash_fwd") -> Program:
 
 
 def job(target: str, start: str = "flash_fwd") -> Job:
-    return Job(origin(start), "flash_fwd", partial(specification, target), CONSTS)
+    return Job(origin(start), "flash_fwd", corpus.specification(target), CONSTS)
 
 
 def block(text: str) -> str:
@@ -67,12 +77,23 @@ def stage_of(target: str, text: str, start: str = "flash_fwd") -> tuple[str, lis
     return verdict.stage, [d.code for d in verdict.diagnostics]
 
 
-def test_right_answers_pass() -> None:
-    whole = judged(job("sliding_window"), block(WINDOW), "stop")
-    assert whole.ok and whole.extra["speed"]["visited"] <= whole.extra["speed"]["needed"]
-    assert sorted(parse(whole.text).items, key=repr) == sorted(parse(WINDOW).items, key=repr)
+def test_definitions_that_read_a_captured_value_are_a_right_answer() -> None:
+    """The kernel gets `window`, which they read, so that what is judged is the whole program that the rules give."""
+    changed = [i for i in parse(WINDOW).items if i not in origin().items and not isinstance(i, Kernel)]
+    verdict = judged(job("sliding_window"), block(show(Program(tuple(changed)))), "stop")
+    assert verdict.ok and verdict.extra["speed"]["visited"] <= verdict.extra["speed"]["needed"]
+    assert sorted(parse(verdict.text).items, key=repr) == sorted(parse(WINDOW).items, key=repr)
+
+
+def test_a_right_kernel_passes() -> None:
     gated = judged(job("gated_attention"), block(GATED), "stop")
     assert gated.ok, gated.diagnostics
+
+
+def test_the_example_of_a_kernel_computes_what_it_says() -> None:
+    program = parse((files("llm") / "examples" / "second_keys.cuir").read_text(encoding="utf-8"))
+    report = verify(program, second_keys(), None, CONSTS)
+    assert report.ok, report.diagnostics
 
 
 def test_definitions_alone_are_an_answer() -> None:
@@ -90,7 +111,7 @@ def test_definitions_alone_are_an_answer() -> None:
         ("sliding_window", block("@func\ndef keep(b, h, q, k):\n    return k <"), "parse", ["P001"]),
         ("sliding_window", block("@func\ndef keep(b, h, q, k):\n    return eval('k')"), "check", ["N105"]),
         ("sliding_window", block("@func\ndef keep(b, h, q, k):\n    return system(k)"), "check", ["N105"]),
-        ("sliding_window", block("@func\ndef keep(b, h, q, k):\n    return (k <= q) & (q - k <= window)"), "check", ["N101"]),
+        ("sliding_window", block("@func\ndef keep(b, h, q, k):\n    return (k <= q) & (q - k <= width)"), "check", ["N101"]),
         ("sliding_window", block(WINDOW.replace("V: Global[T, B, HK, N, D]", "V: Global[T, B, H, N, D]")), "check", ["A010"]),
         ("sliding_window", block(WINDOW.replace("LSE: Global[f32, B, H, M], ", "")), "check", ["A010"]),
         ("sliding_window", block(WINDOW + WINDOW[WINDOW.index("@kernel") :].replace("def flash_fwd", "def other")), "check", ["A008"]),
@@ -117,12 +138,20 @@ def test_blocks_visited_in_vain_and_masked_in_vain() -> None:
     everything = altered(
         altered(WINDOW, "kv_count", "(b, h, m):\n    return cdiv(N, BN), cdiv(N, BN)"), "kv_block", "(b, h, m, i):\n    return i"
     )
-    verdict = judged(job("sliding_window"), block(everything), "stop")
+    narrow = replace(job("sliding_window"), load=partial(corpus.specification("sliding_window"), 16))
+    verdict = judged(narrow, block(everything), "stop")
     assert verdict.stage == "speed" and verdict.right and not verdict.ok
     assert [d.code for d in verdict.diagnostics] == ["A101", "A102"] and "36 blocks" in verdict.diagnostics[0].message
-    causal = show(origin())
-    masked = altered(causal, "kv_count", "(b, h, m):\n    n = max(0, min(cdiv(N, BN), cdiv((m + 1) * BM + N - M, BN)))\n    return n, n")
-    assert [d.code for d in judged(job("causal"), block(masked), "stop").diagnostics] == ["A102"]
+
+
+def test_blocks_masked_in_vain_alone() -> None:
+    def wasted(program: Program) -> list[str]:
+        spec = specification("causal")
+        assert isinstance(spec, Specification)
+        return [d.code for d in speed.judged(origin(), program, check(program, "flash_fwd", CONSTS), spec).diagnostics]
+
+    body = "(b, h, m):\n    n = max(0, min(cdiv(N, BN), cdiv((m + 1) * BM + N - M, BN)))\n    return n, n"
+    assert wasted(origin()) == [] and wasted(parse(altered(show(origin()), "kv_count", body))) == ["A102"]
 
 
 def test_a_pipeline_that_is_gone() -> None:
@@ -138,24 +167,6 @@ def test_a_pipeline_that_is_gone() -> None:
 def apart() -> Iterator[Apart]:
     with Apart() as processes:
         yield processes
-
-
-def hostile(what: str) -> Any:
-    """What a judgement might do, run in a process of its own."""
-    import os
-
-    if what == "loop":
-        while True:
-            pass
-    if what == "memory":
-        return len(bytearray(64 << 30))
-    if what == "end":
-        os._exit(3)
-    if what == "keys":
-        return sorted(n for n in os.environ if "API_KEY" in n)
-    if what == "raise":
-        raise CuirError.of("P001", "no")
-    return what
 
 
 def test_judgements_are_ended_when_they_take_too_long(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,27 +190,54 @@ def test_a_verdict_crosses_processes(apart: Apart) -> None:
     assert verdict.stage == "contracts" and verdict.program is not None
     told = task.feedback(verdict).text
     assert "V107" in told and "return k <= q + (N - M)" in told and "the whole program" in told
-    late = Transfer(job("sliding_window"), None, apart, seconds=0.05).judge(block(WINDOW))
-    assert (late.stage, late.diagnostics[0].code) == ("time", "A006")
 
 
-@pytest.mark.parametrize(("target", "start"), [("sliding_window", "flash_fwd_sm90"), ("differential_attention", "flash_fwd")])
-def test_the_opening(target: str, start: str, apart: Apart) -> None:
+def test_a_judgement_that_takes_too_long_is_no_verdict(apart: Apart) -> None:
+    def late(*_: Any, seconds: float) -> Any:
+        return apart(hostile, "loop", seconds=seconds)
+
+    verdict = Transfer(job("sliding_window"), None, late, seconds=0.05).judge(block(WINDOW))  # type: ignore[arg-type]
+    assert (verdict.stage, verdict.diagnostics[0].code) == ("time", "A006")
+
+
+@pytest.mark.parametrize("target", ["sliding_window", "differential_attention"])
+def test_the_opening(target: str, apart: Apart) -> None:
+    function, start = target == "differential_attention", "flash_fwd_sm90"
     task = Transfer(job(target, start), specification("causal"), apart)
     system, user = task.opening()
     assert [system.role, user.role] == ["system", "user"]
     text = system.text + user.text
     assert "{{" not in text.replace("{{name}}", "") and show(origin(start)).rstrip() in text
-    for word in (
-        "mma_wait(x, ...)",
-        "softmax_begin",
-        "copy_async",
-        "global_sliding_window",
-        "O is the sum" if target == "sliding_window" else "def reference",
-    ):
+    for word in ("mma_wait(x, ...)", "softmax_begin", "copy_async", "`local`", "def reference" if function else "O is the sum"):
         assert word in text
-    assert ("window: i32" if target == "sliding_window" else "lam: f32") in user.text
-    assert len(text) / 3.2 < PROMPT_TOKENS, "characters a token of such texts, at least"
+    assert ("lam: f32" if function else "window: i32") in user.text
+    assert ("`second_keys`" in user.text) == function, "a change of a kernel's text is an example where the target may need one"
+    assert len(text) / 3.4 < PROMPT_TOKENS, "characters a token of such texts, about"
+
+
+def test_no_example_is_the_target() -> None:
+    for target in EXAMPLES:
+        text = examples(origin(), "flash_fwd", specification(target))
+        assert text.count("```diff") == 2 and f"`{target}`, from" not in text
+
+
+def test_an_origin_that_rules_cannot_change_has_examples_of_another() -> None:
+    program = parse(corpus.programs()["gemm"].read_text(encoding="utf-8"))
+    text = examples(program, "gemm", specification("full"))
+    assert "`second_keys`" in text and "`local`, from the kernel `flash_fwd`" in text
+
+
+def test_captured_values_that_cannot_be_traced_have_their_types() -> None:
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, width: int, slope: float, table: Any) -> Any:
+        return torch.linalg.inv(table)[q_idx] * slope + width < kv_idx
+
+    spec = Specification("odd", mask_mod, None, captured={"width": 3, "slope": 0.5, "table": torch.eye(4)})
+    assert {p.name for p, _ in further(origin(), spec)} == {"width", "slope", "table"}
+    program = merged(origin(), "flash_fwd", parse("@func\ndef keep(b, h, q, k):\n    return (k <= q + width) & (table[q, k] < slope)"))
+    kernel = supplied(program, "flash_fwd", origin(), spec).kernels()["flash_fwd"]
+    found = {p.name: p.type for p in kernel.params}
+    assert (found["width"], found["slope"]) == (ScalarType("i32"), ScalarType("f32"))
+    assert found["table"] == GlobalType("f32", ("table_d0", "table_d1"))
 
 
 def test_a_specification_cannot_end_its_fence() -> None:

@@ -1,0 +1,50 @@
+"""What a specification brings a kernel beyond the origin's parameters: their declarations, and the kernel that has them. Owns no check of a kernel that a model wrote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from cuir.diagnostics import CuirError
+from cuir.nodes import Kernel, Param, Program
+from cuir.parser import parse
+from cuir.spec_function import AnySpecification, FunctionSpecification
+from cuir.transfer import trace
+from cuir.transfer.names import names_of, reserved
+from cuir.transfer.splice import declared, reachable, with_parameters
+from cuir.transfer.trace import SAMPLE, Parameter, Value
+from cuir.types import F32, I32
+
+
+def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Value | None], ...]:
+    """Declarations of what a target reads beside the usual, and the value of a number that is fixed. A function declares them, what mods capture is traced."""
+    if isinstance(target, FunctionSpecification):
+        if not target.parameters:
+            return ()
+        program = parse(f'@kernel(arch="sm_90a")\ndef declared({target.parameters}):\n    x = 0\n', f"parameters of {target.name}")
+        return tuple((p, None) for p in program.kernels()["declared"].params)
+    try:
+        found = trace(target, names_of(origin) | reserved()).parameters
+    except CuirError:  # mods that cannot be traced are why a model is asked: verification knows their values by name
+        found = tuple(_untraced(name, value) for name, value in target.values(SAMPLE).items())
+    return tuple((declared(p), p.value) for p in found)
+
+
+def supplied(program: Program, kernel: str, origin: Program, target: AnySpecification) -> Program:
+    """The program, its kernel with the further parameters: all that a function declares, those of mods that functions read."""
+    read, old = reachable(program), program.kernels()[kernel]
+    has = {p.name for p in old.params}
+    always = isinstance(target, FunctionSpecification)
+    new = tuple(p for p, _ in further(origin, target) if p.name not in has and (always or p.name in read))
+    return _with(program, old, with_parameters(old, new)) if new else program
+
+
+def _with(program: Program, old: Kernel, new: Kernel) -> Program:
+    return replace(program, items=tuple(new if item is old else item for item in program.items))
+
+
+def _untraced(name: str, value: Value) -> Parameter:
+    if isinstance(value, torch.Tensor):
+        return Parameter(name, F32 if value.dtype.is_floating_point else I32, max(1, value.ndim), None, name)
+    return Parameter(name, F32 if isinstance(value, float) else I32, 0, value)

@@ -1,0 +1,24 @@
+"""What a judgement might do to the process that it runs in. A module of its own, so that such a process imports little."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cuir.diagnostics import CuirError
+
+
+def hostile(what: str) -> Any:
+    """Does it, and gives `what` back if it is nothing bad."""
+    if what == "loop":
+        while True:
+            pass
+    if what == "memory":
+        return len(bytearray(64 << 30))
+    if what == "end":
+        os._exit(3)
+    if what == "keys":
+        return sorted(n for n in os.environ if "API_KEY" in n)
+    if what == "raise":
+        raise CuirError.of("P001", "no")
+    return what
