@@ -143,9 +143,21 @@ def _unary_float(cx: CallContext) -> Type:
 
 
 _X = Param("x", "f32 scalar or tile")
-op("exp2", "compute", _X, where="any", doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634).")(_unary_float)
-op("log2", "compute", _X, where="any", doc="Logarithm to base 2; of 0 it is -inf.")(_unary_float)
-op("tanh", "compute", _X, where="any", doc="Hyperbolic tangent.")(_unary_float)
+op(
+    "exp2",
+    "compute",
+    _X,
+    where="any",
+    doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 units in the last place.",
+)(_unary_float)
+op("log2", "compute", _X, where="any", doc="Logarithm to base 2; of 0 it is -inf. As exact and as fast as exp2.")(_unary_float)
+op(
+    "tanh",
+    "compute",
+    _X,
+    where="any",
+    doc="Hyperbolic tangent, absolute error below 1e-6. On a tile about an exp2 and a quarter of a division an element.",
+)(_unary_float)
 
 
 @op("abs", "compute", Param("x", "scalar or tile"), where="any", doc="Absolute value.")

@@ -30,7 +30,15 @@ for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
     )(_arithmetic)
 
 
-@op("/", "operators", X, Y, doc="Quotient of floats.", operator=True, where="any")
+@op(
+    "/",
+    "operators",
+    X,
+    Y,
+    doc="Quotient of floats. Of tiles a reciprocal, as fast as exp2, and a multiplication.",
+    operator=True,
+    where="any",
+)
 def _divide(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")
     if found is None:

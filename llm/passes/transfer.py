@@ -273,7 +273,7 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification) -> str:
         lines.append(f"It takes further: {listed}.")
     else:
         lines.append(
-            f"Values that the target captures are further parameters: {listed}. What you do not read is left out. A number is tried with other positive values, too, so write its name."
+            f"Values that the target captures are further parameters: {listed}. What you do not read is left out. Whole numbers are tried as 1, 6 and 45, too, so write the name and not the value; negative ones are not tried."
         )
     if listed:
         lines.append(
