@@ -18,7 +18,7 @@ def hostile(what: str) -> Any:
     if what == "end":
         os._exit(3)
     if what == "keys":
-        return sorted(n for n in os.environ if "API_KEY" in n)
+        return sorted(n for n in os.environ if "API_KEY" in n or "TOKEN" in n)
     if what == "raise":
         raise CuirError.of("P001", "no")
     return what
