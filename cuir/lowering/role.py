@@ -13,6 +13,7 @@ from ..types import I32, DType, Scalar, TileType
 from ..views import Range, root_name, view_of
 from .analysis import analyse, ring_place
 from .flat import called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
+from .joins import joins_before
 from .layouts import Fragment
 from .products import Products
 from .registry import emitter
@@ -166,6 +167,14 @@ class RoleEmitter:
             and all(t.dtype in HALVES and t.cols % 16 == 0 for t in tiles)
         )
 
+    @functools.cached_property
+    def meetings(self) -> set[int]:
+        """Statements before which the lanes of the worker must meet."""
+        checked = self.kernel.checked
+        sent = (checked.call(c).args["shared"] for c in calls(checked, self.role.body) if checked.call(c).op.name == "store_async")
+        own = root_name(next(sent)) if self.stores_by_warps else None
+        return joins_before(checked, self.role, self.facts.definitions, own)
+
     def _steady(self, expr: Expr) -> bool:
         """Whether a scalar has one value in a worker: of its index and names bound once to such."""
         for name in names(expr) - {self.role.index}:
@@ -205,6 +214,8 @@ class RoleEmitter:
                 batch = self._batch(body[i:])
                 self.hoisted = {}
                 self.out.mark(stmt.span)
+                if any(id(s) in self.meetings for s in batch):
+                    self.join()
                 self.products.issue(batch)
                 self.products.before.extend(batch)
                 i += len(batch)
@@ -263,6 +274,8 @@ class RoleEmitter:
         self.hoisted = {}
         self.current = stmt
         self.out.mark(stmt.span)
+        if id(stmt) in self.meetings:
+            self.join()
         if isinstance(stmt, Assign):
             self._assign(stmt, following)
             for line in self.tiles.shifted.bound(stmt):
