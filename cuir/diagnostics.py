@@ -75,13 +75,15 @@ class Sink:
     """Collects diagnostics; the same code at the same place is kept once."""
 
     found: list[Diagnostic] = field(default_factory=list)
+    _alike: dict[tuple[Any, ...], list[Span | None]] = field(default_factory=dict, repr=False)
 
     def error(
         self, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
     ) -> None:
-        item = Diagnostic(code, message, span, tuple(Note(*n) for n in notes), hint)
-        if not any(d.code == code and d.span == span and d.message == message for d in self.found):
-            self.found.append(item)
+        alike = self._alike.setdefault((code, message, span and (span.line, span.column)), [])  # text can have thousands of errors
+        if span not in alike:
+            alike.append(span)
+            self.found.append(Diagnostic(code, message, span, tuple(Note(*n) for n in notes), hint))
 
     def stop_if_any(self) -> None:
         if self.found:
