@@ -32,10 +32,10 @@ from ..orchestration import Orchestration, compare
 from ..orchestration_of_program import of_program
 from ..orchestration_of_source import explained, of_source
 from ..prompting import fenced, filled, language_reference, prelude, report
+from .judging import STAGE_OF, unjudged
 from .transfer import described
 
 EXAMPLE = "gemm"  # roles, a ring, chained products: no attention
-_STAGES: dict[str, Stage] = {"well-formed": "check", "contracts": "contracts", "schedules": "schedules", "mask": "mask", "numbers": "numbers"}  # fmt: skip
 _INTERFACE = ("V300", "X105", "X106", "X108", "X132")
 
 
@@ -111,15 +111,8 @@ class Step:
         try:
             found: Verdict = self.apart(judged, self.job, self.roles, text, finish, seconds=self.seconds)
             return found
-        except OutOfTime:
-            hint = "a loop over units of work or blocks that runs far longer than the source's?"
-            return Verdict(
-                False,
-                "time",
-                (Diagnostic("A006", f"judging the program takes more than {self.seconds:.0f} s of processor time", hint=hint),),
-            )
-        except Died as how:
-            return Verdict(False, "time", (Diagnostic("A007", f"the process that judged the program {how}"),))
+        except (OutOfTime, Died) as how:
+            return Verdict(False, "time", (unjudged(how, self.seconds),))
 
     def feedback(self, verdict: Verdict) -> Message:
         """What is wrong, and what to do next."""
@@ -194,7 +187,7 @@ def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Ver
         return verdict("passed", (), orchestration=facts, verification=found.as_json())
     unusable = all(d.code in _INTERFACE for d in failed.diagnostics)
     return verdict(
-        "check" if unusable else _STAGES.get(failed.name, "numbers"), failed.diagnostics, orchestration=facts, verification=found.as_json()
+        "check" if unusable else STAGE_OF.get(failed.name, "numbers"), failed.diagnostics, orchestration=facts, verification=found.as_json()
     )
 
 

@@ -37,15 +37,9 @@ from ..loop import Stage, Verdict
 from ..merging import merged
 from ..messages import Message
 from ..prompting import fenced, filled, language_reference, prelude, report
+from .judging import STAGE_OF, unjudged
 
 EXAMPLES = ("local", "relu", "prefix_lm")  # a mask with two edges, weights that are no softmax; the next one if the target is one of them
-_STAGES: dict[str, Stage] = {
-    "well-formed": "check",
-    "contracts": "contracts",
-    "schedules": "schedules",
-    "mask": "mask",
-    "numbers": "numbers",
-}
 
 _INTERFACE = ("V300", "X105", "X106", "X108", "X132")  # a kernel that the specification cannot be asked about, whatever stage noticed
 
@@ -96,15 +90,8 @@ class Transfer:
         try:
             found: Verdict = self.apart(judged, self.job, text, finish, seconds=self.seconds)
             return found
-        except OutOfTime:
-            hint = "a loop over units of work or blocks that runs far longer than the origin's?"
-            return Verdict(
-                False,
-                "time",
-                (Diagnostic("A006", f"judging the program takes more than {self.seconds:.0f} s of processor time", hint=hint),),
-            )
-        except Died as how:
-            return Verdict(False, "time", (Diagnostic("A007", f"the process that judged the program {how}"),))
+        except (OutOfTime, Died) as how:
+            return Verdict(False, "time", (unjudged(how, self.seconds),))
 
     def feedback(self, verdict: Verdict) -> Message:
         """What is wrong, in the order it was found, and what to do next."""
@@ -189,7 +176,7 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
     failed = next((s for s in found.stages if s.verdict == "failed"), None)
     if failed is not None:
         unusable = all(d.code in _INTERFACE for d in failed.diagnostics)
-        return verdict("check" if unusable else _STAGES.get(failed.name, "numbers"), failed.diagnostics, verification=found.as_json())
+        return verdict("check" if unusable else STAGE_OF.get(failed.name, "numbers"), failed.diagnostics, verification=found.as_json())
     pace = speed.judged(job.origin, program, checked, target if isinstance(target, Specification) else None)
     return verdict(
         "speed" if pace.diagnostics else "passed", pace.diagnostics, not pace.diagnostics, verification=found.as_json(), speed=pace.facts

@@ -33,18 +33,12 @@ from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
 from ..merging import merged
 from ..messages import Asks, Message
 from ..prompting import fenced, filled, language_reference, prelude, report
+from .judging import STAGE_OF, unjudged
 
 SECONDS = 240.0  # of processor time, for the proof of one proposal
 SEEDED = 200  # schedules, for a proposal that is faster, before it is kept
 REMEMBERED = 5  # proposals that a later round is told about
 DIFF_LINES = 40  # of each of these
-_STAGES: dict[str, Stage] = {
-    "well-formed": "check",
-    "contracts": "contracts",
-    "schedules": "schedules",
-    "mask": "mask",
-    "numbers": "numbers",
-}
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,7 @@ def proven(
         return Proof("check", error.diagnostics, program, whole, shown)
     failed = next((s for s in found.stages if s.verdict == "failed"), None)
     if failed is not None:
-        return Proof(_STAGES[failed.name], failed.diagnostics, program, whole, shown)
+        return Proof(STAGE_OF[failed.name], failed.diagnostics, program, whole, shown)
     return Proof("speed", (), program, whole, shown)
 
 
@@ -154,15 +148,8 @@ class Tuning:
         target = self.target
         try:
             proof: Proof = self.apart(proven, base, target.kernel, target.load, target.fixed, answer, finish, seeded, seconds=self.seconds)
-        except OutOfTime:
-            late = Diagnostic(
-                "A006",
-                f"judging the program takes more than {self.seconds:.0f} s of processor time",
-                hint="smaller loops over work or blocks",
-            )
-            return Proof("time", (late,))
-        except Died as how:
-            return Proof("time", (Diagnostic("A007", f"the process that judged the program {how}", hint="smaller tiles, fewer stages"),))
+        except (OutOfTime, Died) as how:
+            return Proof("time", (unjudged(how, self.seconds),))
         return proof
 
     def consider(self, base: str, answer: str, finish: str = "stop") -> Verdict:

@@ -65,23 +65,31 @@ def build(variant: str, config: str, dtype: str) -> tuple[CompiledKernel, Transf
 
 
 def check(kernel: CompiledKernel, transferred: TransferResult, case: Case, dtype: torch.dtype, dim: int) -> tuple[bool, str]:
-    """Launches with poisoned outputs, the same bits each time, against float64; whether all is right, and the figures."""
+    """Whether all is right, and the figures."""
+
+    def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, scale: float) -> None:
+        captured = transferred.arguments(lengths_of(q, k), q.device, kernel.checked.consts)
+        kernel(**{"Q": q, "K": k, "V": v, "O": o, "LSE": lse, "scale": scale, **captured})
+
+    return compared(launch, transferred.spec, case, dtype, dim)
+
+
+def compared(launch: Callable[..., None], spec: Specification, case: Case, dtype: torch.dtype, dim: int) -> tuple[bool, str]:
+    """Calls `launch(q, k, v, o, lse, scale)` with poisoned outputs, the same bits each time, against float64; whether all is right, and the figures."""
     B, H, HK, M, N, note = case
     q, k, v = tensors(case, dim, dtype)
     o, lse, scale = torch.full_like(q, math.nan), torch.full(q.shape[:-1], math.nan, device=q.device), dim**-0.5
-    arguments = {"Q": q, "K": k, "V": v, "O": o, "LSE": lse, "scale": scale}
-    arguments |= transferred.arguments(lengths_of(q, k), q.device, kernel.checked.consts)
     runs = []
     for _ in range(REPEATS):
         o.fill_(math.nan)
         lse.fill_(math.nan)
-        kernel(**arguments)
+        launch(q, k, v, o, lse, scale)
         torch.cuda.synchronize()
         runs.append((o.clone(), lse.clone()))
     same = all(torch.equal(a, b) for run in runs for a, b in zip(run, runs[0], strict=True))
     error, own, lse_error, dead_ok = 0.0, 0.0, 0.0, True
     for heads in portions(q, k):
-        wanted, wanted_lse, half = expected(transferred.spec, q, k, v, scale, heads)
+        wanted, wanted_lse, half = expected(spec, q, k, v, scale, heads)
         got, got_lse = o[:, heads].double(), lse[:, heads].double()
         size = max(wanted.norm().item(), 1e-30)
         error = max(error, (got - wanted).norm().item() / size if wanted.norm() > 0 else got.abs().max().item() if got.numel() else 0.0)

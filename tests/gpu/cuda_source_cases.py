@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from cuir.parser import parse
 from cuir.printer import show
 from cuir.types import DTYPES
 from llm.beside_source import beside_source
-from llm.expert_source import ExpertSource, SourceKernel, read_expert_source
+from llm.expert_source import SourceKernel, read_expert_source
 from llm.transcript import read_transcript
-from tests.gpu.attention_cases import CASES, FACTOR, LSE_BOUND, REPEATS, SLACK, Case, expected, portions, tensors
+from tests.gpu.attention_cases import CASES, compared, tensors
 
 TRANSCRIPTS = Path(llm.__file__).parent / "transcripts"
 
@@ -28,40 +27,11 @@ def right(name: str, dim: int) -> list[int]:
     kernel = SourceKernel(source, dim)
     good = 0
     for case in CASES:
-        ok, text = check(kernel, source, case, dim)
+        ok, text = compared(kernel, corpus.variant(source.spec)(), case, torch.float16, dim)
         good += ok
         print("ok  " if ok else "FAIL", text, flush=True)
     assert good == len(CASES), f"{len(CASES) - good} of {len(CASES)} are wrong"
     return [good, len(CASES)]
-
-
-def check(kernel: SourceKernel, source: ExpertSource, case: Case, dim: int) -> tuple[bool, str]:
-    """Launches with poisoned outputs, the same bits each time, against float64; whether all is right, and the figures."""
-    B, H, HK, M, N, note = case
-    spec = corpus.variant(source.spec)()
-    q, k, v = tensors(case, dim, torch.float16)
-    o, lse, scale = torch.full_like(q, math.nan), torch.full(q.shape[:-1], math.nan, device=q.device), dim**-0.5
-    runs = []
-    for _ in range(REPEATS):
-        o.fill_(math.nan)
-        lse.fill_(math.nan)
-        kernel(q, k, v, o, lse, scale)
-        torch.cuda.synchronize()
-        runs.append((o.clone(), lse.clone()))
-    same = all(torch.equal(a, b) for run in runs for a, b in zip(run, runs[0], strict=True))
-    error, own, lse_error, dead_ok = 0.0, 0.0, 0.0, True
-    for heads in portions(q, k):
-        wanted, wanted_lse, half = expected(spec, q, k, v, scale, heads)
-        got, got_lse = o[:, heads].double(), lse[:, heads].double()
-        size = max(wanted.norm().item(), 1e-30)
-        error = max(error, (got - wanted).norm().item() / size if wanted.norm() > 0 else got.abs().max().item() if got.numel() else 0.0)
-        own = max(own, (half.double() - wanted).nan_to_num().norm().item() / size)
-        live = torch.isfinite(wanted_lse)
-        lse_error = max(lse_error, (got_lse - wanted_lse)[live].abs().max().item() if live.any() else 0.0)
-        dead_ok &= bool((got_lse[~live] == -math.inf).all()) and bool((got[~live] == 0).all())
-    ok = error <= FACTOR * own + SLACK and lse_error < LSE_BOUND and same and dead_ok and math.isfinite(error)
-    figures = f"error {error:.2e} (PyTorch {own:.2e}) lse {lse_error:.1e} repeatable {same} dead rows {dead_ok}"
-    return ok, f"{figures}  B{B} H{H}/{HK} M{M} N{N} {note}"
 
 
 def fast(name: str, dim: int) -> float:

@@ -1,0 +1,24 @@
+"""What judgements of all passes have in common: which stage of the loop a stage of verification is, and what a judgement that never ended says."""
+
+from __future__ import annotations
+
+from cuir.diagnostics import Diagnostic
+
+from ..apart import Died, OutOfTime
+from ..loop import Stage
+
+STAGE_OF: dict[str, Stage] = {
+    "well-formed": "check",
+    "contracts": "contracts",
+    "schedules": "schedules",
+    "mask": "mask",
+    "numbers": "numbers",
+}
+
+
+def unjudged(how: OutOfTime | Died, seconds: float) -> Diagnostic:
+    """What a model is told of a program whose judgement took more than `seconds` of processor time, or ended its process."""
+    if isinstance(how, Died):
+        return Diagnostic("A007", f"the process that judged the program {how}", hint="smaller tiles, fewer stages")
+    return Diagnostic("A006", f"judging the program takes more than {seconds:.0f} s of processor time",
+                      hint="a loop over units of work or blocks that runs far longer than it must?")  # fmt: skip
