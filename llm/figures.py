@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cuir.diagnostics import CuirError
+from cuir.bench.plot import load_pyplot, save
 
 from .scores import KS, PUBLISHED, REASONS, Score
 
 
 def plot(found: Sequence[Score], path: Path) -> None:
     """Writes a PNG or SVG, by the name's ending. Raises CuirError U120 without matplotlib, U108 if it cannot be written."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise CuirError.of(
-            "U120", "a plot needs matplotlib, which is not installed", hint="pip install matplotlib, then `cuir eval --show`"
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = load_pyplot("cuir eval --show")
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.4), width_ratios=(3, 2))
     series: list[tuple[str, list[float | None]]] = [(s.model, [s.at[k] for k in KS]) for s in found]
     series += [(f"{s.model}, first answers", [s.first[k] for k in KS]) for s in found]
@@ -58,10 +50,4 @@ def plot(found: Sequence[Score], path: Path) -> None:
         panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
-        raise CuirError.of("U108", f"cannot write {path}: {error}", hint="a name that ends in .png or .svg") from None
-    finally:
-        pyplot.close(figure)
+    save(figure, path)
