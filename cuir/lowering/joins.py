@@ -37,8 +37,8 @@ class Touched:
         return bool(now.read & wrote or now.written & (wrote | self.read) or now.stable & (self.written | self.read))
 
 
-def joins_before(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]], by_warps: str | None) -> set[int]:
-    """Statements, by id(), before which the worker's lanes must meet. definitions: of the role's names.
+def joins_of(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]], by_warps: str | None) -> tuple[set[int], set[int]]:
+    """Statements, by id(), before which the worker's lanes must meet, and stores between whose reads and writes. definitions: of the role's names.
 
     by_warps: the array that the worker's asynchronous stores read, if each warp stores what it wrote there itself; then these stores join nothing.
     """
@@ -52,13 +52,14 @@ class _Joins:
         self.definitions = {**before, **definitions}
         self.joining = JOINING - {"store_async", "store_wait"} if by_warps else JOINING
         self.found: set[int] = set()
+        self.inside: set[int] = set()
         self.ignored: set[str] = set()
         if by_warps and all(name in ("store", "store_async") for name in self._users(by_warps)):
             self.ignored = self.roots(Name(by_warps))
 
-    def run(self) -> set[int]:
+    def run(self) -> tuple[set[int], set[int]]:
         self.block(self.role.body, Touched())
-        return self.found
+        return self.found, self.inside
 
     def _users(self, array: str) -> set[str]:
         """The primitives that access an array, or one that shares its memory."""
@@ -94,6 +95,8 @@ class _Joins:
         found = [a for expr in own_expressions(stmt) for sub in self.evaluated(expr) for a in self._direct(sub)]
         now = Touched(*(frozenset(root for mode, root, stable in found if (mode, stable) == kind and root not in self.ignored)
                         for kind in (("write", False), ("read", False), ("write", True))))  # fmt: skip
+        if now.read & (now.written | now.stable):  # a store of what is read from the same memory
+            self.inside.add(id(stmt))
         if state.before(now):
             self.found.add(id(stmt))
             state = Touched()

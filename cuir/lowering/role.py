@@ -13,7 +13,7 @@ from ..types import I32, DType, Scalar, TileType
 from ..views import Range, root_name, view_of
 from .analysis import analyse, ring_place
 from .flat import called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
-from .joins import joins_before
+from .joins import joins_of
 from .layouts import Fragment
 from .products import Products
 from .registry import emitter
@@ -168,12 +168,17 @@ class RoleEmitter:
         )
 
     @functools.cached_property
-    def meetings(self) -> set[int]:
-        """Statements before which the lanes of the worker must meet."""
+    def _joins(self) -> tuple[set[int], set[int]]:
+        """Statements before which the lanes of the worker must meet, and those in the middle of which they must."""
         checked = self.kernel.checked
         sent = (checked.call(c).args["shared"] for c in calls(checked, self.role.body) if checked.call(c).op.name == "store_async")
         own = root_name(next(sent)) if self.stores_by_warps else None
-        return joins_before(checked, self.role, self.facts.definitions, own)
+        return joins_of(checked, self.role, self.facts.definitions, own)
+
+    @property
+    def reads_what_it_stores(self) -> bool:
+        """Whether the current statement is a store of what it reads from the same memory: all is read before anything is stored."""
+        return id(self.current) in self._joins[1]
 
     def _steady(self, expr: Expr) -> bool:
         """Whether a scalar has one value in a worker: of its index and names bound once to such."""
@@ -214,7 +219,7 @@ class RoleEmitter:
                 batch = self._batch(body[i:])
                 self.hoisted = {}
                 self.out.mark(stmt.span)
-                if any(id(s) in self.meetings for s in batch):
+                if any(id(s) in self._joins[0] for s in batch):
                     self.join()
                 self.products.issue(batch)
                 self.products.before.extend(batch)
@@ -274,7 +279,7 @@ class RoleEmitter:
         self.hoisted = {}
         self.current = stmt
         self.out.mark(stmt.span)
-        if id(stmt) in self.meetings:
+        if id(stmt) in self._joins[0]:
             self.join()
         if isinstance(stmt, Assign):
             self._assign(stmt, following)

@@ -71,6 +71,16 @@ def test_the_end_of_a_loop_is_before_its_beginning() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "line", ["store(a, load(a) + 1.0)", "store(Y[0:64, :], load(Y[0:64, :]) + 1.0)", "store(R[rows(64)], R[rows(64)] + 1.0)"]
+)
+def test_all_is_read_before_anything_is_stored(line: str) -> None:
+    text = lower(check(parse(f"{FRAME}        {line}\n", "f.cuir"))).source
+    body = text[text.index("// ---- role one") :]
+    read, met = (body.index(x) for x in ("for (int", "bar_sync("))
+    assert read < met < body.rindex("for (int")
+
+
 def test_one_branch_is_enough() -> None:
     assert joins("if n > 0:", "    store(a, x)", "y = load(a)", "store(Y[0:64, :], y)") == [False, False, True, False]
 

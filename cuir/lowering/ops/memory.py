@@ -111,6 +111,8 @@ def _store_shared(role: RoleEmitter, ref: SharedRef, tile: Expr, mask: Expr | No
         and role.kernel.checked.arch != "sm_80"
     )
     value = role.tiles.packed(tile) if matrix else role.tiles.array(tile)
+    if role.reads_what_it_stores:
+        role.join()
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {ref.address};")
     if matrix:
@@ -173,8 +175,10 @@ def _store_global(role: RoleEmitter, place: Expr, tile: Expr, mask: Expr | None,
     name = box.tensor if box else place.value.id  # type: ignore[union-attr]
     dtype = kernel.tensors[name].dtype
     value = None
-    if shape == "full" or t.dtype in HALVES:
+    if shape == "full" or t.dtype in HALVES or role.reads_what_it_stores:
         value = role.tiles.packed(tile) if role.tiles.storage_of(t).kind == "packed" else role.tiles.array(tile)
+    if role.reads_what_it_stores:
+        role.join()
     packed = role.tiles.storage_of(t).kind == "packed"
 
     def body(at: At) -> str:
