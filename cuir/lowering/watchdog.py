@@ -77,8 +77,8 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
     device = next(v.device for v in arguments.values() if isinstance(v, torch.Tensor))
     launcher = kernel._launchers[device] = Launcher(kernel.compiled, device)
     reports = torch.zeros(RECORDS, WORDS, dtype=torch.int64, pin_memory=True)  # of the host, so that they outlive the context
-    place, size = launcher._ok(launcher.cu.cuModuleGetGlobal(launcher.module, b"cuir_reports"))
-    launcher._ok(launcher.cu.cuMemcpyHtoD(place, ctypes.c_uint64(reports.data_ptr()), size))
+    place, pointer = launcher._ok(launcher.cu.cuModuleGetGlobal(launcher.module, b"cuir_reports")), ctypes.c_uint64(reports.data_ptr())
+    launcher._ok(launcher.cu.cuMemcpyHtoD(place, pointer, ctypes.sizeof(pointer)))
     try:
         kernel(**arguments)
         torch.cuda.synchronize()
