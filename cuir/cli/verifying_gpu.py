@@ -133,7 +133,7 @@ def gpu_stage(
         log = Path(folder) / "sanitizer.txt"
         # without torch's pools each tensor is an allocation of its own, with bounds that memcheck knows
         env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool else {}
-        with Worker([*_around(tool, sanitizer, log), *command], env) as worker:
+        with Worker([*around(tool, sanitizer, log), *command], env) as worker:
             for done, case in enumerate(verified.cases):
                 tell(f"gpu: {done} of {len(verified.cases)}, {case.name}{under}")
                 try:
@@ -160,7 +160,7 @@ def gpu_stage(
     return stage
 
 
-def _around(tool: str | None, sanitizer: str, log: Path) -> list[str]:
+def around(tool: str | None, sanitizer: str, log: Path) -> list[str]:
     if tool is None:
         return []
     # cuda-bindings asks the driver for functions that it does not have

@@ -1,0 +1,178 @@
+"""Faulty kernels that a GPU can run, and what `cuir verify` says of each: chosen with the operators of `cuir mutate`, kept in faults.jsonl.
+
+Owns the choice and the file. `python -m benchmarks.other_tools.faults` writes the file anew; it takes some minutes and no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from cuir.check import check, pick_kernel
+from cuir.checked import Const
+from cuir.cli.inputs import computed, read_kernel_consts, read_program, read_specification
+from cuir.diagnostics import CuirError
+from cuir.lowering import lower
+from cuir.mutate import FAULTS, Job, Mutant, chosen, judge, mutants
+from cuir.nodes import Program
+from cuir.parser import parse
+from cuir.printer import show
+from cuir.spec_function import AnySpecification
+
+FILE = Path(__file__).parent / "faults.jsonl"
+EACH = {"flash_fwd_sm90": 3, "flash_fwd": 2, "gemm": 2}  # faults of each class, by kernel of the corpus
+SEED, HEAD_DIM = 11, 64
+TRIED = 6  # mutants judged for each that is wanted; of some classes no more reach a GPU
+SAME = "lowers to the CUDA text of the original"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A faulty program. fault: its class, 0 for a program of the corpus as it is (a control). kernel: the program of the corpus. place: line and column there.
+
+    stage, code, message: what refuses it in `cuir verify`; empty for a control. unrunnable: why it cannot be run on a GPU, empty if it can.
+    """
+
+    id: str
+    kernel: str
+    fault: int
+    operator: str
+    place: tuple[int, int]
+    what: str
+    stage: str
+    code: str
+    message: str
+    unrunnable: str
+    program: str
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Fault:
+        """Raises TypeError, KeyError or ValueError for something else."""
+        line, column = data["place"]
+        found = Fault(**{**data, "place": (int(line), int(column))})
+        if found.fault not in (0, *FAULTS):
+            raise ValueError(f"there is no class {found.fault}")
+        return found
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A kernel of the corpus: its program, the name of its kernel, its consts (f16, head dim 64), and what it computes."""
+
+    name: str
+    program: Program
+    kernel: str
+    consts: dict[str, Const]
+    specification: str
+
+    @cached_property
+    def spec(self) -> AnySpecification:
+        return read_specification(self.specification, ())
+
+
+def origin(name: str) -> Origin:
+    """Raises CuirError U101 for a name that the corpus does not have."""
+    program, known = read_program(name), computed(name, None)
+    if known is None:
+        raise CuirError.of("U101", f"the corpus does not say what `{name}` computes", hint=f"kernels: {', '.join(EACH)}")
+    kernel, what = known
+    consts = read_kernel_consts(pick_kernel(program, kernel), "f16", None, (), what.consts, HEAD_DIM)
+    return Origin(name, parse(show(program), f"{name}.cuir"), kernel, consts, what.specification)
+
+
+def control(of: Origin) -> Fault:
+    """The program as it is."""
+    return Fault(f"control-{of.name}", of.name, 0, "", (1, 1), "the program of the corpus", "", "", "", "", show(of.program))
+
+
+def faults_of(of: Origin, made: list[Mutant], fault: int, count: int, seed: int = SEED) -> Iterator[Fault]:
+    """Of the mutants `made` those of one class that verification refuses after the checker has passed them, until `count` of them can be run; and those met that cannot."""
+    job = Job(partial(read_specification, of.specification, ()), of.kernel, of.consts)
+    original, spec = show(of.program), of.spec
+    text = lower(check(of.program, of.kernel, of.consts)).source
+    judged = 0
+    for m in chosen(made, (fault,), None, seed):
+        if not count or judged == TRIED * count:
+            return
+        if m.equivalent or not _well_formed(m, of):
+            continue
+        judged += 1
+        verdict, stage, code, message = judge(m.text, original, spec, job)
+        if verdict != "killed":
+            continue
+        one = Fault(m.id, of.name, fault, m.operator, m.place, m.what, stage, code, message, _unrunnable(m, of, text), m.text)
+        count -= not one.unrunnable
+        yield one
+
+
+def _well_formed(m: Mutant, of: Origin) -> bool:
+    try:
+        check(parse(m.text, "mutant.cuir"), of.kernel, of.consts)
+    except CuirError:
+        return False
+    return True
+
+
+def _unrunnable(m: Mutant, of: Origin, original: str) -> str:
+    try:
+        found = lower(check(parse(m.text, "mutant.cuir"), of.kernel, of.consts)).source
+    except CuirError as error:
+        return f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
+    return SAME if found == original else ""
+
+
+def in_turn(found: Iterable[Fault]) -> list[Fault]:
+    """Controls first; then the classes take turns, and within a class its kernels."""
+    left: dict[int, dict[str, list[Fault]]] = {}
+    for f in found:
+        left.setdefault(f.fault, {}).setdefault(f.kernel, []).append(f)
+    ordered = [f for fs in left.pop(0, {}).values() for f in fs]
+    queues = [_round(list(left[c].values())) for c in sorted(left)]
+    return ordered + _round(queues)
+
+
+def _round(queues: list[list[Fault]]) -> list[Fault]:
+    return [q[i] for i in range(max(map(len, queues), default=0)) for q in queues if i < len(q)]
+
+
+def read_faults(path: Path = FILE) -> list[Fault]:
+    """The faults of a file, in its order. Raises OSError, or ValueError that names the line that is no fault."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            found.append(Fault.from_json(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"line {number} of {path} is no fault: {error}") from None
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=FILE)
+    parser.add_argument("--class", dest="classes", type=int, action="append", choices=sorted(FAULTS), help="several: again; left out: all")
+    parser.add_argument("--seed", type=int, default=SEED)
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    found: list[Fault] = []
+    for name, count in EACH.items():
+        of = origin(name)
+        found.append(control(of))
+        made = mutants(of.program, of.kernel)
+        for fault in options.classes or sorted(FAULTS):
+            for one in faults_of(of, made, fault, count, options.seed):
+                found.append(replace(one, message=one.message[:400]))
+                print(f"{name} class {fault}: {one.operator}: {one.stage} {one.code} {one.unrunnable}", file=sys.stderr, flush=True)
+    lines = [json.dumps(asdict(f)) for f in in_turn(found)]
+    options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Runs the faulty kernels of faults.jsonl on a Hopper GPU: what comparing results shows, and what compute-sanitizer's tools report.
+
+    python -m benchmarks.other_tools.faults_on_gpu --out FILE --jobs 16 --limit 240
+    python -m benchmarks.other_tools.faults_on_gpu --table FILE
+
+Each launch is in a process of its own. A line of JSON is written as soon as a fault has run under something; the same command goes on from the file.
+Owns the order, the limits of time and what a tool's log means; launches.py owns what is launched, table.py what is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cuir.check import check
+from cuir.cli.verifying_gpu import around, find_sanitizer
+from cuir.diagnostics import CuirError
+from cuir.jsontext import append_line
+from cuir.lowering import compile_cuda, lower
+from cuir.measure.worker import Worker, WorkerLost
+from cuir.parser import parse
+from cuir.verify.sanitizer import diagnostics, read_reports
+
+from .faults import FILE, Fault, origin, read_faults
+from .launches import ENDED, ERROR, HANGS
+from .table import REPORTS, RESULTS, TOOLS, markdown, summary
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")
+PREPARING = 120.0  # seconds of importing, nvcc and the context, under a tool too
+LAUNCH, SANITIZED = 8.0, 40.0  # seconds of one launch; a tool slows it down by some hundreds
+RESULTS_LIMIT, TOOL_LIMIT = 90.0, 90.0  # of all launches of a fault
+GRACE = 40.0  # seconds after the limit in which what has begun may end
+SILENT, TIME_OUT, NOT_RUN = "silent", "time out", "not run"
+
+Runner = Callable[[Fault, str, bool, "Clock"], dict[str, Any]]  # a fault, under what, whether it is known to hang -> outcome and more
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When nothing new begins any more, and when what has begun is cut off; in seconds from now on."""
+
+    limit: float
+    begin: float = field(default_factory=time.monotonic)
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() - self.begin >= self.limit
+
+    def at_most(self, seconds: float) -> float:
+        return max(0.1, min(seconds, self.limit + GRACE - (time.monotonic() - self.begin)))
+
+    @property
+    def cut(self) -> bool:
+        return time.monotonic() - self.begin >= self.limit + GRACE - 1.0
+
+
+def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str = "", command: Sequence[str] = COMMAND) -> Record:
+    """Runs a fault in a process of its own, under a tool or (RESULTS) none. Gives outcome, problem, says, launches, and the tool's log up to 2000 characters."""
+    tool = None if under == RESULTS else under
+    env = {"PYTHONPATH": os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)}
+    if tool:
+        env["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor an allocation of its own, with bounds that memcheck knows
+    one, every = (LAUNCH, RESULTS_LIMIT) if tool is None else (LAUNCH, LAUNCH + 4) if hangs else (SANITIZED, TOOL_LIMIT)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "sanitizer.txt"
+        with Worker([*around(tool, sanitizer, log), *command], env) as worker:
+            try:
+                worker.ask({"do": "prepare", "kernel": fault.kernel, "program": fault.program}, clock.at_most(PREPARING))
+            except (CuirError, WorkerLost) as error:
+                return {"outcome": NOT_RUN, "says": str(error)[:400]}
+            try:
+                answer = worker.ask({"do": "launches" if tool else "results", "seconds": one}, clock.at_most(every))
+            except WorkerLost as lost:
+                answer = {"outcome": HANGS if lost.status == "hangs" else ERROR, "problem": "", "says": str(lost)[:400], "launches": 0}
+            except CuirError as error:  # before any launch
+                return {"outcome": NOT_RUN, "says": str(error)[:400]}
+            if answer["outcome"] != HANGS:
+                worker.finish(clock.at_most(60.0))  # a tool writes its summary when the process has ended
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return answer if tool is None else told(fault, answer, text, hangs)
+
+
+def told(fault: Fault, answer: Record, log: str, hangs: bool) -> Record:
+    """What a tool's log means. answer: of the process that it looked at. hangs: whether the launch ends without the tool, either."""
+    found = read_reports(log)
+    summary = re.search(r"SUMMARY: (\d+)", log)
+    count = len(found) or int(summary[1] if summary else 0)
+    process = {"process": answer["outcome"], "problem": answer["problem"], "launches": answer["launches"]}
+    if count:
+        return {"outcome": REPORTS, "says": _in_words(fault, log), "reports": count, **process, "log": log[:2000]}
+    if answer["outcome"] == HANGS:
+        return {"outcome": HANGS if hangs else TIME_OUT, "says": answer["says"], **process}
+    if summary is None:
+        return {
+            "outcome": NOT_RUN,
+            "says": f"the tool wrote no summary; the process: {answer['outcome']} {answer['says']}",
+            **process,
+            "log": log[:2000],
+        }
+    return {"outcome": SILENT if answer["outcome"] == ENDED else ERROR, "says": answer["says"], **process}
+
+
+def _in_words(fault: Fault, log: str) -> str:
+    """The first report and the line of the faulty program that it names."""
+    of = origin(fault.kernel)
+    checked = check(parse(fault.program, "mutant.cuir"), of.kernel, of.consts)
+    first = next(iter(diagnostics(log, lower(checked).line_map, None, checked.origin.span)), None)
+    if first is None:
+        return next((line.strip("= ") for line in log.splitlines() if line.strip("= ")), "")[:400]
+    where = f" (line {first.span.line}: {first.span.source.line(first.span.line).strip()})" if first.span else ""
+    return (first.message + where)[:400]
+
+
+def run_all(faults: Sequence[Fault], known: Mapping[tuple[str, str], str], under: Iterable[str], runner: Runner, jobs: int, clock: Clock,
+            keep: Callable[[Record], None]) -> None:  # fmt: skip
+    """Runs every fault under everything that is not known yet: first the results of all in their order, then the tools, fault by fault. keep: gets each record, one at a time."""
+    lock = threading.Lock()
+    first: dict[str, Future[str]] = {}
+
+    def one(fault: Fault, what: str) -> str:
+        if (fault.id, what) in known:
+            return known[fault.id, what]
+        if clock.over:
+            return NOT_RUN
+        hangs = what != RESULTS and fault.id in first and first[fault.id].result() == HANGS
+        begin = time.monotonic()
+        found = runner(fault, what, hangs, clock)
+        if clock.cut and found["outcome"] in (HANGS, TIME_OUT, NOT_RUN, ERROR):
+            return NOT_RUN  # the limit of all ended it, not its own
+        record = {"id": fault.id, "under": what, "class": fault.fault, "kernel": fault.kernel, "operator": fault.operator, "what": fault.what,
+                  "stage": fault.stage, **found, "seconds": round(time.monotonic() - begin, 1)}  # fmt: skip
+        with lock:
+            keep(record)
+        return str(found["outcome"])
+
+    runnable, asked = [f for f in faults if not f.unrunnable], list(under)
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting: list[Future[str]] = []
+        if RESULTS in asked or any((f.id, RESULTS) in known for f in runnable):
+            first.update({f.id: pool.submit(one, f, RESULTS) for f in runnable if RESULTS in asked or (f.id, RESULTS) in known})
+            waiting += first.values()
+        waiting += [pool.submit(one, f, tool) for f in runnable for tool in asked if tool != RESULTS]
+        for future in waiting:
+            future.result()
+
+
+def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
+    """What a file knows: the outcome of a fault's id under what. What was not run is left out, as are lines cut short. Raises OSError; ValueError for a file of something else."""
+    found: dict[tuple[str, str], str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            data = json.loads(line)
+        except ValueError:  # an interruption cut it short
+            continue
+        if isinstance(data, dict) and "machine" in data:
+            continue
+        if not isinstance(data, dict) or not all(isinstance(data.get(k), str) for k in ("id", "under", "outcome")):
+            raise ValueError(f"line {number} of {path} is no result of a fault")
+        if data["outcome"] != NOT_RUN:
+            found[data["id"], data["under"]] = data["outcome"]
+    return found
+
+
+def compile_all(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) -> int:
+    """Compiles every fault into the cache of cubins (CUIR_CACHE), for a machine whose time is short; how many the compiler refuses."""
+
+    def one(fault: Fault) -> int:
+        of = origin(fault.kernel)
+        try:
+            found = compile_cuda(lower(check(parse(fault.program, "mutant.cuir"), of.kernel, of.consts)))
+            say(f"{fault.id} class {fault.fault} {fault.kernel}: {found.resources.summary()}")
+        except CuirError as error:
+            say(f"{fault.id} class {fault.fault} {fault.kernel}: {error.diagnostics[0].code}: {error.diagnostics[0].message}")
+            return 1
+        return 0
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return sum(pool.map(one, (f for f in faults if not f.unrunnable)))
+
+
+def machine(sanitizer: str) -> Record:
+    """The GPU, its driver and the tool, for the record."""
+
+    def said(*command: str) -> str:
+        with contextlib.suppress(OSError):
+            return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return ""
+
+    version = re.search(r"[Vv]ersion ([\d.]+)", said(sanitizer, "--version")) if sanitizer else None
+    return {
+        "machine": said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+        "compute-sanitizer": version[1] if version else "",
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, help="runs what is not in this file of JSON lines yet, and adds it")
+    action.add_argument("--table", type=Path, metavar="FILE", help="prints the Markdown of such a file")
+    action.add_argument("--compile", action="store_true", help="only compiles, into the folder CUIR_CACHE")
+    parser.add_argument("--faults", type=Path, default=FILE)
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument(
+        "--limit", type=float, default=3600.0, help=f"seconds after which nothing new begins; {GRACE:g} later all is cut off"
+    )
+    parser.add_argument("--under", action="append", choices=(RESULTS, *TOOLS), help="several: again; left out: all")
+    parser.add_argument(
+        "--class", dest="classes", type=int, action="append", help="only faults of this class (0: no fault); several: again"
+    )
+    options = parser.parse_args()
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        faults = [f for f in read_faults(options.faults) if not options.classes or f.fault in options.classes]
+        path = options.table or options.out
+        known = read_outcomes(path) if path is not None and (options.table or path.exists()) else {}
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if options.compile:
+        return 1 if compile_all(faults, options.jobs, say) else 0
+    if options.out is not None:
+        under = options.under or [RESULTS, *TOOLS]
+        try:
+            sanitizer = find_sanitizer("racecheck") if set(under) & set(TOOLS) else ""
+        except CuirError as error:
+            parser.error(f"{error.diagnostics[0].message}: {error.diagnostics[0].hint}")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        append_line(options.out, json.dumps(machine(sanitizer)))
+        total = len([f for f in faults if not f.unrunnable]) * len(under)
+
+        def keep(record: Record) -> None:
+            append_line(options.out, json.dumps(record))
+            if record["outcome"] != NOT_RUN:
+                known[record["id"], record["under"]] = record["outcome"]
+            say(f"{len(known):4d}/{total} {record['seconds']:5.1f} s  class {record['class']:2d} {record['kernel']}, {record['operator']}: "
+                f"{record['under']}: {record['outcome']} {record['says'][:160]}")  # fmt: skip
+
+        def runner(fault: Fault, what: str, hangs: bool, clock: Clock) -> Record:
+            return launched(fault, what, hangs, clock, sanitizer)
+
+        run_all(faults, dict(known), under, runner, options.jobs, Clock(options.limit), keep)
+    print(markdown(faults, known), summary(faults, known), sep="\n")
+    return 0
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"at least 1, found {text}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""The process that launches faulty kernels on a GPU: `python -m benchmarks.other_tools.launches`, asked over pipes as `cuir/measure/worker.py` says.
+
+Owns which problems are launched and what results are compared with. A launch that hangs or faults costs this process, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cuir.api import compile as compile_kernel
+from cuir.check import check
+from cuir.checked import Checked
+from cuir.diagnostics import CuirError
+from cuir.lowering import Compiled
+from cuir.measure.worker import serve
+from cuir.parser import parse
+from cuir.spec import Lengths, Specification
+from cuir.spec_function import FunctionSpecification
+from cuir.verify.contracts import mask_integers
+from cuir.verify.either import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
+from cuir.verify.functions import judge_function
+from cuir.verify.numeric import judge
+from cuir.verify.problems import Case
+from cuir.verify.signature import Draw, FunctionLaunch, tile_of_dims
+
+from .faults import Origin, origin
+
+RIGHT, WRONG, DIFFERS, HANGS, ERROR, ENDED = "right every time", "wrong", "differs from run to run", "hangs", "error", "ended"
+ALIGNED = 16  # bytes: what the copy engine asks of strides
+SANITIZED_CASES = 4  # of the numbers stage: the smallest, as `verify --gpu --sanitizer` takes them
+
+Launching = Callable[[Mapping[str, Any], int | None], None]  # tensors of a device, and at most so many CTAs; waits for the end
+
+
+class Hangs(Exception):
+    """A launch did not end in its time."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is launched `rounds` times with each of `data` inputs, the inputs in turn, so that what one launch leaves in memory is wrong for the next. grid: CTAs at most."""
+
+    case: AnyCase
+    grid: int | None
+    data: int
+    rounds: int
+
+
+def problems(of: Origin, checked: Checked) -> list[Problem]:
+    """Those of the schedules stage on two CTAs, 20 launches each; one of 16 CTAs with four tiles each; those of the numbers stage as they are launched by a user, three times."""
+    spec = of.spec
+    marks = mask_integers(spec, of.program) if isinstance(spec, Specification) else []
+    found = [Problem(c, 2, 4, 5) for c in schedule_cases(checked, spec)]
+    found.append(Problem(many_tiles(checked, spec), 16, 2, 10))
+    return found + [Problem(c, None, 1, 3) for c in number_cases(checked, spec, marks, "quick")]
+
+
+def sanitized_problems(of: Origin, checked: Checked) -> list[Problem]:
+    """One launch each: the problems of the schedules stage, and the smallest of the numbers stage that have anything to do."""
+    every = [replace(p, data=1, rounds=1) for p in problems(of, checked)]
+    few = sorted((p for p in every if p.grid is None and _elements(p.case)), key=lambda p: _elements(p.case))
+    return [p for p in every if p.grid == 2] + few[:SANITIZED_CASES]
+
+
+def _elements(case: AnyCase) -> int:
+    at = case.lengths if isinstance(case, Case) else None
+    return math.prod((at.B, at.H, at.M, at.N) if at is not None else case.sizes.values())  # type: ignore[union-attr]
+
+
+def many_tiles(checked: Checked, spec: object) -> AnyCase:
+    """Eight tiles along each dim that is tiled, so that 16 CTAs have several each."""
+    if not isinstance(spec, FunctionSpecification):
+        BM, BN = tile_sizes(checked)
+        return Case("many tiles", Lengths(1, 8, 2, 8 * BM, 8 * BN))
+    return Draw("many tiles", {d: 8 * n or 2 for d, n in tile_of_dims(checked).items()})
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """A tensor whose first columns are to be those of x: x itself, unless its rows would not start at multiples of 16 bytes."""
+    unit = ALIGNED // x.element_size()
+    if x.dim() < 2 or all(s % unit == 0 for s in x.stride()[:-1]):
+        return x
+    wider = torch.zeros((*x.shape[:-1], -(-x.shape[-1] // unit) * unit), dtype=x.dtype)
+    wider[..., : x.shape[-1]] = x
+    return wider
+
+
+def judged(checked: Checked, of: Origin, given: AnyLaunch, case: AnyCase) -> str:
+    """What verification says of outputs that are there: empty if they are right."""
+    try:
+        if isinstance(given, FunctionLaunch):
+            assert isinstance(case, Draw) and isinstance(of.spec, FunctionSpecification)
+            judge_function(checked, of.spec, given, case)
+        else:
+            assert isinstance(case, Case) and isinstance(of.spec, Specification)
+            judge(given, of.spec, case, checked.origin.span)
+    except CuirError as error:
+        return f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
+    return ""
+
+
+def observe(of: Origin, checked: Checked, todo: list[Problem], launched: Launching, device: str) -> dict[str, Any]:
+    """What comparing results shows, up to the first problem that shows something: outcome, the problem, what is wrong, and how many launches there were.
+
+    Outputs are NaN before each launch. `differs from run to run`: launches with the same inputs give other bits, whether one of them is right or none.
+    """
+    total = 0
+    for problem in todo:
+        runs = [_Run(checked, of, replace(problem.case, seed=problem.case.seed + i), device) for i in range(problem.data)]
+        for run in runs * problem.rounds:
+            total += 1
+            failed = run.once(launched, problem.grid)
+            if failed is not None:
+                return _seen(failed[0], run.case, failed[1], total)
+        for run in runs:
+            words = [judged(checked, of, given, run.case) for given in run.distinct]
+            if len(words) > 1:
+                right = sum(n for n, w in zip(run.counts, words, strict=True) if not w)
+                said = f"{right} of {problem.rounds} launches right, {len(words)} different results; {next((w for w in words if w), '')}"
+                return _seen(DIFFERS, run.case, said, total)
+            if words[0]:
+                return _seen(WRONG, run.case, words[0], total)
+    return {"outcome": RIGHT, "problem": "", "says": "", "launches": total}
+
+
+def _seen(outcome: str, case: AnyCase, says: str, launches: int) -> dict[str, Any]:
+    return {"outcome": outcome, "problem": str(case), "says": says[:400], "launches": launches}
+
+
+class _Run:
+    """One problem with one set of inputs, its tensors on the device, and the different results so far.
+
+    Memory goes between host and device as it lies there, so that no kernel of PyTorch runs, which a tool around the process would look at as well.
+    """
+
+    def __init__(self, checked: Checked, of: Origin, case: AnyCase, device: str):
+        self.case, self.given = case, launch_of(of.program, checked, of.spec, case)
+        values = self.given.arguments()
+        self.here = {n: padded(v) for n, v in values.items() if isinstance(v, torch.Tensor)}
+        self.device = {n: x.to(device, copy=True) for n, x in self.here.items()}
+        self.there = {n: self.device[n][..., : v.shape[-1]] if isinstance(v, torch.Tensor) else v for n, v in values.items()}
+        self.distinct: list[AnyLaunch] = []
+        self.counts: list[int] = []
+
+    def once(self, launched: Launching, grid: int | None) -> tuple[str, str] | None:
+        """Launches with poisoned outputs and keeps what comes out; if nothing does: HANGS or ERROR, and what is said."""
+        now = self.given.fresh()
+        try:
+            for name in now.outputs:
+                self.device[name].copy_(self.here[name])
+            launched(self.there, grid)
+            for name, x in now.outputs.items():
+                x.copy_(self.device[name].cpu()[..., : x.shape[-1]])
+        except Hangs as error:
+            return HANGS, str(error)
+        except CuirError as error:
+            return ERROR, f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
+        except RuntimeError as error:  # of the driver, told by PyTorch
+            return ERROR, next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        for i, other in enumerate(self.distinct):
+            if all(_same(x, other.outputs[n]) for n, x in now.outputs.items()):
+                self.counts[i] += 1
+                return None
+        self.distinct.append(now)
+        self.counts.append(1)
+        return None
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    kind = torch.int16 if a.element_size() == 2 else torch.int32
+    return torch.equal(a.view(kind), b.view(kind))
+
+
+# ---- on a GPU
+_ready: tuple[Origin, Checked, Compiled] | None = None
+
+
+def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads and compiles a fault; makes the context of the GPU."""
+    global _ready
+    of = origin(request["kernel"])
+    kernel = compile_kernel(parse(request["program"], "mutant.cuir"), kernel=of.kernel, consts=of.consts)
+    torch.empty(1, device="cuda")
+    _ready = of, check(of.program, of.kernel, of.consts), kernel.compiled
+    return {}
+
+
+def _launching(compiled: Compiled, seconds: float) -> Launching:
+    from cuir.lowering.launch import Launcher, bound_arguments, check_alignment
+
+    checked = compiled.cuda.checked
+    device = torch.device("cuda", torch.cuda.current_device())
+    launcher = Launcher(compiled, device)
+
+    def launched(arguments: Mapping[str, Any], grid: int | None) -> None:
+        bound = bound_arguments(checked, arguments)
+        check_alignment(checked, compiled.cuda.aligned, arguments)
+        plan = launcher.plan(arguments, bound)
+        plan = replace(plan, grid=min(plan.grid, grid or plan.grid))
+        launcher.launch(plan, tuple(arguments[t.name].data_ptr() for t in checked.tensors))
+        ended = torch.cuda.Event()
+        ended.record()
+        begin = time.monotonic()
+        while not ended.query():
+            if time.monotonic() - begin > seconds:
+                raise Hangs(f"a launch does not end within {seconds:g} s")
+            time.sleep(0.0005)
+
+    return launched
+
+
+def results(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Compares the results of the prepared fault; `seconds`: the limit of one launch."""
+    assert _ready is not None
+    of, checked, compiled = _ready
+    return observe(of, checked, problems(of, checked), _launching(compiled, request["seconds"]), "cuda")
+
+
+def launches(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Launches the prepared fault for a tool around this process, which looks; results are not compared."""
+    assert _ready is not None
+    of, checked, compiled = _ready
+    launched, todo = _launching(compiled, request["seconds"]), sanitized_problems(of, checked)
+    for total, problem in enumerate(todo, 1):
+        failed = _Run(checked, of, problem.case, "cuda").once(launched, problem.grid)
+        if failed is not None:
+            return _seen(failed[0], problem.case, failed[1], total)
+    return {"outcome": ENDED, "problem": "", "says": "", "launches": len(todo)}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # many such processes run at once
+    sys.exit(serve({"prepare": prepare, "results": results, "launches": launches}))

@@ -1,0 +1,85 @@
+"""What a run of `faults_on_gpu` found, as a table of Markdown: how many faults of each class were seen by what. Owns the counting; runs nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cuir.mutate import FAULTS
+
+from .faults import Fault
+from .launches import DIFFERS, ERROR, HANGS, RIGHT, WRONG
+
+RESULTS = "results"  # nothing around the process: outputs are compared
+TOOLS = ("racecheck", "memcheck", "synccheck")
+REPORTS = "reports"
+HEAD = (
+    "class",
+    "faults run",
+    WRONG,
+    DIFFERS,
+    "hangs",
+    "error",
+    RIGHT,
+    *TOOLS,
+    "any of these",
+    "right, but a tool reports",
+    "`cuir verify`",
+    "fault",
+)
+
+Outcomes = Mapping[tuple[str, str], str]  # of a fault's id under what
+
+
+@dataclass(frozen=True)
+class Row:
+    """The faults of a class that were run. tools: how many each one reports, and under how many it has run. any: seen by results or by a tool."""
+
+    faults: Sequence[Fault]
+    results: Counter[str]
+    tools: Mapping[str, tuple[int, int]]
+    any: int
+    tool_alone: int
+
+
+def row_of(faults: Sequence[Fault], outcomes: Outcomes) -> Row:
+    """Counts those of some faults whose results have been compared."""
+    ran = [f for f in faults if outcomes.get((f.id, RESULTS)) in (RIGHT, WRONG, DIFFERS, HANGS, ERROR)]
+    results = Counter(outcomes[f.id, RESULTS] for f in ran)
+    reported = {f.id for f in ran for t in TOOLS if outcomes.get((f.id, t)) == REPORTS}
+    right = {f.id for f in ran if outcomes[f.id, RESULTS] == RIGHT}
+    tools = {t: (sum(outcomes.get((f.id, t)) == REPORTS for f in ran), sum((f.id, t) in outcomes for f in ran)) for t in TOOLS}
+    return Row(ran, results, tools, len(ran) - len(right - reported), len(right & reported))
+
+
+def markdown(faults: Sequence[Fault], outcomes: Outcomes) -> str:
+    """The table, a line for each class, all of them, and the controls; zeros are left blank, `3/7` is 3 reports on 7 faults."""
+    classes = sorted({f.fault for f in faults} - {0})
+    groups = [(str(c), FAULTS[c], [f for f in faults if f.fault == c]) for c in classes]
+    groups.append(("all", "", [f for f in faults if f.fault]))
+    rows = [_cells(number, title, row_of(of, outcomes)) for number, title, of in groups]
+    controls = row_of([f for f in faults if not f.fault], outcomes)
+    rows.append(_cells("none", "no fault: the kernels as they are", controls))
+    return "\n".join([f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *(f"| {' | '.join(r)} |" for r in rows)]) + "\n"
+
+
+def _cells(number: str, title: str, row: Row) -> tuple[str, ...]:
+    counts = [row.results[o] for o in (WRONG, DIFFERS, HANGS, ERROR, RIGHT)]
+    tools = [f"{n}/{of}" if of else "" for n, of in row.tools.values()]
+    stages = Counter(f.stage for f in row.faults if f.stage)
+    said = ", ".join(f"{stage} {n}" for stage, n in stages.most_common())
+    return number, str(len(row.faults)), *(str(n or "") for n in counts), *tools, str(row.any), str(row.tool_alone or ""), said, title
+
+
+def summary(faults: Sequence[Fault], outcomes: Outcomes) -> str:
+    """The counts of all classes in a sentence."""
+    row = row_of([f for f in faults if f.fault], outcomes)
+    seen = len(row.faults) - row.results[RIGHT]
+    tools = ", ".join(f"{t} reports {n} of {of}" for t, (n, of) in row.tools.items())
+    stopped = sum(bool(f.fault and f.unrunnable) for f in faults)
+    return (
+        f"Of {len(row.faults)} faults that ran, results showed {seen}; {tools}; {row.any} are seen by any of these, "
+        f"{row.results[RIGHT]} gave right results every time, {row.tool_alone} of which a tool reports. "
+        f"`cuir verify` refuses all of them" + (f"; {stopped} more cannot be run." if stopped else ".")
+    )

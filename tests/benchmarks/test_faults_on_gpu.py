@@ -1,0 +1,257 @@
+"""The same faults on a GPU and under compute-sanitizer, without either: the interpreter launches, processes are made up, files are cut short."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.other_tools import faults_on_gpu, launches
+from benchmarks.other_tools.faults import Fault, Origin, in_turn, origin, read_faults
+from benchmarks.other_tools.faults_on_gpu import NOT_RUN, SILENT, TIME_OUT, Clock, launched, read_outcomes, run_all, told
+from benchmarks.other_tools.launches import DIFFERS, ENDED, ERROR, HANGS, RIGHT, WRONG, Hangs, Problem, observe, padded
+from benchmarks.other_tools.table import REPORTS, RESULTS, TOOLS, markdown, row_of, summary
+from cuir import CuirError
+from cuir.check import check
+from cuir.checked import Checked
+from cuir.interp import run
+from cuir.parser import parse
+from cuir.verify.signature import Draw
+
+ONE = Problem(Draw("small", {"M": 70, "N": 41, "K": 65}), 2, 2, 2)
+
+
+@cache
+def gemm() -> tuple[Origin, Checked]:
+    of = origin("gemm")
+    return of, check(of.program, of.kernel, {**of.consts, "BN": 64})
+
+
+def interpreted(arguments: Mapping[str, Any], grid: int | None) -> None:
+    run(gemm()[1], arguments, grid=grid)
+
+
+class Spoiled:
+    """The interpreter, and a wrong element of C in some launches."""
+
+    def __init__(self, *numbers: int):
+        self.numbers, self.count = numbers, 0
+
+    def __call__(self, arguments: Mapping[str, Any], grid: int | None) -> None:
+        interpreted(arguments, grid)
+        if self.count in self.numbers:
+            arguments["C"][3, 5] += 7.0
+        self.count += 1
+
+
+def test_the_original_is_right_also_where_rows_are_padded() -> None:
+    seen: list[Any] = []
+
+    def launching(arguments: Mapping[str, Any], grid: int | None) -> None:
+        assert arguments["C"].isnan().all() and grid == 2
+        assert all(s % 8 == 0 for x in ("A", "Bt", "C") for s in arguments[x].stride()[:-1])
+        interpreted(arguments, grid)
+        seen.append(arguments["C"].clone())
+
+    found = observe(*gemm(), [ONE], launching, "cpu")
+    assert found["outcome"] == RIGHT and found["launches"] == 4
+    assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])  # inputs take turns
+
+
+@pytest.mark.parametrize(("numbers", "outcome", "says"), [((0, 1, 2, 3), WRONG, "V301"), ((2,), DIFFERS, "1 of 2 launches right")])
+def test_wrong_results_are_seen(numbers: tuple[int, ...], outcome: str, says: str) -> None:
+    found = observe(*gemm(), [ONE, ONE], Spoiled(*numbers), "cpu")
+    assert found["outcome"] == outcome and says in found["says"] and found["launches"] == 4 and "small" in found["problem"]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(Hangs("no end"), HANGS), (RuntimeError("CUDA error: misaligned"), ERROR), (CuirError.of("L011", "the driver refuses"), ERROR)],
+)
+def test_launches_that_do_not_end_well(error: Exception, outcome: str) -> None:
+    def launching(arguments: Mapping[str, Any], grid: int | None) -> None:
+        raise error
+
+    found = observe(*gemm(), [ONE], launching, "cpu")
+    assert found["outcome"] == outcome and found["launches"] == 1 and found["says"]
+
+
+def test_padding_keeps_what_is_aligned() -> None:
+    x = torch.arange(12.0).view(3, 4)
+    assert padded(x) is x and padded(x[:, 0]).shape == (3,)
+    wide = padded(x[:, :3].contiguous())
+    assert wide.shape == (3, 4) and torch.equal(wide[:, :3], x[:, :3])
+
+
+def test_a_tool_gets_few_small_problems_and_a_test_gets_all() -> None:
+    for name in ("gemm", "flash_fwd"):
+        of = origin(name)
+        checked = check(of.program, of.kernel, of.consts)
+        every, few = launches.problems(of, checked), launches.sanitized_problems(of, checked)
+        assert {p.case for p in few if isinstance(p.case, launches.Case)} <= {p.case for p in every if isinstance(p.case, launches.Case)}
+        assert all(p.data * p.rounds == 1 for p in few) and len(few) < len(every)
+        assert all(p.data * p.rounds == 20 for p in every if p.grid is not None)
+
+
+# ---- the file of faults
+def test_each_fault_on_file_is_what_it_says() -> None:
+    faults = read_faults()
+    assert len({f.id for f in faults}) == len(faults) > 90
+    assert [f.fault for f in faults[:3]] == [0, 0, 0] and {f.kernel for f in faults} == {f.kernel for f in faults[:3]}
+    assert {f.fault for f in faults} == {0, *range(1, 16)} - {14}  # the checker refuses what takes too much
+    assert in_turn(faults) == faults
+    texts = {f.kernel: f.program for f in faults if not f.fault}
+    for f in faults:
+        assert (f.program != texts[f.kernel]) == bool(f.fault) == bool(f.stage) and f.stage != "well-formed"
+    f = next(f for f in reversed(faults) if f.kernel == "gemm")
+    of = origin("gemm")
+    assert check(parse(f.program), of.kernel, of.consts).name == "gemm"
+
+
+def test_a_line_that_is_no_fault_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "faults.jsonl"
+    path.write_text('{"id": 3}\n')
+    with pytest.raises(ValueError, match="line 1"):
+        read_faults(path)
+
+
+# ---- order, limits, files
+FAULTS = [Fault(f"f{n}", "gemm", n % 3, "op", (1, 1), "w", "schedules" if n % 3 else "", "R401", "m", "", "text") for n in range(6)]
+
+
+def counting(calls: list[tuple[str, str, bool]], outcomes: Mapping[tuple[str, str], str]) -> faults_on_gpu.Runner:
+    def runner(fault: Fault, under: str, hangs: bool, clock: Clock) -> dict[str, Any]:
+        calls.append((fault.id, under, hangs))
+        return {"outcome": outcomes.get((fault.id, under), SILENT if under != RESULTS else RIGHT), "says": ""}
+
+    return runner
+
+
+def test_results_come_first_and_a_tool_knows_what_hangs() -> None:
+    calls: list[tuple[str, str, bool]] = []
+    kept: list[dict[str, Any]] = []
+    run_all(FAULTS, {}, [RESULTS, *TOOLS], counting(calls, {("f1", RESULTS): HANGS}), 1, Clock(60), kept.append)
+    assert [c[:2] for c in calls[:6]] == [(f.id, RESULTS) for f in FAULTS]
+    assert [c[:2] for c in calls[6:9]] == [("f0", t) for t in TOOLS]
+    assert {c[0] for c in calls if c[2]} == {"f1"} and len(kept) == 24
+
+
+def test_a_run_goes_on_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    lines = [{"machine": "H"}, {"id": "f1", "under": RESULTS, "outcome": HANGS}, {"id": "f0", "under": "racecheck", "outcome": NOT_RUN}]
+    path.write_text("\n".join(json.dumps(x) for x in lines) + '\n{"id": "f0", "und')
+    known = read_outcomes(path)
+    assert known == {("f1", RESULTS): HANGS}
+    calls: list[tuple[str, str, bool]] = []
+    run_all(FAULTS[:2], known, ["racecheck"], counting(calls, {}), 2, Clock(60), lambda record: None)
+    assert sorted(calls) == [("f0", "racecheck", False), ("f1", "racecheck", True)]
+    path.write_text('{"id": 1}\n')
+    with pytest.raises(ValueError, match="line 1"):
+        read_outcomes(path)
+
+
+def test_nothing_begins_after_the_limit_and_what_is_cut_off_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, str, bool]] = []
+    kept: list[dict[str, Any]] = []
+    run_all(FAULTS, {}, [RESULTS], counting(calls, {}), 2, Clock(0), kept.append)
+    assert not calls and not kept
+    monkeypatch.setattr(Clock, "over", False)
+    run_all(FAULTS[:2], {}, [RESULTS], counting(calls, {("f0", RESULTS): HANGS}), 2, Clock(-100), kept.append)
+    assert [k["id"] for k in kept] == ["f1"] and Clock(-100).at_most(50) < 1
+
+
+# ---- processes and logs
+WORKER = """
+import os, sys, time
+from cuir.measure.worker import serve
+
+def launches(request):
+    how = sys.argv[1]
+    if how == "hangs":
+        time.sleep(600)
+    if how == "ends":
+        os._exit(7)
+    return {"outcome": how, "problem": "", "says": str(request["seconds"]), "launches": 3}
+
+sys.exit(serve({"prepare": lambda request: {}, "launches": launches, "results": launches}))
+"""
+SANITIZER = """#!{python}
+import subprocess, sys
+log = sys.argv[sys.argv.index("--log-file") + 1]
+assert sys.argv[sys.argv.index("--tool") + 1] == "synccheck"
+subprocess.run(sys.argv[sys.argv.index({python!r}, 1):])
+open(log, "w").write("========= COMPUTE-SANITIZER\\n========= ERROR SUMMARY: 0 errors\\n")
+"""
+RACE = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at gemm(CUtensorMap)+0x530 in /tmp/x/gemm.cu:{line}
+=========     and Read access at gemm(CUtensorMap)+0x1b0 in /tmp/x/gemm.cu:{line} [32 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+
+
+@pytest.mark.parametrize(("how", "outcome"), [(RIGHT, RIGHT), ("ends", ERROR), ("hangs", HANGS)])
+def test_the_process_is_asked_and_may_be_lost(how: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults_on_gpu, "RESULTS_LIMIT", 1.0 if how == "hangs" else 60.0)
+    found = launched(FAULTS[1], RESULTS, False, Clock(60), command=[sys.executable, "-c", WORKER, how])
+    assert found["outcome"] == outcome and found["says"]
+
+
+def test_a_tool_around_the_process(tmp_path: Path) -> None:
+    sanitizer = tmp_path / "compute-sanitizer"
+    sanitizer.write_text(SANITIZER.format(python=sys.executable))
+    sanitizer.chmod(0o755)
+    found = launched(FAULTS[1], "synccheck", False, Clock(60), str(sanitizer), [sys.executable, "-c", WORKER, ENDED])
+    assert found["outcome"] == SILENT and found["launches"] == 3
+
+
+def test_what_a_log_means() -> None:
+    fault = replace(FAULTS[1], program=next(f for f in read_faults() if f.kernel == "gemm").program)
+    ended, hung, failed = ({"outcome": o, "problem": "", "says": "x", "launches": 1} for o in (ENDED, HANGS, ERROR))
+    none = "========= ERROR SUMMARY: 0 errors\n"
+    assert [told(fault, a, none, False)["outcome"] for a in (ended, failed)] == [SILENT, ERROR]
+    assert [told(fault, hung, "", known)["outcome"] for known in (True, False)] == [HANGS, TIME_OUT]
+    assert told(fault, ended, "", False)["outcome"] == NOT_RUN
+    found = told(fault, ended, RACE.format(line=1), False)
+    assert found["outcome"] == REPORTS and found["reports"] == 1 and "Race reported" in found["says"]
+
+
+# ---- the table
+def test_the_table_counts_what_was_seen_by_what() -> None:
+    outcomes = {(f.id, RESULTS): RIGHT for f in FAULTS} | {(f.id, t): SILENT for f in FAULTS for t in TOOLS if f.id != "f5"}
+    outcomes |= {("f1", RESULTS): WRONG, ("f4", "racecheck"): REPORTS, ("f2", RESULTS): HANGS, ("f2", "memcheck"): HANGS}
+    row = row_of([f for f in FAULTS if f.fault], outcomes)
+    assert (len(row.faults), row.any, row.tool_alone) == (4, 3, 1) and row.tools == {
+        "racecheck": (1, 3),
+        "memcheck": (0, 3),
+        "synccheck": (0, 3),
+    }
+    lines = markdown(FAULTS, outcomes).splitlines()
+    assert len(lines) == 6 and len({line.count("|") for line in lines}) == 1
+    assert lines[2].startswith("| 1 | 2 | 1 |") and "schedules 4" in lines[4] and lines[5].startswith("| none | 2 |")
+    said = summary(FAULTS, outcomes)
+    assert "Of 4 faults that ran, results showed 2" in said and "1 of which a tool reports" in said
+    assert "Of 0 faults" in summary([], {}) and markdown([], {})
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text(json.dumps({"id": "control-gemm", "under": RESULTS, "outcome": RIGHT}) + "\n")
+    monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path)])
+    assert faults_on_gpu.main() == 0 and "| none | 1 |" in capsys.readouterr().out
+    for words, said in (
+        (["--table", str(tmp_path / "absent")], "No such file"),
+        (["--out", str(path), "--jobs", "0"], "at least 1, found 0"),
+        ([], "required"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["faults_on_gpu", *words])
+        with pytest.raises(SystemExit) as stop:
+            faults_on_gpu.main()
+        assert stop.value.code == 2 and said in capsys.readouterr().err
