@@ -168,7 +168,8 @@ class Journal:
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     entry = json.loads(line)
-                    self.found[_name(from_plain(entry["consts"]))] = entry
+                    if {"status", "why"} <= set(entry):
+                        self.found[_name(from_plain(entry["consts"]))] = entry
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # the line that was being written when the search was interrupted
 

@@ -15,7 +15,7 @@ from ..checked import Const
 from ..nodes import Program
 from .cache import Journal
 from .compiling import Built
-from .space import Consts, Space, defaults, label, plain, ruled_out
+from .space import Consts, Space, defaults, from_plain, label, plain, ruled_out
 
 FINALISTS = 4
 BETTER = 0.995  # less than this of the best's time is a gain, the rest is noise
@@ -45,6 +45,11 @@ class Outcome:
     milliseconds: list[float] = field(default_factory=list)
     built: Built | None = None
     recorded: bool = False
+
+    @staticmethod
+    def of(entry: Mapping[str, Any]) -> Outcome:
+        """An entry of a journal: its consts are the whole setting, what was given among them."""
+        return Outcome(from_plain(entry["consts"]), entry["status"], entry["why"], list(entry.get("milliseconds", [])), recorded=True)
 
     @property
     def median(self) -> float:
@@ -162,20 +167,16 @@ class _Search:
         self.choose([o for o in fresh if o.status == "timed"])
 
     def recall(self, outcome: Outcome) -> None:
-        entry = self.journal.look(outcome.consts)
-        if entry is None:
+        entry = self.journal.look({**self.fixed, **outcome.consts})
+        if entry is None or entry["status"] == "flawed":  # whether flaws end a candidate depends on the others
             return
-        outcome.status, outcome.why, outcome.milliseconds, outcome.recorded = (
-            entry["status"],
-            entry["why"],
-            entry.get("milliseconds", []),
-            True,
-        )
+        known = Outcome.of(entry)
+        outcome.status, outcome.why, outcome.milliseconds, outcome.recorded = known.status, known.why, known.milliseconds, True
 
     def settle(self, outcome: Outcome, status: str, why: str = "") -> None:
         outcome.status, outcome.why = status, why
-        if status in ("refused", "wrong", "hangs", "fault", "timed"):
-            self.journal.write(outcome.consts, {k: v for k, v in outcome.as_json().items() if k != "consts"})
+        if status in ("refused", "flawed", "wrong", "hangs", "fault", "timed"):
+            self.journal.write({**self.fixed, **outcome.consts}, {k: v for k, v in outcome.as_json().items() if k != "consts"})
 
     def fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
         for done, outcome in enumerate(outcomes, 1):

@@ -12,6 +12,8 @@ from cuir import CuirError, Program
 from cuir.tuning import Space, tune
 from cuir.tuning.cache import Journal
 from cuir.tuning.compiling import Built
+from cuir.tuning.search import Outcome
+from cuir.tuning.space import plain
 from cuir.types import F16
 from tests.tuning.fakes import SPACE, FakeCompiler, FakeDevice, cost, nan
 
@@ -123,11 +125,28 @@ def test_an_interrupted_search_goes_on(program: Program, tmp_path: Path) -> None
     device = FakeDevice(cost, verdicts)
     report = tune(program, None, FIXED, SPACE, device, FakeCompiler(), journal=Journal(path))
     assert found(report) == {"BM": 128, "BN": 96, "STAGES": 3, "DYNAMIC": False} and done
-    again = [c for c in device.checked if tuple(sorted((k, v) for k, v in c.items() if k not in FIXED)) in done]
+    assert (("BM", 64), ("BN", 64)) in {entry[:2] for entry in done}
+    again = [c for c in device.checked if tuple(sorted(plain(c).items())) in done]
     assert not again, "what was found before is not asked again"
     whole = FakeDevice(cost, verdicts)
     third = tune(program, None, FIXED, SPACE, whole, FakeCompiler(), journal=Journal(path))
     assert found(third) == found(report) and not whole.checked and whole.timed, "only the last turns are run again"
+
+
+def test_a_journal_holds_whole_settings(program: Program, tmp_path: Path) -> None:
+    """Figures for one value that was given do not serve another; settings with flaws are told with theirs, and compiled again."""
+    path, spills = tmp_path / "journal.jsonl", lambda consts: Built(spills=8 * (consts["BN"] == 96))
+    for stages in (2, 3):
+        device, compiler = FakeDevice(cost), FakeCompiler(spills)
+        tune(program, None, {**FIXED, "STAGES": stages}, SPACE, device, compiler, journal=Journal(path))
+        assert device.checked and all(c["STAGES"] == stages for c in (*device.checked, *compiler.seen))
+    entries = [Outcome.of(e) for e in Journal(path).found.values()]
+    flawed = {(o.consts["STAGES"], o.consts["BN"], o.why) for o in entries if o.status == "flawed"}
+    assert flawed == {(2, 96, "8 bytes of spills"), (3, 96, "8 bytes of spills")}
+    assert all(FIXED.items() <= o.consts.items() for o in entries)
+    again = FakeCompiler(spills)
+    tune(program, None, {**FIXED, "STAGES": 3}, SPACE, FakeDevice(cost), again, journal=Journal(path))
+    assert {c["BN"] for c in again.seen} == {96}
 
 
 def test_a_space_for_another_kernel_is_an_error(program: Program) -> None:
