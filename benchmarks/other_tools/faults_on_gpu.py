@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import itertools
 import json
 import os
 import re
@@ -19,8 +21,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,13 @@ ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")
 PREPARING = 120.0  # seconds of importing, nvcc and the context, under a tool too
 LAUNCH, SANITIZED = 8.0, 40.0  # seconds of one launch; a tool slows it down by some hundreds
+DEADLOCK = 3.0  # seconds after which racecheck calls a wait a deadlock, and goes on behind it
+OPTIONS = (  # those that the installed tool knows are used; host frames say nothing of a kernel
+    ("--show-backtrace", "device"),
+    ("--racecheck-deadlock-timeout", str(int(1000 * DEADLOCK))),
+    ("--racecheck-num-workers", "2"),
+)
+PORTS = itertools.count()  # tools that run side by side talk to their processes on ports of their own, 16 each
 RESULTS_LIMIT, TOOL_LIMIT = 90.0, 90.0  # of all launches of a fault
 GRACE = 40.0  # seconds after the limit in which what has begun may end
 SILENT, TIME_OUT, NOT_RUN = "silent", "time out", "not run"
@@ -70,47 +79,67 @@ class Clock:
 
 
 def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str = "", command: Sequence[str] = COMMAND) -> Record:
-    """Runs a fault in a process of its own, under a tool or (RESULTS) none. Gives outcome, problem, says, launches, and the tool's log up to 2000 characters."""
+    """Runs a fault in a process of its own, under a tool or (RESULTS) none. Gives outcome, problem, says, launches, and the begin of the tool's log."""
     tool = None if under == RESULTS else under
     env = {"PYTHONPATH": os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)}
     if tool:
         env["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor an allocation of its own, with bounds that memcheck knows
-    one, every = (LAUNCH, RESULTS_LIMIT) if tool is None else (LAUNCH, LAUNCH + 4) if hangs else (SANITIZED, TOOL_LIMIT)
+    one, every = (LAUNCH, RESULTS_LIMIT) if tool is None else (SANITIZED, TOOL_LIMIT)
+    if tool and hangs:
+        one = 8 * DEADLOCK if tool == "racecheck" else LAUNCH
+        every = one + 4.0
+    options = [word for option in OPTIONS for word in option if option[0] in known_options(sanitizer)] if tool else []
+    options += ["--port", str(49152 + 16 * (next(PORTS) % 1000))] if tool and "--port" in known_options(sanitizer) else []
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "sanitizer.txt"
-        with Worker([*around(tool, sanitizer, log), *command], env) as worker:
+        with Worker([*around(tool, sanitizer, log), *options, *command], env) as worker:
             try:
                 worker.ask({"do": "prepare", "kernel": fault.kernel, "program": fault.program}, clock.at_most(PREPARING))
             except (CuirError, WorkerLost) as error:
-                return {"outcome": NOT_RUN, "says": str(error)[:400]}
+                return {"outcome": NOT_RUN, "says": str(error)[:400], "log": _read(log)}
             try:
                 answer = worker.ask({"do": "launches" if tool else "results", "seconds": one}, clock.at_most(every))
             except WorkerLost as lost:
                 answer = {"outcome": HANGS if lost.status == "hangs" else ERROR, "problem": "", "says": str(lost)[:400], "launches": 0}
             except CuirError as error:  # before any launch
                 return {"outcome": NOT_RUN, "says": str(error)[:400]}
-            if answer["outcome"] != HANGS:
-                worker.finish(clock.at_most(60.0))  # a tool writes its summary when the process has ended
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            worker.finish(
+                clock.at_most(5.0 if answer["outcome"] == HANGS else 60.0)
+            )  # a tool writes what it has when the process has ended
+        text = _read(log)
     return answer if tool is None else told(fault, answer, text, hangs)
+
+
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+
+
+@functools.cache
+def known_options(sanitizer: str) -> frozenset[str]:
+    """The options that a compute-sanitizer's help names."""
+    return frozenset(re.findall(r"--[a-z-]+", _said(sanitizer, "--help")))
+
+
+def _said(*command: str) -> str:
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return ""
 
 
 def told(fault: Fault, answer: Record, log: str, hangs: bool) -> Record:
     """What a tool's log means. answer: of the process that it looked at. hangs: whether the launch ends without the tool, either."""
-    found = read_reports(log)
     summary = re.search(r"SUMMARY: (\d+)", log)
-    count = len(found) or int(summary[1] if summary else 0)
-    process = {"process": answer["outcome"], "problem": answer["problem"], "launches": answer["launches"]}
+    count = len(read_reports(log)) or len(re.findall("deadlock detected", log, re.I)) or int(summary[1] if summary else 0)
+    process = {"process": answer["outcome"], "problem": answer["problem"], "launches": answer["launches"], "log": log[:1000]}
     if count:
-        return {"outcome": REPORTS, "says": _in_words(fault, log), "reports": count, **process, "log": log[:2000]}
+        return {"outcome": REPORTS, "says": _in_words(fault, log), "reports": count, **process}
     if answer["outcome"] == HANGS:
         return {"outcome": HANGS if hangs else TIME_OUT, "says": answer["says"], **process}
     if summary is None:
         return {
             "outcome": NOT_RUN,
-            "says": f"the tool wrote no summary; the process: {answer['outcome']} {answer['says']}",
+            "says": f"the tool wrote no summary; the process: {answer['outcome']} {answer['says']}"[:400],
             **process,
-            "log": log[:2000],
         }
     return {"outcome": SILENT if answer["outcome"] == ENDED else ERROR, "says": answer["says"], **process}
 
@@ -121,42 +150,43 @@ def _in_words(fault: Fault, log: str) -> str:
     checked = check(parse(fault.program, "mutant.cuir"), of.kernel, of.consts)
     first = next(iter(diagnostics(log, lower(checked).line_map, None, checked.origin.span)), None)
     if first is None:
-        return next((line.strip("= ") for line in log.splitlines() if line.strip("= ")), "")[:400]
+        lines = [line.strip("= ") for line in log.splitlines()]
+        return next((line for line in lines if line and line != "COMPUTE-SANITIZER"), "")[:400]
     where = f" (line {first.span.line}: {first.span.source.line(first.span.line).strip()})" if first.span else ""
     return (first.message + where)[:400]
 
 
-def run_all(faults: Sequence[Fault], known: Mapping[tuple[str, str], str], under: Iterable[str], runner: Runner, jobs: int, clock: Clock,
+def run_all(faults: Sequence[Fault], known: Mapping[tuple[str, str], str], under: Sequence[str], runner: Runner, jobs: int, clock: Clock,
             keep: Callable[[Record], None]) -> None:  # fmt: skip
-    """Runs every fault under everything that is not known yet: first the results of all in their order, then the tools, fault by fault. keep: gets each record, one at a time."""
-    lock = threading.Lock()
-    first: dict[str, Future[str]] = {}
+    """Runs every fault under everything that is not known yet: first the results of all, in their order; then the tools, fault by fault, those that hang last.
 
-    def one(fault: Fault, what: str) -> str:
-        if (fault.id, what) in known:
-            return known[fault.id, what]
-        if clock.over:
-            return NOT_RUN
-        hangs = what != RESULTS and fault.id in first and first[fault.id].result() == HANGS
+    keep: gets each record, one at a time.
+    """
+    lock, outcomes = threading.Lock(), dict(known)
+
+    def one(fault: Fault, what: str) -> None:
+        if (fault.id, what) in outcomes or clock.over:
+            return
         begin = time.monotonic()
-        found = runner(fault, what, hangs, clock)
+        found = runner(fault, what, _hangs(fault, outcomes), clock)
         if clock.cut and found["outcome"] in (HANGS, TIME_OUT, NOT_RUN, ERROR):
-            return NOT_RUN  # the limit of all ended it, not its own
+            return  # the limit of all ended it, not its own
         record = {"id": fault.id, "under": what, "class": fault.fault, "kernel": fault.kernel, "operator": fault.operator, "what": fault.what,
                   "stage": fault.stage, **found, "seconds": round(time.monotonic() - begin, 1)}  # fmt: skip
         with lock:
+            outcomes[fault.id, what] = found["outcome"]
             keep(record)
-        return str(found["outcome"])
 
-    runnable, asked = [f for f in faults if not f.unrunnable], list(under)
+    runnable = [f for f in faults if not f.unrunnable]
     with ThreadPoolExecutor(jobs) as pool:
-        waiting: list[Future[str]] = []
-        if RESULTS in asked or any((f.id, RESULTS) in known for f in runnable):
-            first.update({f.id: pool.submit(one, f, RESULTS) for f in runnable if RESULTS in asked or (f.id, RESULTS) in known})
-            waiting += first.values()
-        waiting += [pool.submit(one, f, tool) for f in runnable for tool in asked if tool != RESULTS]
-        for future in waiting:
-            future.result()
+        if RESULTS in under:
+            list(pool.map(lambda f: one(f, RESULTS), runnable))
+        last = sorted(runnable, key=lambda f: _hangs(f, outcomes))
+        list(pool.map(lambda pair: one(*pair), [(f, tool) for f in last for tool in under if tool != RESULTS]))
+
+
+def _hangs(fault: Fault, outcomes: Mapping[tuple[str, str], str]) -> bool:
+    return outcomes.get((fault.id, RESULTS)) == HANGS
 
 
 def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
@@ -195,15 +225,9 @@ def compile_all(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) 
 
 def machine(sanitizer: str) -> Record:
     """The GPU, its driver and the tool, for the record."""
-
-    def said(*command: str) -> str:
-        with contextlib.suppress(OSError):
-            return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-        return ""
-
-    version = re.search(r"[Vv]ersion ([\d.]+)", said(sanitizer, "--version")) if sanitizer else None
+    version = re.search(r"[Vv]ersion ([\d.]+)", _said(sanitizer, "--version")) if sanitizer else None
     return {
-        "machine": said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+        "machine": _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
         "compute-sanitizer": version[1] if version else "",
     }
 

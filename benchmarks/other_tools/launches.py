@@ -6,6 +6,7 @@ Owns which problems are launched and what results are compared with. A launch th
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -180,6 +181,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 # ---- on a GPU
 _ready: tuple[Origin, Checked, Compiled] | None = None
+_hung = False
 
 
 def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,6 +202,7 @@ def _launching(compiled: Compiled, seconds: float) -> Launching:
     launcher = Launcher(compiled, device)
 
     def launched(arguments: Mapping[str, Any], grid: int | None) -> None:
+        global _hung
         bound = bound_arguments(checked, arguments)
         check_alignment(checked, compiled.cuda.aligned, arguments)
         plan = launcher.plan(arguments, bound)
@@ -210,6 +213,7 @@ def _launching(compiled: Compiled, seconds: float) -> Launching:
         begin = time.monotonic()
         while not ended.query():
             if time.monotonic() - begin > seconds:
+                _hung = True
                 raise Hangs(f"a launch does not end within {seconds:g} s")
             time.sleep(0.0005)
 
@@ -235,6 +239,14 @@ def launches(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"outcome": ENDED, "problem": "", "says": "", "launches": len(todo)}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answers until nothing more is asked. The context of a GPU that hangs cannot be taken down, so nothing waits for that."""
     torch.set_num_threads(1)  # many such processes run at once
-    sys.exit(serve({"prepare": prepare, "results": results, "launches": launches}))
+    code = serve({"prepare": prepare, "results": results, "launches": launches})
+    if _hung:
+        os._exit(1)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -140,7 +140,7 @@ def test_results_come_first_and_a_tool_knows_what_hangs() -> None:
     run_all(FAULTS, {}, [RESULTS, *TOOLS], counting(calls, {("f1", RESULTS): HANGS}), 1, Clock(60), kept.append)
     assert [c[:2] for c in calls[:6]] == [(f.id, RESULTS) for f in FAULTS]
     assert [c[:2] for c in calls[6:9]] == [("f0", t) for t in TOOLS]
-    assert {c[0] for c in calls if c[2]} == {"f1"} and len(kept) == 24
+    assert calls[-3:] == [("f1", t, True) for t in TOOLS] and {c[0] for c in calls if c[2]} == {"f1"} and len(kept) == 24
 
 
 def test_a_run_goes_on_from_its_file(tmp_path: Path) -> None:
@@ -184,6 +184,10 @@ sys.exit(serve({"prepare": lambda request: {}, "launches": launches, "results": 
 """
 SANITIZER = """#!{python}
 import subprocess, sys
+if "--help" in sys.argv:
+    print("  --port arg (=49152)\\n  --show-backtrace arg (=yes)")
+    sys.exit()
+assert "--port" in sys.argv and "--show-backtrace" in sys.argv and "--racecheck-num-workers" not in sys.argv
 log = sys.argv[sys.argv.index("--log-file") + 1]
 assert sys.argv[sys.argv.index("--tool") + 1] == "synccheck"
 subprocess.run(sys.argv[sys.argv.index({python!r}, 1):])
@@ -219,6 +223,8 @@ def test_what_a_log_means() -> None:
     assert [told(fault, a, none, False)["outcome"] for a in (ended, failed)] == [SILENT, ERROR]
     assert [told(fault, hung, "", known)["outcome"] for known in (True, False)] == [HANGS, TIME_OUT]
     assert told(fault, ended, "", False)["outcome"] == NOT_RUN
+    stuck = told(fault, hung, "========= COMPUTE-SANITIZER\n========= Error: Deadlock detected in gemm\n", True)
+    assert stuck["outcome"] == REPORTS and "Deadlock" in stuck["says"]
     found = told(fault, ended, RACE.format(line=1), False)
     assert found["outcome"] == REPORTS and found["reports"] == 1 and "Race reported" in found["says"]
 
