@@ -205,7 +205,7 @@ class Launcher:
                     self.counters[stream] = self._new_counter()
                 found = self.packed[key] = self._pack(plan, places, self.counters.get(stream, 0))
             packed = found
-        if torch.cuda.current_device() == self.device.index:
+        if torch._C._cuda_getDevice() == self.device.index:
             self._start(plan.grid, stream, packed)
         else:
             with torch.cuda.device(self.device):

@@ -264,7 +264,7 @@ def host_cost(calls: int = 2000) -> dict[str, float]:
         return round(statistics.median(times), 2)
 
     launcher = next(iter(f._launchers.values()))
-    packed, known = list(launcher.packed.values())[-1], next(iter(f._known.values()))
+    packed, known = list(launcher.packed.values())[-1], next(iter(f._known.values()))[1]
     return {
         "warm call": per_call(lambda: f(**p, O=o, LSE=lse)),
         "warm call, results allocated": per_call(lambda: f(**p)),

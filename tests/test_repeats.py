@@ -1,0 +1,109 @@
+"""Calls like one before: what the guards let through has the signature of the call before, whatever is changed between the two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuir import repeats
+from cuir.api import CompiledKernel, Known, _signature
+from cuir.repeats import Repeat, empty, repeat_of
+
+FORM = (0, "X", "Y", "factor", 0)
+CHANGES = {
+    "nothing": lambda t: t,
+    "other memory": lambda t: t.clone(),
+    "length": lambda t: torch.zeros(t.shape[0] + 1, *t.shape[1:], dtype=t.dtype),
+    "rank": lambda t: t[None],
+    "stride": lambda t: torch.zeros(*t.shape[:-1], 2 * t.shape[-1], dtype=t.dtype)[..., : t.shape[-1]],
+    "transposed in place": lambda t: t.clone().t_(),
+    "dtype": lambda t: t.bfloat16(),
+    "gradient": lambda t: t.clone().requires_grad_(),
+    "parameter": lambda t: torch.nn.Parameter(t.clone(), requires_grad=False),
+    "alignment": lambda t: torch.zeros(t.numel() + 8, dtype=t.dtype)[1 : t.numel() + 1].view(t.shape),
+    "device": lambda t: t.to("meta"),
+    "a number": lambda t: 1.0,
+    "None": lambda t: None,
+    "sparse": lambda t: t.to_sparse(),
+}
+NUMBERS = [1.0, 1, True, 2.0, 0.0, -0.0, False, 0, float("inf"), None, "1.0"]
+
+
+def x() -> torch.Tensor:
+    return torch.zeros(8, 8, dtype=torch.float16)
+
+
+@settings(max_examples=300, deadline=None)
+@given(a=st.sampled_from(sorted(CHANGES)), b=st.sampled_from(sorted(CHANGES)), one=st.sampled_from(NUMBERS[:8]), other=st.sampled_from(NUMBERS),
+       form=st.sampled_from([FORM, (3, 0), (0, "Y", "X", "factor", 0), (0, "X", "Y", "factor")]))  # fmt: skip
+def test_what_is_covered_has_the_same_signature(a: str, b: str, one: Any, other: Any, form: tuple[Any, ...]) -> None:
+    first = (x(), x(), one)
+    repeat = repeat_of(FORM, first)
+    assert repeat is not None
+    later = (CHANGES[a](x()), CHANGES[b](x()), other)
+    same = _signature(later, form) == _signature(first, FORM)
+    covered = repeat.covers(form, later)
+    assert same or not covered
+    if "parameter" not in (a, b):  # another class of tensor is examined in full
+        assert covered == same, (a, b, one, other, form)
+
+
+def test_a_tensor_that_is_changed_in_place_is_another() -> None:
+    t = torch.zeros(8, 8)
+    repeat = repeat_of((1, 0), (t,))
+    assert repeat is not None and repeat.covers((1, 0), (t,))
+    t.resize_(4, 8)
+    assert not repeat.covers((1, 0), (t,))
+
+
+def test_gradients_are_left_to_the_signature() -> None:
+    assert repeat_of(FORM, (x().requires_grad_(), x(), 1.0)) is None
+
+
+def test_without_guards_every_call_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "guards", None)
+    assert repeat_of(FORM, (x(), x(), 1.0)) is None
+    assert empty((2, 3), (3, 1), torch.float32, torch.device("cpu")).shape == (2, 3)
+
+
+def test_guards_of_another_torch_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        def TensorGuards(self, *tensors: torch.Tensor) -> None:
+            return None
+
+    monkeypatch.setattr(repeats, "guards", Odd())
+    assert repeat_of(FORM, (x(), x(), 1.0)) is None
+
+
+class Launches:
+    """A launcher that writes down what it is asked to launch."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Any, tuple[int, ...]]] = []
+
+    def launch(self, plan: Any, places: tuple[int, ...]) -> None:
+        self.made.append((plan, places))
+
+
+def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six signatures, more than are compared first, in turns: each is examined once and launched with its own plan and its own tensors."""
+    kernel, launches, examined = CompiledKernel.__new__(CompiledKernel), Launches(), []
+    kernel._known, kernel._repeats = {}, ()
+
+    def examine(args: Any, named: Any, outs: Any, given: tuple[Any, ...]) -> Known:
+        examined.append(given[0].shape)
+        result = (tuple(given[0].shape), given[0].stride(), given[0].dtype)
+        return Known(f"plan of {given[0].shape[0]}", launches, (0, result), (1,), torch.device("cpu"))
+
+    monkeypatch.setattr(kernel, "_examine", examine)
+    for _ in range(3):
+        for n in range(1, 7):
+            given = torch.zeros(n, 4)
+            made = kernel(X=given, factor=0.5)
+            assert made.shape == (n, 4) and launches.made[-1] == (f"plan of {n}", (given.data_ptr(), made.data_ptr()))
+            kernel(X=given, factor=0.5)
+    assert len(examined) == 6 and all(isinstance(repeat, Repeat) for repeat, _ in kernel._repeats)
