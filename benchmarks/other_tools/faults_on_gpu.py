@@ -38,7 +38,7 @@ from cuir.verify.sanitizer import diagnostics, read_reports
 
 from .faults import FILE, Fault, origin, read_faults
 from .launches import ENDED, ERROR, HANGS
-from .table import REPORTS, RESULTS, TOOLS, markdown, summary
+from .table import REPORTS, RESULTS, TOOLS, markdown, summary, unseen, with_table
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")
@@ -206,6 +206,13 @@ def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
     return found
 
 
+def ran_on(path: Path) -> str:
+    """The machines that a file's lines say, in words."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.startswith('{"machine"')]
+    said = [f"{line['machine'] or 'no GPU'}, compute-sanitizer {line['compute-sanitizer'] or 'none'}" for line in lines]
+    return f"Run on {'; '.join(dict.fromkeys(said))}:" if said else "Run on a machine that the file does not name:"
+
+
 def compile_all(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) -> int:
     """Compiles every fault into the cache of cubins (CUIR_CACHE), for a machine whose time is short; how many the compiler refuses."""
 
@@ -238,6 +245,7 @@ def main() -> int:
     action.add_argument("--out", type=Path, help="runs what is not in this file of JSON lines yet, and adds it")
     action.add_argument("--table", type=Path, metavar="FILE", help="prints the Markdown of such a file")
     action.add_argument("--compile", action="store_true", help="only compiles, into the folder CUIR_CACHE")
+    parser.add_argument("--page", type=Path, help="with --table: puts it between the marks of this page instead")
     parser.add_argument("--faults", type=Path, default=FILE)
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument(
@@ -281,7 +289,14 @@ def main() -> int:
             return launched(fault, what, hangs, clock, sanitizer)
 
         run_all(faults, dict(known), under, runner, options.jobs, Clock(options.limit), keep)
-    print(markdown(faults, known), summary(faults, known), sep="\n")
+    text = "\n".join([*([f"{ran_on(path)}\n"] if path is not None else []), markdown(faults, known), summary(faults, known)])
+    if options.page is not None:
+        try:
+            options.page.write_text(with_table(options.page.read_text(encoding="utf-8"), text + "\n"), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+    else:
+        print(text, "", "Right every time, and reported by no tool:", *unseen(faults, known), sep="\n")
     return 0
 
 

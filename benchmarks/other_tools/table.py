@@ -14,6 +14,7 @@ from .launches import DIFFERS, ERROR, HANGS, RIGHT, WRONG
 RESULTS = "results"  # nothing around the process: outputs are compared
 TOOLS = ("racecheck", "memcheck", "synccheck")
 REPORTS = "reports"
+BEGIN, END = "<!-- faults on a GPU -->\n", "<!-- end of faults on a GPU -->\n"  # of the table in docs/verification.md
 HEAD = (
     "class",
     "faults run",
@@ -83,3 +84,21 @@ def summary(faults: Sequence[Fault], outcomes: Outcomes) -> str:
         f"{row.results[RIGHT]} gave right results every time, {row.tool_alone} of which a tool reports. "
         f"`cuir verify` refuses all of them" + (f"; {stopped} more cannot be run." if stopped else ".")
     )
+
+
+def unseen(faults: Sequence[Fault], outcomes: Outcomes) -> list[str]:
+    """The faults that gave right results every time and that no tool reported, a line each."""
+    return [
+        f"class {f.fault}, {f.kernel}, {f.operator}: {f.what} ({f.stage} {f.code})"
+        for f in faults
+        if f.fault and outcomes.get((f.id, RESULTS)) == RIGHT and not any(outcomes.get((f.id, t)) == REPORTS for t in TOOLS)
+    ]
+
+
+def with_table(page: str, text: str) -> str:
+    """The page with a text between its marks. Raises ValueError if it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks the lines {BEGIN.strip()} and {END.strip()}")
+    return f"{before}{BEGIN}{text}{END}{after}"

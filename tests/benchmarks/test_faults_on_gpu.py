@@ -17,7 +17,7 @@ from benchmarks.other_tools import faults_on_gpu, launches
 from benchmarks.other_tools.faults import Fault, Origin, in_turn, origin, read_faults
 from benchmarks.other_tools.faults_on_gpu import NOT_RUN, SILENT, TIME_OUT, Clock, launched, read_outcomes, run_all, told
 from benchmarks.other_tools.launches import DIFFERS, ENDED, ERROR, HANGS, RIGHT, WRONG, Hangs, Problem, observe, padded
-from benchmarks.other_tools.table import REPORTS, RESULTS, TOOLS, markdown, row_of, summary
+from benchmarks.other_tools.table import REPORTS, RESULTS, TOOLS, markdown, row_of, summary, unseen
 from cuir import CuirError
 from cuir.check import check
 from cuir.checked import Checked
@@ -244,16 +244,27 @@ def test_the_table_counts_what_was_seen_by_what() -> None:
     assert lines[2].startswith("| 1 | 2 | 1 |") and "schedules 4" in lines[4] and lines[5].startswith("| none | 2 |")
     said = summary(FAULTS, outcomes)
     assert "Of 4 faults that ran, results showed 2" in said and "1 of which a tool reports" in said
+    assert [line.split(":")[0] for line in unseen(FAULTS, outcomes)] == ["class 2, gemm, op"]
     assert "Of 0 faults" in summary([], {}) and markdown([], {})
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.jsonl"
-    path.write_text(json.dumps({"id": "control-gemm", "under": RESULTS, "outcome": RIGHT}) + "\n")
+    head = {"machine": "NVIDIA H200, 580.1", "compute-sanitizer": "2025.3"}
+    path.write_text("\n".join(map(json.dumps, [head, {"id": "control-gemm", "under": RESULTS, "outcome": RIGHT}])))
     monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path)])
-    assert faults_on_gpu.main() == 0 and "| none | 1 |" in capsys.readouterr().out
+    assert faults_on_gpu.main() == 0
+    shown = capsys.readouterr().out
+    assert "Run on NVIDIA H200, 580.1, compute-sanitizer 2025.3:" in shown and "| none | 1 |" in shown
+    page = tmp_path / "page.md"
+    page.write_text((Path(__file__).parents[2] / "docs/verification.md").read_text(encoding="utf-8"))
+    monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path), "--page", str(page)])
+    assert faults_on_gpu.main() == faults_on_gpu.main() == 0
+    assert page.read_text().count("| none | 1 |") == 1 and "# How good" in page.read_text()
+    page.write_text("nothing")
     for words, said in (
         (["--table", str(tmp_path / "absent")], "No such file"),
+        (["--table", str(path), "--page", str(page)], "lacks the lines"),
         (["--out", str(path), "--jobs", "0"], "at least 1, found 0"),
         ([], "required"),
     ):
