@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")
 PREPARING = 120.0  # seconds of importing, nvcc and the context, under a tool too
 LAUNCH, SANITIZED = 8.0, 40.0  # seconds of one launch; a tool slows it down by some hundreds
-DEADLOCK = 3.0  # seconds after which racecheck calls a wait a deadlock, and goes on behind it
+DEADLOCK = 4.0  # seconds after which racecheck calls a wait a deadlock, and goes on behind it
 OPTIONS = (  # those that the installed tool knows are used; host frames say nothing of a kernel
     ("--show-backtrace", "device"),
     ("--racecheck-deadlock-timeout", str(int(1000 * DEADLOCK))),
@@ -86,7 +86,7 @@ def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str
         env["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor an allocation of its own, with bounds that memcheck knows
     one, every = (LAUNCH, RESULTS_LIMIT) if tool is None else (SANITIZED, TOOL_LIMIT)
     if tool and hangs:
-        one = 8 * DEADLOCK if tool == "racecheck" else LAUNCH
+        one = 6 * DEADLOCK if tool == "racecheck" else LAUNCH
         every = one + 4.0
     options = [word for option in OPTIONS for word in option if option[0] in known_options(sanitizer)] if tool else []
     options += ["--port", str(49152 + 16 * (next(PORTS) % 1000))] if tool and "--port" in known_options(sanitizer) else []
