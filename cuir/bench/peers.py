@@ -1,8 +1,11 @@
-"""What users have today, as contenders: cuDNN and FlashAttention-2 through scaled_dot_product_attention, compiled FlexAttention, compiled PyTorch."""
+"""What users have today, as contenders: cuDNN and FlashAttention-2 through scaled_dot_product_attention, compiled FlexAttention, compiled PyTorch;
+FlashAttention-3 where a package of it is installed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -14,19 +17,23 @@ from ..spec import Specification, indices, lengths_of
 PEERS = {
     "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",
     "fa2": "FlashAttention-2 through scaled_dot_product_attention (full and causal)",
+    "fa3": "FlashAttention-3, from the package that you have installed (full and causal)",
     "dense": "scaled_dot_product_attention with a dense mask (no score_mod)",
     "flex": "compiled FlexAttention with its block mask",
     "compiled": "torch.compile of the formula with a dense mask",
     "otherwise": "compiled, where FlexAttention cannot say the variant: weights without a softmax",
 }
+FA3_MODULES = ("flash_attn_interface", "fa3_fwd_interface")  # of its own setup, and of the wheel with forward kernels alone (bf16)
 COMPILED = ("flex", "compiled", "otherwise")  # those that spend seconds on a new shape before they run
 
 
 def check_peers(names: Sequence[str]) -> None:
-    """Raises CuirError U118 for an unknown one."""
+    """Raises CuirError U118 for an unknown one, and for one that is not installed."""
     for name in names:
         if name not in PEERS:
             raise CuirError.of("U118", f"there is no peer `{name}`", hint="; ".join(f"{n}: {about}" for n, about in PEERS.items()))
+        if name == "fa3" and not any(find_spec(module) for module in FA3_MODULES):
+            raise CuirError.of("U118", "FlashAttention-3 is not installed", hint=f"a package with the module {' or '.join(FA3_MODULES)}")
 
 
 def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, torch.Tensor], scale: float) -> dict[str, Call]:
@@ -42,6 +49,9 @@ def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, 
         if name in ("cudnn", "fa2"):
             if plain_mask is not None:
                 found[name] = _sdpa(name, q, k, v, plain_mask, scale)
+        elif name == "fa3":
+            if plain_mask is not None:
+                found[name] = _fa3(q, k, v, plain_mask, scale)
         elif name == "dense":
             if spec.score_mod is None and spec.mask_mod is not None and softmax and spec.sink is None:
                 found[name] = _dense(spec, q, k, v, scale)
@@ -74,6 +84,17 @@ def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: 
     def call() -> torch.Tensor:
         with sdpa_kernel(backend):
             return sdpa(q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+
+    return call
+
+
+def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+    flash_attn_func = import_module(next(m for m in FA3_MODULES if find_spec(m))).flash_attn_func
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # [B, M, H, D], as its users have them
+
+    def call() -> torch.Tensor:
+        o: torch.Tensor = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
+        return o.transpose(1, 2)
 
     return call
 

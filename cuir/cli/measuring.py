@@ -202,7 +202,7 @@ def bench(
     suite: Annotated[str, typer.Argument(help="smoke, flash, models, masks, variants or paper")] = "smoke",
     origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
-    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, dense, flex, compiled or otherwise, instead of the suite's own; several allowed", show_default=False)] = None,
+    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, dense, flex, compiled or otherwise, instead of the suite's own; several allowed", show_default=False)] = None,
     reference: Annotated[Path | None, typer.Option("--reference", help="a folder with a kernel of your own (bench_ref.py) to time beside ours", show_default=False)] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="of timing (left out: the suite's)", show_default=False)] = None,
     limit: Limit = 3600.0, jobs: Jobs = None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,6 +138,27 @@ def test_peers_compute_the_variant(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert lengths_of(q, k).HK == 2
     assert expectation(spec, q, k, case.problem["V"], case.scale).judge(found["compiled"]()) == ""
     assert case.expected.judge(found["flex"]()) == ""
+
+
+def test_flash_attention_3_is_a_peer_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with the name and the signature of FlashAttention-3's: [B, M, H, D], fewer key heads as they are."""
+    with pytest.raises(CuirError, match="not installed"):
+        check_peers(["fa3"])
+    (tmp_path / "flash_attn_interface.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
+        "def flash_attn_func(q, k, v, softmax_scale=None, causal=False):\n"
+        "    assert q.is_contiguous() and k.shape[2] == 2\n"
+        "    return sdpa(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, scale=softmax_scale, enable_gqa=True).transpose(1, 2)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("full", "causal", "prefix_lm"):
+        spec = read_variant(name, ("prefix=20",) if name == "prefix_lm" else ())
+        case = on_cpu(transfer(ORIGIN, spec), Shape(2, 4, 2, 150, 150, 64), torch.float16)
+        found = contenders(("fa3",), spec, case.problem, case.scale)
+        assert list(found) == ([] if name == "prefix_lm" else ["fa3"])
+        assert all(case.expected.judge(call()) == "" for call in found.values())
+    monkeypatch.delitem(sys.modules, "flash_attn_interface")
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "relu", "combo"])
