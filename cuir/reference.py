@@ -36,8 +36,8 @@ def spelling(op: Op) -> str:
     parts: list[str] = []
     star = False
     for p in op.params:
-        if p.name == "bar" and "." in op.name and op.name.partition(".")[0].endswith("barrier"):
-            continue  # the receiver of a method
+        if p.name == "bar" and receiver(op):
+            continue
         if p.keyword and not star:
             parts, star = [*parts, "*"], True
         parts.append(
@@ -48,6 +48,12 @@ def spelling(op: Op) -> str:
             else p.name
         )
     return f"{op.written}({', '.join(parts)})"
+
+
+def receiver(op: Op) -> str:
+    """What a method is one of, as words behind its spelling: methods of different barriers are written alike. Empty for what is no method."""
+    kind, dot, _ = op.name.partition(".")
+    return f" of {'an' if kind.startswith('m') else 'a'} {kind}" if dot and kind.endswith("barrier") else ""
 
 
 def effects(op: Op) -> list[str]:
@@ -126,7 +132,7 @@ _WHERE = {"role": "inside a role", "declaration": "before the roles", "any": "an
 
 
 def _entry(op: Op) -> str:
-    lines = [f"### `{spelling(op)}`\n", op.doc, ""]
+    lines = [f"### `{spelling(op)}`{receiver(op)}\n", op.doc, ""]
     for p in op.params:
         default = f"; left out: {p.default}" if p.default else ""
         lines.append(f"* `{p.name}`: {p.what}{', by name' if p.keyword else ''}{default}")

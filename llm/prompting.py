@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import re
 from importlib.resources import files
 
 from cuir import reference
 from cuir.diagnostics import Diagnostic
+from cuir.ops import Op
 from cuir.source import Span
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
@@ -55,12 +57,16 @@ def language_reference() -> str:
     parts: list[str] = []
     for family, ops in reference.families().items():
         parts.append(f"### {family}")
-        for op in ops:
-            facts = reference.effects(op)
-            where = "" if op.where == "any" else " Stands before the roles." if op.where == "declaration" else " Stands in a role."
-            threads = "" if len(op.workers) != 1 else " By a warpgroup." if op.workers[0] == 128 else " By a warp."
-            parts.append(f"* `{reference.spelling(op)}`: {op.doc}{where}{threads}" + (f" Effects: {'; '.join(facts)}." if facts else ""))
+        for meaning, alike in itertools.groupby(ops, _meaning):
+            parts.append(f"* {', '.join(f'`{reference.spelling(op)}`{reference.receiver(op)}' for op in alike)}: {meaning}")
     return "\n".join(parts)
+
+
+def _meaning(op: Op) -> str:
+    facts = reference.effects(op)
+    where = "" if op.where == "any" else " Stands before the roles." if op.where == "declaration" else " Stands in a role."
+    threads = "" if len(op.workers) != 1 else " By a warpgroup." if op.workers[0] == 128 else " By a warp."
+    return f"{op.doc}{where}{threads}" + (f" Effects: {'; '.join(facts)}." if facts else "")
 
 
 def prelude() -> str:

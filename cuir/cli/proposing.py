@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ..checked import Const
     from ..measure.problem import Shape
+    from ..nodes import Program
+    from ..tuning import Outcome
     from ..tuning.contest import Contender, Entry
     from ..tuning.space import Space
     from .asking import Asking
@@ -53,7 +55,9 @@ def tune_programs(
         "dtype": dtype,
     }
     words = f"{described(spec)}\n\nIts values are parameters of the kernel already." if spec.captured else described(spec)
-    goal = Target(made.program, made.kernel, load, fixed, words, _measured(shape, dtype, missing))
+    goal = Target(
+        made.program, made.kernel, load, fixed, words, _measured(shape, dtype, missing), _searched(made.program, shape, dtype, fixed)
+    )
     output_folder(folder)
     with Apart() as apart, Worker(COMMAND) as worker:
         if not as_json:
@@ -86,6 +90,16 @@ def _setting(program: Any, kernel: str, space: Space, shape: Shape, dtype: str, 
     known = tuned(program, shape, dtype)
     starts = [known] if known else [dict(s) for s in space.within(program, kernel).narrowed(fixed).starts]
     return next((s for s in starts if ruled_out(program, kernel, {**s, **fixed}) is None), {})
+
+
+def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Const]) -> tuple[Outcome, ...]:
+    """What a search over consts has found out about this program and shape on this GPU, of settings that hold what is given."""
+    from ..tuning import Outcome
+    from ..tuning.cache import Journal, Key, device, fingerprint
+
+    journal = Journal.of(Key(device()[0], fingerprint(program), dtype, shape.D), shape)
+    found = map(Outcome.of, journal.found.values())
+    return tuple(o for o in found if fixed.items() <= o.consts.items())
 
 
 def _compiler(jobs: int | None, optional: bool) -> Any:

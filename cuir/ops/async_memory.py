@@ -115,7 +115,7 @@ def _commit(cx: CallContext) -> Type:
     "asynchronous memory",
     Param("n", "const i32"),
     effects=Effects(drains="cp_async"),
-    doc="Waits until at most the n last closed groups of the worker are in flight.",
+    doc="Waits until at most the n last closed groups of the worker are in flight (cp.async.wait_group n).",
 )
 def _copy_wait(cx: CallContext) -> Type:
     n = known(cx, "n")
@@ -149,7 +149,7 @@ def _store_async(cx: CallContext) -> Type:
     "asynchronous memory",
     archs=SM90,
     effects=Effects(drains="bulk_store"),
-    doc="Waits until the worker's bulk stores have read their shared memory (the end of the kernel waits for the rest).",
+    doc="Waits until the worker's bulk stores have read their shared memory (the end of the kernel waits for the rest): of all of them (cp.async.bulk.wait_group.read 0).",
 )
 def _store_wait(cx: CallContext) -> Type:
     return Void()

@@ -66,7 +66,7 @@ def _mma(cx: CallContext) -> Type:
     archs=SM90,
     workers=(128,),
     effects=Effects(accesses=(Access("a", "read", "async", late=True), Access("b", "read", "async", late=True)), group="wgmma"),
-    doc="a @ b + c by the tensor core (wgmma), in flight until mma_wait. The accumulator is taken over: its old value may only be waited for; a chained product needs no wait. "
+    doc="a @ b + c by the tensor core (wgmma, a commit group of its own), in flight until mma_wait. The accumulator is taken over: its old value may only be waited for; a chained product needs no wait. "
     "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.",
 )
 def _mma_async(cx: CallContext) -> Type:
@@ -90,7 +90,8 @@ def _mma_async(cx: CallContext) -> Type:
     archs=SM90,
     workers=(128,),
     effects=Effects(drains="wgmma"),
-    doc="Retires x and every product that the worker issued before it; nothing for a value that is not a product.",
+    doc="Retires x and every product that the worker issued before it; nothing for a value that is not a product. In hardware wgmma.wait_group N: "
+    "N, at most 7, is the number of products issued after x, the fewest over all paths to here; so many stay in flight.",
 )
 def _mma_wait(cx: CallContext) -> Type:
     for arg in cx.variadic("x"):

@@ -77,7 +77,7 @@ def _expect(cx: CallContext) -> Type:
     archs=SM90,
     effects=Effects(arrives="bar"),
     spelling="bar.arrive",
-    doc="Arrives once: all that the worker did before is ordered before what waiters of this phase do after. cluster=True: arrives at the barrier of every CTA of the cluster.",
+    doc="Arrives once: all that the worker did before is ordered before what waiters of this phase do after (mbarrier.arrive by each warp). cluster=True: arrives at the barrier of every CTA of the cluster.",
 )
 def _arrive(cx: CallContext) -> Type:
     _one(cx)
@@ -94,7 +94,7 @@ def _arrive(cx: CallContext) -> Type:
     archs=SM90,
     effects=Effects(waits="bar"),
     spelling="bar.wait",
-    doc="Waits for the first phase of this parity that is not before the last phase the worker knows complete; a fresh wait(1) returns at once. An error if the barrier can be a lap ahead.",
+    doc="Waits for the first phase of this parity that is not before the last phase the worker knows complete; a fresh wait(1) returns at once (a loop of mbarrier.try_wait). An error if the barrier can be a lap ahead.",
 )
 def _wait(cx: CallContext) -> Type:
     _one(cx)
@@ -114,20 +114,27 @@ _NAMED = Param("bar", "named_barrier")
     _NAMED,
     effects=Effects(arrives="bar", waits="bar"),
     spelling="bar.sync",
-    doc="Arrives and waits for the phase.",
+    doc="Arrives and waits for the phase (bar.sync).",
 )
 def _named_sync(cx: CallContext) -> Type:
     _one(cx)
     return Void()
 
 
-@op("named_barrier.arrive", "sync", _NAMED, effects=Effects(arrives="bar"), spelling="bar.arrive", doc="Arrives without waiting.")
+@op(
+    "named_barrier.arrive",
+    "sync",
+    _NAMED,
+    effects=Effects(arrives="bar"),
+    spelling="bar.arrive",
+    doc="Arrives without waiting (bar.arrive).",
+)
 def _named_arrive(cx: CallContext) -> Type:
     _one(cx)
     return Void()
 
 
-@op("sync", "sync", effects=Effects(joins=True), doc="Waits for every worker of the CTA.")
+@op("sync", "sync", effects=Effects(joins=True), doc="Waits for every worker of the CTA (__syncthreads).")
 def _sync(cx: CallContext) -> Type:
     return Void()
 
@@ -137,7 +144,7 @@ def _sync(cx: CallContext) -> Type:
     "sync",
     archs=SM90,
     effects=Effects(fences=True),
-    doc="Makes the worker's earlier ordinary stores and cp.async copies visible to the tensor core and the copy engine. Another worker's engines need a barrier after it as well, the writer's do not.",
+    doc="Makes the worker's earlier ordinary stores and cp.async copies visible to the tensor core and the copy engine (fence.proxy.async). Another worker's engines need a barrier after it as well, the writer's do not.",
 )
 def _fence(cx: CallContext) -> Type:
     return Void()

@@ -20,7 +20,7 @@ MEMORY_OF_A_JOB = 3 << 30  # bytes that nvcc takes for one kernel, at most
 class Built:
     """What came of compiling one setting: `refused` says why there is no cubin; spills in bytes, `serialised`: warnings of ptxas about products.
 
-    exponentials: in the machine code between consecutive waits for products, where a disassembler is there.
+    warnings: the words of ptxas about products. exponentials: in the machine code between consecutive waits for products, where a disassembler is there.
     """
 
     refused: str = ""
@@ -29,6 +29,7 @@ class Built:
     registers: int = 0
     seconds: float = 0.0
     exponentials: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -84,5 +85,5 @@ def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> Built:
         resources = compile_cuda(lower(check(parse(text), kernel, from_plain(consts)))).resources
     except CuirError as error:
         return Built(refused=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
-    spills = resources.spill_stores + resources.spill_loads
-    return Built("", spills, len(resources.warnings), resources.registers, resources.seconds, resources.exponentials)
+    spills, warnings = resources.spill_stores + resources.spill_loads, resources.warnings
+    return Built("", spills, len(warnings), resources.registers, resources.seconds, resources.exponentials, warnings)

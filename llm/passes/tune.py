@@ -6,7 +6,6 @@ signature, so that one form says all. Owns the proof of a proposal and the words
 
 from __future__ import annotations
 
-import difflib
 import functools
 import statistics
 import threading
@@ -23,6 +22,7 @@ from cuir.printer import show
 from cuir.source import Span
 from cuir.spec import Specification
 from cuir.tuning.contest import Contender, Contest, Entry, same_interface, with_defaults
+from cuir.tuning.search import Outcome as Setting
 from cuir.tuning.space import label
 from cuir.verify import verify
 
@@ -34,17 +34,17 @@ from ..merging import merged
 from ..messages import Asks, Message
 from ..prompting import fenced, filled, language_reference, prelude, report
 from .judging import STAGE_OF, unjudged
+from .tune_words import difference, resources, searched
 
 SECONDS = 240.0  # of processor time, for the proof of one proposal
 SEEDED = 200  # schedules, for a proposal that is faster, before it is kept
 REMEMBERED = 5  # proposals that a later round is told about
-DIFF_LINES = 40  # of each of these
 
 
 @dataclass(frozen=True)
 class Target:
     """What is tuned. load: gives the specification, called in another process, so it can be pickled. fixed: consts that the caller gives. words: the specification
-    as a model reads it. measured: what is timed, or why nothing is, as a model reads it."""
+    as a model reads it. measured: what is timed, or why nothing is, as a model reads it. settings: of the program's consts, what an earlier search found out."""
 
     program: Program
     kernel: str
@@ -52,6 +52,7 @@ class Target:
     fixed: Mapping[str, Const]
     words: str
     measured: str
+    settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Tuning:
         contender = Contender.of(proof.program, self.target.kernel, self.target.fixed)
         entry = self.contest.enter(contender, functools.partial(self._confirmed, base, answer, finish))
         with self._lock:
-            self.tried.append(Tried(_diff(base, proof.text), entry))
+            self.tried.append(Tried(difference(base, proof.text), entry))
         span = pick_kernel(proof.program, self.target.kernel).span
         return _verdict(proof, *_came_to(entry, span), entry)
 
@@ -217,6 +218,8 @@ class TunePass:
         parts = [f"The program's setting is {label(self.base.consts)}; {resources(self.base)}."]
         if start is not None and start.milliseconds:
             parts.append(f"The first program of this search took {statistics.median(start.milliseconds):.4f} ms.")
+        if start is not None and (known := searched(self.tuning.target.settings, start.contender.consts)):
+            parts.append(known)
         for one in self.tuning.tried[-REMEMBERED:]:
             entry = one.entry
             came = f"{entry.status}" + (
@@ -287,23 +290,3 @@ def tune(
             break
     why = budget.exhausted or outcomes[-1].why
     return Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), tuple(outcomes), why)
-
-
-def resources(one: Contender) -> str:
-    """Shared memory, registers, spills, and where the machine code has its exponentials, in words."""
-    shared, built = f"{one.shared_bytes:,} bytes of shared memory", one.built
-    if built is None:
-        return shared
-    parts = [shared, f"{built.registers} registers a thread at launch", f"{built.spills} bytes of spills" if built.spills else "no spills"]
-    if built.serialised:
-        parts.append(f"{built.serialised} products serialised by the compiler")
-    if built.exponentials:
-        parts.append(
-            f"exponentials in the machine code before, between and after its waits for products: {', '.join(map(str, built.exponentials))}"
-        )
-    return ", ".join(parts)
-
-
-def _diff(before: str, after: str) -> str:
-    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "best", "proposal", lineterm="", n=1))[2:]
-    return "\n".join([*lines[:DIFF_LINES], *([f"({len(lines) - DIFF_LINES} more lines)"] if len(lines) > DIFF_LINES else [])])

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
+import corpus
+from cuir import parse
+from cuir.measure.problem import Shape
+from cuir.transfer import transfer
+from cuir.tuning.cache import Journal, Key, fingerprint
 from cuir.tuning.compiling import Built
+from cuir.types import F16
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message
 from llm.passes import tune as tune_pass
@@ -95,6 +101,19 @@ def test_faster_programs_are_kept(cuir: Callable, bench: Path) -> None:
     written = Path(found["files"]["tuned.cuir"]).read_text(encoding="utf-8")
     assert "STAGES: const = 3" in written and written.startswith("# Proven against causal for T=f16,D=64,BM=64,BN=32,STAGES=3;")
     assert [len(r["attempts"]) for r in found["rounds"]] == [2, 2]
+
+
+def test_settings_that_were_timed_are_in_the_request(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a journal that hold what `-c` gives here."""
+    monkeypatch.setenv("CUIR_CACHE", str(bench / "cache"))
+    made = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
+    journal = Journal.of(Key("a formula", fingerprint(made.program), "f16", 64), Shape(1, 4, 4, 512, 512, 64))
+    for block, stages in ((32, 2), (32, 3), (64, 3)):
+        journal.write({"T": F16, "D": 64, "BM": 64, "BN": block, "STAGES": stages}, {"status": "timed", "why": "", "milliseconds": [1.5]})
+    recorded = bench / "r.jsonl"
+    cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES), "--record", recorded, "--attempts", "1")
+    asked = recorded.read_text(encoding="utf-8")
+    assert "has timed 2 settings" in asked and "* STAGES=3: 1.5000 ms" in asked and "BN=64" not in asked
 
 
 def test_a_limit_of_time_ends_it(cuir: Callable, bench: Path) -> None:

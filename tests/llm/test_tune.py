@@ -12,6 +12,7 @@ import corpus
 from cuir import CuirError, parse
 from cuir.spec import Specification
 from cuir.tuning.compiling import Built
+from cuir.tuning.search import Outcome
 from cuir.types import F16
 from llm.apart import Apart
 from llm.budget import Budget
@@ -93,8 +94,8 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return asked
 
 
-def tuning(device: Device | None = None, apart: Any = here, compile: Any = None) -> Tuning:
-    target = Target(parse(TEXT), "flash_fwd", causal, FIXED, "causal attention", "a formula")
+def tuning(device: Device | None = None, apart: Any = here, compile: Any = None, settings: tuple[Outcome, ...] = ()) -> Tuning:
+    target = Target(parse(TEXT), "flash_fwd", causal, FIXED, "causal attention", "a formula", settings)
     return Tuning.of(target, SETTING, device, compile, apart)
 
 
@@ -112,7 +113,7 @@ def test_rounds_go_on_from_the_best_until_one_brings_nothing(unverified: list) -
 
 def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
     script = Script([EARLY_TILE, STAGES])
-    built = Built(registers=168, spills=16, exponentials=(0, 64, 8))
+    built = Built(registers=168, spills=16, serialised=1, exponentials=(0, 64, 8), warnings=("(C7514) a loss",))
     found = tune(tuning(Device(), compile=lambda *of: built), script, Budget(attempts=2), attempts=2)
     feedback = script.asked[1][-1].text
     assert (
@@ -121,8 +122,20 @@ def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
         and "168 registers" in feedback
         and "16 bytes" in feedback
     )
+    assert "ptxas of its products: (C7514) a loss" in feedback
     assert "bytes of shared memory" in feedback and "waits for products: 0, 64, 8" in feedback
     assert found.faster and found.why.startswith("the requests are spent")
+
+
+def test_settings_that_a_search_has_timed_are_told_in_every_round(unverified: list) -> None:
+    known = {**FIXED, **SETTING, "STAGES": 2}
+    settings = (Outcome(known, "timed", "", [2.0]), Outcome({**known, "BN": 64}, "timed", "", [2.5]))
+    script = Script([STAGES, "no program at all"])
+    tune(tuning(Device(), settings=settings), script, Budget(), attempts=1)
+    assert len(script.asked) == 2
+    for asked in script.asked:
+        assert "* the first program as it is: 2.0000 ms\n* BN=64: 2.5000 ms" in asked[-1].text
+    assert "A search over consts" not in tune_pass.TunePass(one := tuning(Device()), one.contest.best).opening()[-1].text
 
 
 @pytest.mark.parametrize(("status", "code"), [("wrong", "V401"), ("hangs", "V403"), ("fault", "V403")])

@@ -1,0 +1,78 @@
+"""What a model reads of programs and settings that were tried: their resources, differences and times. Decides nothing."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Mapping, Sequence
+
+from cuir.checked import Const
+from cuir.tuning.contest import Contender
+from cuir.tuning.search import Outcome
+from cuir.tuning.space import label
+
+DIFF_LINES = 40  # of each proposal
+FASTEST, REASONS, REASON = 5, 5, 160  # settings of an earlier search that are told; reasons why others failed, and letters of each
+
+
+def resources(one: Contender) -> str:
+    """Shared memory, registers, spills, and where the machine code has its exponentials, in words."""
+    shared, built = f"{one.shared_bytes:,} bytes of shared memory", one.built
+    if built is None:
+        return shared
+    parts = [shared, f"{built.registers} registers a thread at launch", f"{built.spills} bytes of spills" if built.spills else "no spills"]
+    if built.serialised:
+        parts.append(f"ptxas of its products: {'; '.join(built.warnings)}")
+    if built.exponentials:
+        parts.append(
+            f"exponentials in the machine code before, between and after its waits for products: {', '.join(map(str, built.exponentials))}"
+        )
+    return ", ".join(parts)
+
+
+def difference(before: str, after: str) -> str:
+    """What a proposal changes, in at most DIFF_LINES lines."""
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "best", "proposal", lineterm="", n=1))[2:]
+    return "\n".join([*lines[:DIFF_LINES], *([f"({len(lines) - DIFF_LINES} more lines)"] if len(lines) > DIFF_LINES else [])])
+
+
+def searched(outcomes: Sequence[Outcome], start: Mapping[str, Const]) -> str:
+    """Settings of the first program that a search has been through: which values, the fastest, and why others failed. Empty if there are none.
+
+    start: the first program's setting, from which the others are told apart.
+    """
+    timed = sorted((o for o in outcomes if o.status == "timed" and o.milliseconds), key=lambda o: o.median)
+    failed = sorted((o for o in outcomes if o.status != "timed"), key=_reason)
+    if not timed and not failed:
+        return ""
+
+    def named(o: Outcome) -> str:
+        return label({n: v for n, v in o.consts.items() if start.get(n) != v}) or "the first program as it is"
+
+    lines = [f"A search over consts of the first program has timed {len(timed)} settings for this problem{_values([*timed, *failed])}. This is known, so propose no such change alone:"]  # fmt: skip
+    lines += [f"* {named(o)}: {o.median:.4f} ms" for o in timed[:FASTEST]]
+    if len(timed) > FASTEST:
+        lines.append(f"* the other {len(timed) - FASTEST}: {timed[FASTEST].median:.4f} to {timed[-1].median:.4f} ms")
+    groups = [(reason, list(alike)) for reason, alike in itertools.groupby(failed, _reason)]
+    for reason, alike in groups[:REASONS]:
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        lines.append(f"* {named(alike[0])}{more}: not timed, {reason}")
+    if len(groups) > REASONS:
+        lines.append(f"* {sum(len(alike) for _, alike in groups[REASONS:])} more failed for other reasons")
+    return "\n".join(lines)
+
+
+def _reason(o: Outcome) -> str:
+    why = " ".join(o.why.split())
+    return f"{o.status}{f': {why}' if why else ''}"[:REASON]
+
+
+def _values(outcomes: Sequence[Outcome]) -> str:
+    """The values of consts that had more than one."""
+    seen: dict[str, list[Const]] = {}
+    for o in outcomes:
+        for name, value in o.consts.items():
+            if value not in seen.setdefault(name, []):
+                seen[name].append(value)
+    several = [f"{name} {' '.join(map(str, sorted(values)))}" for name, values in seen.items() if len(values) > 1]  # type: ignore[type-var]
+    return f" (of {'; '.join(several)})" if several else ""
