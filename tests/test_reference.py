@@ -33,3 +33,9 @@ def test_every_entry_names_the_places_of_its_meaning(name: str) -> None:
     for place in places.values():
         file, _, line = place.rpartition(":")
         assert (ROOT / file).is_file() and int(line) > 0
+
+
+def test_entries_that_are_written_alike_are_told_apart() -> None:
+    shown = [reference.spelling(op) + reference.receiver(op) for op in reference.entries().values()]
+    assert len(set(shown)) == len(shown)
+    assert {"bar.arrive() of a named_barrier", "bar.wait(parity) of an mbarrier"} <= set(shown)
