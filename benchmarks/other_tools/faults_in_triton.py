@@ -15,9 +15,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
-if "--shared" not in sys.argv:
+if "--compile" not in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 
 import torch
@@ -32,7 +31,17 @@ BEYOND = 4096  # elements behind each tensor that belong to somebody else
 
 @triton.jit
 def attention(
-    Q: Any, K: Any, V: Any, O: Any, M: Any, N: Any, scale: Any, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, FAULT: tl.constexpr
+    Q: tl.tensor,
+    K: tl.tensor,
+    V: tl.tensor,
+    O: tl.tensor,
+    M: tl.tensor,
+    N: tl.tensor,
+    scale: tl.tensor,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    FAULT: tl.constexpr,
 ) -> None:
     q, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
     rows = tl.load(Q + q[:, None] * D + d[None, :], mask=q[:, None] < M, other=0.0)
@@ -66,7 +75,7 @@ def attention(
 
 
 @triton.jit
-def sums(X: Any, Y: Any, PARTS: Any, D: tl.constexpr, BM: tl.constexpr, FAULT: tl.constexpr) -> None:
+def sums(X: tl.tensor, Y: tl.tensor, PARTS: tl.tensor, D: tl.constexpr, BM: tl.constexpr, FAULT: tl.constexpr) -> None:
     program, d = tl.program_id(0), tl.arange(0, D)
     part = tl.sum(tl.load(X + (program * BM + tl.arange(0, BM))[:, None] * D + d[None, :]), 0)
     if FAULT == "not atomic":
@@ -160,21 +169,26 @@ def observe(case: Case) -> None:
         q, k, v, o = tensor(M), tensor(N), tensor(N), torch.full((M * D + BEYOND,), torch.nan, dtype=torch.float16)
         programs = triton.cdiv(M, 64) - (case.fault == "a program short")
         attention[(programs,)](q, k, v, o, M, N, D**-0.5, D, 64, case.block, case.fault)
-        inputs = [t[: rows * D].reshape(1, rows, D).double() for t, rows in ((q, M), (k, N), (v, N))]
-        reference = torch.nn.functional.scaled_dot_product_attention(*inputs)[0]
+        a, b, c = (t[: rows * D].reshape(1, rows, D).double() for t, rows in ((q, M), (k, N), (v, N)))
+        reference = torch.nn.functional.scaled_dot_product_attention(a, b, c)[0]
         right = torch.allclose(o[: M * D].reshape(M, D).double(), reference, atol=2e-3)
         outside = not bool(o[M * D :].isnan().all())
     print(json.dumps({"right": right, "outside": outside}), flush=True)
 
 
-def shared_memory(block: int) -> None:
-    """Prints the bytes of shared memory that the kernel takes when it is compiled for sm_90a."""
+def compile_all() -> None:
+    """Compiles every case for sm_90a, which needs no GPU, and prints the shared memory that each takes."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature = dict.fromkeys("QKVO", "*fp16") | {"M": "i32", "N": "i32", "scale": "fp32"}
-    source = ASTSource(attention, signature, {"D": D, "BM": 64, "BN": block, "FAULT": ""})
-    print(triton.compile(source, target=GPUTarget("cuda", 90, 32)).metadata.shared)
+    for case in CASES:
+        if case.kernel == "sums":
+            source = ASTSource(sums, dict.fromkeys(("X", "Y", "PARTS"), "*fp32"), {"D": D, "BM": D, "FAULT": case.fault})
+        else:
+            signature = dict.fromkeys("QKVO", "*fp16") | {"M": "i32", "N": "i32", "scale": "fp32"}
+            source = ASTSource(attention, signature, {"D": D, "BM": 64, "BN": case.block, "FAULT": case.fault})
+        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        print(f"{case.kernel}, {case.text}: {compiled.metadata.shared} bytes of shared memory", flush=True)
 
 
 def watched(index: int) -> str:
@@ -208,12 +222,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuir", default="cuir", help="the command that verifies the twins")
     parser.add_argument("--case", type=int, help="observe one case alone, in this process")
-    parser.add_argument(
-        "--shared", type=int, metavar="KEYS", help="compile for sm_90a with blocks of so many keys, and print the shared memory it takes"
-    )
+    parser.add_argument("--compile", action="store_true", help="compile every case for sm_90a, and print the shared memory that it takes")
     chosen = parser.parse_args()
-    if chosen.shared:
-        shared_memory(chosen.shared)
+    if chosen.compile:
+        compile_all()
     elif chosen.case is not None:
         observe(CASES[chosen.case])
     else:
