@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,10 @@ COUNTERS, COUNTER_BYTES = 1024, 64  # of one allocation; each in a sector of its
 CTYPES = {"f32": ctypes.c_float, "i32": ctypes.c_int32, "bool": ctypes.c_bool}
 
 
+LIBRARY = "libcuda.so.1"
+INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+
+
 def driver() -> ModuleType:
     """The CUDA driver API. Raises CuirError U505 if cuda-bindings is not installed."""
     try:
@@ -35,6 +40,16 @@ def driver() -> ModuleType:
     except ImportError:
         raise CuirError.of("U505", "running a kernel needs the package cuda-bindings", hint="pip install cubridge[gpu]") from None
     return cu
+
+
+@cache
+def starts() -> tuple[Any, Any]:
+    """cuLaunchKernel and cuLaunchKernelEx of the driver, called without the objects that cuda-bindings makes for each call."""
+    library = ctypes.CDLL(LIBRARY)
+    number, pointer = ctypes.c_uint, ctypes.c_void_p
+    library.cuLaunchKernel.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
+    library.cuLaunchKernelEx.argtypes = [pointer] * 4
+    return library.cuLaunchKernel, library.cuLaunchKernelEx
 
 
 def need_device(checked: Checked, device: torch.device | None) -> torch.device:
@@ -97,10 +112,12 @@ class Launcher:
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
         self.symbol = identifier(self.cuda.name)
         self.configs: dict[tuple[int, int], Any] = {}  # of launches in clusters: grid, stream
+        self.starts = starts()
         with torch.cuda.device(device), self._outside_of_capture():
             self.context = self._ok(self.cu.cuCtxGetCurrent())  # torch's
             self.module = self._ok(self.cu.cuModuleLoadData(compiled.cubin))
             self.function = self._ok(self.cu.cuModuleGetFunction(self.module, self.symbol.encode()))
+            self.place = int(self.function)
             limit = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._ok(self.cu.cuFuncSetAttribute(self.function, limit, self.cuda.shared_bytes))
             self.clusters = self._resident()
@@ -213,16 +230,18 @@ class Launcher:
 
     def _start(self, grid: int, stream: int, packed: Packed) -> None:
         cu, cuda = self.cu, self.cuda
+        plain, in_clusters = self.starts
         while True:
             if cuda.cluster == 1:
-                (status,) = cu.cuLaunchKernel(self.function, grid, 1, 1, cuda.threads, 1, 1, cuda.shared_bytes, stream, packed.pointers, 0)
+                status = plain(self.place, grid, 1, 1, cuda.threads, 1, 1, cuda.shared_bytes, stream, packed.pointers, None)
             else:
-                (status,) = cu.cuLaunchKernelEx(self._config(grid, stream), self.function, packed.pointers, 0)
-            if status == cu.CUresult.CUDA_ERROR_INVALID_CONTEXT and int(self._ok(cu.cuCtxGetCurrent())) == 0:
+                status = in_clusters(self._config(grid, stream).getPtr(), self.place, packed.pointers, None)
+            if status == 0:
+                return
+            if status == INVALID_CONTEXT and int(self._ok(cu.cuCtxGetCurrent())) == 0:
                 self._ok(cu.cuCtxSetCurrent(self.context))  # a thread that has not touched the device before
                 continue
-            self._ok((status,))
-            return
+            self._ok((cu.CUresult(status),))
 
     def _pack(self, plan: Plan, places: tuple[int, ...], counter: int) -> Packed:
         cuda = self.cuda
