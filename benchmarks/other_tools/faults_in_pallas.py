@@ -201,7 +201,9 @@ def watched(index: int) -> str:
 
 def table(cuir: str) -> None:
     """Prints the table, a line as soon as it is known."""
-    print(f"jax {version('jax')}, jaxlib {version('jaxlib')}, {datetime.date.today()}: {RUNS} runs each, with `detect_races=True`\n")
+    print(
+        f"jax {version('jax')}, jaxlib {version('jaxlib')}, {datetime.date.today()}: {RUNS} runs each, with `detect_races=True`. Hangs: no word for {PATIENCE} s.\n"
+    )
     print("| class | kernel | fault | GPU interpret mode | `cuir verify` of the twin | the twin |\n|---|---|---|---|---|---|")
     for index, case in enumerate(CASES):
         pallas = UNSAID[case.number] if case.number in UNSAID and not case.fault else watched(index)
