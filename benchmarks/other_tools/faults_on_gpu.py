@@ -38,7 +38,7 @@ from cuir.verify.sanitizer import diagnostics, read_reports
 
 from .faults import FILE, Fault, origin, read_faults
 from .launches import ENDED, ERROR, HANGS
-from .table import REPORTS, RESULTS, TOOLS, markdown, summary, unseen, with_table
+from .table import REPORTS, RESULTS, TOOLS, markdown, outcomes_of, summary, unseen, with_table
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")
@@ -191,7 +191,7 @@ def _hangs(fault: Fault, outcomes: Mapping[tuple[str, str], str]) -> bool:
 
 def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
     """What a file knows: the outcome of a fault's id under what. What was not run is left out, as are lines cut short. Raises OSError; ValueError for a file of something else."""
-    found: dict[tuple[str, str], str] = {}
+    found: list[Record] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             data = json.loads(line)
@@ -202,8 +202,8 @@ def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
         if not isinstance(data, dict) or not all(isinstance(data.get(k), str) for k in ("id", "under", "outcome")):
             raise ValueError(f"line {number} of {path} is no result of a fault")
         if data["outcome"] != NOT_RUN:
-            found[data["id"], data["under"]] = data["outcome"]
-    return found
+            found.append({"class": -1, "kernel": "", "says": "", **data})
+    return outcomes_of(found)
 
 
 def ran_on(path: Path) -> str:
@@ -289,6 +289,7 @@ def main() -> int:
             return launched(fault, what, hangs, clock, sanitizer)
 
         run_all(faults, dict(known), under, runner, options.jobs, Clock(options.limit), keep)
+        known = read_outcomes(options.out)  # only now is it known what a tool says of the originals
     text = "\n".join([*([f"{ran_on(path)}\n"] if path is not None else []), markdown(faults, known), summary(faults, known)])
     if options.page is not None:
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cuir.mutate import FAULTS
 
@@ -14,6 +16,7 @@ from .launches import DIFFERS, ERROR, HANGS, RIGHT, WRONG
 RESULTS = "results"  # nothing around the process: outputs are compared
 TOOLS = ("racecheck", "memcheck", "synccheck")
 REPORTS = "reports"
+AS_ORIGINAL = "reports as of the original"  # what a tool says of the kernel without the fault, too, says nothing of the fault
 BEGIN, END = "<!-- faults on a GPU -->\n", "<!-- end of faults on a GPU -->\n"  # of the table in docs/verification.md
 HEAD = (
     "class",
@@ -42,6 +45,30 @@ class Row:
     tools: Mapping[str, tuple[int, int]]
     any: int
     tool_alone: int
+
+
+def outcomes_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """The outcome of each fault under what, of the lines of a file; the last counts. Reports that the original has as well, as many and of the same kinds, are told from others."""
+    last = {(r["id"], r["under"]): r for r in records}
+    originals = {(r["kernel"], r["under"]): r for r in last.values() if r["class"] == 0 and r["outcome"] == REPORTS}
+
+    def outcome(record: Mapping[str, Any]) -> str:
+        original = originals.get((record["kernel"], record["under"]))
+        if original is None or record["class"] == 0 or record["outcome"] != REPORTS:
+            return str(record["outcome"])
+        new = kinds(record) - kinds(original) or record.get("reports", 0) > original.get("reports", 0)
+        return REPORTS if new else AS_ORIGINAL
+
+    return {key: outcome(r) for key, r in last.items()}
+
+
+def kinds(record: Mapping[str, Any]) -> set[str]:
+    """The kinds of errors in a tool's log, as it words them."""
+    return set(
+        re.findall(
+            r"=\s(?:Error: )?((?:[A-Z][a-z]+ )+(?:error |access )?(?:reported|detected))", record.get("log", "") + f"= {record['says']}"
+        )
+    )
 
 
 def row_of(faults: Sequence[Fault], outcomes: Outcomes) -> Row:

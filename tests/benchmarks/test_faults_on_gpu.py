@@ -17,7 +17,7 @@ from benchmarks.other_tools import faults_on_gpu, launches
 from benchmarks.other_tools.faults import Fault, Origin, in_turn, origin, read_faults
 from benchmarks.other_tools.faults_on_gpu import NOT_RUN, SILENT, TIME_OUT, Clock, launched, read_outcomes, run_all, told
 from benchmarks.other_tools.launches import DIFFERS, ENDED, ERROR, HANGS, RIGHT, WRONG, Hangs, Problem, observe, padded
-from benchmarks.other_tools.table import REPORTS, RESULTS, TOOLS, markdown, row_of, summary, unseen
+from benchmarks.other_tools.table import AS_ORIGINAL, REPORTS, RESULTS, TOOLS, markdown, outcomes_of, row_of, summary, unseen
 from cuir import CuirError
 from cuir.check import check
 from cuir.checked import Checked
@@ -246,6 +246,28 @@ def test_the_table_counts_what_was_seen_by_what() -> None:
     assert "Of 4 faults that ran, results showed 2" in said and "1 of which a tool reports" in said
     assert [line.split(":")[0] for line in unseen(FAULTS, outcomes)] == ["class 2, gemm, op"]
     assert "Of 0 faults" in summary([], {}) and markdown([], {})
+
+
+def test_a_report_that_the_original_has_too_says_nothing_of_a_fault() -> None:
+    def line(name: str, fault: int, kernel: str, reports: int, log: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "under": "racecheck",
+            "class": fault,
+            "kernel": kernel,
+            "outcome": REPORTS,
+            "reports": reports,
+            "says": "",
+            "log": log,
+        }
+
+    race, deadlock = "========= Error: Race reported between", "========= Deadlock detected in Cuda::barrier wait"
+    lines = [line("same", 1, "gemm", 2, race), line("control", 0, "gemm", 2, race), line("fewer", 1, "gemm", 1, race), line("more", 1, "gemm", 3, race),
+             line("other", 1, "gemm", 2, deadlock), line("both", 1, "gemm", 2, f"{race}\n{deadlock}"), line("elsewhere", 1, "flash_fwd", 2, race),
+             {**line("silent", 1, "gemm", 0, ""), "outcome": SILENT}]  # fmt: skip
+    found = {name: outcome for (name, _), outcome in outcomes_of(lines).items()}
+    assert found == {"same": AS_ORIGINAL, "control": REPORTS, "fewer": AS_ORIGINAL, "more": REPORTS, "other": REPORTS, "both": REPORTS,
+                     "elsewhere": REPORTS, "silent": SILENT}  # fmt: skip
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
