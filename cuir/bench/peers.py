@@ -4,7 +4,6 @@ FlashAttention-3 where a package of it is installed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -89,7 +88,10 @@ def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: 
 
 
 def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
-    flash_attn_func = import_module(next(m for m in FA3_MODULES if find_spec(m))).flash_attn_func
+    if find_spec(FA3_MODULES[0]):
+        from flash_attn_interface import flash_attn_func
+    else:
+        from fa3_fwd_interface import flash_attn_func
     q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # [B, M, H, D], as its users have them
 
     def call() -> torch.Tensor:
