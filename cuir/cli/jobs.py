@@ -41,7 +41,9 @@ def _one_thread() -> None:
         torch.set_num_threads(1)
 
 
-def _level(level: str) -> Any:
+def _level(level: str, quick: bool = False) -> Any:
+    if quick and level != "quick":
+        raise CuirError.of("U100", f"--quick says --level quick, found --level {level} beside it")
     if level not in ("quick", "full"):
         raise CuirError.of("U100", f"--level is quick or full, found `{level}`")
     return level
@@ -82,7 +84,7 @@ def verify(
     target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", show_default=False)],
     against: Annotated[str | None, typer.Option("--against", "--spec", help="what a program should compute: a variant, or FILE.py with a function `reference` (known for the corpus' programs)", show_default=False)] = None,
     param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None,
-    level: Level = "quick",
+    level: Level = "quick", quick: Annotated[bool, typer.Option("--quick", help="the same as --level quick")] = False,
     schedules: Annotated[int | None, typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False)] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some")] = False,
     tiles: Annotated[int, typer.Option("--tiles", min=1, help="with --exhaustive: tiles of a CTA")] = 2,
@@ -109,7 +111,7 @@ def verify(
     from .verifying_gpu import gpu_stage, verified_of
 
     _one_thread()
-    effort = _level(level)
+    effort = _level(level, quick)
     is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
     verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
     specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts

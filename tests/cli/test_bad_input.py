@@ -178,6 +178,7 @@ WRONG_CALLS = [
     (("verify", "prefix_lm", "-c", "D=64", "--head-dim", "128"), "U103"),
     (("mutate", "flash_fwd_sm90", "-c", "T=bf16", "--dtype", "f16"), "U103"),
     (("bridge", "prefix_lm", "--level", "some"), "U100"),
+    (("verify", "prefix_lm", "--level", "full", "--quick"), "U100"),
     (("bridge", "prefix_lm", "--origin", "nothing"), "U101"),
     (("verify", str(files("corpus") / "faulty" / "clean_product.cuir")), "U130"),
     (("verify", "gemm", "--head-dim", "64"), "U103"),
