@@ -269,11 +269,12 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
 
 
 def _command(words: Sequence[str]) -> str:
-    """The command line without what does not matter to the figures: where they went, how they were shown."""
+    """The command line without what does not matter to the figures: where they and the answers went, how they were shown."""
+    places = ("--out", "--record", "--cache")
     kept = [
         w
         for w, before in zip(words, ("", *words))
-        if w not in ("--out", "--fresh", "--json") and not w.startswith("--out=") and before != "--out"
+        if w not in (*places, "--fresh", "--json") and before not in places and not w.startswith(tuple(f"{p}=" for p in places))
     ]
     return shlex.join(["cuir", *kept])
 

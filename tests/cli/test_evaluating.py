@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from cuir.cli.evaluating import _command
 from cuir.diagnostics import Diagnostic
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message
@@ -172,3 +173,21 @@ def test_a_plot_is_left_out_without_matplotlib(cuir: Callable, scripted: Path, m
     monkeypatch.setattr("llm.figures.plot", none)
     shown = cuir(*CALL)
     assert shown.code == 0 and "left out: a plot needs matplotlib" in shown.out
+
+
+def test_the_command_on_record_names_no_place() -> None:
+    words = [
+        "eval",
+        "combo",
+        "-k",
+        "5",
+        "--record",
+        "there/record",
+        "--out=there/rows.jsonl",
+        "--cache",
+        "there",
+        "--fresh",
+        "--jobs",
+        "20",
+    ]
+    assert _command(words) == "cuir eval combo -k 5 --jobs 20"
