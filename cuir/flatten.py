@@ -55,6 +55,7 @@ from .walk import assigned, names_read
 class FlatKernel:
     declarations: tuple[Stmt, ...]
     roles: tuple[With, ...]
+    inlined: frozenset[str]  # @funcs that the kernel calls with these consts, itself or through others
 
 
 def flatten(program: Program, kernel: Kernel, consts: Mapping[str, Const], sink: Sink) -> FlatKernel:
@@ -78,6 +79,7 @@ class _Flattener:
             self.globals[name] = Name(value.name) if isinstance(value, DType) else Literal(value)
         self.fresh = FreshNames()
         self.known: set[str] = set()  # flat names of locals that a literal stands for
+        self.inlined: set[str] = set()
         self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(constants)
 
     # ---- kernel
@@ -102,7 +104,7 @@ class _Flattener:
                 self.sink.error("S202", "before the roles only declarations: `name = ...`", stmt.span, "move it into a role")
         if not roles:
             self.sink.error("S203", "a kernel has at least one role", self.kernel.span, 'add `with role("all", warps=4):`')
-        return FlatKernel(tuple(declarations), tuple(roles))
+        return FlatKernel(tuple(declarations), tuple(roles), frozenset(self.inlined))
 
     def role(self, stmt: With, outer: Frame) -> With:
         names = set(self.fresh.used)
@@ -506,6 +508,7 @@ class _Flattener:
                 notes=[(f"`{func.name}` is defined here", func.span)],
             )
             return Name(UNKNOWN, span=span)
+        self.inlined.add(func.name)
         frame = Frame(assigned(func.body), None, span, func, stack=(*caller.stack, func.name))
         for name in func.params:
             frame.values[name] = self.argument(name, given[name], frame, out, span)
@@ -525,13 +528,10 @@ class _Flattener:
                 self.pair(target, value, moves)
                 self.move(moves, out, span)
                 return target
-            return Group(
-                tuple(self.argument(f"{name}_{i}", v, Frame(Counter(), None), out, span) for i, v in enumerate(value.items)), value.span
-            )
-        if self.is_alias(value):
-            return value  # nothing in the callee can rebind the names in its indices
-        if isinstance(value, (Name, Literal, Str)) and not rebound:
-            return value
+            items = (self.argument(f"{name}_{i}", v, Frame(Counter(), None), out, span) for i, v in enumerate(value.items))
+            return Group(tuple(items), value.span)
+        if self.is_alias(value) or (isinstance(value, (Name, Literal, Str)) and not rebound):
+            return value  # nothing in the callee can rebind the names in an alias' indices
         return self.temporary(name, value, out, span) if not rebound else self.rebound(name, value, frame, out, span)
 
     def rebound(self, name: str, value: Expr, frame: Frame, out: list[Stmt], span: Span) -> Expr:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..check import const_values
+from ..checked import Const
 from ..diagnostics import CuirError, Sink
-from ..nodes import Call, Expr, Func, Kernel, Literal, Name, Node, Program, Return
+from ..flatten import flatten
+from ..nodes import Call, ConstType, Expr, Func, Kernel, Literal, Name, Node, Program, Return
 from ..source import Span
 from ..spec import Lengths, Specification
 from ..transfer import SPLICE_POINTS
@@ -96,6 +99,7 @@ class _Asked:
     captured: CapturedArguments | None
     units: Expr | None  # of work that the kernel asks tiles(...) for
     by_head: bool  # a splice point reads its b or h: it may give each head pairs and blocks of its own
+    called: dict[tuple[int, int], frozenset[str]] = field(default_factory=dict)  # @funcs that the kernel calls at a size of tiles
 
     @staticmethod
     def of(program: Program, kernel: Kernel, spec: Specification | None) -> _Asked:
@@ -106,6 +110,16 @@ class _Asked:
         by_head = any(_matters(funcs, name, p) for name, at in points for p in funcs[name].params[at : at + 2])
         captured = CapturedArguments(program, kernel, spec) if spec is not None else None
         return _Asked(program, kernel, spec, captured, units, by_head)
+
+    def calls(self, name: str, consts: Mapping[str, Value]) -> bool:
+        """Whether the kernel calls a @func when it is compiled with these consts: by its own text, of which branches that the consts decide against are no part."""
+        size = int(consts["BM"]), int(consts["BN"])
+        if size not in self.called:
+            errors = Sink()  # a size of tiles that is tried need not make a kernel that can be compiled
+            params = {p.name for p in self.kernel.params if isinstance(p.type, ConstType)}
+            given: dict[str, Const] = {n: v for n, v in consts.items() if n in params}
+            self.called[size] = flatten(self.program, self.kernel, const_values(self.kernel, given, errors), errors).inlined
+        return name in self.called[size]
 
 
 def _matters(funcs: Mapping[str, Func], name: str, parameter: str, seen: frozenset[str] = frozenset()) -> bool:
@@ -141,7 +155,8 @@ def _violations(
         if again:
             continue
         yield from _blocks(program, run, keep, problem, b, h)
-        yield from _rows(program, run, keep, problem, b, h)
+        if "kv_rows" in program.funcs() and asked.calls("kv_rows", consts):
+            yield from _rows(program, run, keep, problem, b, h)
         yield from _score(program, run, keep, problem, b, h)
 
 
@@ -253,17 +268,23 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
 def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
     """kv_rows: the blocks that a warpgroup skips keep none of its pairs, those that it takes without the mask keep all."""
     at, BM, BN = problem.lengths, problem.BM, problem.BN
-    if "kv_rows" not in program.funcs() or not at.M:
+    if not at.M:
         return
     span = _span(program, "kv_rows")
     r = np.concatenate([np.arange(q, min(q + BM, at.M), _GROUP) for q in range(0, at.M, BM)])
     m = r // BM
     _, n = run.call("kv_count", b, h, m)
     skip, partial, n = (np.broadcast_to(np.asarray(x), r.shape) for x in (*run.call("kv_rows", b, h, m, r), n))
-    for i in np.flatnonzero((skip < 0) | (skip >= np.maximum(n, 1)) | (partial < skip) | (partial > n))[:1]:
-        yield (_CODES["rows"], f"kv_rows of tile m={m[i]}, r={r[i]} skips {int(skip[i])} and masks {int(partial[i])} of {int(n[i])} blocks; expected 0 <= skipped <= masked <= all, "
-               "skipped < all", span, "a warpgroup takes at least one block of a tile that has any, and may take one that it could skip")  # fmt: skip
-        return
+    for broken, hint in (
+        (skip < 0, "what the rows need is at most what their tile visits: min(n, ...), as the last rows may lie behind the last query or key"),
+        (skip >= np.maximum(n, 1), "a warpgroup takes at least one block of a tile that has any, and may take one that it could skip: min(..., max(0, n - 1))"),
+        (partial < skip, "skipped blocks count among the first `partial`: max(skip, ...)"),
+        (partial > n, "there are no more blocks to mask than are visited: min(n, ...)"),
+    ):  # fmt: skip
+        for i in np.flatnonzero(broken)[:1]:
+            yield (_CODES["rows"], f"kv_rows of tile m={m[i]}, r={r[i]} skips {int(skip[i])} and masks {int(partial[i])} of {int(n[i])} blocks; expected 0 <= skipped <= masked <= all, "
+                   "skipped < all", span, hint)  # fmt: skip
+            return
     if not n.max():
         return
     steps, blocks = np.arange(int(n.max())), -(-at.N // BN)
@@ -413,11 +434,16 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
         add(mark + 37, mark + 61, 64, 64, H=1)
         add(40, mark + 61, 16, 64, H=1)
         add(mark + 37, 40, 64, 16, H=1)
-    if program is not None and "kv_rows" in program.funcs():  # tiles of several warpgroups
+    if (
+        program is not None and "kv_rows" in program.funcs()
+    ):  # tiles of several warpgroups; blocks that end inside of a warpgroup's 64 queries, too
         for M, N in ((200, 200), (130, 300), (300, 130)):
             add(M, N, 2 * _GROUP, 16, H=1)
+        for d in range(-9, 10, 3):
+            add(2 * _GROUP + 27, 2 * _GROUP + 27 + d, 2 * _GROUP, 24, H=1)
         for mark in marks:
             add(mark + 2 * _GROUP, mark + 100, 2 * _GROUP, 16, H=1)
+            add(mark + 2 * _GROUP + 1, mark + 3 * _GROUP, 3 * _GROUP, 40, H=1)
     for M, N in ((BM, BN), (BM + 1, 2 * BN + 3), (3 * BM - 1, 3 * BN + 1), (2 * BM, BN - 1)):
         add(M, N, BM, BN)
     if level == "full":

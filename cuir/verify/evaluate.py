@@ -20,6 +20,7 @@ from ..nodes import (
     Expr,
     For,
     Func,
+    GlobalType,
     If,
     IfExp,
     Kernel,
@@ -34,6 +35,7 @@ from ..nodes import (
 )  # fmt: skip
 
 Value = Any  # a Python number, a NumPy array, or a tuple of these
+_SHAPES = {"Q": ("B", "H", "M"), "K": ("B", "HK", "N"), "V": ("B", "HK", "N"), "O": ("B", "H", "M"), "LSE": ("B", "H", "M")}  # but for D
 _ERRORS: dict[str, Any] = {"divide": "ignore", "over": "ignore", "invalid": "ignore", "under": "ignore"}
 
 
@@ -129,7 +131,8 @@ class Evaluator:
                 return place[e.id]
         if e.id == "inf":
             return np.inf
-        raise CuirError.of("N101", f"`{e.id}` has no value here", e.span)
+        known = sorted({*local, *self.names, *getattr(self, "constants", {})})
+        raise CuirError.of("N101", f"`{e.id}` has no value where splice points are enumerated", e.span, f"these have: {', '.join(known)}")
 
     def binary(self, e: Binary, local: Mapping[str, Value]) -> Value:
         left = self.expr(e.left, local)
@@ -172,10 +175,17 @@ class Evaluator:
 
 
 def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
-    """Values of a kernel's names: dims, consts (defaults filled in where they are literals), scalars and tensors."""
+    """Values of a kernel's names: consts (defaults filled in where they are literals), scalars, tensors and every dim of the signature.
+
+    dims: lengths by what they are of an attention (B, H, HK, M, N), whatever the kernel calls them; dims of other tensors are those of their values.
+    """
     names: dict[str, Value] = {p.name: p.default.value for p in kernel.params if isinstance(p.default, Literal)}
     names |= {n: v for n, v in consts.items() if isinstance(v, (int, float, bool))}
     names |= dims
+    for p in kernel.params:
+        if isinstance(p.type, GlobalType):
+            shape = getattr(values.get(p.name), "shape", tuple(dims.get(n) for n in _SHAPES.get(p.name, ())))
+            names |= {d: n for d, n in zip(p.type.dims, shape) if isinstance(d, str) and n is not None and d not in consts}
     for n, v in values.items():
         names[n] = np.asarray(v) if hasattr(v, "shape") else np.float32(v) if isinstance(v, float) else v
     return names

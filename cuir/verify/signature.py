@@ -183,7 +183,7 @@ def contract_problems(checked: Checked, spec: FunctionSpecification, problems: I
             continue
         draw = Draw("contracts", {d: admitted[d] for d in checked.dims})
         inputs = function_launch(checked, spec, draw, tile).inputs
-        extra = {n: x for n, x in inputs.items() if n not in ("Q", "K", "V", "scale")}
+        extra = {**draw.sizes, **{n: x for n, x in inputs.items() if n not in ("Q", "K", "V", "scale")}}
         found[Problem(Lengths(*(admitted[n] for n in LENGTHS)), p.BM, p.BN)] = extra
     return found
 

@@ -97,6 +97,46 @@ def test_rows() -> None:
     assert d.code == "V109" and "expected 0 <= skipped <= masked <= all" in d.message
 
 
+def test_rows_are_asked_about_only_where_the_kernel_asks() -> None:
+    """A bound that only tiles of less than a warpgroup's 64 queries need: the kernel asks where BM - 64 >= BN, and one that always asks must keep it."""
+    spec, guard = variant("prefix_lm"), "if BM - 64 >= BN and not PINGPONG:"
+    text = transfer(parse(CAUSAL), spec).text
+    clamped = "max(0, min(n, cdiv(max(prefix, r + 64), BN)))"
+    assert text.count(guard) == text.count(clamped) == 1
+    text = text.replace(clamped, "min(cdiv(N, BN), cdiv(max(prefix, r + 64), BN))")
+
+    def judged(text: str) -> None:
+        program = parse(text)
+        check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128, program=program))
+
+    judged(text)
+    with pytest.raises(CuirError) as caught:
+        judged(text.replace(guard, "if m >= 0:"))
+    (d,) = caught.value.diagnostics
+    assert d.code == "V109" and "skips -" in d.message and d.hint is not None and "at most what their tile visits" in d.hint
+    with pytest.raises(CuirError) as caught:  # and where the kernel does ask, the contract holds for the rows of its warpgroups
+        judged(text.replace("max(prefix, r + 64), BN))", "max(prefix, r + 48), BN))"))
+    assert [d.code for d in caught.value.diagnostics] == ["V109"]
+
+
+def test_dims_of_captured_tensors_have_values() -> None:
+    """A dim is a scalar of the kernel, so a splice point may be written with it."""
+    spec = variant("share_question")
+    text = (
+        CAUSAL.replace("LSE: Global[f32, B, H, M], scale: f32, *", "LSE: Global[f32, B, H, M], scale: f32, ends: Global[i32, ends_d0], *")
+        .replace("return k <= q + (N - M)", "return (k <= q) & (q < ends[k])")
+        .replace("cdiv((m + 1) * BM + N - M, BN)", "cdiv((m + 1) * BM, BN)")
+        .replace("max(0, m * BM + N - M + 1) // BN)", "0 if ends[min(m * BM, ends_d0 - 1)] >= 0 else 1)")
+        .replace("kv_rows(b, h, m, r)\n", "0, kv_count(b, h, m)[0]\n")
+    )
+    program = parse(text)
+    assert check_contracts(program, program.kernels()["flash_fwd"], spec, [SMALL, TALL])
+    late = parse(text.replace("ends_d0 - 1)] >= 0", "ends_d0 - 1)] < 0"))
+    with pytest.raises(CuirError) as caught:
+        check_contracts(late, late.kernels()["flash_fwd"], spec, [SMALL])
+    assert caught.value.diagnostics[0].code == "V102"
+
+
 def test_tile() -> None:
     at = Problem(Lengths(2, 4, 2, 40, 56), 16, 8)
     twice = found("head // H, head % H", "head // H, head // H", at)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cuir.diagnostics import CuirError
 from cuir.parser import parse
-from cuir.verify.evaluate import Evaluator
+from cuir.verify.evaluate import Evaluator, kernel_names
 
 
 def run(text: str, *arguments: object, **names: object) -> object:
@@ -68,3 +68,22 @@ def test_errors_have_a_place(text: str, code: str) -> None:
     with pytest.raises(CuirError) as caught:
         run(text, np.array([1, -1]))
     assert caught.value.diagnostics[0].code == code and caught.value.diagnostics[0].span is not None
+
+
+def test_an_unknown_name_is_told_what_is_known() -> None:
+    with pytest.raises(CuirError) as caught:
+        run("return x + nowhere", 1, BM=64)
+    assert caught.value.diagnostics[0].hint == "these have: BM, TWO, x"
+
+
+def test_every_dim_of_the_signature_has_a_value() -> None:
+    """Those of Q, K and V by what they are, whatever their names, others by their tensor; consts stay what they are."""
+    text = """@kernel(arch="sm_90a")
+def f(Q: Global[f16, batch, H, N, D], K: Global[f16, batch, HK, keys, D], spans: Global[i32, batch, rows_, 3, WIDE], *, D: const, WIDE: const = 4):
+    x = 0
+"""
+    kernel, dims = parse(text).kernels()["f"], {"B": 2, "H": 4, "HK": 1, "M": 7, "N": 9}
+    names = kernel_names(kernel, dims, {"D": 64, "WIDE": 4}, {"spans": np.zeros((2, 5, 3, 4))})
+    assert {n: names[n] for n in ("batch", "H", "N", "HK", "keys", "rows_", "D", "WIDE")} == {
+        "batch": 2, "H": 4, "N": 7, "HK": 1, "keys": 9, "rows_": 5, "D": 64, "WIDE": 4,
+    }  # fmt: skip
