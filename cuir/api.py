@@ -96,11 +96,12 @@ class CompiledKernel:
         repeat, known = self._known.get(signature, (None, None)) if signature else (None, None)
         if known is None:
             known = self._examine(args, named, outs, given)
-            repeat = repeat_of(form, given) if signature else None
-            if signature:
-                if len(self._known) >= KNOWN_LIMIT:
-                    self._known.clear()
-                self._known[signature] = repeat, known
+        if signature:
+            if repeat is None or not repeat.covers(form, given):  # made in another mode: inference, autocast
+                repeat = repeat_of(form, given)
+            if len(self._known) >= KNOWN_LIMIT:
+                self._known.clear()
+            self._known[signature] = repeat, known
         if repeat is not None:
             self._repeats = ((repeat, known), *[other for other in self._repeats if other[1] is not known][: REPEATS - 1])
         return known

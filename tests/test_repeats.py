@@ -107,3 +107,20 @@ def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
             assert made.shape == (n, 4) and launches.made[-1] == (f"plan of {n}", (given.data_ptr(), made.data_ptr()))
             kernel(X=given, factor=0.5)
     assert len(examined) == 6 and all(isinstance(repeat, Repeat) for repeat, _ in kernel._repeats)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu")])
+def test_calls_in_another_mode_are_recognised_too(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, launches = CompiledKernel.__new__(CompiledKernel), Launches()
+    kernel._known, kernel._repeats = {}, ()
+    monkeypatch.setattr(kernel, "_examine", lambda *call: Known("plan", launches, (0,), (0,), torch.device("cpu")))
+    given = torch.zeros(3, 4)
+    kernel(X=given)
+    with mode():
+        kernel(X=given)
+        assert kernel._repeated((0, "X", 0), (given,)) is not None
+        made = torch.zeros(3, 4)
+        kernel(X=made)
+        assert kernel._repeated((0, "X", 0), (made,)) is not None
+    kernel(X=given)
+    assert kernel._repeated((0, "X", 0), (given,)) is not None
