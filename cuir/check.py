@@ -34,7 +34,7 @@ from .nodes import (
     With,
 )
 from .ops.base import Effects
-from .resources import check_roles, lay_out_shared
+from .resources import check_fragments, check_roles, lay_out_shared
 from .scope import without_dead
 from .targets import TARGETS, Target
 from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
@@ -176,6 +176,7 @@ class _Checker:
         roles = self.roles(flat, typer, scope)
         barriers = self.barrier_table(typer)
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
+        check_fragments(roles, typer.calls, typer.types, self.sink)
         if sum(b.stages or 1 for b in barriers.values() if b.kind == "named_barrier") > target.named_barriers - 1:
             self.sink.error(
                 "M303",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from .checked import Role, SharedAlloc
+from .checked import BoundCall, Role, SharedAlloc
 from .diagnostics import Sink
 from .nodes import Kernel, Stmt
 from .targets import Target, register_pool
-from .types import BarrierType, SharedView
+from .types import BarrierType, SharedView, TileType, Type
+from .walk import walk
 
 RESERVED = 512  # bytes of shared memory kept for what the lowering adds (tile numbers of dynamic schedules and their barriers)
 
@@ -107,3 +109,23 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
             kernel.span,
             f"lower registers= of a role{instead}; a role of warps takes a whole warpgroup's",
         )
+
+
+def check_fragments(roles: list[Role], calls: Mapping[int, BoundCall], types: Mapping[int, Type], sink: Sink) -> None:
+    """A product's accumulator, and its operand in registers, are there all at once: a role that gives up more cannot hold them."""
+    products = {key: call for key, call in calls.items() if call.op.name in ("mma", "mma_async")}
+    for role in roles:
+        for node in (n for stmt in role.body for n in walk(stmt) if role.registers is not None and id(n) in products):
+            call = products[id(node)]
+            tiles = [t for t in (types.get(id(node)), types.get(id(call.args["a"]))) if isinstance(t, TileType)]
+            takes = [t.rows * t.cols * t.dtype.itemsize // (4 * role.threads) for t in tiles]
+            if sum(takes) >= (role.registers or 0):
+                parts = " and ".join(f"{n} for {t}" for n, t in zip(takes, tiles, strict=True))
+                sink.error(
+                    "M302",
+                    f"role `{role.name}` has {role.registers} registers a thread, and this product takes {parts}",
+                    node.span,
+                    "raise registers= of the role, or use smaller tiles",
+                    notes=[("registers= is given here", role.span)],
+                )
+                break
