@@ -23,6 +23,7 @@ class Facts:
     live_after: dict[int, frozenset[str]] = field(default_factory=dict)
     waits: dict[int, int | None] = field(default_factory=dict)  # of mma_wait: products that may stay in flight; None: nothing to wait for
     retired: dict[int, list[str]] = field(default_factory=dict)  # of mma_wait: names of products that are finished after it
+    in_flight: dict[int, frozenset[str]] = field(default_factory=dict)  # of assignments: names that may be in flight after them
     partial: set[str] = field(default_factory=set)  # [R, 1] sums kept per thread, not yet summed over the quad
     additive: set[str] = field(default_factory=set)  # those, and [R, 1] values that are always zero
     lazy: set[int] = field(default_factory=set)  # assignments of zeros that only a product reads, as its accumulator
@@ -43,6 +44,14 @@ def analyse(checked: Checked, role: Role) -> Facts:
     facts.lazy = _lazy_zeros(checked, role, facts.definitions)
     facts.counters = _counters(role, facts.definitions)
     facts.natural = _natural(checked, role, facts.definitions)
+    return facts
+
+
+def flights(checked: Checked, role: Role) -> Facts:
+    """Of the facts those about products in flight and about liveness alone."""
+    facts = Facts()
+    _live(checked, role.body, frozenset(), facts.live_after)
+    _waits(checked, role.body, {}, facts)
     return facts
 
 
@@ -149,6 +158,7 @@ def _waits(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], f
                 ages[target] = ages[value.id]
             else:
                 ages.pop(target, None)
+            facts.in_flight[id(stmt)] = facts.in_flight.get(id(stmt), frozenset()) | ages.keys()
         elif isinstance(stmt, ExprStmt) and called(checked, stmt.value) == "mma_wait":
             waited = [ages[a.id] for a in checked.call(stmt.value).args.values() if isinstance(a, Name) and a.id in ages]  # type: ignore[arg-type]
             if waited:
@@ -368,4 +378,4 @@ def natural(checked: Checked, expr: Expr, known: set[str]) -> bool:
     return op in ("cta_rank", "nbytes")
 
 
-__all__ = ["Facts", "analyse", "linear", "natural", "ring_place"]
+__all__ = ["Facts", "analyse", "flights", "linear", "natural", "ring_place"]

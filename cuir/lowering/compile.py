@@ -22,6 +22,7 @@ from .kernel import Cuda
 from .sass import exponentials_around_waits
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")
+HARMLESS = "(C7519)"  # "warpgroup.arrive is injected"
 TOOLKITS = ("/usr/local/cuda",)  # where installers put one
 INSTALL = "install a CUDA toolkit (12.3 or newer) and put nvcc on the PATH, or name it in CUDA_HOME"
 
@@ -30,7 +31,7 @@ INSTALL = "install a CUDA toolkit (12.3 or newer) and put nvcc on the PATH, or n
 class Resources:
     """What a kernel takes, from ptxas; `exponentials` from the machine code where a disassembler is there.
 
-    registers: of a thread at launch; spill_*: bytes; shared_bytes: dynamic, of a CTA; warnings: of ptxas on serialised products (C75xx).
+    registers: of a thread at launch; spill_*: bytes; shared_bytes: dynamic, of a CTA; warnings: words of ptxas on products (C75xx), see `serialised`.
     exponentials: MUFU.EX2 instructions between consecutive waits for products, in order of the machine code.
     """
 
@@ -47,19 +48,27 @@ class Resources:
     exponentials: tuple[int, ...] = ()
     choices: tuple[str, ...] = field(default=())
 
+    @property
+    def serialised(self) -> tuple[str, ...]:
+        """Of the warnings those that take overlap away: all products one after another (C7510, C7514, ...), or a wait put in (C7517).
+
+        The others are notes: a wgmma.fence put in (C7519, warpgroup.arrive) waits for nothing.
+        """
+        return tuple(w for w in self.warnings if not w.startswith(HARMLESS))
+
     def as_json(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     def summary(self) -> str:
         spills = f"{self.spill_stores + self.spill_loads} bytes of spills" if self.spill_stores + self.spill_loads else "no spills"
-        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        warned = f", {len(self.serialised)} warnings" if self.serialised else ""
         return f"{self.registers} registers, {spills}, {self.shared_bytes:,} bytes of shared memory{warned}"
 
     def as_text(self) -> str:
         lines = [f"{self.kernel}: {self.threads} threads, {self.summary()}", f"compiled in {self.seconds:.1f} s by {self.compiler}"]
         if self.exponentials:
             lines.append(f"exponentials between waits for products: {', '.join(map(str, self.exponentials))}")
-        lines += [f"warning: {w}" for w in self.warnings]
+        lines += [f"{'warning' if w in self.serialised else 'note'}: {w}" for w in self.warnings]
         lines += [f"choice: {c}" for c in self.choices]
         return "\n".join(lines)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..checked import Barrier, Checked, Role, TensorParam
 from ..diagnostics import CuirError
@@ -13,6 +13,7 @@ from ..source import Span
 from ..targets import TARGETS, register_pool
 from ..types import Scalar, SharedView
 from ..views import Range, root_name, view_of
+from .coalesce import coalesced
 from .prelude import HEADERS, HEADERS_90, render
 from .role import RoleEmitter
 from .tile_queue import choose, declare, hand_out
@@ -63,7 +64,8 @@ class Cuda:
 
 def lower(checked: Checked) -> Cuda:
     """Emit CUDA C++ for a checked kernel; the same kernel always gives the same text. Raises CuirError (codes L0xx) naming the statement."""
-    return KernelEmitter(checked).emit()
+    emitter = KernelEmitter(*coalesced(checked))
+    return replace(emitter.emit(), checked=checked)
 
 
 def last_warpgroup(members: list[Role]) -> int:
@@ -72,13 +74,15 @@ def last_warpgroup(members: list[Role]) -> int:
 
 
 class KernelEmitter:
-    def __init__(self, checked: Checked):
+    def __init__(self, checked: Checked, choices: Iterable[tuple[str, Span]] = ()):
         self.checked, self.out = checked, Writer()
         self.tensors: dict[str, TensorParam] = {t.name: t for t in checked.tensors}
         self.maps: dict[tuple[str, tuple[int, ...]], TensorMap] = {}
         self.pointers: dict[str, None] = {}
         self.functions: dict[str, str] = {}  # of this kernel alone: wgmma shapes
         self.choices: dict[str, None] = {}
+        for text, span in choices:
+            self.choice(text, span)
         self.aligned: dict[str, None] = {}  # addressed by cp.async
         self.next_barrier = 1  # hardware barrier 0 is the whole CTA's
         self.named: dict[str, int] = {}

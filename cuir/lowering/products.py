@@ -40,9 +40,7 @@ class Products:
                 c = args["c"]
                 in_flight = isinstance(c, Name) and c.id in made
                 if isinstance(c, Name) and c.id != stmt.targets[0]:
-                    if in_flight:
-                        raise unsupported("a product accumulated into another name while in flight", stmt.span, f"bind it to `{c.id}`")
-                    role.tiles.into(target, c, t)
+                    role.tiles.into(target, c, t)  # finished: see coalesce.py
                 elif not isinstance(c, Name):
                     role.tiles.accumulate(target, c, t)
                 if not in_flight:

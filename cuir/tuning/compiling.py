@@ -18,9 +18,10 @@ MEMORY_OF_A_JOB = 3 << 30  # bytes that nvcc takes for one kernel, at most
 
 @dataclass(frozen=True)
 class Built:
-    """What came of compiling one setting: `refused` says why there is no cubin; spills in bytes, `serialised`: warnings of ptxas about products.
+    """What came of compiling one setting: `refused` says why there is no cubin; spills in bytes, `serialised`: warnings of ptxas about products that
+    lose overlap.
 
-    warnings: the words of ptxas about products. exponentials: in the machine code between consecutive waits for products, where a disassembler is there.
+    warnings: all words of ptxas about products. exponentials: in the machine code between consecutive waits for products, where a disassembler is there.
     """
 
     refused: str = ""
@@ -85,5 +86,5 @@ def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> Built:
         resources = compile_cuda(lower(check(parse(text), kernel, from_plain(consts)))).resources
     except CuirError as error:
         return Built(refused=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
-    spills, warnings = resources.spill_stores + resources.spill_loads, resources.warnings
-    return Built("", spills, len(warnings), resources.registers, resources.seconds, resources.exponentials, warnings)
+    spills, serialised = resources.spill_stores + resources.spill_loads, len(resources.serialised)
+    return Built("", spills, serialised, resources.registers, resources.seconds, resources.exponentials, resources.warnings)

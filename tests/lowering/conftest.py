@@ -33,6 +33,16 @@ def text(body: str, **kw: str) -> str:
     return lower(kernel(body, **kw)).source
 
 
+def one_file(sources: list[str]) -> str:
+    """Kernels in namespaces of one file: most of the compiler's time goes into the headers."""
+    lines = [line for source in sources for line in source.split("\n")]
+    parts = [line for line in dict.fromkeys(lines) if line.startswith(("#include", "#define"))]
+    for i, source in enumerate(sources):
+        body = "\n".join(line for line in source.split("\n") if not line.startswith(("#include", "#define"))).replace('extern "C" ', "")
+        parts.append(f"namespace program_{i} {{\n{body}\n}}")
+    return "\n".join(parts) + "\n"
+
+
 @pytest.fixture
 def cuda() -> Cuda:
     return lower(kernel("x = zeros(f32, [64, 1])\nstore(Y[rows(64)], x)"))

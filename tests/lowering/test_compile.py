@@ -22,8 +22,9 @@ from cuir.lowering.compile import cache_dir, include_dir, target
 from cuir.lowering.sass import count_exponentials
 from cuir.parser import parse
 from cuir.transfer import transfer
+from cuir.tuning.compiling import _build as build
 from cuir.types import F16
-from tests.lowering.conftest import GOOD, kernel
+from tests.lowering.conftest import GOOD, HEAD, kernel, one_file
 from tests.lowering.test_kernel import HARD, KERNELS, with_names
 from tests.lowering.test_tile_queue import QUEUES
 from tests.strategies.typed import Case, kernels
@@ -155,6 +156,21 @@ def test_resources(cuda: Cuda, pretend: Pretend) -> None:
     assert json.loads(json.dumps(r.as_json()))["registers"] == 168
 
 
+@pytest.mark.parametrize(("word", "costs"), [
+    ("(C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ...", True),
+    ("(C7517) warpgroup.wait is injected in around line 9 by compiler to allow use of registers defined by GMMA in function 'k'", True),
+    ("(C7519) warpgroup.arrive is injected in around line 9 by compiler to allow use of registers in GMMA in function 'k'", False),
+])  # fmt: skip
+def test_a_fence_that_ptxas_puts_in_serialises_nothing(pretend: Pretend, word: str, costs: bool) -> None:
+    said = f'echo "ptxas info    : {word}" >&2\n'
+    pretend("".join(said if "C7510" in line else line for line in GOOD.splitlines(keepends=True) if "spill" not in line))
+    text = HEAD + "        store(Y[rows(64)], zeros(f32, [64, 1]))\n"
+    r, built = compile_cuda(lower(check(parse(text)))).resources, build(text, "k", {})
+    assert r.warnings == built.warnings == (word,) and r.serialised == (r.warnings if costs else ())
+    assert ("1 warnings" in r.summary()) == costs and f"{'warning' if costs else 'note'}: {word}" in r.as_text()
+    assert built.serialised == costs and built.clean == (not costs) and bool(built.flaw()) == costs
+
+
 def test_exponentials_are_counted_between_waits() -> None:
     code = [
         "MUFU.EX2 R1, R2",
@@ -194,16 +210,6 @@ def test_weights_without_a_softmax_compile_without_spills() -> None:
     assert ties and all(line.count("any_bits(") == 1 and "any_bits(W)" in line for line in ties)
     r = compile_cuda(cuda).resources
     assert r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
-
-
-def one_file(sources: list[str]) -> str:
-    """Kernels in namespaces of one file: most of the compiler's time goes into the headers."""
-    lines = [line for source in sources for line in source.split("\n")]
-    parts = [line for line in dict.fromkeys(lines) if line.startswith(("#include", "#define"))]
-    for i, source in enumerate(sources):
-        body = "\n".join(line for line in source.split("\n") if not line.startswith(("#include", "#define"))).replace('extern "C" ', "")
-        parts.append(f"namespace program_{i} {{\n{body}\n}}")
-    return "\n".join(parts) + "\n"
 
 
 def some_random_kernels() -> list[Case]:
