@@ -158,6 +158,7 @@ class _Decoder:
         self.kernel, self.travel, self.unit = kernel, travel, unit
         self.worker = 0  # of a role, for values that depend on it
         self.made: dict[tuple[int, int], str] = {}  # number and worker -> name
+        self.named: set[tuple[int, int]] = set()  # below which all that has a name is made
         self.inverses: dict[str, str] = {}  # text -> name of the inverse of a divisor that is the same for all units
 
     def _scalars(self, value: Value) -> Scalars:
@@ -207,7 +208,9 @@ class _Decoder:
 
     def _named(self, number: int) -> None:
         """Makes what stands below a value and has a name, before the value's own text is written."""
-        if self.travel.table[number].op:
+        key = number, self.worker if self.travel.table[number].worker else 0
+        if self.travel.table[number].op and key not in self.named:  # a value may stand below very many others
+            self.named.add(key)
             for operand in sorted(self.travel.table[number].below):
                 self._named(operand)
             if number in self.travel.anchors:
