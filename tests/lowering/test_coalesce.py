@@ -168,6 +168,12 @@ def results(checked: Checked, n: int) -> torch.Tensor:
     return z
 
 
+def finished(parts: list[list[str]]) -> list[str]:
+    """The lines of a body: names bound, what was drawn, all waited for and stored."""
+    end = [f"mma_wait({', '.join(NAMES)})", *stores(*NAMES).strip().split("\n")]
+    return [*BEGIN, *(line for part in parts for line in part), *end]
+
+
 def repaired(lines: list[str]) -> tuple[Checked, list[torch.Tensor]]:
     """A program that keeps the rules of products, made of one that need not, and its results for n = 2 and 0: faults end by waits, or by leaving out."""
     first = HEAD.count("\n") + 1
@@ -193,8 +199,7 @@ def repaired(lines: list[str]) -> tuple[Checked, list[torch.Tensor]]:
 @settings(max_examples=16)
 @given(bodies)
 def test_one_name_or_two_the_meaning_is_the_same(parts: list[list[str]]) -> None:
-    end = [f"mma_wait({', '.join(NAMES)})", *stores(*NAMES).strip().split("\n")]
-    checked, wanted = repaired([*BEGIN, *(line for part in parts for line in part), *end])
+    checked, wanted = repaired(finished(parts))
     new, _ = coalesced(checked)
     assert coalesced(new)[0] is new  # nothing in flight is copied any more
     for n, z in zip((2, 0), wanted, strict=True):

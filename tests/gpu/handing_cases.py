@@ -1,0 +1,50 @@
+"""Products in flight that a name or a function hands on: the GPU gives what the interpreter gives, whichever names share registers."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from hypothesis import HealthCheck, given, seed, settings
+
+from cuir.api import CompiledKernel
+from cuir.checked import Checked
+from cuir.lowering import compile_cuda, lower
+from cuir.lowering.coalesce import coalesced
+from tests.lowering.test_coalesce import ANEW, DIFFER, NEXT, TURN, bodies, finished, program, repaired, results
+
+TRIPS = (0, 2)  # what a random kernel was made right for
+
+
+def drawn(number: int, count: int) -> list[Checked]:
+    """Random kernels that hand products on, every other one with two names that need registers of their own."""
+    found: dict[bool, list[Checked]] = {True: [], False: []}
+
+    @seed(number)
+    @settings(max_examples=12 * count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(bodies)
+    def collect(parts: list[list[str]]) -> None:
+        if min(map(len, found.values())) >= count // 2:
+            return
+        checked, _ = repaired(finished(parts))
+        new, choices = coalesced(checked)
+        if new is not checked:
+            found[bool(choices)].append(checked)
+
+    collect()
+    return [*found[True][: count // 2], *found[False][: count // 2]]
+
+
+def agree(number: int, count: int) -> int:
+    """How many kernels agree: those of test_coalesce.py, and `count` random ones. AssertionError with the text of one that does not."""
+    kernels = [program(body) for body in (DIFFER, NEXT, TURN, ANEW)] + drawn(number, count)
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(lambda checked: CompiledKernel(compile_cuda(lower(checked))), kernels))
+    for checked, kernel in zip(kernels, built, strict=True):
+        for n in TRIPS:
+            wanted, z = results(checked, n), torch.full((4, 64, 8), 0.25).cuda()
+            kernel(Z=z, n=n)
+            torch.testing.assert_close(
+                z.cpu(), wanted, rtol=1e-4, atol=1e-3, msg=lambda m, c=checked, n=n: f"n={n}: {m}\n{c.origin.span.source.text}"
+            )
+    return len(kernels)
