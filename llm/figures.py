@@ -13,7 +13,7 @@ from .scores import KS, PUBLISHED, REASONS, Score
 def plot(found: Sequence[Score], path: Path) -> None:
     """Writes a PNG or SVG, by the name's ending. Raises CuirError U120 without matplotlib, U108 if it cannot be written."""
     pyplot = load_pyplot("cuir eval --show")
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.4), width_ratios=(3, 2))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.4), width_ratios=(3, 2), layout="constrained")
     series: list[tuple[str, list[float | None]]] = [(s.model, [s.at[k] for k in KS]) for s in found]
     series += [(f"{s.model}, first answers", [s.first[k] for k in KS]) for s in found]
     series.append(("CuBridge, published", [PUBLISHED[k] for k in KS]))
@@ -40,14 +40,14 @@ def plot(found: Sequence[Score], path: Path) -> None:
         counts = [s.reasons.get(r, 0) for r in shown]
         right.barh(shown, counts, left=start, color=f"C{number}", label=s.model)
         start = [a + b for a, b in zip(start, counts)]
-    if not shown:
-        right.text(0.5, 0.5, "none failed", ha="center", fontsize=9)
-        right.set_axis_off()
-    right.invert_yaxis()
-    right.xaxis.get_major_locator().set_params(integer=True)
+    if shown:
+        right.invert_yaxis()
+        right.xaxis.get_major_locator().set_params(integer=True)
+    else:
+        right.text(0.5, 0.5, "none", ha="center", fontsize=9, transform=right.transAxes)
+        right.set(xticks=[], yticks=[])
     right.set_title("attempts that failed, by the stage that refused them", fontsize=8)
     for panel in (left, right):
         panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
     save(figure, path)

@@ -202,8 +202,13 @@ def test_the_page_has_the_published_figures_beside_the_models(tmp_path: Path) ->
     assert "| a | m | 2 of 3 | 1, 2, 3 (failed) | parse 1, types 1, structure 1, schedule 1 |" in page
 
 
+@pytest.mark.filterwarnings("error")  # what does not fit into the picture is told by a warning
 def test_the_plot(tmp_path: Path) -> None:
     from llm.figures import plot
+
+    right = [{**r, "right_at": 1, "attempts": [{"stage": "passed", "codes": []}]} for r in run(tmp_path).rows]
+    plot(scores(right), tmp_path / "right.svg")
+    assert (tmp_path / "right.svg").exists()
 
     found = scores([*run(tmp_path).rows, *({**r, "model": "other"} for r in run(tmp_path).rows)])
     plot(found, tmp_path / "eval.svg")
@@ -213,20 +218,25 @@ def test_the_plot(tmp_path: Path) -> None:
     assert error.value.diagnostics[0].code == "U108"
 
 
-def test_the_results_on_the_page_are_those_of_the_transcripts() -> None:
+RESULTS = Path(__file__).parents[2] / "benchmarks/results"
+
+
+@pytest.mark.parametrize("name, folder", [("eval-transcripts", RESULTS.parents[1] / "llm/transcripts"), ("eval-2026-11-22", RESULTS / "eval-2026-11-22"),
+                                          ("eval-functions-2026-11-22", RESULTS / "eval-functions-2026-11-22")])  # fmt: skip
+def test_the_results_on_the_page_are_those_of_the_transcripts(name: str, folder: Path) -> None:
     """Every row of the shown results is a recorded sample, judged as it was then; the table beside the file is made from it."""
-    root = Path(__file__).parents[2]
-    path = root / "benchmarks/results/eval-transcripts.jsonl"
+    path = RESULTS / f"{name}.jsonl"
     head, rows = read(path)
     assert path.with_suffix(".md").read_text(encoding="utf-8") == markdown(head, rows)
 
     def judged(task: object) -> Judge:
         return Judge()
 
-    recorded = Recorded(root / "llm/transcripts", "transfer", judged)
+    recorded = Recorded(folder, "transfer", judged)
     found = {cell: (replayed.transcript, number) for cell, (replayed, number) in recorded.cells.items()}
     assert rows
     for row in rows:
-        transcript, number = found[cell_of(row)]
+        asked = row["variant"] if head["replayed"] else f"{row['variant']} from {head['origin']}"
+        transcript, number = found[cell_of({**row, "variant": asked})]
         stages = [e.verdict["stage"] for e in transcript.exchanges if e.sample == number]
         assert row["right_at"] == next(i for i, stage in enumerate(stages, 1) if stage in RIGHT), row["variant"]
