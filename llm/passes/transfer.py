@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import corpus
@@ -32,14 +31,20 @@ from .. import speed
 from ..answer import program_text, read
 from ..apart import Apart, Died, OutOfTime
 from ..examples.second_keys import second_keys
+from ..examples.time_stamps import time_stamps
 from ..further import further, supplied
 from ..loop import Stage, Verdict
 from ..merging import merged
 from ..messages import Message
 from ..prompting import fenced, filled, language_reference, prelude, report
+from ..specification_source import sources
 from .judging import STAGE_OF, unjudged
 
-EXAMPLES = ("local", "relu", "prefix_lm")  # a mask with two edges, weights that are no softmax; the next one if the target is one of them
+EXAMPLES = (
+    "local",
+    "prefix_lm",
+    "relu",
+)  # a mask with two edges, one with an edge that stands still; weights that are no softmax, where the target's are none
 
 _INTERFACE = ("V300", "X105", "X106", "X108", "X132")  # a kernel that the specification cannot be asked about, whatever stage noticed
 
@@ -81,6 +86,7 @@ class Transfer:
             interface=interface(origin, kernel, target),
             conventions=filled("conventions_function" if function else "conventions_mods"),
             splice=filled("transfer_splice") if has_splice_points(origin) else "",
+            measured=filled("measured_function" if function else "measured_mods").strip(),
             examples=examples(origin, self.job.kernel, target),
         )
         return [Message("system", filled("system", reference=language_reference(), prelude=prelude().strip())), Message("user", text)]
@@ -251,17 +257,22 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification) -> str:
         "# The kernel's parameters",
         f"It takes `{kept}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours.",
     ]
-    listed = ", ".join(
-        f"`{_declared(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in further(origin, target)
-    )
+    found = further(origin, target)
+    listed = ", ".join(f"`{_declared(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in found)
     if not listed:
         lines.append("It takes no other tensors or scalars.")
     elif isinstance(target, FunctionSpecification):
         lines.append(f"It takes further: {listed}.")
     else:
-        lines.append(
-            f"Values that the target captures are further parameters: {listed}. What you do not read is left out. Whole numbers are tried as 1, 6 and 45, too, so write the name and not the value; negative ones are not tried."
-        )
+        lines.append(f"Values that the target captures are further parameters: {listed}. What you do not read is left out.")
+        if any(p.type == ScalarType("i32") for p, _ in found):
+            lines.append(
+                "Whole numbers are tried as 1, 6 and 45, too, so write the name and not the value; 0, negative ones and other floats are not."
+            )
+        if any(isinstance(p.type, GlobalType) for p, _ in found):
+            lines.append(
+                "Tensors hold what the target's code makes for each problem's lengths, by its default arguments; no other values are tried, but users bring their own: rely on what the text says of them, on no number behind them. Their dims are scalars as others are; behind the data of a dim below 16 may lie zeros."
+            )
     if listed:
         lines.append(
             "An answer without a kernel has them already: name them in the functions. A kernel that you write declares them before the `*`; arguments are bound by name, in any order."
@@ -271,37 +282,28 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification) -> str:
 
 def described(spec: AnySpecification) -> str:
     """A specification as text: what it says of itself, and the source of its functions."""
-    functions = (
-        [spec.reference] if isinstance(spec, FunctionSpecification) else [f for f in (spec.mask_mod, spec.score_mod) if f is not None]
-    )
     facts = []
     if isinstance(spec, Specification):
         facts = [f'normalize="{spec.normalize}"', "with a sink" if spec.sink is not None else "no sink"]
         facts += [] if spec.mask_mod else ["no mask: every query attends to every key"]
         facts += [] if spec.score_mod else ["scores as they are"]
     about = f"`{spec.name}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {inspect.cleandoc(spec.doc)}" if spec.doc else "")
-    return "\n\n".join([about, *(fenced(text, "python") for text in dict.fromkeys(_source(f) for f in functions) if text)])
-
-
-def _source(function: Callable[..., Any]) -> str:
-    """The file of a function if it is short, so that what the function uses is there too; else the function alone."""
-    function = inspect.unwrap(function)
-    try:
-        whole = Path(inspect.getsourcefile(function) or "").read_text(encoding="utf-8")
-        return whole if len(whole) <= 6000 else inspect.getsource(function)
-    except (OSError, TypeError):
-        return ""
+    return "\n\n".join([about, *(fenced(text, "python") for text in sources(spec))])
 
 
 def examples(origin: Program, kernel: str, target: AnySpecification) -> str:
-    """Two other variants as differences, with their specifications: of the origin itself where the rules can change it. Of a kernel's text, too, where the target may need that."""
+    """Two other variants as differences, with their specifications, near to what the target asks for: of the origin itself where the rules can change it. Of a kernel's text, too, where the target may need that."""
     small = parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"), "flash_fwd.cuir")
     parts = []
     if isinstance(target, FunctionSpecification) or not has_splice_points(origin):
-        spec = second_keys()
-        program = parse((files("llm") / "examples" / "second_keys.cuir").read_text(encoding="utf-8"), "second_keys.cuir")
-        parts.append(_example(spec, small, program, "the kernel `flash_fwd`, causal attention (a change of the kernel's text)"))
-    for name in [n for n in EXAMPLES if n != target.name][: 2 - len(parts)]:
+        program = parse(_text_of("second_keys"), "second_keys.cuir")
+        parts.append(_example(second_keys(), small, program, "the kernel `flash_fwd`, causal attention (a change of the kernel's text)"))
+    elif any(isinstance(p.type, GlobalType) and p.type.dtype == "i32" for p, _ in further(origin, target)):
+        spec = time_stamps()
+        program = supplied(merged(origin, kernel, parse(_text_of("time_stamps"), "time_stamps.cuir")), kernel, origin, spec)
+        parts.append(_example(spec, origin, program, "the origin (its splice points; data, and a search)"))
+    weighs = isinstance(target, Specification) and target.normalize != "softmax"
+    for name in [n for n in sorted(EXAMPLES, key=lambda n: weighs and n != "relu") if n != target.name][: 2 - len(parts)]:
         spec = corpus.variant(name)()
         try:
             parts.append(_example(spec, origin, by_rules(origin, spec, kernel).program, "the origin (its splice points)"))
@@ -310,6 +312,10 @@ def examples(origin: Program, kernel: str, target: AnySpecification) -> str:
                 _example(spec, small, by_rules(small, spec).program, "the kernel `flash_fwd`, causal attention (its splice points)")
             )
     return "\n\n".join(parts)
+
+
+def _text_of(example: str) -> str:
+    return (files("llm") / "examples" / f"{example}.cuir").read_text(encoding="utf-8")
 
 
 def _example(spec: AnySpecification, before: Program, after: Program, of: str) -> str:

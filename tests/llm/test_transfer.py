@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,16 +20,18 @@ from cuir.diagnostics import CuirError
 from cuir.nodes import GlobalType, Kernel, Program, ScalarType
 from cuir.parser import parse
 from cuir.printer import show
-from cuir.spec import Specification
+from cuir.spec import Lengths, Specification
 from cuir.spec_function import AnySpecification
 from cuir.transfer import transfer
 from cuir.types import F16
+from cuir.verify import Problem, check_contracts
 from llm import speed
 from llm.apart import Apart, Died, OutOfTime
 from llm.examples.second_keys import second_keys
+from llm.examples.time_stamps import time_stamps
 from llm.further import further, supplied
 from llm.merging import merged
-from llm.passes.transfer import EXAMPLES, Job, Transfer, described, examples, judged
+from llm.passes.transfer import EXAMPLES, Job, Transfer, described, examples, interface, judged
 from llm.prompting import fenced, filled, template
 from tests.llm.hostile import hostile
 
@@ -217,6 +220,34 @@ def test_no_example_is_the_target() -> None:
         assert text.count("```diff") == 2 and f"`{target}`, from" not in text
 
 
+def test_examples_are_near_to_the_target() -> None:
+    """A search where tables decide, weights that are no softmax where the target's are none."""
+    for target, shown in (
+        ("softcap", ("local", "prefix_lm")),
+        ("share_question", ("time_stamps", "local")),
+        ("combo", ("relu", "local")),
+        ("relative_position_table", ("local", "prefix_lm")),
+    ):
+        text = examples(origin("flash_fwd_sm90"), "flash_fwd", specification(target))
+        assert re.findall(r"`(\w+)`, from the origin", text) == list(shown)
+
+
+def test_the_example_with_a_search_is_right() -> None:
+    """Its splice points keep their contracts, for tiles of several warpgroups, too; a search for the first key that is not earlier is found out."""
+    text = (files("llm") / "examples" / "time_stamps.cuir").read_text(encoding="utf-8")
+
+    def judged_as(text: str) -> None:
+        spec = time_stamps()
+        program = supplied(merged(origin("flash_fwd_sm90"), "flash_fwd", parse(text)), "flash_fwd", origin("flash_fwd_sm90"), spec)
+        at = [Problem(Lengths(2, 2, 1, M, N), BM, BN) for M, N, BM, BN in ((61, 47, 16, 8), (40, 70, 8, 16), (200, 190, 128, 16))]
+        check_contracts(program, program.kernels()["flash_fwd"], spec, at)
+
+    judged_as(text)
+    with pytest.raises(CuirError) as caught:
+        judged_as(text.replace("early = lo < hi and time[b, mid] <= time[b, q]", "early = lo < hi and time[b, mid] < time[b, q]"))
+    assert caught.value.diagnostics[0].code == "V101"
+
+
 def test_an_origin_that_rules_cannot_change_has_examples_of_another() -> None:
     program = parse(corpus.programs()["gemm"].read_text(encoding="utf-8"))
     text = examples(program, "gemm", specification("full"))
@@ -249,3 +280,20 @@ def test_a_specification_cannot_end_its_fence() -> None:
 def test_specifications_are_described_by_their_sources() -> None:
     assert "def mask_mod" in described(specification("sliding_window")) and "tanh" in described(specification("softcap_causal"))
     assert "lam * second" in described(specification("differential_attention"))
+
+
+def test_functions_of_other_files_that_a_specification_uses_are_shown() -> None:
+    combo = described(specification("combo"))
+    assert all(word in combo for word in ("def combo", "def prefix_lm", "def softcap", "def sigmoid")) and combo.count("```python") == 4
+    assert "def packed" in described(specification("causal_document")), "the documents that verification tries"
+    assert "class Specification" not in combo
+
+
+def test_what_is_known_of_captured_values_is_told() -> None:
+    def told(target: str) -> str:
+        start = origin("flash_fwd_sm90")
+        return interface(start, start.kernels()["flash_fwd"], specification(target))
+
+    assert "tried as 1, 6 and 45" in told("combo") and "Tensors hold" not in told("combo")
+    assert "Tensors hold" in told("share_question") and "tried as" not in told("share_question")
+    assert "takes no other tensors" in told("causal")
