@@ -17,6 +17,7 @@ import torch
 import corpus
 from cuir.check import check
 from cuir.diagnostics import CuirError
+from cuir.lowering import lower
 from cuir.nodes import GlobalType, Kernel, Program, ScalarType
 from cuir.parser import parse
 from cuir.printer import show
@@ -246,6 +247,17 @@ def test_the_example_with_a_search_is_right() -> None:
     with pytest.raises(CuirError) as caught:
         judged_as(text.replace("early = lo < hi and time[b, mid] <= time[b, q]", "early = lo < hi and time[b, mid] < time[b, q]"))
     assert caught.value.diagnostics[0].code == "V101"
+
+
+def test_the_example_searches_once_a_tile() -> None:
+    """As the prompt says of values in a straight line: the warp that hands out the tiles works them out, whichever role asks in whichever loop."""
+    text = (files("llm") / "examples" / "time_stamps.cuir").read_text(encoding="utf-8")
+    program = supplied(merged(origin(), "flash_fwd", parse(text)), "flash_fwd", origin(), time_stamps())
+    source = re.sub(r"// (?!----).*", "", lower(check(program, "flash_fwd", CONSTS)).source)
+    reads = {part.split("\n")[0].strip(): part.count("time[") for part in source.split("// ----")[1:]}
+    assert reads == {"role load": 0, "a spare warp hands out the units of work": 4 * 24, "role compute": 4}, (
+        "a search has 24 steps of two reads"
+    )
 
 
 def test_an_origin_that_rules_cannot_change_has_examples_of_another() -> None:
