@@ -453,3 +453,11 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
                     add(M, N, bm, bn)
         add(2 * BM + 5, 4 * BN + 7, BM, BN, B=2, H=4, HK=2)
     return [p for p in found if p.lengths.M * p.lengths.N <= _MAX_PAIRS]
+
+
+def few_problems(program: Program) -> list[Problem]:
+    """Enough for another value of a captured number: ragged ends, and a tile of several warpgroups if the program knows what each needs."""
+    found = [Problem(Lengths(1, 1, 1, M, N), 16, 8) for M, N in ((61, 61), (40, 70), (70, 40))]
+    if "kv_rows" in program.funcs():
+        found += [Problem(Lengths(1, 1, 1, M, N), 2 * _GROUP, 16) for M, N in ((150, 170), (170, 150))]
+    return found

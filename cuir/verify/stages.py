@@ -12,11 +12,11 @@ from ..check import check
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import Program
-from ..spec import Lengths, Specification
+from ..spec import Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
 from ..types import BF16, F16, I32, DType
-from .contracts import Problem, check_contracts, has_splice_points, mask_integers, problems_for
+from .contracts import check_contracts, few_problems, has_splice_points, mask_integers, problems_for
 from .either import check_case, number_cases, prepared, require_judgeable, schedule_cases, smallest, tile_sizes
 from .exhaustive import check_exhaustively
 from .mask import check_function_mask, check_mask, readout_lengths
@@ -145,9 +145,8 @@ class _Verification:
             pairs = check_contracts(self.program, checked.origin, self.spec, problems, checked.consts)
             stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated"
             numbers = [p.name for p in checked.scalars if p.dtype == I32 and p.name not in STANDARD]
-            few = [Problem(Lengths(1, 1, 1, M, N), 16, 8) for M, N in ((61, 61), (40, 70), (70, 40))]
             for name, value in itertools.product(numbers, (1, 6, 45)):
-                check_contracts(self.program, checked.origin, self.spec, few, checked.consts, {name: value})
+                check_contracts(self.program, checked.origin, self.spec, few_problems(self.program), checked.consts, {name: value})
             if numbers:
                 stage.reason += f", other values of {', '.join(numbers)} too"
 

@@ -12,7 +12,15 @@ from cuir.parser import parse
 from cuir.spec import Lengths, Specification
 from cuir.spec_loading import as_specification
 from cuir.transfer import transfer
-from cuir.verify.contracts import Problem, check_contracts, describe_difference, has_splice_points, mask_integers, problems_for
+from cuir.verify.contracts import (
+    Problem,
+    check_contracts,
+    describe_difference,
+    few_problems,
+    has_splice_points,
+    mask_integers,
+    problems_for,
+)
 
 CAUSAL = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 SMALL = Problem(Lengths(1, 1, 1, 40, 56), 16, 8)
@@ -202,6 +210,10 @@ def test_text_made_for_one_value_of_a_captured_number_is_found() -> None:
         check_contracts(program, kernel, spec, [SMALL], changed={"prefix": 6})
     d = caught.value.diagnostics[0]
     assert d.code == "V102" and "prefix = 6" in d.notes[0].message
+    rows = parse(transfer(parse(CAUSAL), spec).text.replace("max(prefix, r + 1) // BN", "max(256, r + 1) // BN"))
+    with pytest.raises(CuirError) as caught:
+        check_contracts(rows, rows.kernels()["flash_fwd"], spec, few_problems(rows), changed={"prefix": 6})
+    assert [d.code for d in caught.value.diagnostics] == ["V109"]
 
 
 @pytest.mark.parametrize(("prefix", "last"), [(600, "600"), (2048, "2048"), (50_000, "50000")])
