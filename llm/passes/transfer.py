@@ -271,7 +271,11 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification) -> str:
             )
         if any(isinstance(p.type, GlobalType) for p, _ in found):
             lines.append(
-                "Tensors hold what the target's code makes for each problem's lengths, by its default arguments; no other values are tried, but users bring their own: rely on what the text says of them, on no number behind them. Their dims are scalars as others are; behind the data of a dim below 16 may lie zeros."
+                "Tensors hold what the target's code makes for each problem's lengths, from its other arguments as they are; no other values are tried, but users bring their own: rely on what the text says of them, on no number behind them. Their dims are scalars as others are; behind the data of a dim below 16 may lie zeros."
+            )
+        if fixed := [p.name for p, value in found if isinstance(p.type, GlobalType) and value is not None]:
+            lines.append(
+                f"Of these {', '.join(fixed)} keep their size whatever the lengths: no element is read beyond it, where gathers give 0."
             )
     if listed:
         lines.append(

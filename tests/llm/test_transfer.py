@@ -302,9 +302,13 @@ def test_functions_of_other_files_that_a_specification_uses_are_shown() -> None:
 
 
 def test_what_is_known_of_captured_values_is_told() -> None:
-    def told(target: str) -> str:
+    def told(target: str | AnySpecification) -> str:
         start = origin("flash_fwd_sm90")
-        return interface(start, start.kernels()["flash_fwd"], specification(target))
+        return interface(start, start.kernels()["flash_fwd"], specification(target) if isinstance(target, str) else target)
+
+    starts = torch.arange(40)
+    fixed = Specification("starts", lambda b, h, q, k: k >= starts[q])
+    assert "Of these starts keep their size" in told(fixed) and "keep their size" not in told("share_question")
 
     assert "tried as 1, 6 and 45" in told("combo") and "Tensors hold" not in told("combo")
     assert "Tensors hold" in told("share_question") and "tried as" not in told("share_question")
