@@ -128,7 +128,7 @@ def evaluate(
     Each sample is led to its end, whatever others come to. A provider that does not answer cuts a sample short; its row says so, and the next run asks again.
     Raises CuirError for what would fail every sample alike: a variant that is not there, no key, a file that cannot be written.
     """
-    todo, lock, done = rows.missing(cells), threading.Lock(), [len(cells)]
+    todo, lock, done, stop = rows.missing(cells), threading.Lock(), [len(cells)], threading.Event()
     done[0] -= len(todo)
 
     def one(cell: Cell) -> bool:
@@ -136,6 +136,8 @@ def evaluate(
             return False
 
         def progress(event: Event) -> None:
+            if stop.is_set():
+                raise _Stopped
             with lock:
                 tell(Told(done[0], len(cells), cell, event=event))
 
@@ -151,12 +153,16 @@ def evaluate(
     if jobs == 1:
         whole = list(map(one, todo))  # all of them, also after one that was cut short
         return all(whole)
-    with ThreadPoolExecutor(jobs, thread_name_prefix="cell") as pool:
-        try:
-            return all(list(pool.map(one, todo)))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="cell")
+    try:
+        return all(list(pool.map(one, todo)))
+    finally:  # after an interruption nobody waits: conversations under way end at their next step
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Stopped(Exception):
+    """The evaluation is over; a conversation under way asks no more and leaves no row."""
 
 
 def sample(

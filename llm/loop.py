@@ -171,12 +171,12 @@ def improve(
     if k == 1:
         failures = [lead(samples[0])]
     else:
-        with ThreadPoolExecutor(k, thread_name_prefix="sample") as pool:
-            try:
-                failures = list(pool.map(lead, samples))
-            except BaseException:
-                stop.set()
-                raise
+        pool = ThreadPoolExecutor(k, thread_name_prefix="sample")
+        try:
+            failures = list(pool.map(lead, samples))
+        finally:  # after an interruption nobody waits: conversations under way end before their next request
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
     best = max((a for s in samples if (a := s.best) is not None), key=lambda a: a.verdict.rank, default=None)
     if best is None:
         error = next((f for f in failures if f is not None), None)

@@ -17,7 +17,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:  # while modules were still loading
-        code = 130
+        from .interruption import tell_interrupted
+
+        code = tell_interrupted()
     sys.exit(code)
 
 
@@ -29,6 +31,7 @@ def run(argv: Sequence[str]) -> int:
 
     from ..diagnostics import CuirError
     from .app import app
+    from .interruption import INTERRUPTED, Interrupted, tell_interrupted
     from .output import exit_code, print_errors
 
     as_json = "--json" in argv
@@ -36,6 +39,8 @@ def run(argv: Sequence[str]) -> int:
         from typer.main import get_command
 
         result = get_command(app).main(args=list(argv), prog_name="cuir", standalone_mode=False)
+        if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt; no command returns it
+            return tell_interrupted()
         return result if isinstance(result, int) else 0
     except CuirError as error:
         print_errors(error.diagnostics, as_json)
@@ -49,9 +54,10 @@ def run(argv: Sequence[str]) -> int:
         usage = CuirError.of("U100", error.format_message(), hint=_help_hint(error))
         print_errors(usage.diagnostics, as_json)
         return 2
+    except Interrupted as stop:
+        return tell_interrupted(str(stop))
     except (KeyboardInterrupt, typer.Abort):
-        print("\ninterrupted", file=sys.stderr)
-        return 130
+        return tell_interrupted()
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
         return 0

@@ -52,6 +52,8 @@ def evaluate(
     from llm.evaluate import Rows, read
     from llm.evaluate import evaluate as run
 
+    from .interruption import goes_on_from
+
     if show:
         if out is None:
             raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
@@ -83,7 +85,7 @@ def evaluate(
             cells = asked.cells(variants or (), model or ())
             of, head = asked, asked.head()
         rows = Rows(path, {**head, "date": today, "command": _command(sys.argv[1:])}, fresh)
-        with _EvalView(f"{len(cells)} samples of {len({c.variant for c in cells})} variants", as_json) as view:
+        with goes_on_from(path, fresh), _EvalView(f"{len(cells)} samples of {len({c.variant for c in cells})} variants", as_json) as view:
             complete = run(cells, of, rows, Budget(usd=budget, tokens=tokens), jobs, view)
     return _finish(rows.head, rows.rows, path, complete, as_json)
 

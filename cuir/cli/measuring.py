@@ -106,6 +106,7 @@ def _tune_one(
     from ..tuning.device import RemoteDevice
     from ..tuning.space import plain
     from .inputs import agreeing, read_consts, read_program
+    from .interruption import goes_on_from
     from .measuring_view import TuneView, print_tuned
     from .worker import COMMAND
 
@@ -143,7 +144,7 @@ def _tune_one(
         }
         keep(key, shape_class(shape, sms), record)
 
-    with TuneView(f"{target} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
+    with goes_on_from(journal.path, fresh), TuneView(f"{target} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
         report = search(transferred.program, transferred.kernel, fixed, space, None if static else RemoteDevice(worker, job), compiled,
                         journal=journal, limit=limit, rounds=rounds, exhaustive=exhaustive, tell=view, keep=None if static else keep_best)  # fmt: skip
     if not as_json:
@@ -219,6 +220,7 @@ def bench(
     from ..bridge import attention_consts
     from ..measure.gpu import need_gpu, versions
     from .inputs import agreeing, read_consts
+    from .interruption import goes_on_from
     from .measuring_view import finish_bench
 
     chosen = find_suite(suite)
@@ -254,8 +256,9 @@ def bench(
             f"{path} holds results of the suite {results.head['suite']}, not of {suite}",
             hint="--out names another file, --fresh starts it anew",
         )
-    complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, reference, outside, rounds or chosen.rounds, limit, jobs,
-                            as_json)  # fmt: skip
+    with goes_on_from(path, fresh):
+        complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, reference, outside, rounds or chosen.rounds, limit, jobs,
+                                as_json)  # fmt: skip
     return finish_bench(results.head, results.rows, path, complete, as_json, told=not as_json)
 
 

@@ -35,6 +35,7 @@ def mutate(
     from ..mutate import FAULTS, Job, MutateReport, chosen, mutants, run
     from ..printer import show
     from .inputs import computed, read_kernel_consts, read_program, read_specification, unspecified
+    from .interruption import goes_on_from
 
     _one_thread()
     wrong = [f for f in fault or () if f not in FAULTS]
@@ -49,7 +50,7 @@ def mutate(
     load = partial(read_specification, variant, tuple(param or ()))
     job = Job(load, picked.name, read_kernel_consts(picked, dtype, head_dim, const or (), base, 64), _level(level), seconds)
     todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
-    with _Bar(f"{len(todo)} mutants of {program} against {variant}", quiet=as_json) as bar:
+    with goes_on_from(out), _Bar(f"{len(todo)} mutants of {program} against {variant}", quiet=as_json) as bar:
         report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
     if as_json:
         print_json({"ok": True, "diagnostics": [], "seed": seed, "original": show(source), **report.as_json()})

@@ -161,4 +161,4 @@ def test_interrupt_ends_with_130(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     os.close(writer)
-    assert process.returncode == 130 and "Traceback" not in err
+    assert process.returncode == 130 and err == "\ninterrupted\n"

@@ -113,6 +113,23 @@ def test_a_budget_cuts_it_short_and_the_same_command_goes_on(cuir: Callable, scr
     assert cuir(*CALL, "--json").json["complete"]
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_ends_it_and_says_where_the_rows_are(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch, jobs: str) -> None:
+    ask = Client.ask
+
+    def interrupted(self: Client, messages: Sequence[Message], sample: int) -> Answer:
+        if Client.asked == 3:
+            raise KeyboardInterrupt
+        return ask(self, messages, sample)
+
+    monkeypatch.setattr(Client, "ask", interrupted)
+    shown = cuir(*CALL, "--jobs", jobs, "--fresh")
+    assert shown.code == 130 and shown.err.endswith("\ninterrupted; the same command without --fresh goes on from e.jsonl\n")
+    assert Client.asked <= 4, "what is under way asks no more"
+    monkeypatch.setattr(Client, "ask", ask)
+    assert cuir(*CALL, "--json").json["complete"]
+
+
 def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = cuir(*CALL, "--record", "t", "--json").json
     monkeypatch.delattr("llm.client.Client")

@@ -35,6 +35,15 @@ def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.Monkey
     assert shown.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in shown.err and "check 16 of 16" in shown.err
 
 
+def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*of: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cuir.tuning.search.ruled_out", interrupted)
+    shown = cuir("tune", "causal", "--dry-run")
+    assert shown.code == 130 and shown.err.endswith("\ninterrupted\n")
+
+
 def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Callable) -> None:
     shown = cuir("tune", "flash_fwd_sm90", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,DYNAMIC=false,PINGPONG=false,L2=1")
     assert shown.code == 0 and "BN=64" in shown.out
@@ -177,6 +186,16 @@ def test_a_suite_from_the_command_line(cuir: Callable, tmp_path: Path) -> None:
     assert "| all | 2.77 (2.24) |" in (tmp_path / "r.md").read_text(encoding="utf-8")
     assert cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--out", "r.jsonl").code == 0
     assert len(Answers.asked) == 8, "what was measured is not measured again"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_an_interrupted_suite_says_where_its_rows_are(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*of: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cuir.bench.run.run_cells", interrupted)
+    shown = cuir("bench", "smoke", "--out", "r.jsonl")
+    assert shown.code == 130 and shown.err.endswith("\ninterrupted; the same command goes on from r.jsonl\n")
 
 
 @pytest.mark.usefixtures("gpu")
