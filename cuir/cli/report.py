@@ -53,6 +53,8 @@ def print_verification(report: Any) -> None:
     """The stages of a verification, each with its verdict and reason."""
     rows = [(stage.name, stage.verdict, f"{stage.seconds:.1f} s", stage.reason) for stage in report.stages]
     print_table("verification", ("question", "verdict", "time", "why"), rows)
+    if report.left_open:
+        stdout().print(f"note: {report.left_open}", markup=False, highlight=False)
 
 
 def print_run(result: Mapping[str, Any]) -> None:

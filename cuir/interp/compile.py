@@ -35,6 +35,8 @@ class Compiler:
     def __init__(self, checked: Checked, device: torch.device, costs: bool):
         self.checked, self.device, self.costs = checked, device, costs
         self.loops = 0
+        self.blocks: list[Sequence[Stmt]] = []
+        self.entered: set[int] = set()  # numbers of blocks that some run has entered
 
     # ---- statements
     def body(self, stmts: Sequence[Stmt]) -> list[Instruction]:
@@ -43,6 +45,9 @@ class Compiler:
         return code
 
     def block(self, stmts: Sequence[Stmt], code: list[Instruction]) -> None:
+        number, entered = len(self.blocks), self.entered
+        self.blocks.append(stmts)
+        code.append(lambda w: entered.add(number))
         for stmt in stmts:
             self.statement(stmt, code)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +14,7 @@ from ..bind import Argument, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
-from ..nodes import For, Name, Subscript
+from ..nodes import For, Name, Stmt, Subscript
 from ..nodes import Program as CuirProgram
 from ..types import F32
 from ..views import root_name
@@ -135,6 +135,21 @@ def _code(checked: Checked, device: torch.device, costs: bool) -> _Code:
         count = None if checked.tiles is None else compiler.expr(checked.tiles.count)
         found = checked.made[key] = _Code(compiler, before, programs, count, _read_tensors(checked))
     return found
+
+
+def entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:
+    """The blocks of a kernel's roles (bodies of roles, branches, loops) that runs of it have entered since forget_entered()."""
+    return [block for c in _compilers(checked) for number, block in enumerate(c.blocks) if number in c.entered]
+
+
+def forget_entered(checked: Checked) -> None:
+    """A checked kernel is kept for whoever checks the same text, with what its runs have entered."""
+    for compiler in _compilers(checked):
+        compiler.entered.clear()
+
+
+def _compilers(checked: Checked) -> list[Compiler]:
+    return [made.compiler for made in checked.made.values() if isinstance(made, _Code)]
 
 
 def _finish(machine: Machine) -> None:

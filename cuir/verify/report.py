@@ -36,13 +36,15 @@ class Stage:
 
 @dataclass
 class VerifyReport:
-    """The stages in the order they were asked. `ok`: none failed."""
+    """The stages in the order they were asked. `ok`: none failed. unreached: first and last lines of what no run has executed, with these consts (see unreached.py)."""
 
     variant: str
     kernel: str
     level: str
     consts: dict[str, Any]
     stages: list[Stage] = field(default_factory=list)
+    unreached: list[tuple[int, int]] = field(default_factory=list)
+    source: str = ""  # where these lines stand
 
     @property
     def ok(self) -> bool:
@@ -55,6 +57,14 @@ class VerifyReport:
     @property
     def seconds(self) -> float:
         return sum(s.seconds for s in self.stages)
+
+    @property
+    def left_open(self) -> str:
+        """What is verified only as far as the checker goes, in words; "" if all lines were reached."""
+        if not self.unreached:
+            return ""
+        lines = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.unreached)
+        return f"no run has reached line{'s' if lines.strip('0123456789') else ''} {lines} of {self.source}: with other consts or lengths they may run, and nothing is said of that"
 
     def summary(self) -> str:
         """One line."""
@@ -72,12 +82,15 @@ class VerifyReport:
             "consts": {n: v if isinstance(v, (int, float)) else str(v) for n, v in self.consts.items()},
             "seconds": round(self.seconds, 3),
             "stages": [s.as_json() for s in self.stages],
+            "unreached": [list(lines) for lines in self.unreached],
         }
 
     def as_markdown(self) -> str:
         lines = [f"# {self.kernel} against {self.variant}", "", f"Level {self.level}, {self.seconds:.1f} s. {'Verified.' if self.ok else 'Wrong.'}", "",
                  "| stage | question | verdict | reason | s |", "|---|---|---|---|---|"]  # fmt: skip
         lines += [f"| {s.name} | {s.question} | {s.verdict} | {s.reason} | {s.seconds:.1f} |" for s in self.stages]
+        if self.left_open:
+            lines += ["", f"{self.left_open[0].upper()}{self.left_open[1:]}."]
         for s in self.stages:
             if s.rows:
                 columns = list(s.rows[0])

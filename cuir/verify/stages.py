@@ -17,7 +17,7 @@ from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
 from ..types import BF16, F16, I32, DType
 from .contracts import check_contracts, few_problems, has_splice_points, mask_integers, problems_for
-from .either import check_case, number_cases, prepared, require_judgeable, schedule_cases, smallest, tile_sizes
+from .either import check_case, not_compared, number_cases, prepared, require_judgeable, schedule_cases, smallest, tile_sizes
 from .exhaustive import check_exhaustively
 from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
@@ -25,6 +25,7 @@ from .problems import is_attention
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
 from .signature import contract_problems
+from .unreached import forget_entered, unreached
 
 Level = Literal["quick", "full"]
 Progress = Callable[[str], None]
@@ -89,6 +90,7 @@ class _Verification:
             self.schedules(checked)
             self.mask(checked)
             self.numbers(checked)
+            report.unreached, report.source = unreached(checked), checked.origin.span.source.name
         except _Stop:
             pass
         return report
@@ -110,6 +112,7 @@ class _Verification:
     def well_formed(self, report: VerifyReport) -> Checked:
         with self.stage(0) as stage:
             checked = check(self.program, self.kernel, self.consts)
+            forget_entered(checked)
             report.kernel, report.consts = checked.name, dict(checked.consts)
             require_judgeable(checked, self.spec)
             for other in self.others():
@@ -213,3 +216,5 @@ class _Verification:
                     raise smallest(self.program, kernel, self.spec, case, error) if self.shrink else error from None
             worst = max((r["error"] / y for r in stage.rows if (y := r.get("PyTorch, half", r.get("PyTorch, same dtype")))), default=0.0)
             stage.reason = f"{len(todo)} problems, the error at most {worst:.2f} x PyTorch's own in half precision"
+            if left := not_compared(checked, stage.rows):
+                stage.reason += f"; not compared: {', '.join(left)}"
