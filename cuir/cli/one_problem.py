@@ -12,7 +12,7 @@ from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import Schedule
 from ..spec import LENGTHS, Lengths
 from ..spec_function import FunctionSpecification
-from ..verify.either import AnyCase, check_case, require_judgeable
+from ..verify.either import AnyCase, check_case, not_compared, require_judgeable
 from ..verify.problems import KINDS, Case
 from ..verify.signature import Draw
 from .inputs import read_numbers, suggestion
@@ -37,11 +37,14 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     sizes = {n: int(given[n]) for n in wanted}
     case: AnyCase = Draw("one problem", sizes, kind, seed) if function else Case("one problem", Lengths(**sizes), kind, seed)
     rows = check_case(verified.program, checked, spec, case, Schedule.parse(schedule), grid)
+    left = not_compared(checked, rows)
     if as_json:
-        print_json({"ok": True, "diagnostics": [], "case": str(case), "rows": rows})
+        print_json({"ok": True, "diagnostics": [], "case": str(case), "rows": rows, "not_compared": left})
         return 0
     for row in rows:
         stdout().print(", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items()), markup=False, soft_wrap=True)
+    if left:
+        stdout().print(f"not compared: {', '.join(left)}", markup=False, soft_wrap=True)
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..checked import Checked
 from ..diagnostics import CuirError
@@ -80,6 +80,12 @@ def check_case(program: Program, checked: Checked, spec: AnySpecification, case:
     found = judge(given, spec, case, checked.origin.span)
     return [{"case": str(case), "error": found.error, "PyTorch, half": found.yardstick, "worst query": found.row, "worst query, half": found.row_yardstick,
              "LSE": found.lse}]  # fmt: skip
+
+
+def not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Tensors that the kernel writes and no row of the numbers is about: a function may give some outputs only. Rows of mods are about all of them."""
+    asked = {row["output"] for row in rows if "output" in row}
+    return [t.name for t in checked.tensors if t.written and t.name not in asked] if asked else []
 
 
 def smallest(

@@ -83,6 +83,13 @@ def test_one_problem(cuir: Callable) -> None:
         assert f"[{code}]" in cuir("verify", "gemm", *SMALL, *options).err
 
 
+def test_one_problem_names_what_is_not_compared(cuir: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "first.py"
+    path.write_text("def reference(q, k, v, scale):\n    return (q @ k.mT * scale).softmax(-1) @ v\n")
+    command = ("verify", "flash_fwd", "--head-dim", "64", "--against", path, "--problem", "B=1,H=2,HK=1,M=1,N=1")
+    assert cuir(*command, "--json").json["not_compared"] == ["LSE"] and "not compared: LSE" in cuir(*command).out
+
+
 def test_exhaustive_says_what_it_does_not_ask(cuir: Callable) -> None:
     shown = cuir("verify", "gemm", *SMALL, "--exhaustive")
     assert shown.code == 0 and "not asked: contracts, mask and numbers" in " ".join(shown.out.split())

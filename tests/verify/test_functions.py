@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -94,6 +97,16 @@ def test_a_verdict_for_every_stage() -> None:
     report = verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F16, "D": 32})
     assert report.ok and [s.verdict for s in report.stages] == ["passed", "skipped", "passed", "skipped", "passed"]
     assert all(s.reason for s in report.stages) and {r["output"] for r in report.stages[-1].rows} == {"Y", "S"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "left"), [(lambda x, factor: x * factor, "S"), (lambda x, factor: {"s": right(x, factor)[1]}, "Y"), (right, "")]
+)
+def test_outputs_that_the_function_leaves_out_are_named(reference: Callable[..., Any], left: str) -> None:
+    program, _ = scaled()
+    report = verify(program, FunctionSpecification("scaled", reference, sizes=some), consts={"T": F16, "D": 32}, seeded=0)
+    said = report.as_json()["stages"][-1]["reason"]
+    assert report.ok and (said.endswith(f"; not compared: {left}") if left else "not compared" not in said)
 
 
 @pytest.mark.parametrize(
