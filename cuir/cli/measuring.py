@@ -165,6 +165,7 @@ def _target(name: str, origin: str, space_file: Path | None, adapts: bool = Fals
     import corpus
 
     from ..tuning import Space
+    from .inputs import read_program
 
     is_kernel = not adapts and (name in corpus.kernels() or name.endswith(".cuir"))
     source = name if is_kernel else origin
@@ -177,6 +178,7 @@ def _target(name: str, origin: str, space_file: Path | None, adapts: bool = Fals
     try:
         text = place.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
+        read_program(source)  # one that is not there has no values worth trying, which would be the lesser news
         raise CuirError.of(
             "U115",
             f"nothing says which values are worth trying for {source}: {place.name} cannot be read",
