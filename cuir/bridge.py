@@ -270,7 +270,7 @@ class _Job:
         from .lowering import compile_cuda
 
         if demand == "no":
-            self.skip("compile", "left out on request")
+            self.skip("compile", "not asked for")
             return
         with self.step("compile") as step:
             try:
@@ -297,7 +297,7 @@ class _Job:
 
         reason = no_gpu()
         if demand == "no" or (demand == "auto" and reason):
-            self.skip("run", reason if demand == "auto" else "left out on request")
+            self.skip("run", reason if demand == "auto" else "not asked for")
             if demand == "auto":
                 self.report.missing.append(
                     "a Hopper GPU (H100, H200) would add a run on the device, checked against PyTorch, and its time beside "

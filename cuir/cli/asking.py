@@ -147,7 +147,7 @@ def _by_rules(
     title: str, program: Program, kernel: str, target: AnySpecification, consts: dict[str, Const], level: Any, folder: Path, as_json: bool
 ) -> int:
     """The deterministic transfer, verified. Raises _NoRule if it cannot express the target."""
-    from ..bridge import bridge
+    from ..bridge import Step, bridge
     from ..spec import Specification
     from ..transfer import transfer as by_rules
     from .progress import Steps
@@ -164,7 +164,12 @@ def _by_rules(
             raise _NoRule(error.diagnostics) from error
         raise
     with Steps(f"{title} -> {target.name}, by rules  ({consts['T']}, head dim {consts['D']})", quiet=as_json) as steps:
-        report = bridge(target, program, kernel=kernel, consts=consts, level=level, out=folder, compile="no", run="no", progress=steps)
+
+        def tell(step: Step) -> None:
+            if step.status != "skipped":  # what a transfer does not do at all is no news
+                steps(step)
+
+        report = bridge(target, program, kernel=kernel, consts=consts, level=level, out=folder, compile="no", run="no", progress=tell)
     if as_json:
         print_json({**report.as_json(), "how": "rules"})
     else:

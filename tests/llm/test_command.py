@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import corpus
+from cuir.bridge import BridgeReport, Step
 from cuir.cli import run as run_command
 from cuir.parser import parse
 from cuir.transfer import transfer
@@ -45,6 +47,17 @@ def test_by_rules(cuir: Any) -> None:
     assert code == 0 and told["ok"] and told["how"] == "rules"
     expected = transfer(parse(corpus.programs()[ORIGIN].read_text(encoding="utf-8")), corpus.variant("softcap_causal")()).text
     assert Path("out/softcap_causal/softcap_causal.cuir").read_text() == expected
+
+
+def test_steps_that_no_transfer_has_are_not_told(cuir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bridge(*of: Any, progress: Any, **options: Any) -> BridgeReport:
+        for step in (Step("lower", "done", "lines of CUDA"), Step("compile", "skipped", "not asked for")):
+            progress(step)
+        return BridgeReport("softcap_causal", steps=[Step("lower", "done")])
+
+    monkeypatch.setattr(importlib.import_module("cuir.bridge"), "bridge", bridge)
+    code, _, err = cuir("transfer", ORIGIN, "--to", "softcap_causal", *SMALL)
+    assert code == 0 and "lines of CUDA" in err and "compile" not in err
 
 
 class Here(Apart):
