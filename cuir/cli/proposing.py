@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import CuirError
+from ..diagnostics import CuirError, Diagnostic
 from .output import print_errors, print_json, stderr, stdout
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def tune_programs(
             goal, _setting(made.program, made.kernel, space, shape, dtype, fixed), None if missing else RemoteDevice(worker, job), _compiler(jobs, bool(missing)),
             apart, rounds,
         )  # fmt: skip
-        considered = [(name, _considered(tuning, program)) for name, program in given]
+        considered = [(name, _considered(tuning, name, program)) for name, program in given]
         assert tuning.start is not None
         if asking is None:
             found = Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), (), "every proposal was considered")
@@ -74,7 +75,7 @@ def tune_programs(
             with Conversations(f"{target} for {shape}, schedules by {asking.asks.model}", quiet=as_json) as view:
                 found = tune(tuning, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
     files = _written(found, folder, spec.name)
-    good = bool(found.entries) and any(e.status in ("faster", "slower", "unranked") for e in found.entries)
+    good = any(e.status in ("faster", "slower", "unranked") for e in found.entries) or any(_unchanged(v) for _, v in considered)
     if as_json:
         print_json(_data(found, target, shape, dtype, missing, considered, asking, files) | {"ok": good})
     else:
@@ -121,12 +122,25 @@ def _compiler(jobs: int | None, optional: bool) -> Any:
     return compiled
 
 
-def _considered(tuning: Tuning, program: Any) -> Verdict:
+def _considered(tuning: Tuning, name: str, program: Program) -> Verdict:
+    """The verdict on a program of a file, with places in that file."""
+    from llm.places import in_file
     from llm.prompting import fenced
 
     from ..printer import show
 
-    return tuning.consider(tuning.contest.best.text, fenced(show(program), "cuir"))
+    best = tuning.contest.best
+    verdict = tuning.consider(best.text, fenced(show(program), "cuir"))
+    if _unchanged(verdict):
+        than = "start" if tuning.start is not None and best is tuning.start.contender else "best so far"
+        same = Diagnostic("V502", f"{name} is the same program as the {than}: not timed", hint="change what is to be tried")
+        return replace(verdict, diagnostics=(same,))
+    return replace(verdict, diagnostics=in_file(verdict.diagnostics, program, f"{name} (definitions that it does not hold)"))
+
+
+def _unchanged(verdict: Verdict) -> bool:
+    """Whether a right program was not entered, as it is the best already."""
+    return verdict.right and "entry" not in verdict.extra
 
 
 def _measured(shape: Shape, dtype: str, missing: str) -> str:
@@ -193,8 +207,10 @@ def _print(
                     [(name, a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics))) for name, a in refused])  # fmt: skip
     for name, verdict in considered:
         if not verdict.right:
-            stderr().print(f"{name} is refused ({verdict.stage}); places are of its canonical text:", markup=False, soft_wrap=True)
+            stderr().print(f"{name} is refused ({verdict.stage}):", markup=False, soft_wrap=True)
             print_errors(verdict.diagnostics, False)
+        elif _unchanged(verdict):
+            console.print(verdict.diagnostics[0].message, markup=False, highlight=False, soft_wrap=True)
     if found.faster:
         print_diff((folder / "tuned.diff").read_text(encoding="utf-8").splitlines())
         console.print(f"[bold green]faster[/]  {found.speedup:.3f} x the start, in {files['tuned.cuir']}", highlight=False, soft_wrap=True)

@@ -12,9 +12,11 @@ import pytest
 import corpus
 from cuir import parse
 from cuir.measure.problem import Shape
+from cuir.printer import show
 from cuir.transfer import transfer
 from cuir.tuning.cache import Journal, Key, fingerprint
 from cuir.tuning.compiling import Built
+from cuir.tuning.contest import with_defaults
 from cuir.types import F16
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message
@@ -138,6 +140,25 @@ def test_a_proposal_from_a_file_and_no_model(cuir: Callable, bench: Path) -> Non
     assert [p["stage"] for p in found["proposals"]] == ["speed", "passed", "check"]
     shown = cuir(*CALL, "--proposal", "wrong.cuir")
     assert shown.code == 1 and "V501" in shown.err and "wrong.cuir is refused (check)" in shown.err
+
+
+def test_a_proposal_is_told_by_its_file(cuir: Callable, bench: Path) -> None:
+    """Places are those of the file, also where the definitions are merged into the whole program; a program that changes nothing is said to."""
+    text = STAGES.split("```cuir\n")[1].split("```")[0]
+    text = f"# a line of my own\n\n\n{text.replace('v_empty[u].arrive()', 'v_emty[u].arrive()')}"
+    (bench / "wrong.cuir").write_text(text, encoding="utf-8")
+    line, written = next((n, one) for n, one in enumerate(text.splitlines(), 1) if "v_emty" in one)
+    shown = cuir(*CALL, "--proposal", "wrong.cuir")
+    assert shown.code == 1 and "answer.cuir" not in shown.err
+    assert f"\nwrong.cuir:{line}:{written.index('v_emty') + 1}: error[N101]" in shown.err
+    (bench / "same.cuir").write_text(made_for_causal(), encoding="utf-8")
+    same = cuir(*CALL, "--proposal", "same.cuir")
+    assert same.code == 0 and "same.cuir is the same program as the start: not timed" in same.out
+
+
+def made_for_causal() -> str:
+    made = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
+    return show(with_defaults(made.program, made.kernel, {"STAGES": 2, "T": F16, "D": 64, "BM": 64, "BN": 32}))
 
 
 def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
