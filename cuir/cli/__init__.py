@@ -64,8 +64,13 @@ def run(argv: Sequence[str]) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
+        from ..verify.memory import memory_error
+
         if os.environ.get("CUIR_DEBUG") == "1":
             raise
+        if full := memory_error(error):
+            print_errors(full.diagnostics, as_json)
+            return exit_code(full.diagnostics)
         internal = CuirError.of("U999", f"internal error: {type(error).__name__}: {error}".split("\n")[0], hint=REPORT_TO)
         print_errors(internal.diagnostics, as_json)
         return 70

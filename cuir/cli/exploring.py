@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..checked import Checked, Const
 from ..diagnostics import CuirError, Diagnostic
 from ..interp import run
-from .output import print_errors, print_json, stdout
+from .output import exit_code, print_errors, print_json, stdout
 
 if TYPE_CHECKING:
     from ..explore import Exploration, Written
@@ -49,6 +49,8 @@ def explore_variant(
             found = check_exhaustively(program, checked, spec, tiles, blocks, seconds=seconds, progress=tell)
             diagnostics = found[-1].result.diagnostics
         except CuirError as error:
+            if exit_code(error.diagnostics) == 2:  # --tiles, --blocks
+                raise
             diagnostics = error.diagnostics
         step.status, step.detail = "failed" if diagnostics else "done", ""
         step.seconds = sum(e.result.seconds for e in found)

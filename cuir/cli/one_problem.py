@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import Schedule
@@ -19,6 +19,7 @@ from .inputs import read_numbers, suggestion
 from .output import print_json, stdout
 from .verifying_gpu import Verified
 
+Number = int | float | bool
 _CASE = re.compile(r"in the case .*?: ((?:\w+=\d+, )+)(\w+) inputs(?:, seed (\d+))?")
 
 
@@ -31,9 +32,7 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     given = read_numbers(problem, "--problem")
     function = isinstance(spec, FunctionSpecification)
     wanted = list(checked.dims) if function else list(LENGTHS)
-    wrong = [n for n in given if n not in wanted] or [n for n in wanted if type(given.get(n)) is not int or cast(int, given[n]) < 0]
-    if wrong:
-        raise CuirError.of("U113", f"--problem gives the length of each dim and of nothing else, found otherwise: {wrong[0]}", hint=f"--problem {','.join(f'{n}=...' for n in wanted)}")  # fmt: skip
+    _require_lengths(given, wanted)
     sizes = {n: int(given[n]) for n in wanted}
     case: AnyCase = Draw("one problem", sizes, kind, seed) if function else Case("one problem", Lengths(**sizes), kind, seed)
     rows = check_case(verified.program, checked, spec, case, Schedule.parse(schedule), grid)
@@ -46,6 +45,26 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     if left:
         stdout().print(f"not compared: {', '.join(left)}", markup=False, soft_wrap=True)
     return 0
+
+
+def _require_lengths(given: Mapping[str, Number], wanted: Sequence[str]) -> None:
+    """Raises CuirError U113 unless `given` has a length for each dim wanted and nothing else, and the query heads share the key heads evenly."""
+
+    def wrong(what: str) -> CuirError:
+        return CuirError.of(
+            "U113", f"--problem gives the length of each dim, {what}", hint=f"--problem {','.join(f'{n}=...' for n in wanted)}"
+        )
+
+    if unknown := [n for n in given if n not in wanted]:
+        raise wrong(f"and there is no dim {', '.join(unknown)}")
+    if missing := [n for n in wanted if n not in given]:
+        raise wrong(f"found none of {', '.join(missing)}")
+    for n, value in given.items():
+        if type(value) is not int or value < 0:
+            raise wrong(f"an integer >= 0, found {n}={value}" + (", which is negative" if value < 0 else ""))
+    H, HK = given.get("H", 0), given.get("HK", 1)
+    if HK < 1 or H % HK:
+        raise wrong(f"and HK, at least 1, divides H: as many query heads belong to each key head; found H={H}, HK={HK}")
 
 
 def replayed(found: Sequence[Diagnostic], verified: Verified, consts: Mapping[str, Any]) -> tuple[Diagnostic, ...]:

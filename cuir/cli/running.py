@@ -17,6 +17,7 @@ from ..checked import Checked, Const
 from ..diagnostics import CuirError, Note
 from ..nodes import Program
 from ..types import I32
+from ..verify.memory import require_memory
 
 Number = int | float | bool
 
@@ -83,6 +84,7 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
     wrong = [d for d, n in dims.items() if type(n) is not int or n < 0]
     if wrong:
         raise CuirError.of("U113", f"the length of `{wrong[0]}` is an integer >= 0, found {dims[wrong[0]]}")
+    require_memory(checked, dims)
     needed = [s.name for s in checked.scalars]
     absent = [s for s in needed if s not in scalars]
     if absent:

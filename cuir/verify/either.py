@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 
 from ..checked import Checked
 from ..diagnostics import CuirError
@@ -12,7 +13,9 @@ from ..nodes import Program
 from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer.rebuilt import bounded
+from .evaluate import kernel_names
 from .functions import judge_function, table_rows
+from .memory import require_memory
 from .numeric import judge, with_note
 from .problems import Case, Launch, cases, is_attention, launch, require_attention, simpler, small_attention_launches
 from .signature import Draw, FunctionLaunch, draws, function_launch, schedule_draws, simpler_draws
@@ -40,7 +43,13 @@ def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
 
 
 def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase) -> AnyLaunch:
-    """Arguments of a kernel for a problem, its outputs poisoned. Raises CuirError as `launch` and `function_launch` do."""
+    """Arguments of a kernel for a problem, its outputs poisoned. Raises CuirError as `require_memory`, `launch` and `function_launch` do."""
+    if isinstance(case, Case):
+        at = case.lengths
+        logits = 8 * at.B * at.H * at.M * at.N  # of the reference, in float64
+        require_memory(checked, kernel_names(checked.origin, asdict(at), checked.consts, {}), logits)
+    else:
+        require_memory(checked, case.sizes)
     if isinstance(spec, FunctionSpecification):
         return function_launch(checked, spec, case)
     assert isinstance(case, Case)

@@ -191,6 +191,13 @@ WRONG_CALLS = [
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--schedule", "never"), "U111"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--grid", "0"), "U112"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--on", "tpu"), "U100"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=999999999"), "U125"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=0,K=99999999999999999999999"), "U113"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--data-seed", "99999999999999999999999"), "U100"),
+    (("verify", "flash_fwd", "--problem", "B=1,H=3,HK=2,M=30,N=20"), "U113"),
+    (("verify", "flash_fwd", "--problem", "B=0,H=0,HK=0,M=0,N=0"), "U113"),
+    (("verify", "flash_fwd", "--problem", "B=1,H=2,HK=1,M=300000,N=300000"), "U125"),
+    (("verify", "flash_fwd", "--exhaustive", "--tiles", "999999999"), "U125"),
     (("explain", "T999"), "U107"),
     (("ops", "nothing"), "U106"),
 ]  # fmt: skip

@@ -83,6 +83,35 @@ def test_one_problem(cuir: Callable) -> None:
         assert f"[{code}]" in cuir("verify", "gemm", *SMALL, *options).err
 
 
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        ("B=1,H=2", "found none of HK, M, N"),
+        ("B=1,H=2,HK=1,M=-3,N=5", "found M=-3, which is negative"),
+        ("B=1,H=2,HK=1,M=2.5,N=5", "found M=2.5"),
+        ("B=1,H=2,HK=1,M=3,N=5,X=1,Y=2", "there is no dim X, Y"),
+        ("B=1,H=3,HK=2,M=3,N=5", "found H=3, HK=2"),
+    ],
+)
+def test_a_wrong_problem_is_told_in_full(cuir: Callable, problem: str, says: str) -> None:
+    shown = cuir("verify", "flash_fwd", "--problem", problem)
+    assert shown.code == 2 and says in shown.err and "B=...,H=...,HK=...,M=...,N=..." in shown.err
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")],
+    ids=["python", "torch"],
+)
+def test_memory_that_runs_out_all_the_same_is_told(cuir: Callable, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    def runs_out(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("cuir.cli.running.run_kernel", runs_out)
+    shown = cuir("run", "gemm", "-c", "T=f16", "-d", "M=1,N=1,K=1")
+    assert shown.code == 2 and "error[U125]" in shown.err
+
+
 def test_one_problem_names_what_is_not_compared(cuir: Callable, tmp_path: Path) -> None:
     path = tmp_path / "first.py"
     path.write_text("def reference(q, k, v, scale):\n    return (q @ k.mT * scale).softmax(-1) @ v\n")
