@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..diagnostics import CuirError
-from .output import print_errors, print_json, stderr, stdout
+from .output import exit_code, print_errors, print_json, stderr, stdout
 
 Variant = Annotated[str, typer.Argument(help="a variant of `cuir corpus`, or your own as file.py:function", show_default=False)]
 Parameters = Annotated[
@@ -77,7 +77,7 @@ def bridge(
     else:
         print_bridge(report, folder)
         print_errors(report.diagnostics, False)
-    return 0 if report.ok else 1
+    return 0 if report.ok else exit_code(report.diagnostics) if report.diagnostics else 1
 
 
 def verify(

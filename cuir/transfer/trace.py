@@ -77,7 +77,7 @@ def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
     """Traces the mods of a specification; names in `taken` are not given to parameters.
 
     Raises CuirError with the place in the user's file: X120 an operation that no kernel has, X121 control flow on a score or an index,
-    X122 a mod that fails, X123 a mod that gives no number.
+    X122 a mod that fails, X123 a mod that gives no number; U417 for a captured number beyond 32 bits.
     """
     pinned: set[str] = set()
     while True:
@@ -213,7 +213,7 @@ class _Tracer:
         if name in self.pinned:
             return value
         if isinstance(value, int) and not -(2**31) <= value < 2**31:
-            refuse(f"`{name}` = {value} does not fit the 32 bits that integers of a kernel have")
+            raise CuirError.of("U417", f"the captured number `{name}` = {value} does not fit the 32 bits that integers of a kernel have")
         found = self.parameters.get((name, value))
         if found is None:
             dtype = F32 if isinstance(value, float) else I32

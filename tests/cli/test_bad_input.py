@@ -170,6 +170,8 @@ WRONG_CALLS = [
     (("bridge", "prefixlm"), "U102"),
     (("bridge", "prefix_lm", "-p", "prefixx=3"), "X114"),
     (("bridge", "prefix_lm", "-p", "prefix=three"), "X114"),
+    (("verify", "prefix_lm", "-p", "prefix=99999999999"), "U417"),
+    (("bridge", "prefix_lm", "-p", "prefix=99999999999"), "U417"),
     (("bridge", "nothing.py:f"), "X111"),
     (("bridge", "prefix_lm", "--dtype", "f32"), "U109"),
     (("bridge", "prefix_lm", "--head-dim", "96"), "U110"),
