@@ -24,6 +24,7 @@ from cuir.spec import Specification
 from cuir.spec_function import AnySpecification, FunctionSpecification
 from cuir.transfer import STANDARD
 from cuir.transfer import transfer as by_rules
+from cuir.types import DType
 from cuir.verify import verify
 from cuir.verify.contracts import has_splice_points
 
@@ -83,7 +84,7 @@ class Transfer:
             origin=fenced(show(origin), "cuir"),
             origin_spec=described(self.origin_spec) if self.origin_spec is not None else "(unknown: see the origin)",
             target_spec=described(target),
-            interface=interface(origin, kernel, target),
+            interface=interface(origin, kernel, target, _known(kernel, self.job.consts)),
             conventions=filled("conventions_function" if function else "conventions_mods"),
             splice=filled("transfer_splice") if has_splice_points(origin) else "",
             measured=filled("measured_function" if function else "measured_mods").strip(),
@@ -250,12 +251,13 @@ def _declared(p: Param) -> str:
     return f"{p.name}: {p.type.dtype}" if isinstance(p.type, ScalarType) else f"{p.name}: const"
 
 
-def interface(origin: Program, kernel: Kernel, target: AnySpecification) -> str:
+def interface(origin: Program, kernel: Kernel, target: AnySpecification, consts: Mapping[str, Const]) -> str:
     """What the target's kernel must take and may take, for the prompt."""
     kept = ", ".join(_declared(p) for p in kernel.params if p.name in STANDARD and _needed(p, target))
+    said = ", ".join(f"{name} = {value.name if isinstance(value, DType) else value}" for name, value in consts.items())
     lines = [
         "# The kernel's parameters",
-        f"It takes `{kept}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours.",
+        f"It takes `{kept}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours. It is judged with {said}, and the others at your defaults.",
     ]
     found = further(origin, target)
     listed = ", ".join(f"`{_declared(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in found)

@@ -304,7 +304,9 @@ def test_functions_of_other_files_that_a_specification_uses_are_shown() -> None:
 def test_what_is_known_of_captured_values_is_told() -> None:
     def told(target: str | AnySpecification) -> str:
         start = origin("flash_fwd_sm90")
-        return interface(start, start.kernels()["flash_fwd"], specification(target) if isinstance(target, str) else target)
+        return interface(
+            start, start.kernels()["flash_fwd"], specification(target) if isinstance(target, str) else target, {"T": F16, "D": 64}
+        )
 
     starts = torch.arange(40)
     fixed = Specification("starts", lambda b, h, q, k: k >= starts[q])
@@ -312,4 +314,4 @@ def test_what_is_known_of_captured_values_is_told() -> None:
 
     assert "tried as 1, 6 and 45" in told("combo") and "Tensors hold" not in told("combo")
     assert "Tensors hold" in told("share_question") and "tried as" not in told("share_question")
-    assert "takes no other tensors" in told("causal")
+    assert "takes no other tensors" in told("causal") and "judged with T = f16, D = 64, and" in told("causal")
