@@ -153,7 +153,7 @@ def _tune_one(
 
 
 def _tuned_json(target: str, shape: Shape, dtype: str, key: Key, report: TuneReport, static: bool) -> dict[str, Any]:
-    fits = report.count("waiting") if static else report.count("timed")
+    fits = report.count("fits") if static else report.count("timed")
     return {
         "ok": fits > 0, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype, "device": key.arch or None, "complete": report.complete,
         "seconds": round(report.seconds, 1), "best": report.best.as_json() if report.best else None, "candidates": [o.as_json() for o in report.outcomes],

@@ -62,10 +62,7 @@ class TuneView(_View):
     best = ""
 
     def __call__(self, progress: Progress) -> None:
-        counts: dict[str, int] = {}
-        for outcome in progress.outcomes:
-            counts[outcome.status] = counts.get(outcome.status, 0) + 1
-        self.update(f"{progress.doing}  ({', '.join(f'{n} {s}' for s, n in counts.items())}; {progress.seconds:.0f} s)")
+        self.update(f"{progress.doing}  ({_counts(progress.outcomes)}; {progress.seconds:.0f} s)")
         if progress.best is not None:
             self.tell(progress.best)
 
@@ -99,13 +96,21 @@ def line(row: Row) -> str:
     return f"{head}{first}  {figures}  {'; '.join(wrong)}".rstrip()
 
 
+def _counts(outcomes: Sequence[Outcome], fits: str = "fit") -> str:
+    """How many candidates came to what; together they are all."""
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        counts[outcome.status] = counts.get(outcome.status, 0) + 1
+    words = {"waiting": "not checked yet", "fits": fits}
+    return ", ".join(f"{n} {words.get(s, s)}" for s, n in counts.items())
+
+
 def print_tuned(report: TuneReport, static: bool) -> None:
     console = stdout()
-    counts = {s: report.count(s) for s in dict.fromkeys(o.status for o in report.outcomes)}
-    words = {"waiting": "fit" if static else "not tried"}
-    console.print(", ".join(f"{n} {words.get(s, s)}" for s, n in counts.items()) + f"; {report.seconds:.0f} s", highlight=False)
+    counts = _counts(report.outcomes, "fit" if static else "fit but were not tried")
+    console.print(f"{counts}; {report.seconds:.0f} s", highlight=False)
     if static:
-        print_table("candidates that fit", ("setting",), [(_settings(o.consts),) for o in report.outcomes if o.status == "waiting"])
+        print_table("candidates that fit", ("setting",), [(_settings(o.consts),) for o in report.outcomes if o.status == "fits"])
     timed = sorted((o for o in report.outcomes if o.status == "timed"), key=lambda o: o.median)
     if timed:
         print_table("fastest", ("milliseconds", "setting"), [(f"{o.median:.4f}", _settings(o.consts)) for o in timed[:SHOWN]])

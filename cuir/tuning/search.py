@@ -36,7 +36,7 @@ Compile = Callable[[Sequence[Consts]], Iterator[tuple[int, Built]]]
 
 @dataclass
 class Outcome:
-    """What became of a candidate. status: waiting, pruned (does not fit), refused (does not compile), flawed (spills or serialised products, and others do not),
+    """What became of a candidate. status: waiting, fits (`check` takes it), pruned (does not fit), refused (does not compile), flawed (spills or serialised products, and others do not),
     compiled, wrong, hangs, fault, right, timed."""
 
     consts: Consts
@@ -117,9 +117,8 @@ class _Search:
         if exhaustive:
             self.batch(self.space.everything())
         elif self.device is None:  # what a search would begin with
-            self.batch(self.space.starts)
-            for axis in self.space.axes:
-                self.batch(self.space.around(axis, self.space.starts[0] if self.space.starts else {}))
+            first = self.space.starts[0] if self.space.starts else {}
+            self.batch([*self.space.starts, *(c for axis in self.space.axes for c in self.space.around(axis, first))])
         else:
             self.batch(self.space.starts)
             if self.best is None:
@@ -158,10 +157,10 @@ class _Search:
                 fresh.append(self.outcomes[name])
         for outcome in fresh:
             self.recall(outcome)
-        waiting = self.fitting([o for o in fresh if o.status == "waiting"])
+        fitting = self.fitting([o for o in fresh if o.status == "waiting"])
         if self.device is None:
             return
-        self.build(waiting)
+        self.build(fitting)
         self.examine(self.clean([o for o in fresh if o.status == "compiled"]))
         self.measure([o for o in fresh if o.status == "right"])
         self.choose([o for o in fresh if o.status == "timed"])
@@ -184,7 +183,9 @@ class _Search:
             found = ruled_out(self.program, self.kernel, {**self.fixed, **outcome.consts})
             if found is not None:
                 self.settle(outcome, "pruned", f"{found.code}: {found.message}")
-        return [o for o in outcomes if o.status == "waiting"]
+            else:
+                self.settle(outcome, "fits")
+        return [o for o in outcomes if o.status == "fits"]
 
     def build(self, outcomes: list[Outcome]) -> None:
         if not outcomes or not self.in_time():

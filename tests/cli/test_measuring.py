@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -24,7 +25,7 @@ def test_dry_run_lists_what_fits_and_why_others_do_not(cuir: Callable) -> None:
     assert shown.code == 0 and not shown.err
     (report,) = shown.json["tuned"]
     status = {(c["consts"]["BN"], c["consts"]["QBUF"], c["consts"]["STAGES"]): c["status"] for c in report["candidates"]}
-    assert set(status.values()) == {"waiting", "pruned"} and shown.json["missing"] is None
+    assert set(status.values()) == {"fits", "pruned"} and shown.json["missing"] is None
     assert all("M301" in c["why"] for c in report["candidates"] if c["status"] == "pruned")
     assert all("BM" not in c["consts"] for c in report["candidates"]), "what is given is not a candidate"
 
@@ -33,6 +34,8 @@ def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.Monkey
     monkeypatch.setattr("cuir.cli.measuring_view.SILENCE", 0.0)
     shown = cuir("tune", "full", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,DYNAMIC=false,PINGPONG=false", "--dry-run")
     assert shown.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in shown.err and "check 16 of 16" in shown.err
+    assert all(sum(map(int, re.findall(r"(\d+) (?:fit|pruned|not checked yet)", line))) == 16 for line in shown.err.splitlines()[1:])
+    assert re.search(r"^\d+ fit", shown.out)
 
 
 def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
