@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -170,7 +170,18 @@ def _begin(job: Job, original: str) -> None:
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _state = job, original, job.load()
+
+
+@contextmanager
+def _held() -> Iterator[None]:
+    """Holds SIGINT back, also in processes that start meanwhile: they take it when they are set up, and end then without a word of the imports they were in."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _judge_here(text: str) -> tuple[tuple[str, str, str, str], float]:
@@ -233,13 +244,19 @@ def run(
 def _in_parallel(
     left: Sequence[Mutant], original: str, job: Job, jobs: int, take: Callable[[Mutant, tuple[str, str, str, str], float], None]
 ) -> None:
+    others = set(active_children())
     pool = ProcessPoolExecutor(min(jobs, len(left)), get_context("spawn"), _begin, (job, original))
     try:
-        waiting = {pool.submit(_judge_here, m.text): m for m in left}
+        with _held():
+            waiting = {pool.submit(_judge_here, m.text): m for m in left}
         while waiting:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 take(waiting.pop(future), *future.result())
+    except BaseException:  # nobody waits for what is being judged, or for imports
+        for process in set(active_children()) - others:
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

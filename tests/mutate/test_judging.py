@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from cuir import CuirError, show
 from cuir.bridge import attention_consts
 from cuir.cli.inputs import read_program, read_variant
 from cuir.mutate import FAULTS, Job, Judged, Mutant, MutateReport, chosen, judge, mutants, run
+from cuir.mutate.judging import _held
 from cuir.spec import Specification
 from cuir.verify import verify
 
@@ -176,3 +180,12 @@ def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
     alone, together = run(PROGRAM, some, JOB), run(PROGRAM, some, JOB, tmp_path / "mutants.jsonl", jobs=2)
     assert [replace(r, seconds=0) for r in together] == [replace(r, seconds=0) for r in alone]
     assert len((tmp_path / "mutants.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+
+
+def test_a_process_interrupted_while_it_starts_says_nothing() -> None:
+    script = "from cuir.mutate.judging import Job, _begin; _begin(Job(dict, None, {}), ''); print('alive')"
+    with _held():
+        child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child.send_signal(signal.SIGINT)
+    assert (*child.communicate(timeout=60), child.returncode) == (b"", b"", 130)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
