@@ -136,10 +136,12 @@ class Replayed:
 
     exact: a request other than the recorded one is refused (U607), with what differs. Without it the recorded answer is given, and `drifted` counts how
     often the request had changed, as it does when prompts, reports or the language have since. A request beyond the record is refused either way.
+    task: what is asked for now, as `Recorder` has it; where it differs from the record's, that is what is said of requests that differ.
     """
 
     path: Path
     exact: bool = False
+    task: Mapping[str, Any] = field(default_factory=dict)
     drifted: int = 0
     _given: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -168,6 +170,22 @@ class Replayed:
             self._given[sample] = number + 1
         return replace(recorded.answer, cached=True, seconds=0.0)
 
+    def drift(self) -> str:
+        """In words, how many requests differed from those on record and why; "" if none did."""
+        if not self.drifted:
+            return ""
+        how_many = f"{self.drifted} request differs from that" if self.drifted == 1 else f"{self.drifted} requests differ from those"
+        other = self.other_task()
+        return f"{how_many} on record: " + (
+            f"{self.path} is of another task: {other}" if other else "prompts, reports or the language have changed since"
+        )
+
+    def other_task(self) -> str:
+        """Where the task that is asked for now differs from that on record."""
+        was, now = self.transcript.task, self.task
+        pairs = [(name, _said(was[name]), _said(now[name])) for name in now if name in was and name not in _MANNER]
+        return "; ".join(f"{name}: {before} then, {here} now" for name, before, here in pairs if before != here)
+
     def _changed(self) -> str:
         now = versions()
         other = [
@@ -175,7 +193,23 @@ class Replayed:
             for name, was in self.transcript.versions.items()
             if now.get(name) != was
         ]
-        return "; ".join(other) or "the versions are those of the record: the origin, the specification or the options differ"
+        return (
+            self.other_task()
+            or "; ".join(other)
+            or "the versions are those of the record: the origin, the specification or the options differ"
+        )
+
+
+_MANNER = ("samples", "attempts", "temperature", "level")  # of a task: how it is led and judged, not what is asked for
+
+
+def _said(value: Any) -> str:
+    """A value of a task in a word."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={value[name]}" for name in sorted(value)) or "none"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def message_id(message: Message) -> str:

@@ -67,7 +67,7 @@ def asked(
     if replay is not None:
         if model is not None:
             raise CuirError.of("U100", "--replay takes the answers from a file, so it takes no --model")
-        asks = Replayed(replay)
+        asks = Replayed(replay, task=task)
     else:
         asks = Client(configured(model), temperature, timeout_s=timeout, cache=cache)
         library()  # says now if it is not installed
@@ -198,15 +198,28 @@ def _by_model(
         ) as view:
             outcome = improve(task, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
     files = _written(outcome.verdict, program, kernel, task.target.name, folder)
-    drifted = getattr(asking.asks, "drifted", 0)
     if as_json:
-        print_json(as_data(outcome, drifted) | {"how": "model", "variant": task.target.name, "model": asking.asks.model, "files": files})
+        print_json(
+            as_data(outcome, asking.asks) | {"how": "model", "variant": task.target.name, "model": asking.asks.model, "files": files}
+        )
     else:
-        _print(outcome, asking.budget, folder, files, drifted)
+        _print(outcome, asking, folder, files)
     return 0 if outcome.ok else 1
 
 
-def as_data(outcome: Outcome, drifted: int = 0) -> dict[str, Any]:
+def drift(asks: Asks) -> str:
+    """What is said of a replay whose requests are not those on record; "" if they are, or a model was asked."""
+    from llm.transcript import Replayed
+
+    return asks.drift() if isinstance(asks, Replayed) else ""
+
+
+def print_drift(asks: Asks) -> None:
+    if said := drift(asks):
+        stdout().print(f"note: {said}", markup=False, soft_wrap=True)
+
+
+def as_data(outcome: Outcome, asks: Asks) -> dict[str, Any]:
     """What a loop came to, for --json."""
     verdict = outcome.verdict
     return {
@@ -220,7 +233,8 @@ def as_data(outcome: Outcome, drifted: int = 0) -> dict[str, Any]:
             for s in outcome.samples for a in s.attempts
         ],
         "spent": outcome.spent,
-        "requests_that_drifted": drifted,
+        "requests_that_drifted": getattr(asks, "drifted", 0),
+        "drift": drift(asks) or None,
         "extra": verdict.extra if verdict else {},
     }  # fmt: skip
 
@@ -255,7 +269,7 @@ def _written(verdict: Verdict | None, origin: Program, kernel: str, name: str, f
     return files
 
 
-def _print(outcome: Outcome, budget: Budget, folder: Path, files: Mapping[str, str], drifted: int) -> None:
+def _print(outcome: Outcome, asking: Asking, folder: Path, files: Mapping[str, str]) -> None:
     from .tables import print_diff, print_table
 
     verdict, console = outcome.verdict, stdout()
@@ -277,13 +291,10 @@ def _print(outcome: Outcome, budget: Budget, folder: Path, files: Mapping[str, s
         asked_stages = [s for s in verdict.extra.get("verification", {}).get("stages", []) if s["verdict"] != "skipped"]
         if asked_stages:
             print_table("verification", ("question", "verdict", "why"), [(s["name"], s["verdict"], s["reason"]) for s in asked_stages])
-    console.print(f"{outcome.why}; {budget.summary()}", style="bold green" if outcome.ok else "bold red", markup=False, soft_wrap=True)
-    if drifted:
-        console.print(
-            f"note: {drifted} requests differ from those on record: prompts, reports or the language have changed since",
-            markup=False,
-            soft_wrap=True,
-        )
+    console.print(
+        f"{outcome.why}; {asking.budget.summary()}", style="bold green" if outcome.ok else "bold red", markup=False, soft_wrap=True
+    )
+    print_drift(asking.asks)
     if files:
         console.print(f"  in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
     if verdict is not None and not verdict.ok:

@@ -10,7 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from ..diagnostics import CuirError
-from .asking import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens, as_data, asked
+from .asking import (
+    Asking,
+    Attempts,
+    Cache,
+    Model,
+    Money,
+    Record,
+    Replay,
+    Samples,
+    Temperature,
+    Timeout,
+    Tokens,
+    as_data,
+    asked,
+    print_drift,
+)
 from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
 from .output import print_errors, print_json, stderr, stdout
 
@@ -76,12 +91,11 @@ def lift(
     files = _written(lifted, found, place.stem, folder)
     ok = lifted.ok and not (beside or {}).get("diagnostics")
     if as_json:
-        drifted = getattr(asking.asks, "drifted", 0)
-        steps = [as_data(outcome, drifted) | {"step": title} for title, outcome in lifted.steps]
+        steps = [as_data(outcome, asking.asks) | {"step": title} for title, outcome in lifted.steps]
         data = {"ok": ok, "steps": steps, "beside_source": beside, "model": asking.asks.model, "files": files}
-        print_json({**as_data(lifted.last, drifted), **data})
+        print_json({**as_data(lifted.last, asking.asks), **data})
     else:
-        _print(lifted, asking.budget.summary(), folder, files, beside)
+        _print(lifted, asking, folder, files, beside)
     return 0 if ok else 1
 
 
@@ -233,7 +247,7 @@ def _written(lifted: Lifted, found: AnnotatedSource, name: str, folder: Path) ->
     return {file: str(folder / file) for file in texts}
 
 
-def _print(lifted: Lifted, spent: str, folder: Path, files: Mapping[str, str], beside: Mapping[str, Any] | None) -> None:
+def _print(lifted: Lifted, asking: Asking, folder: Path, files: Mapping[str, str], beside: Mapping[str, Any] | None) -> None:
     from .tables import print_table
 
     console, verdict = stdout(), lifted.last.verdict
@@ -252,7 +266,9 @@ def _print(lifted: Lifted, spent: str, folder: Path, files: Mapping[str, str], b
             markup=False,
             soft_wrap=True,
         )
-    console.print(f"{lifted.last.why}; {spent}", style="bold green" if lifted.ok else "bold red", markup=False, soft_wrap=True)
+    said = f"{lifted.last.why}; {asking.budget.summary()}"
+    console.print(said, style="bold green" if lifted.ok else "bold red", markup=False, soft_wrap=True)
+    print_drift(asking.asks)
     console.print(f"  in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
     if verdict is not None and not verdict.ok:
         print_errors(verdict.diagnostics, False)

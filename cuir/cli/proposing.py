@@ -182,20 +182,21 @@ def _difference(before: Contender, after: Contender) -> str:
 def _data(
     found: Tuned, target: str, shape: Shape, dtype: str, missing: str, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, files: Mapping[str, str]
 ) -> dict[str, Any]:  # fmt: skip
-    from .asking import as_data
+    from .asking import as_data, drift
 
     return {
         "diagnostics": [], "missing": missing or None, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype,
         "model": asking.asks.model if asking else None, "spent": asking.budget.as_json() if asking else None, "why": found.why, "faster": found.faster,
         "speedup": round(found.speedup, 5), "start": found.start.as_json(), "entries": [e.as_json() for e in found.entries],
         "proposals": [{"file": name, "stage": v.stage, "diagnostics": [d.as_json() for d in v.diagnostics]} for name, v in considered],
-        "rounds": [as_data(o) for o in found.outcomes], "files": dict(files),
+        "rounds": [as_data(o, asking.asks) for o in found.outcomes] if asking else [], "drift": (drift(asking.asks) if asking else "") or None, "files": dict(files),
     }  # fmt: skip
 
 
 def _print(
     found: Tuned, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
 ) -> None:
+    from .asking import print_drift
     from .tables import print_diff, print_table
 
     console = stdout()
@@ -229,6 +230,8 @@ def _print(
         console.print("nothing is faster than the start, which stays", highlight=False, soft_wrap=True)
     spent = f"; {asking.budget.summary()}" if asking else ""
     console.print(f"{found.why}{spent}", markup=False, highlight=False, soft_wrap=True)
+    if asking is not None:
+        print_drift(asking.asks)
 
 
 def _row(what: str, entry: Entry, start: Entry) -> tuple[str, ...]:

@@ -190,6 +190,34 @@ def test_a_request_that_is_not_on_record(tmp_path: Path) -> None:
         loose.ask(changed, 0)
 
 
+def test_a_replay_of_another_task_says_which(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    task = {
+        "pass": "transfer",
+        "origin": "flash_fwd",
+        "to": "full",
+        "from": None,
+        "parameters": [],
+        "consts": {"T": "f16", "D": 128},
+        "attempts": 5,
+    }
+    improve(Stages(), Scripted({0: ["parse", "passed"]}), Budget(), recorder=Recorder(path, task, "scripted"))
+    other = {**task, "to": "sigmoid", "consts": {"D": 64, "T": "f16"}, "from": "causal", "attempts": 2}
+    replayed = Replayed(path, task=other)
+    assert not replayed.drift()
+    replayed.ask([Message("user", "another task")], 0)
+    assert replayed.drift() == (
+        f"1 request differs from that on record: {path} is of another task: to: full then, sigmoid now; from: none then, causal now; "
+        "consts: D=128,T=f16 then, D=64,T=f16 now"
+    )
+    same = Replayed(path, task={**task, "attempts": 2})
+    same.ask([Message("user", "other words")], 0)
+    assert same.drift().endswith("prompts, reports or the language have changed since")
+    with pytest.raises(CuirError, match="U607") as error:
+        Replayed(path, exact=True, task=other).ask([Message("user", "another task")], 0)
+    assert "to: full then, sigmoid now" in (error.value.diagnostics[0].hint or "")
+
+
 def test_secrets_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANY_API_KEY", KEY)
 
