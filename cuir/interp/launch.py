@@ -27,6 +27,7 @@ from .tensors import TensorArg
 from .trace import Trace
 from .values import Diverge, f32, uniform
 
+IDLE = 1024  # CTAs or clusters beyond the units of work that a grid may have
 LANES = 32  # CTAs that run as one batch at first: enough to amortise an instruction, few enough for the caches
 
 
@@ -59,7 +60,7 @@ def run(
     """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
 
     checked: a checked kernel, or a program of one kernel, which is checked with what the tensors say and `consts`.
-    arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters); chosen from the work if left out. schedule: who acts
+    arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters); chosen from the work if left out, at most IDLE beyond the units of work. schedule: who acts
     when, or its text as reports and `--schedule` have it ("random:7"); in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
     consequences show in the results. lanes: CTAs of a batch at first. Raises CuirError: a bad call (U...), or the first fault of the program
     (M, R, S, D: memory, races, barrier protocol, deadlock).
@@ -169,7 +170,7 @@ def _plan(launch: Launch, code: _Code, grid: int | None) -> int:
     if grid is not None and (not isinstance(grid, int) or isinstance(grid, bool) or grid < 1):
         raise CuirError.of("U112", f"grid must be a positive integer, found {grid!r}")
     if tiles is None or code.count is None:
-        launch.grid = grid or 1
+        launch.grid = _admitted(grid, 0) or 1
         launch.work = [range(0)] * launch.grid
         return launch.grid
     scratch = Machine(launch, np.zeros(1, dtype=np.int64))
@@ -179,9 +180,18 @@ def _plan(launch: Launch, code: _Code, grid: int | None) -> int:
     for instruction in code.before:
         instruction(w)
     count = max(0, uniform(code.count(w)))
-    launch.grid = grid if grid is not None else chosen_grid(count)
+    launch.grid = _admitted(grid, count) or chosen_grid(count)
     launch.work = RUNS["tiles"](launch.schedule, count, launch.grid, tiles.dynamic)
     return count
+
+
+def _admitted(grid: int | None, count: int) -> int | None:
+    """The grid, as it is. Raises CuirError U112 if far more CTAs than units of work would run, all alike."""
+    if grid is not None and grid > count + IDLE:
+        work = f"{count:,} unit{'s' if count > 1 else ''} of work" if count else "no work to give out"
+        raise CuirError.of("U112", f"a grid of {grid:,} for a kernel with {work}: at most {IDLE:,} CTAs or clusters run that have none, and all of them do the same",
+                           hint=f"a grid of at most {count + IDLE}; left out, one is chosen")  # fmt: skip
+    return grid
 
 
 def chosen_grid(count: int) -> int:
