@@ -15,7 +15,8 @@ class Budget:
     """Limits, None for none: US dollars, tokens (asked and answered), seconds since the budget was made, requests.
 
     Known before a request is whether something is left, not what the answer will cost: the last answers (one a sample) may go beyond a limit.
-    `unpriced` counts answers without a known price: where it is not 0, `spent_usd` is a lower bound.
+    `unpriced` counts answers without a known price: where it is not 0, `spent_usd` is a lower bound. `replayed`, `replayed_tokens`: answers of a transcript or a
+    cache, which cost nothing now, and the tokens that they took when they were asked for.
     """
 
     usd: float | None = None
@@ -26,6 +27,8 @@ class Budget:
     spent_tokens: int = 0
     requests: int = 0
     unpriced: int = 0
+    replayed: int = 0
+    replayed_tokens: int = 0
     _begun: float = field(default_factory=time.monotonic, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -34,6 +37,8 @@ class Budget:
         with self._lock:
             self.requests += 1
             if answer.cached:
+                self.replayed += 1
+                self.replayed_tokens += answer.tokens
                 return
             self.spent_tokens += answer.tokens
             self.spent_usd += answer.cost_usd or 0.0
@@ -60,9 +65,20 @@ class Budget:
 
     def as_json(self) -> dict[str, Any]:
         return {"usd": round(self.spent_usd, 6), "tokens": self.spent_tokens, "requests": self.requests, "unpriced": self.unpriced,
-                "seconds": round(self.elapsed, 3)}  # fmt: skip
+                "replayed": self.replayed, "replayed_tokens": self.replayed_tokens, "seconds": round(self.elapsed, 3)}  # fmt: skip
 
     def summary(self) -> str:
-        """In a line."""
-        money = f"${self.spent_usd:.4f}" if not self.unpriced else f"at least ${self.spent_usd:.4f}" if self.spent_usd else "price unknown"
-        return f"{self.requests} requests, {self.spent_tokens:,} tokens, {money}, {self.elapsed:.0f} s"
+        """In a line: what was asked and spent; answers that were replayed, with the tokens on record."""
+        asked, parts = self.requests - self.replayed, list[str]()
+        if asked or not self.replayed:
+            money = (
+                f"${self.spent_usd:.4f}" if not self.unpriced else f"at least ${self.spent_usd:.4f}" if self.spent_usd else "price unknown"
+            )
+            parts.append(f"{asked} {_plural('request', asked)}, {self.spent_tokens:,} tokens, {money}")
+        if self.replayed:
+            parts.append(f"{self.replayed} {_plural('answer', self.replayed)} replayed ({self.replayed_tokens:,} tokens on record)")
+        return f"{', '.join(parts)}, {self.elapsed:.0f} s"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

@@ -156,7 +156,12 @@ def test_what_is_cached_costs_nothing_and_what_has_no_price_is_told() -> None:
     for one in (answer("x", cached=True), answer("x", cost=None), answer("x", cost=0.25)):
         budget.spend(one)
     assert (budget.requests, budget.spent_tokens, budget.unpriced) == (3, 200, 1)
-    assert "at least $0.25" in budget.summary()
+    assert budget.summary().startswith("2 requests, 200 tokens, at least $0.2500, 1 answer replayed (100 tokens on record), ")
+    budget = Budget()
+    for _ in range(2):
+        budget.spend(answer("x", tokens=6000, cached=True))
+    assert budget.summary() == "2 answers replayed (12,000 tokens on record), 0 s" and budget.as_json()["replayed_tokens"] == 12000
+    assert Budget().summary() == "0 requests, 0 tokens, $0.0000, 0 s"
 
 
 def test_a_transcript_replays(tmp_path: Path) -> None:
