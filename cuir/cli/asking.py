@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from ..nodes import Program
     from ..spec_function import AnySpecification
 
+
+def _more_than_nothing(usd: float | None) -> float | None:
+    if usd is not None and not usd > 0:
+        raise CuirError.of(
+            "U100", f"--budget is more than 0 US dollars, found {usd:g}: nothing could be asked", hint="leave --budget out for no limit"
+        )
+    return usd
+
+
 MODEL = "CUIR_MODEL"  # the variable that names the model to ask where --model does not
 Model = Annotated[
     str | None,
@@ -32,7 +41,9 @@ Model = Annotated[
 ]
 Samples = Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations that are led side by side")]
 Attempts = Annotated[int, typer.Option("--attempts", min=1, help="answers of one conversation: the first and its repairs")]
-Money = Annotated[float | None, typer.Option("--budget", min=0, help="US dollars to spend", show_default=False)]
+Money = Annotated[
+    float | None, typer.Option("--budget", min=0, help="US dollars to spend, more than 0", show_default=False, callback=_more_than_nothing)
+]
 Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="tokens to spend, asked and answered", show_default=False)]
 Temperature = Annotated[
     float | None, typer.Option("--temperature", min=0, max=2, help="of the model (left out: the provider's)", show_default=False)
@@ -284,7 +295,8 @@ def _print(outcome: Outcome, asking: Asking, folder: Path, files: Mapping[str, s
         for s in outcome.samples
         for a in s.attempts
     ]
-    print_table("attempts", ("sample", "stage", "codes", "tokens", "answered in"), rows)
+    if rows:
+        print_table("attempts", ("sample", "stage", "codes", "tokens", "answered in"), rows)
     if verdict is not None and outcome.ok:
         diff = next((Path(p).read_text(encoding="utf-8") for n, p in files.items() if n.endswith(".diff")), "")
         print_diff(diff.splitlines())

@@ -255,7 +255,8 @@ def _print(lifted: Lifted, asking: Asking, folder: Path, files: Mapping[str, str
         (title, f"{a.sample}.{a.number}", a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics)), f"{a.answer.tokens:,}", f"{a.answer.seconds:.1f} s")
         for title, outcome in lifted.steps for s in outcome.samples for a in s.attempts
     ]  # fmt: skip
-    print_table("attempts", ("step", "sample", "stage", "codes", "tokens", "answered in"), rows)
+    if rows:
+        print_table("attempts", ("step", "sample", "stage", "codes", "tokens", "answered in"), rows)
     if verdict is not None and lifted.ok:
         stages = [s for s in verdict.extra.get("verification", {}).get("stages", []) if s["verdict"] != "skipped"]
         print_table("verification", ("question", "verdict", "why"), [(s["name"], s["verdict"], s["reason"]) for s in stages])

@@ -172,6 +172,7 @@ def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted:
     (("eval", "full", "--model", "c", "--level", "half"), "U100"),
     (("eval", "--replay", "nowhere"), "U606"),
     (("eval", "--replay", "nowhere", "--model", "c"), "U100"),
+    (("eval", "full", "--model", "c", "--budget", "0"), "U100"),
     (("eval", "--show"), "U100"),
     (("eval", "--show", "--out", "nothing.jsonl"), "U131"),
 ])  # fmt: skip

@@ -131,6 +131,8 @@ def test_when_nobody_can_be_asked(cuir: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert code == 2 and "U606" in err
     code, _, err = cuir("transfer", ORIGIN, "--to", "causal", "--replay", "none.jsonl", "--model", "x/y")
     assert code == 2 and "U100" in err
+    code, _, err = cuir("transfer", ORIGIN, "--to", "gated_attention", "--budget", "0")
+    assert code == 2 and "U100" in err and "more than 0" in err
     code, _, err = cuir("transfer", ORIGIN, "--to", "nonsense")
     assert code == 2 and "U102" in err
 
