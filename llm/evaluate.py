@@ -58,6 +58,9 @@ class Told:
     event: Event | None = None
 
 
+ANEW = "--out names another file, --fresh starts it anew"  # what a run can do about a file that is not its own
+
+
 class Rows:
     """A file of JSON lines: a head (what was asked, versions, command), then a row for each sample, written when it is over. path None: kept in memory."""
 
@@ -67,11 +70,11 @@ class Rows:
         self.path, self.head, self.rows = path, dict(head), list[Row]()
         self._lock = threading.Lock()
         if path is not None and path.exists() and not fresh:
-            self.head, self.rows = read(path)
+            self.head, self.rows = read(path, ANEW)
             other = [name for name in self.SAME if self.head.get(name) != head.get(name)]
             if other:
                 raise CuirError.of("U131", f"{path} holds an evaluation with another {', '.join(other)}",
-                                   hint="--out names another file, --fresh starts it anew")  # fmt: skip
+                                   hint=ANEW)  # fmt: skip
         elif path is not None:
             self._append(self.head, fresh=True)
 
@@ -97,8 +100,8 @@ class Rows:
             raise CuirError.of("U108", f"cannot write {self.path}: {error.strerror}", hint="name another file with --out") from None
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """Head and rows of a file. Raises CuirError U131. Lines that an interruption cut short are left out; of a sample's rows the last counts."""
+def read(path: Path, hint: str = "name a file that `cuir eval --out` has written") -> tuple[dict[str, Any], list[Row]]:
+    """Head and rows of a file. Raises CuirError U131 with the hint. Lines that an interruption cut short are left out; of a sample's rows the last counts."""
     found = []
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -108,10 +111,11 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
                 if not found:
                     break
     except (OSError, UnicodeDecodeError) as error:
-        raise CuirError.of("U131", f"{path} cannot be read: {error}") from None
+        said = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise CuirError.of("U131", f"{path} cannot be read: {said}", hint=hint) from None
     columns = {"variant", "model", "sample", "right_at", "attempts", "tokens", "usd", "seconds"}
     if not found or not all(isinstance(f, dict) for f in found) or "pass" not in found[0] or not all(columns <= set(r) for r in found[1:]):
-        raise CuirError.of("U131", f"{path} holds no results of `cuir eval`", hint="--out names another file, --fresh starts it anew")
+        raise CuirError.of("U131", f"{path} holds no results of `cuir eval`", hint=hint)
     last = {cell_of(r): number for number, r in enumerate(found[1:])}
     return found[0], [r for number, r in enumerate(found[1:]) if last[cell_of(r)] == number]
 

@@ -22,7 +22,7 @@ class Results:
     def __init__(self, path: Path, head: Mapping[str, Any], fresh: bool = False):
         self.path, self.head, self.rows = path, dict(head), list[Row]()
         if path.exists() and not fresh:
-            self.head, self.rows = read(path)
+            self.head, self.rows = read(path, "--out names another file, --fresh starts it anew")
         else:
             self._append(path, self.head, fresh=True)
 
@@ -46,22 +46,23 @@ class Results:
             raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file with --out") from None
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """Head and rows of a results file. Raises CuirError U119. Lines that an interruption cut short are left out."""
+def read(path: Path, hint: str = "name a file that `cuir bench --out` has written") -> tuple[dict[str, Any], list[Row]]:
+    """Head and rows of a results file. Raises CuirError U119 with the hint. Lines that an interruption cut short are left out."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CuirError.of("U119", f"{path} cannot be read: {error}") from None
+        said = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise CuirError.of("U119", f"{path} cannot be read: {said}", hint=hint) from None
     found = []
     for number, line in enumerate(lines):
         try:
             found.append(json.loads(line))
         except ValueError:
             if number == 0:
-                raise CuirError.of("U119", f"the first line of {path} is no JSON", hint="--fresh starts a new file") from None
+                raise CuirError.of("U119", f"the first line of {path} is no JSON", hint=hint) from None
     columns = {"variant", "parameters", "model", "shape"}
     if not found or not all(isinstance(f, dict) for f in found) or "suite" not in found[0] or not all(columns <= set(r) for r in found[1:]):
-        raise CuirError.of("U119", f"{path} holds no results of `cuir bench`", hint="--out names another file")
+        raise CuirError.of("U119", f"{path} holds no results of `cuir bench`", hint=hint)
     rows = {json.dumps([r["variant"], r["parameters"], r["shape"]]): r for r in found[1:]}  # a cell that was measured again counts once
     return found[0], list(rows.values())
 

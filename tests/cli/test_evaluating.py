@@ -182,6 +182,20 @@ def test_calls_that_are_wrong(cuir: Callable, scripted: Path, words: tuple[str, 
     assert not Client.asked
 
 
+@pytest.mark.parametrize("text", ["no JSON\n", '{"else": 1}\n', None])
+def test_show_of_another_file_gives_no_advice_for_a_run(cuir: Callable, scripted: Path, text: str | None) -> None:
+    path = scripted / "bad.jsonl"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    shown = cuir("eval", "--show", "--out", path)
+    assert (
+        shown.code == 2
+        and "a file that `cuir eval --out` has written" in shown.err
+        and "--fresh" not in shown.err
+        and "Errno" not in shown.err
+    )
+
+
 def test_a_plot_is_left_out_without_matplotlib(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuir import CuirError
 

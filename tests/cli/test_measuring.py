@@ -132,6 +132,20 @@ def test_show_makes_table_and_plot_of_results(cuir: Callable, tmp_path: Path) ->
     assert cuir("bench", "smoke", "--show", "--out", path, "--json").code == 1
 
 
+@pytest.mark.parametrize("text", ["no JSON\n", '{"else": 1}\n', None])
+def test_show_of_another_file_gives_no_advice_for_a_run(cuir: Callable, tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "bad.jsonl"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    shown = cuir("bench", "smoke", "--show", "--out", path)
+    assert (
+        shown.code == 2
+        and "a file that `cuir bench --out` has written" in shown.err
+        and "--fresh" not in shown.err
+        and "Errno" not in shown.err
+    )
+
+
 def test_the_recorded_command_names_no_place() -> None:
     assert (
         _command(["bench", "flash", "--out", "/somewhere/r.jsonl", "--only", "causal", "--json", "--out=x"])
