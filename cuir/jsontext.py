@@ -15,13 +15,26 @@ def to_json(value: Mapping[str, Any]) -> str:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line to a file of JSON lines, also where an interruption cut the last one short."""
+    """Adds a line to a file of JSON lines. A last line that an interruption cut short is cut off first, so that it stays nowhere."""
     with path.open("a+b") as file:
-        if file.tell() > 0:
-            file.seek(-1, 2)
-            if file.read(1) != b"\n":
+        end = file.tell()
+        file.seek(max(0, end - 1))
+        if file.read(1) not in (b"\n", b""):
+            file.seek(0)
+            last = file.read().rpartition(b"\n")[2]
+            if _is_json(last):
                 file.write(b"\n")
+            else:
+                file.truncate(end - len(last))
         file.write(line.encode() + b"\n")
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:

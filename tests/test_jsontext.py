@@ -7,10 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.jsontext import to_json
+from cuir.jsontext import append_line, to_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(Path("a") / "b"),
@@ -35,3 +36,19 @@ def test_numbers() -> None:
         "b": True,
         "c": "x",
     }
+
+
+LINE = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=2).map(json.dumps)
+
+
+@given(st.lists(LINE, min_size=1, max_size=3), LINE, st.data())
+def test_a_line_cut_short_is_gone_when_a_file_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], new: str, data: st.DataObject
+) -> None:
+    """Whatever an interruption leaves of the last line, the file holds whole lines after the next one."""
+    path = tmp_path_factory.getbasetemp() / "results.jsonl"
+    left = data.draw(st.integers(0, len(lines[-1]) + 1))
+    path.write_text("".join(f"{line}\n" for line in lines[:-1]) + f"{lines[-1]}\n"[:left])
+    append_line(path, new)
+    kept = lines if left >= len(lines[-1]) else lines[:-1]
+    assert path.read_text() == "".join(f"{line}\n" for line in [*kept, new])

@@ -207,7 +207,7 @@ def run(
     original = show(program)
     spec = job.load()
     head, known = job.head(program, spec.name), dict[str, Judged]()
-    if out is not None and out.exists():  # the run that began the file has verified the program
+    if out is not None and out.exists() and out.stat().st_size > 0:  # the run that began the file has verified the program
         known = _resumed(out, head)
     else:
         report = verify(program, spec, job.kernel, job.consts, job.level)  # type: ignore[arg-type]
@@ -274,13 +274,17 @@ def _resumed(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
     hint = "name another file with --out, or remove it"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise CuirError.of("U122", f"{path} cannot be read: {error.strerror}", hint=hint) from None
+    except ValueError:
+        lines = []
+    try:
         first = json.loads(lines[0]) if lines else None
-    except (OSError, ValueError) as error:
-        raise CuirError.of("U122", f"{path} holds no results of `cuir mutate`: {error}", hint=hint) from None
-    if first != dict(head):
-        differs = (
-            [k for k in head if first[k] != head[k]] if isinstance(first, dict) and head.keys() == first.keys() else ["its first line"]
-        )
+    except ValueError:
+        first = None
+    if not isinstance(first, dict) or first.keys() != head.keys():
+        raise CuirError.of("U122", f"{path} holds no results of `cuir mutate`: they begin with a line that names kernel, program and consts", hint=hint)  # fmt: skip
+    if differs := [k for k in head if first[k] != head[k]]:
         raise CuirError.of("U122", f"{path} holds results of another run: other {', '.join(differs)}", hint=hint)
     found: dict[str, Judged] = {}
     for number, line in enumerate(lines[1:], 2):

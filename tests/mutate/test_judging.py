@@ -19,6 +19,7 @@ from cuir.mutate import FAULTS, Job, Judged, Mutant, MutateReport, chosen, judge
 from cuir.mutate.judging import _held
 from cuir.spec import Specification
 from cuir.verify import verify
+from cuir.verify.report import Stage, VerifyReport
 
 
 def causal() -> Specification:
@@ -163,9 +164,27 @@ def no_text(path: Path) -> Job:
     return JOB
 
 
-@pytest.mark.parametrize(("change", "word"), [(other_consts, "other consts"), (garbage, "line 2"), (no_text, "holds no results")])
+def no_json(path: Path) -> Job:
+    path.write_text("notes of mine\n", encoding="utf-8")
+    return JOB
+
+
+def other_json(path: Path) -> Job:
+    path.write_text('{"suite": "paper"}\n', encoding="utf-8")
+    return JOB
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (other_consts, "other consts"),
+        (garbage, "line 2"),
+        *((f, "holds no results of `cuir mutate`") for f in (no_text, no_json, other_json)),
+    ],
+)
 def test_results_of_something_else_are_refused(change: Callable[[Path], Job], word: str, tmp_path: Path) -> None:
     out = tmp_path / "mutants.jsonl"
+    out.write_text(json.dumps(JOB.head(PROGRAM, causal().name)) + "\n", encoding="utf-8")  # so that the program is not verified
     run(PROGRAM, [named("registers not by 8")], JOB, out)
     job = change(out)
     before = out.read_bytes()
@@ -173,6 +192,16 @@ def test_results_of_something_else_are_refused(change: Callable[[Path], Job], wo
         run(PROGRAM, [named("registers not by 8")], job, out)
     found = caught.value.diagnostics[0]
     assert found.code == "U122" and word in found.message and "--out" in (found.hint or "") and out.read_bytes() == before
+
+
+def test_an_empty_file_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (out := tmp_path / "mutants.jsonl").touch()
+    asked: list[object] = []
+    monkeypatch.setattr(
+        "cuir.mutate.judging.verify", lambda *job: asked.append(job) or VerifyReport("", "", "", {}, [Stage("", "", "passed")])
+    )
+    run(PROGRAM, [], JOB, out)
+    assert asked and json.loads(out.read_text(encoding="utf-8"))["mutate"] == "flash_fwd"
 
 
 def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
