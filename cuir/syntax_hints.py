@@ -37,7 +37,7 @@ HINTS = (
     Hint("P005", "there are no exceptions", "leave it out: errors are found by the checker and the interpreter", r"(?:try|except|finally|raise)\b", example="try:"),
     Hint("P005", "there is no `assert`", "state it as a comment", r"assert\b", example="assert x"),
     Hint("P005", "there is no `global` or `nonlocal`", "free names of a @func are parameters of the kernel", r"(?:global|nonlocal)\b", example="global x"),
-    Hint("P005", "there is no `pass`", "leave out the empty branch", r"pass\b", example="pass"),
+    Hint("P005", "there is no `pass`", "leave the line out; a branch or a loop that would have no other line is left out whole", r"pass\b", example="pass"),
     Hint("P005", "there is no `del`", "leave it out", r"del\b", example="del x"),
     Hint("P005", "there are no generators", "return a tuple", r"yield\b", example="yield x"),
     Hint("P006", "there is no `lambda`", "write a @func and call it by name", r"lambda\b", example="x = lambda a: a"),
