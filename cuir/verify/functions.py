@@ -89,12 +89,20 @@ def _judged(
     if not beyond.norm().item() / size <= RATIO * yardstick + unit or not _largest(bad) <= RATIO_ROW * row_yardstick + 2 * unit:
         words = str(dtype).removeprefix("torch.")
         raise wrong("V301", f"{name} differs from float64 by {error:.2e} (worst row {row:.2e}), PyTorch in {words} by {yardstick:.2e} (worst row {row_yardstick:.2e}); "
-                    f"the worst row is {_place(~(bad < _largest(bad)))}", _pattern(~(bad <= RATIO_ROW * row_yardstick + 2 * unit), name))  # fmt: skip
+                    f"{_worst(name, x, w, bad)}", _pattern(~(bad <= RATIO_ROW * row_yardstick + 2 * unit), name))  # fmt: skip
     return OutputNumbers(name, error, yardstick, row, row_yardstick)
 
 
 def _largest(x: torch.Tensor) -> float:
     return x.max().item() if x.numel() else 0.0
+
+
+def _worst(name: str, found: torch.Tensor, wanted: torch.Tensor, bad: torch.Tensor) -> str:
+    """Where an output is farthest off: a row, or the element of an output of one dim."""
+    if found.dim() > 1:
+        return f"the worst row is {_place(~(bad < _largest(bad)))}"
+    at = int((found - wanted).abs().argmax())
+    return f"{name}[{at}] is {found.flatten()[at].item():g}, the specification gives {wanted.flatten()[at].item():g}"
 
 
 def _place(where: torch.Tensor) -> str:
