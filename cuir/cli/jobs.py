@@ -41,6 +41,17 @@ def _one_thread() -> None:
         torch.set_num_threads(1)
 
 
+def _only_with(context: typer.Context, needed: str, given: bool, *names: str) -> None:
+    """Raises CuirError U100 for an option of the command line that says nothing without another, which is not given."""
+    for name in names if not given else ():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise CuirError.of(
+                "U100", f"{option} is for {needed}, which is not given", hint=f"{needed} {option} ..., or leave {option} out"
+            )
+
+
 def _level(level: str, quick: bool = False) -> Any:
     if quick and level != "quick":
         raise CuirError.of("U100", f"--quick says --level quick, found --level {level} beside it")
@@ -81,6 +92,7 @@ def bridge(
 
 
 def verify(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", show_default=False)],
     against: Annotated[str | None, typer.Option("--against", "--spec", help="what a program should compute: a variant, or FILE.py with a function `reference` (known for the corpus' programs)", show_default=False)] = None,
     param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None,
@@ -111,6 +123,8 @@ def verify(
     from .verifying_gpu import gpu_stage, verified_of
 
     _one_thread()
+    _only_with(context, "--exhaustive", exhaustive, "tiles", "blocks", "seconds", "out")
+    _only_with(context, "--problem", problem is not None, "inputs", "data_seed", "schedule", "grid")
     effort = _level(level, quick)
     is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
     verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
@@ -194,6 +208,7 @@ def lower(
 
 
 def run(
+    context: typer.Context,
     file: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
     kernel: KernelName = None, const: Consts = None,
     dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)] = None,
@@ -211,6 +226,7 @@ def run(
     from .running import replayable, run_kernel
 
     _one_thread()
+    _only_with(context, "--exhaustive", exhaustive, "seconds", "out")
     if replay is not None or exhaustive:
         from .exploring import explore_or_replay
 

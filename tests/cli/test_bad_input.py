@@ -201,6 +201,11 @@ WRONG_CALLS = [
     (("verify", "flash_fwd", "--problem", "B=0,H=0,HK=0,M=0,N=0"), "U113"),
     (("verify", "flash_fwd", "--problem", "B=1,H=2,HK=1,M=300000,N=300000"), "U125"),
     (("verify", "flash_fwd", "--exhaustive", "--tiles", "999999999"), "U125"),
+    (("verify", "gemm", "--tiles", "2"), "U100"),
+    (("verify", "gemm", "--blocks", "3"), "U100"),
+    (("verify", "gemm", "--out", "x.json"), "U100"),
+    (("verify", "gemm", "--data-seed", "3"), "U100"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--out", "x.json"), "U100"),
     (("explain", "T999"), "U107"),
     (("ops", "nothing"), "U106"),
 ]  # fmt: skip
