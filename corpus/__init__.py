@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -75,12 +77,15 @@ def specification(name: str) -> Callable[..., Any]:
 
 
 def about(place: Traversable) -> str:
-    """The first line that a file says about itself: of its docstring, or of its leading comment."""
+    """The first sentence that a file says about itself: of its docstring, or of its leading comment. Empty if it says nothing."""
     text = place.read_text(encoding="utf-8")
     if place.name.endswith(".py"):
-        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-    first = text.lstrip().partition("\n")[0]
-    return first.lstrip("#/ ").strip() if first.startswith(("#", "//")) else ""
+        said = (ast.get_docstring(ast.parse(text)) or "").splitlines()
+    else:
+        lines = (line.strip() for line in text.lstrip().splitlines())
+        said = [line.lstrip("#/ ") for line in itertools.takewhile(lambda line: line.startswith(("#", "//")), lines)]
+    paragraph = " ".join(itertools.takewhile(bool, said))
+    return re.split(r"(?<=[.!?])\s", paragraph, maxsplit=1)[0]
 
 
 class _Package(types.ModuleType):

@@ -233,7 +233,7 @@ class _Job:
         with self.step("check") as step:
             checked = check(program, self.kernel, self.consts)
             self.report.kernel, self.report.consts = checked.name, checked.consts
-            step.detail = f"{len(checked.roles)} roles, {checked.threads} threads, {checked.shared_bytes:,} bytes of shared memory"
+            step.detail = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.threads} threads, {checked.shared_bytes:,} bytes of shared memory"
         return checked
 
     def verify(self, program: Program) -> None:

@@ -159,11 +159,12 @@ def replay_variant(program: Program, kernel: str | None, spec: AnySpecification,
 def replay(checked: Checked, arguments: Mapping[str, Any], written: Written, file: Path, as_json: bool) -> int:
     """Runs a schedule with data. A fault is shown as of any run (exit code 1)."""
     run(checked, arguments, schedule=written.schedule(str(file)), grid=written.grid)
+    steps = len(written.steps)
     if as_json:
-        print_json({"ok": True, "diagnostics": [], "steps": len(written.steps), "expected": written.code})
+        print_json({"ok": True, "diagnostics": [], "steps": steps, "expected": written.code})
     else:
         stdout().print(
-            f"no fault under this schedule of {len(written.steps)} steps, which was written for {written.code}: {written.message}",
+            f"no fault under this schedule of {steps} step{'s' * (steps != 1)}, which was written for {written.code}: {written.message}",
             markup=False,
             soft_wrap=True,
         )

@@ -256,7 +256,6 @@ def run(
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     except OSError as error:
-        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file") from None
+        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file, in a folder that is there") from None

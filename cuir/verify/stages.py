@@ -117,7 +117,7 @@ class _Verification:
             require_judgeable(checked, self.spec)
             for other in self.others():
                 check(self.program, self.kernel, other)
-            stage.reason = f"{len(checked.roles)} roles, {checked.shared_bytes:,} bytes of shared memory"
+            stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
         return checked
 
     def others(self) -> list[dict[str, Const]]:

@@ -133,6 +133,8 @@ def test_lower_prints_or_writes(cuir: Callable, tmp_path: Path) -> None:
     assert "__global__" in source and cuir(*argv, "--json").json["source"] == source
     assert cuir(*argv, "-o", tmp_path / "k.cu").code == 0 and (tmp_path / "k.cu").read_text() == source
     assert cuir(*argv, "-o", tmp_path / "k.cu" / "no").code == 2
+    nowhere = cuir(*argv, "-o", tmp_path / "nowhere" / "k.cu")
+    assert nowhere.code == 2 and "U108" in nowhere.err and not (tmp_path / "nowhere").exists(), "no folder is made for a file"
 
 
 @needs_nvcc
