@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -139,7 +138,7 @@ class _Binder:
         wanted = kinds.get(t.dtype, ())
         if not isinstance(value, wanted) or (isinstance(value, bool) and t.dtype != "bool"):
             self.sink.error("U409", f"`{p.name}` must be {'an' if t.dtype == 'i32' else 'a'} {t.dtype} number, found {value!r}", p.span)
-        elif isinstance(value, (int, float)) and t.dtype == "f32" and not (math.isfinite(value) and abs(value) < 3.5e38):
+        elif isinstance(value, (int, float)) and t.dtype == "f32" and not abs(value) < 3.5e38:  # nor NaN
             self.sink.error("U409", f"`{p.name}` must be finite, found {value}", p.span, "compute it in Python first")
         elif isinstance(value, int) and t.dtype == "i32" and not -(2**31) <= value < 2**31:
             self.sink.error("U409", f"`{p.name}` must fit 32 bits, found {value}", p.span)

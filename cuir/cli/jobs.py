@@ -47,9 +47,7 @@ def _only_with(context: typer.Context, needed: str, given: bool, *names: str) ->
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
-            raise CuirError.of(
-                "U100", f"{option} is for {needed}, which is not given", hint=f"{needed} {option} ..., or leave {option} out"
-            )
+            raise CuirError.of("U100", f"{option} is for {needed}, which is not given", hint=f"add {needed}, or leave out {option}")
 
 
 def _level(level: str, quick: bool = False) -> Any:

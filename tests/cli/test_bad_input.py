@@ -127,6 +127,7 @@ CALLS = [
     ("dims that disagree", {"Y": torch.zeros(99, 64, dtype=torch.float16)}, "U408", 6, 36, ""),
     ("a scale that is not finite", {"scale": math.nan}, "U409", 6, 56, ""),
     ("an infinite scale", {"scale": math.inf}, "U409", 6, 56, ""),
+    ("a scale beyond every float", {"scale": 10**400}, "U409", 6, 56, ""),
     ("a scale that is no number", {"scale": "0.5"}, "U409", 6, 56, ""),
     ("no tensor", {"X": [1.0]}, "U403", 6, 16, ""),
     ("an unknown name", {"Z": 1}, "U401", 5, 1, ""),
