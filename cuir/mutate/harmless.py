@@ -35,6 +35,7 @@ from ..verify.problems import is_attention
 from ..verify.signature import added
 from ..walk import assigned, names_read, walk
 from .places import Path, Places, Site, edited, root
+from .settings import other_setting
 
 SCHEDULES = ("in_order", "adversarial:lockstep")
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts say all about
@@ -193,6 +194,11 @@ class Trial:
         """Whether a program gives the bits of the original in all problems."""
         found = self.bits(program)
         return found is not None and self.wanted is not None and all(map(_same, found, self.wanted))
+
+    def gives(self, found: list[Output]) -> bool:
+        """Whether the original gives these bits."""
+        mine = self.bits(self.program)
+        return mine is not None and len(mine) == len(found) and all(map(_same, mine, found))
 
     @property
     def runs(self) -> int:
@@ -530,5 +536,5 @@ def every_schedule(t: Trial) -> str | None:
 
 
 ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
-    blocks, predicate, masked_more, more_order, nobody_waits, only_speed, never_equal, free_number, same_value, every_schedule,
+    blocks, predicate, masked_more, more_order, nobody_waits, only_speed, never_equal, free_number, same_value, other_setting, every_schedule,
 )  # fmt: skip

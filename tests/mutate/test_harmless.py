@@ -11,6 +11,7 @@ from cuir.bridge import attention_consts
 from cuir.cli.inputs import read_program, read_variant
 from cuir.mutate import Job, judge
 from cuir.mutate.harmless import ARGUMENTS, Trial, never_equal, why
+from cuir.mutate.settings import other_setting
 from cuir.nodes import Program
 from cuir.parser import parse
 from cuir.spec import Lengths
@@ -19,6 +20,8 @@ from cuir.verify import Case, verify
 SPEC = read_variant("causal", ())
 ORIGINAL = parse(show(read_program("flash_fwd")))
 TEXT = show(ORIGINAL)
+EXPERT = show(parse(show(read_program("flash_fwd_sm90"))))
+KEPT = "where(new - top > THRESHOLD, new, top)"
 CONSTS = attention_consts("f16", 64) | {"BM": 64, "BN": 64}
 
 
@@ -56,6 +59,7 @@ HOLDS = [
     ("more_order", swapped("q_full.wait", "k_full[s].wait"), "only adds order"),
     ("only_speed", swapped("acc = mma_async(P, sV[u], acc)", "turn[(wg + 1) % WG].arrive()"), "without any use of `turn`"),
     ("free_number", trial("where(total == 0.0, 0.0, 1.0 / total)", "where(total == 0.0, 5.0, 1.0 / total)"), "multiplied by 0"),
+    ("other_setting", trial(KEPT, "new", EXPERT), "THRESHOLD=-1"),
     ("same_value", trial("k = kv_block(b, h, m, 0) * BN", "k = kv_block(b, h, m, qi - qi) * BN"), "whenever it is needed"),
     ("every_schedule", trial("k_empty[s].wait(phase ^ 1)", "v_empty[s].wait(phase ^ 1)"), "in any schedule"),
 ]  # fmt: skip
@@ -64,6 +68,13 @@ HOLDS = [
 @pytest.mark.parametrize(("name", "t", "word"), HOLDS, ids=lambda x: x if isinstance(x, str) else "")
 def test_an_argument_holds_and_says_why(name: str, t: Trial, word: str) -> None:
     assert argued(t) == name and word in str(why(t)) and t.explored.fault is None
+
+
+def test_another_setting_is_one_that_gives_the_same_bits() -> None:
+    assert other_setting(trial(KEPT, "top", EXPERT)) is None, "the reference is never raised"
+    assert other_setting(trial("cdiv(M, BM) - 1 - r // size", "cdiv(M, 64) - 1 - r // size", EXPERT)) is None, (
+        "the same at this BM, not by another"
+    )
 
 
 def test_a_comparison_of_floats_is_strict_or_not() -> None:
