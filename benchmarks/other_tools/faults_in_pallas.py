@@ -154,7 +154,7 @@ def observe(case: Case) -> None:
     try:
         on_gpu.trace(*inputs).lower(lowering_platforms=("cuda",))
         print(json.dumps({"lowered": "yes"}), flush=True)
-    except Exception as error:
+    except Exception as error:  # a refusal is what is observed, whatever JAX raises
         print(json.dumps({"lowered": str(error).strip().splitlines()[0]}), flush=True)
     for _ in range(RUNS):
         try:
@@ -162,7 +162,7 @@ def observe(case: Case) -> None:
                 y = np.asarray(interpreted(*inputs))
             result = "right" if np.array_equal(y, expected(case, inputs, y.shape)) else "wrong"
             message = "race" if interpreter.get_races().races_found else ""
-        except Exception as error:
+        except Exception as error:  # likewise: it becomes the message of this run
             result, message = "", last_error(str(error)) or str(error)
         interpreter.reset_gpu_interpret_mode_state()
         print(json.dumps({"result": result, "message": message}), flush=True)

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def other_setting(t: Trial) -> str | None:
-    """What changed no longer reads a const parameter, and the original with another value of it, the caller's to choose, gives the mutant's bits."""
+    """What changed no longer reads a const parameter, and the original with another value of it, the caller's to choose, gives the mutant's bits.
+
+    The bits must differ from the original's own: a ring of another length gives the same ones, whatever is wrong with its waits.
+    """
     consts = check(t.program, t.kernel, t.consts).consts
     for site, put in t.expressions():
         for name in sorted((names_read(site.node) - names_read(put)) & set(consts)):
@@ -21,10 +24,12 @@ def other_setting(t: Trial) -> str | None:
             if isinstance(value, bool) or not isinstance(value, int):
                 continue
             found = t.bits(t.mutant)
+            if found is None or t.gives(found):
+                return None
             for other in (-1, 0, 2 * value + 1, 1000 * value):
                 elsewhere = replace(t, consts={**t.consts, name: other})
                 elsewhere.problems = t.problems
-                if other != value and found is not None and elsewhere.gives(found):
+                if other != value and elsewhere.gives(found):
                     return (
                         f"the original with {name}={other}, a setting that is the caller's to choose, gives the same bits in {t.runs} runs"
                     )

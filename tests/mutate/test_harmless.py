@@ -72,6 +72,16 @@ def test_an_argument_holds_and_says_why(name: str, t: Trial, word: str) -> None:
 
 def test_another_setting_is_one_that_gives_the_same_bits() -> None:
     assert other_setting(trial(KEPT, "top", EXPERT)) is None, "the reference is never raised"
+    assert (
+        other_setting(
+            trial(
+                "u, uphase = ring(vi, STAGES)\n                        v_full[u].wait(uphase)\n                        acc",
+                "u, uphase = ring(vi, 2)\n                        v_full[u].wait(uphase)\n                        acc",
+                EXPERT,
+            )
+        )
+        is None
+    ), "rings tell nothing by the bits"
     assert other_setting(trial("cdiv(M, BM) - 1 - r // size", "cdiv(M, 64) - 1 - r // size", EXPERT)) is None, (
         "the same at this BM, not by another"
     )
