@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..checked import Checked, Const
 from ..diagnostics import CuirError, Diagnostic
 from ..interp import run
+from .inputs import agreeing
 from .output import exit_code, print_errors, print_json, stdout
 
 if TYPE_CHECKING:
@@ -92,8 +93,9 @@ def explore_or_replay(
     from .running import make_arguments
 
     written = read_schedule(file) if file is not None else None
-    if written is not None:
-        kernel, consts, dims = kernel or written.kernel, written.consts, {**written.dims, **dims}
+    if written is not None and file is not None:
+        _require_same(written, file, kernel, consts, dims, grid)
+        kernel, consts, dims = written.kernel, {**written.consts, **consts}, {**written.dims, **dims}
     checked = check(program, pick_kernel(program, kernel).name, consts)
     arguments = make_arguments(checked, dims, scalars, data_seed, "cpu")
     bind(checked.origin, arguments, checked.consts)
@@ -128,12 +130,16 @@ def _told(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
     print_errors(diagnostics, False)
     if saved is not None:
         stdout().print(
-            f"the schedule is in {saved}; see it fail with data: the same command with --replay {saved}", markup=False, soft_wrap=True
+            f"the schedule is in {saved}; see it fail with data: the same command with --replay {saved} in place of --exhaustive and --out",
+            markup=False,
+            soft_wrap=True,
         )
 
 
-def replay_variant(program: Program, kernel: str | None, spec: AnySpecification, file: Path, as_json: bool) -> int:
-    """`cuir verify ... --replay FILE`; returns the exit code."""
+def replay_variant(
+    program: Program, kernel: str | None, spec: AnySpecification, given: Mapping[str, Const], file: Path, as_json: bool
+) -> int:
+    """`cuir verify ... --replay FILE`; returns the exit code. given: the consts that the command line names."""
     from ..check import check
     from ..explore import read_schedule
     from ..spec import LENGTHS, Lengths
@@ -143,7 +149,8 @@ def replay_variant(program: Program, kernel: str | None, spec: AnySpecification,
     from ..verify.signature import Draw
 
     written = read_schedule(file)
-    checked = check(program, kernel or written.kernel, written.consts)
+    _require_same(written, file, kernel, given)
+    checked = check(program, written.kernel, {**written.consts, **given})
     require_judgeable(checked, spec)
     missing = [d for d in checked.dims if d not in written.dims]
     if missing:
@@ -154,6 +161,20 @@ def replay_variant(program: Program, kernel: str | None, spec: AnySpecification,
     else:
         case = Case("replayed", Lengths(*(written.dims[d] for d in LENGTHS)))
     return replay(checked, launch_of(program, checked, spec, case).arguments(), written, file, as_json)
+
+
+def _require_same(
+    written: Written, file: Path, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Any] | None = None, grid: int | None = None
+) -> None:  # fmt: skip
+    """Raises CuirError U103 or U124 where the command line names another launch than the file's: its steps would not be those that were found."""
+    if kernel is not None and kernel != written.kernel:
+        raise CuirError.of(
+            "U124", f"{file} holds a schedule of the kernel `{written.kernel}`, not of `{kernel}`", hint=f"-k {written.kernel}"
+        )
+    agreeing(written.consts, consts, str(file))
+    agreeing(written.dims, dims or {}, str(file), "-d")
+    if grid is not None and grid != written.grid:
+        raise CuirError.of("U103", f"--grid {grid} contradicts {file}: the grid is {written.grid} there", hint="leave out --grid")
 
 
 def replay(checked: Checked, arguments: Mapping[str, Any], written: Written, file: Path, as_json: bool) -> int:

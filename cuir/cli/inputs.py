@@ -101,12 +101,12 @@ def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str]
     return asked | consts
 
 
-def agreeing(fixed: Mapping[str, Const], given: Mapping[str, Const], because: str) -> dict[str, Const]:
-    """`fixed` (T and D) and what -c gives, which must agree where both speak. Raises CuirError."""
+def agreeing(fixed: Mapping[str, Const], given: Mapping[str, Const], because: str, option: str = "-c") -> dict[str, Const]:
+    """`fixed` (as T and D are by other options) and what `option` gives, which must agree where both speak. Raises CuirError."""
     for name, value in fixed.items():
         if given.get(name, value) != value:
             raise CuirError.of(
-                "U103", f"-c {name}={given[name]} contradicts {because}: {name} is {value} there", hint=f"leave out -c {name}"
+                "U103", f"{option} {name}={given[name]} contradicts {because}: {name} is {value} there", hint=f"leave out {option} {name}"
             )
     return {**fixed, **given}
 

@@ -10,6 +10,7 @@ import typer
 
 from ..diagnostics import CuirError
 from .output import exit_code, print_errors, print_json, stderr, stdout
+from .together import asked_for, not_beside, one_of, only_with
 
 Variant = Annotated[str, typer.Argument(help="a variant of `cuir corpus`, or your own as file.py:function", show_default=False)]
 Parameters = Annotated[
@@ -39,15 +40,6 @@ def _one_thread() -> None:
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-
-
-def _only_with(context: typer.Context, needed: str, given: bool, *names: str) -> None:
-    """Raises CuirError U100 for an option of the command line that says nothing without another, which is not given."""
-    for name in names if not given else ():
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
-            raise CuirError.of("U100", f"{option} is for {needed}, which is not given", hint=f"add {needed}, or leave out {option}")
 
 
 def _level(level: str, quick: bool = False) -> Any:
@@ -113,18 +105,28 @@ def verify(
     import corpus
 
     from ..bridge import Step
+    from ..types import DType
     from ..verify import verify as run_verify
-    from .inputs import programs
+    from .inputs import programs, read_consts
     from .one_problem import replayed, run_problem
     from .progress import Steps
     from .report import print_verification
     from .verifying_gpu import gpu_stage, verified_of
 
     _one_thread()
-    _only_with(context, "--exhaustive", exhaustive, "tiles", "blocks", "seconds", "out")
-    _only_with(context, "--problem", problem is not None, "inputs", "data_seed", "schedule", "grid")
+    only_with(context, "exhaustive", "tiles", "blocks", "seconds", "out")
+    only_with(context, "problem", "inputs", "data_seed", "schedule", "grid")
+    one_of(context, "problem", "exhaustive", "replay", "gpu")
+    for job, why in (
+        ("problem", "runs one problem once"),
+        ("exhaustive", "explores every schedule"),
+        ("replay", "runs the schedule of the file"),
+    ):
+        not_beside(context, job, why, "schedules", "level", "quick")
     effort = _level(level, quick)
     is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
+    if is_program and asked_for(context, "origin"):
+        raise CuirError.of("U100", f"--origin is what a variant is transferred to, and `{target}` is a program", hint="leave out --origin")
     verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
     specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
@@ -136,7 +138,9 @@ def verify(
         from .exploring import explore_variant, replay_variant
 
         if replay is not None:
-            return replay_variant(program, kernel, specification, replay, as_json)
+            named = {*read_consts(const or ()), *(["D"] if head_dim is not None else [])}
+            named |= {n for n, value in consts.items() if dtype is not None and isinstance(value, DType)}
+            return replay_variant(program, kernel, specification, {n: consts[n] for n in named}, replay, as_json)
         return explore_variant(title, program, check(program, kernel, consts), specification, tiles, blocks, seconds, out, as_json)
     step = Step("verify")
     with Steps(title, quiet=as_json) as steps:
@@ -224,7 +228,12 @@ def run(
     from .running import replayable, run_kernel
 
     _one_thread()
-    _only_with(context, "--exhaustive", exhaustive, "seconds", "out")
+    only_with(context, "exhaustive", "seconds", "out")
+    one_of(context, "exhaustive", "replay")
+    not_beside(context, "exhaustive", "explores every schedule, without the data", "schedule", "trace", "on")
+    not_beside(context, "replay", "runs the schedule of the file in the interpreter", "schedule", "trace", "on")
+    if on == "gpu":
+        not_beside(context, "on", "is gpu: the compiled kernel has a grid and an order of its own", "schedule", "grid", "trace")
     if replay is not None or exhaustive:
         from .exploring import explore_or_replay
 

@@ -51,7 +51,9 @@ def run_kernel(
         "seconds": seconds,
         "events": events,
         "outputs": [_describe(name, arguments[name]) for name in written],
-        "replay": f"--schedule {schedule} --data-seed {data_seed}" + (f" --grid {grid}" if grid else ""),
+        "replay": ("--on gpu" if on == "gpu" else f"--schedule {schedule}")
+        + f" --data-seed {data_seed}"
+        + (f" --grid {grid}" if grid else ""),
         "trace": str(trace) if trace else None,
     }
 

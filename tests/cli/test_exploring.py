@@ -19,6 +19,14 @@ def test_a_failing_schedule_is_found_written_and_replayed(cuir, tmp_path: Path) 
     again = cuir("run", RELEASED, "--replay", file)
     assert again.code == 1
     assert "R401_released_under_a_product.cuir:18:17: error[R401]" in again.err and f"replay: --replay {file}" in again.err
+    assert cuir("run", RELEASED, "-d", "M=320", "--replay", file).err == again.err  # what the file says anyhow
+    for other, code, says in (
+        (("-d", "M=64"), "U103", f"contradicts {file}: M is 320 there"),
+        (("--grid", "77"), "U103", f"contradicts {file}: the grid is"),
+        (("-c", "STAGES=9"), "U103", f"contradicts {file}: STAGES is"),
+    ):
+        refused = cuir("run", RELEASED, *other, "--replay", file)
+        assert refused.code == 2 and f"error[{code}]" in refused.err and says in refused.err
 
 
 def test_a_right_program_has_no_failing_schedule(cuir, tmp_path: Path) -> None:
@@ -50,20 +58,28 @@ def test_verify_explores_small_launches_of_a_kernel(cuir) -> None:
 def broken(tmp_path: Path) -> str:
     """The expert kernel, releasing a stage of K before the product that reads it is over."""
     text = (FAULTY.parent / "kernels" / "flash_fwd_sm90.cuir").read_text()
-    old = "mma_wait(S)                              # PV of the block before may still run\n"
+    wait, release = (
+        "mma_wait(S)                              # PV of the block before may still run\n",
+        "k_empty[s].arrive(cluster=True)\n",
+    )
+    indent = " " * 24
+    old = wait + indent + release
     assert text.count(old) == 1
     path = tmp_path / "broken.cuir"
-    path.write_text(text.replace(old, "k_empty[s].arrive(cluster=True)\n" + " " * 20 + old))
+    path.write_text(text.replace(old, release + indent + wait))
     return str(path)
 
 
 def test_verify_shows_and_replays_a_fault_of_a_kernel(cuir, broken: str, tmp_path: Path) -> None:
     file = str(tmp_path / "s.json")
     shown = cuir("verify", broken, "--against", "causal", "--exhaustive", "--out", file)
-    assert shown.code == 1 and "broken.cuir:" in shown.err
+    assert shown.code == 1 and "broken.cuir:" in shown.err and "error[R4" in shown.err
     again = cuir("verify", broken, "--against", "causal", "--replay", file)
     assert again.code == 1 and "broken.cuir:" in again.err and "error[" in again.err
     assert again.err.split("error[")[1][:4] == shown.err.split("error[")[1][:4]
+    for other in (("--head-dim", "64"), ("--dtype", "bf16"), ("-c", "BN=64")):  # the schedule is of other consts
+        refused = cuir("verify", broken, "--against", "causal", "--replay", file, *other)
+        assert refused.code == 2 and "error[U103]" in refused.err and file in refused.err
 
 
 def test_files_that_are_no_schedules(cuir, tmp_path: Path) -> None:
