@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -94,6 +95,8 @@ class Specification:
                 "X103",
                 f"the sink of `{self.name}` is a number, a tensor [H] or a function of the lengths, found {type(self.sink).__name__}",
             )
+        if isinstance(self.sink, (int, float)) and not self.sink < math.inf:
+            raise CuirError.of("X103", f"the sink of `{self.name}` is a finite number, or -inf for none, found {self.sink}")
         if isinstance(self.sink, torch.Tensor) and (self.sink.ndim > 1 or not self.sink.dtype.is_floating_point):
             raise CuirError.of(
                 "X103", f"the sink of `{self.name}` is a floating-point tensor [H], found {self.sink.dtype} {list(self.sink.shape)}"

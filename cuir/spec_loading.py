@@ -5,6 +5,7 @@ Owns what counts as a specification. Does not own the corpus: its caller looks n
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from .diagnostics import CuirError
 from .spec import Captured, Specification
@@ -65,14 +68,36 @@ def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] 
     * a function that can be called without arguments: a factory, called with `parameters`; it gives a Specification, a mod, or a pair
       (mask_mod, score_mod).
 
-    Raises CuirError X114 for parameters that it does not take, X115 and X116 for something else, X117 for a function of the inputs (`as_any`).
+    Raises CuirError X114 for parameters that it does not take or with which it computes NaN, X115 and X116 for something else, X117 for a function of the
+    inputs (`as_any`).
     """
     return _of_mods(as_any(value, name, parameters), name)
 
 
 def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None) -> AnySpecification:
     """As `as_specification`, and besides: a `FunctionSpecification`, a function called `reference` or with parameters q, k and v, or a factory of one."""
-    given = dict(parameters or {})
+    found = _as_any(value, name, dict(parameters or {}))
+    if parameters and isinstance(found, Specification) and _computes_nan(found):
+        listed = ", ".join(f"{n}={v}" for n, v in parameters.items())
+        defaults = [
+            f"{n}={p.default}" for n, p in inspect.signature(value).parameters.items() if n in parameters and p.default is not p.empty
+        ]
+        raise CuirError.of("X114", f"`{name}` computes NaN with {listed}", function_span(value),
+                           f"the usual: {', '.join(defaults)}" if defaults else "another value")  # fmt: skip
+    return found
+
+
+def _computes_nan(spec: Specification) -> bool:
+    """Whether a variant has a NaN for one small problem of finite numbers, a score of 0 among them: a parameter that it cannot mean, as an infinite cap of scores."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, 8, 8, generator=generator) for heads in (2, 1, 1))
+    k[:, :, 0] = 0.0
+    with contextlib.suppress(Exception):  # what fails on this problem is told with its place where it is traced
+        return any(bool(x.isnan().any()) for x in spec.reference(q, k, v, 1.0))
+    return False
+
+
+def _as_any(value: Any, name: str, given: dict[str, Parameter]) -> AnySpecification:
     if isinstance(value, (Specification, FunctionSpecification)):
         if given:
             raise CuirError.of(
@@ -86,7 +111,7 @@ def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = N
     signature = inspect.signature(value)
     required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if name == REFERENCE or {"q", "k", "v"} <= {p.name.lower() for p in required}:
-        return as_any(FunctionSpecification(name, value, doc=inspect.getdoc(value) or ""), name, given)
+        return _as_any(FunctionSpecification(name, value, doc=inspect.getdoc(value) or ""), name, given)
     if len(required) in (4, 5):
         captured: dict[str, Captured] = {n: _converted(n, v, signature, name) for n, v in given.items()}
         mods = {"mask_mod": value} if len(required) == 4 else {"score_mod": value}
@@ -101,7 +126,7 @@ def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = N
         return Specification(name, *made, doc=inspect.getdoc(value) or "")
     if not isinstance(made, (Specification, FunctionSpecification)) and not (callable(made) and not isinstance(made, type)):
         raise CuirError.of("X115", f"`{name}` must give a Specification or a mod, found {type(made).__name__}", function_span(value))
-    return as_any(made, name)
+    return _as_any(made, name, {})
 
 
 def _of_mods(found: AnySpecification, name: str) -> Specification:
@@ -118,6 +143,8 @@ def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: 
         raise CuirError.of(
             "X114", f"`{owner}` has no parameter `{key}`", hint=f"it has: {', '.join(offered)}" if offered else "it has none"
         )
+    if value != value or (isinstance(value, str) and value.strip().lower().lstrip("+-") == "nan"):
+        raise CuirError.of("X114", f"parameter `{key}` of `{owner}` must be a number, found {value}")
     if not isinstance(value, str):
         return value
     parameter = signature.parameters[key]

@@ -117,6 +117,8 @@ def test_a_sink_enters_the_sum() -> None:
         ({"mask_mod": lambda b, h, q, k, *, doc: k}, "X102", "`doc`"),
         ({"normalize": "softmin"}, "X103", "softmax, sigmoid, relu"),
         ({"normalize": "sigmoid", "sink": 1.0}, "X103", "of a softmax"),
+        ({"sink": math.inf}, "X103", "found inf"),
+        ({"sink": math.nan}, "X103", "found nan"),
         ({"sink": torch.zeros(2, 2)}, "X103", "[2, 2]"),
         ({"sink": torch.zeros(2, dtype=torch.int32)}, "X103", "int32"),
         ({"sink": "1.0"}, "X103", "found str"),

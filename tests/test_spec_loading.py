@@ -38,6 +38,9 @@ def number():
 
 ready = Specification("ready", mask)
 value = 3
+
+def capped(cap: float = 50.0):
+    return lambda score, b, h, q, k: cap * torch.tanh(score / cap)
 '''
 
 
@@ -60,6 +63,7 @@ def test_what_a_name_may_hold(path: Path) -> None:
     assert row("ready", path) == row("mask", path) == row("pair", path)
     assert load_specification(f"{path}:score").score_mod is not None and load_specification(f"{path}:pair").score_mod is not None
     assert load_specification(f"{path}:mask").doc == "A window."
+    assert row("factory", path, size="2", flag="true", rate="inf") == [False] * 5 + [True] * 3  # a number that it can mean
 
 
 @pytest.mark.parametrize(
@@ -72,6 +76,9 @@ def test_what_a_name_may_hold(path: Path) -> None:
         ("{path}:mask", {"windows": "3"}, "X114", "`windows`"),
         ("{path}:mask", {"window": "wide"}, "X114", "found `wide`"),
         ("{path}:ready", {"window": "1"}, "X114", "takes no parameters"),
+        ("{path}:capped", {"cap": "nan"}, "X114", "found nan"),
+        ("{path}:capped", {"cap": "inf"}, "X114", "NaN with cap=inf"),
+        ("{path}:capped", {"cap": "0"}, "X114", "NaN with cap=0"),
         ("{path}:value", {}, "X115", "found int"),
         ("{path}:number", {}, "X115", "found int"),
         ("{path}:needs", {}, "X116", "needs size"),

@@ -10,6 +10,7 @@ import copy
 import dis
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -210,10 +211,12 @@ class _Tracer:
         return self.function(value)
 
     def number(self, name: str, value: int | float) -> Any:
-        if name in self.pinned:
+        if name in self.pinned or value in (math.inf, -math.inf):  # no launch takes an infinite scalar, but a program may say `inf`
             return value
         if isinstance(value, int) and not -(2**31) <= value < 2**31:
             raise CuirError.of("U417", f"the captured number `{name}` = {value} does not fit the 32 bits that integers of a kernel have")
+        if not abs(value) <= torch.finfo(torch.float32).max:
+            raise CuirError.of("U417", f"the captured number `{name}` = {value} is none of the numbers that an f32 of a kernel holds")
         found = self.parameters.get((name, value))
         if found is None:
             dtype = F32 if isinstance(value, float) else I32

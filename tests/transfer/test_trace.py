@@ -147,6 +147,23 @@ def test_numbers_become_run_time_parameters() -> None:
     assert [(p.name, p.dtype, p.value) for p in traced.parameters] == [("slope", F32, 0.5), ("window", I32, 12)]
 
 
+def test_an_infinite_number_is_part_of_the_program() -> None:
+    """No launch takes an infinite scalar; as a floor it masks, as a bound it bounds nothing."""
+    floor, bound = -math.inf, math.inf
+    traced = trace(Specification("floor", score_mod=lambda s, b, h, q, k: torch.where(k <= q, s, floor)))
+    assert traced.parameters == () and traced.keep is not None and show(traced.keep) == "k <= q"
+    assert (
+        "inf" in agrees(lambda s, b, h, q, k: torch.clamp(s, -bound, bound))
+        and not trace(Specification("window", lambda b, h, q, k: q - k <= bound)).parameters
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, 1e39, -1e39, 2**31])
+def test_a_number_that_no_kernel_holds_is_refused(value: float) -> None:
+    with pytest.raises(CuirError, match="U417"):
+        trace(Specification("plus", score_mod=lambda s, b, h, q, k: s + value))
+
+
 def test_a_tensor_is_gathered_and_its_dims_are_its_own() -> None:
     table = torch.randn(4, 40)
     spec = Specification("bias", score_mod=lambda s, b, h, q, k: s + table[h, q - k + 20])
