@@ -14,6 +14,11 @@ def to_json(value: Mapping[str, Any]) -> str:
     return json.dumps(_plain(value), indent=2, allow_nan=False)
 
 
+def begun(path: Path) -> bool:
+    """Whether a file is there and holds something. An empty one is nobody's work, as `mktemp` and `touch` make them."""
+    return path.exists() and not (path.is_file() and path.stat().st_size == 0)
+
+
 def append_line(path: Path, line: str) -> None:
     """Adds a line to a file of JSON lines. A last line that an interruption cut short is cut off first, so that it stays nowhere."""
     with path.open("a+b") as file:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cuir.diagnostics import CuirError
-from cuir.jsontext import append_line
+from cuir.jsontext import append_line, begun
 
 from .budget import Budget
 from .loop import Attempt, Event, Outcome, Pass, Progress, Records, improve
@@ -58,9 +58,6 @@ class Told:
     event: Event | None = None
 
 
-ANEW = "--out names another file, --fresh starts it anew"  # what a run can do about a file that is not its own
-
-
 class Rows:
     """A file of JSON lines: a head (what was asked, versions, command), then a row for each sample, written when it is over. path None: kept in memory."""
 
@@ -69,12 +66,13 @@ class Rows:
     def __init__(self, path: Path | None, head: Mapping[str, Any], fresh: bool = False):
         self.path, self.head, self.rows = path, dict(head), list[Row]()
         self._lock = threading.Lock()
-        if path is not None and path.exists() and not fresh:
-            self.head, self.rows = read(path, ANEW)
+        known = read(path, "--out names another file") if path is not None and begun(path) else None
+        if known is not None and not fresh:  # a file of something else is not begun anew, either
+            self.head, self.rows = known
             other = [name for name in self.SAME if self.head.get(name) != head.get(name)]
             if other:
                 raise CuirError.of("U131", f"{path} holds an evaluation with another {', '.join(other)}",
-                                   hint=ANEW)  # fmt: skip
+                                   hint="--out names another file, --fresh starts it anew")  # fmt: skip
         elif path is not None:
             self._append(self.head, fresh=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import CuirError
-from ..jsontext import append_line
+from ..jsontext import append_line, begun
 from .cells import OURS, Cell, family
 
 Row = dict[str, Any]
@@ -21,10 +21,12 @@ class Results:
 
     def __init__(self, path: Path, head: Mapping[str, Any], fresh: bool = False):
         self.path, self.head, self.rows = path, dict(head), list[Row]()
-        if path.exists() and not fresh:
-            self.head, self.rows = read(path, "--out names another file, --fresh starts it anew")
-        else:
-            self._append(path, self.head, fresh=True)
+        if begun(path):  # a file of something else is not begun anew, either
+            known = read(path, "--out names another file")
+            if not fresh:
+                self.head, self.rows = known
+                return
+        self._append(path, self.head, fresh=True)
 
     def missing(self, cells: Iterable[Cell], asked: Iterable[str] = ()) -> list[Cell]:
         """Cells without a row, or with one that failed or was measured without some of the contenders asked for."""

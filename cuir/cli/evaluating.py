@@ -52,6 +52,7 @@ def evaluate(
     from llm.evaluate import Rows, read
     from llm.evaluate import evaluate as run
 
+    from .inputs import results_file
     from .interruption import goes_on_from
 
     if show:
@@ -62,7 +63,7 @@ def evaluate(
         raise CuirError.of("U100", "--replay takes the answers from files, so it takes no --model and no --record", hint="leave them out")
     _one_thread()
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    path = out or Path("benchmarks") / "results" / f"eval-{today}.jsonl"
+    path = results_file(out or Path("benchmarks") / "results" / f"eval-{today}.jsonl")
     with Apart() as apart:
         if replay is not None:
             of, cells, head = _recorded(replay, variants or (), apart, time_limit)

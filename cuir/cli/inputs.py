@@ -187,6 +187,19 @@ def read_kernel_consts(
     return found
 
 
+def results_file(path: Path) -> Path:
+    """A file of results, whose table (.md) and plot (.svg) are written beside it. Raises CuirError U108 where these would be written over something else."""
+    if not path.name or path.suffix in (".md", ".svg"):
+        raise CuirError.of("U108", f"--out names the file of results, beside which table and plot are .md and .svg; found {path}", hint="--out FILE.jsonl")  # fmt: skip
+    page = path.with_suffix(".md")
+    try:
+        if page.exists() and not page.read_bytes().startswith(b"# `cuir "):
+            raise CuirError.of("U108", f"the table of {path} would be written over {page}, which is something else", hint="name another file with --out")  # fmt: skip
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot read {page}: {error.strerror}", hint="name another file with --out") from None
+    return path
+
+
 def output_folder(path: Path) -> Path:
     """The folder, made if it is not there. Raises CuirError."""
     try:

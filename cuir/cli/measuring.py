@@ -221,7 +221,7 @@ def bench(
     from ..bench.results import read
     from ..bridge import attention_consts
     from ..measure.gpu import need_gpu, versions
-    from .inputs import agreeing, read_consts
+    from .inputs import agreeing, read_consts, results_file
     from .interruption import goes_on_from
     from .measuring_view import finish_bench
 
@@ -245,11 +245,13 @@ def bench(
     for cell in cells:
         agreeing(attention_consts(dtype, cell.shape.D), given, f"--dtype {dtype} and the problem {cell.shape} of the suite")
     outside = Reference(reference) if reference is not None else None
+    if out is not None:
+        results_file(out)
     need_gpu(
         "a benchmark times compiled kernels: it needs a Hopper GPU and nvcc; without them, --show --out FILE shows the results in a file"
     )
     known = versions()
-    path = out or Path("benchmarks") / "results" / f"{suite}-{_slug(known['device'])}-{known['date']}.jsonl"
+    path = results_file(out or Path("benchmarks") / "results" / f"{suite}-{_slug(known['device'])}-{known['date']}.jsonl")
     head = {"suite": suite, **known, "dtype": dtype, "origin": origin, "command": _command(sys.argv[1:])}
     results = Results(path, head, fresh)
     if results.head["suite"] != suite:

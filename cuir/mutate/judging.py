@@ -20,7 +20,7 @@ from typing import Any
 from ..check import check
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
-from ..jsontext import append_line
+from ..jsontext import append_line, begun
 from ..nodes import Keyword, Node, Program
 from ..parser import parse
 from ..printer import show
@@ -207,7 +207,7 @@ def run(
     original = show(program)
     spec = job.load()
     head, known = job.head(program, spec.name), dict[str, Judged]()
-    if out is not None and out.exists() and out.stat().st_size > 0:  # the run that began the file has verified the program
+    if out is not None and begun(out):  # the run that began the file has verified the program
         known = _resumed(out, head)
     else:
         report = verify(program, spec, job.kernel, job.consts, job.level)  # type: ignore[arg-type]

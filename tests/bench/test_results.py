@@ -213,6 +213,13 @@ def test_files_that_hold_no_results(tmp_path: Path, text: str) -> None:
     with pytest.raises(CuirError) as error:
         read(path)
     assert error.value.diagnostics[0].code == "U119"
+    for fresh in (False, True):  # an empty file is nobody's work; any other stays as it is
+        if not text:
+            assert Results(path, HEAD, fresh).missing(CELLS) == CELLS and read(path)[0] == HEAD
+            continue
+        with pytest.raises(CuirError, match="U119"):
+            Results(path, HEAD, fresh)
+        assert path.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])

@@ -173,13 +173,17 @@ def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted:
     (("eval", "--replay", "nowhere"), "U606"),
     (("eval", "--replay", "nowhere", "--model", "c"), "U100"),
     (("eval", "full", "--model", "c", "--budget", "0"), "U100"),
+    (("eval", "full", "--model", "c", "--out", "results.md"), "U108"),
+    (("eval", "full", "--model", "c", "--out", "notes.jsonl"), "U108"),  # the table would be written over notes.md
+    (("eval", "full", "--model", "c", "--out", "."), "U108"),
     (("eval", "--show"), "U100"),
     (("eval", "--show", "--out", "nothing.jsonl"), "U131"),
 ])  # fmt: skip
 def test_calls_that_are_wrong(cuir: Callable, scripted: Path, words: tuple[str, ...], code: str) -> None:
+    (scripted / "notes.md").write_text("of mine")
     shown = cuir(*words, "--json")
     assert shown.code == 2 and json.loads(shown.out)["diagnostics"][0]["code"] == code
-    assert not Client.asked
+    assert not Client.asked and (scripted / "notes.md").read_text() == "of mine"
 
 
 @pytest.mark.parametrize("text", ["no JSON\n", '{"else": 1}\n', None])

@@ -72,6 +72,7 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     (("bench", "smoke", "--show"), "U100"),
     (("bench", "smoke", "--show", "--out", "nothing.jsonl"), "U119"),
     (("bench", "smoke", "--rounds", "0"), "U100"),
+    (("bench", "smoke", "--out", "results.svg"), "U108"),
     (("bench", "smoke"), "U501"),
     (("bench", "smoke", "-c", "D=96"), "U103"),
     (("bench", "smoke", "-c", "T=bf16"), "U103"),

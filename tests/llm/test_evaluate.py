@@ -153,12 +153,20 @@ def test_another_evaluation_is_not_gone_on_with(tmp_path: Path) -> None:
     assert not Rows(tmp_path / "eval.jsonl", {**HEAD, "attempts": 5}, fresh=True).rows
 
 
-@pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"suite": "flash"}', json.dumps(HEAD) + '\n{"variant": "a"}'])
-def test_a_file_of_something_else(tmp_path: Path, text: str) -> None:
+def test_an_empty_file_is_begun(tmp_path: Path) -> None:
+    (tmp_path / "eval.jsonl").touch()
+    assert Rows(tmp_path / "eval.jsonl", HEAD).missing(CELLS) == CELLS
+    assert read(tmp_path / "eval.jsonl")[0] == HEAD
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("text", ["\n", "no JSON", "[]", '{"suite": "flash"}', json.dumps(HEAD) + '\n{"variant": "a"}'])
+def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path, text: str, fresh: bool) -> None:
     (tmp_path / "eval.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(CuirError) as error:
-        Rows(tmp_path / "eval.jsonl", HEAD)
-    assert error.value.diagnostics[0].code == "U131"
+        Rows(tmp_path / "eval.jsonl", HEAD, fresh)
+    assert error.value.diagnostics[0].code == "U131" and error.value.diagnostics[0].hint == "--out names another file"
+    assert (tmp_path / "eval.jsonl").read_text(encoding="utf-8") == text
 
 
 def test_what_gets_no_answer_is_cut_short_and_asked_again(tmp_path: Path) -> None:
