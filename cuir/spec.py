@@ -71,7 +71,8 @@ class Specification:
             if positional != count:
                 wanted = "(b, h, q_idx, kv_idx)" if count == 4 else "(score, b, h, q_idx, kv_idx)"
                 raise CuirError.of("X101", f"{kind} of `{self.name}` takes {wanted}, found {positional} positional parameters", function_span(mod),
-                                   "other values: close over them, or take them by keyword after `*`")  # fmt: skip
+                                   "other values: close over them, or take them by keyword after `*`" if not isinstance(mod, torch.nn.Module)
+                                   else "give the method of the module that takes them, such as its `forward`")  # fmt: skip
             for p in asked(mod):
                 if p.name not in LENGTHS and p.name not in self.captured and p.default is p.empty:
                     raise CuirError.of("X102", f"{kind} of `{self.name}` asks for `{p.name}`, which is no length ({', '.join(LENGTHS)}) and is not captured",

@@ -31,12 +31,14 @@ KNOWN_CALLS = 256  # signatures of one pair of mods
 class Known:
     """The attention of some mods. transferred: with their numbers, and nothing in the places of the tensors that they capture.
 
-    places: (index among the captured parameters, index among the mods' tensors) of each captured tensor.
+    places: (index among the captured parameters, index among the mods' tensors) of each captured tensor. whole: none is read from where the walk of a mod
+    does not come: else nothing may be remembered of a call, as no one would notice another tensor there.
     """
 
     attention: Attention
     transferred: TransferResult
     places: tuple[tuple[int, int], ...]
+    whole: bool
 
     def data(self, who: Identity) -> TransferResult:
         """The transfer with the tensors that these mods capture."""
@@ -212,10 +214,14 @@ def prepare(
         wrong("U408", f"`sink` has a logit for each of {query.shape[1]} query heads, found {list(weights[1].shape)}")
     who = identity(mask_mod, score_mod, *weights)
     known = _known(mask_mod, score_mod, who, query, verify, weights)
-    for parameter, place in known.places:
-        _check_captured(known.attention.transferred.captured[parameter].name, who.tensors[place], query)
+    data = known.data(who)
+    for p in data.captured:
+        if isinstance(p.value, torch.Tensor):
+            _check_captured(p.name, p.value, query)
     check_blocks(block_mask, lengths_of(query, key), query.device)
-    ready = known.attention.ready(query, key, scale, backend, known.data(who))
+    ready = known.attention.ready(query, key, scale, backend, data)
+    if not known.whole:
+        return replace(ready, steady=False)
     mask = mask_key(block_mask)
     if mask is not None:
         sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
@@ -276,8 +282,9 @@ def _known(
             if at is not None:
                 places.append((i, at))
             captured.append(replace(own, value=parameter.value if at is None else _NOTHING))
-        found = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places))
-        if who.known and not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING for p in captured):
+        whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING for p in captured)
+        found = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
+        if who.known and whole:
             _KNOWN[signature] = found
             while len(_KNOWN) > KNOWN_MODS:
                 _KNOWN.popitem(last=False)

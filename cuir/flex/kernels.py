@@ -131,12 +131,14 @@ class Made(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Ready:
-    """What calls of one signature share. checked: for the interpreter, which has no kernel. arguments: all but the tensors of the call, `made` among them."""
+    """What calls of one signature share. checked: for the interpreter, which has no kernel. arguments: all but the tensors of the call, `made` among them.
+    steady: it may be remembered with the mods that it is of."""
 
     kernel: CompiledKernel | None
     checked: Checked | None
     arguments: Mapping[str, Any]
     made: Made | None = None
+    steady: bool = True
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """O and LSE for tensors that are known to fit."""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import inspect
 import marshal
-import operator
 import types
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..transfer.trace import foreign, globals_read
-
-Path = tuple[tuple[str, str], ...]
-Link = tuple[Callable[[Any, Any], Any], Any, Any, Any]
+from .walk import Link, Path, Walk
 
 
 @dataclass(frozen=True)
@@ -47,8 +41,8 @@ class Identity:
 
 def identity(*captured: Any) -> Identity:
     """The identity of mods (functions, or None) and other captured values together."""
-    walk = _Walk()
-    structure = tuple(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured))
+    walk = Walk()
+    structure = (*(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured)), *walk.members())
     return Identity(
         structure, tuple(walk.values), tuple(walk.tensors), walk.known, tuple(walk.links), tuple(walk.sizes), tuple(walk.places)
     )
@@ -69,128 +63,6 @@ def follow(roots: tuple[Any, ...], path: Path) -> Any:
         else:
             found = found[int(key)]
     return found
-
-
-def _contents(cell: types.CellType, key: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not bound yet
-        return _UNBOUND
-
-
-def _entry(known: Mapping[Any, Any], key: Any) -> Any:
-    return known.get(key, _UNBOUND)
-
-
-_UNBOUND = object()
-
-
-class _Walk:
-    """Visits what the tracer captures."""
-
-    def __init__(self) -> None:
-        self.values: list[Hashable] = []
-        self.tensors: list[torch.Tensor] = []
-        self.seen: dict[int, int] = {}  # functions and objects on the way, by id: they may hold themselves
-        self.links: list[Link] = []
-        self.sizes: list[tuple[Any, int]] = []
-        self.places: list[tuple[str, Path, Any]] = []
-        self.known = True
-
-    def visit(self, value: Any, path: Path) -> Hashable:
-        if value is None or isinstance(value, (bool, str, bytes)):
-            self.places.append(("constant", path, value))
-            return type(value), value
-        if isinstance(value, torch.Tensor):
-            return self.tensor(value, path)
-        if isinstance(value, (int, float)):
-            self.places.append(("number", path, value))
-            self.values.append(value.hex() if isinstance(value, float) else value)
-            return type(value), (value > 0) - (value < 0)
-        if isinstance(value, (list, Mapping)) and id(value) in self.seen:
-            return "again", self.seen[id(value)]
-        if isinstance(value, (list, tuple)):
-            self.container(value, path)
-            if isinstance(value, list):
-                self.links += [(operator.getitem, value, i, v) for i, v in enumerate(value)]
-            return type(value), *(self.visit(v, (*path, ("item", str(i)))) for i, v in enumerate(value))
-        if isinstance(value, Mapping):
-            self.container(value, path)
-            return type(value), *((str(k), self.linked(_entry, value, k, v, (*path, ("key", k)))) for k, v in value.items())
-        if isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
-            return value
-        if id(value) in self.seen:
-            return "again", self.seen[id(value)]
-        self.seen[id(value)] = len(self.seen)
-        if isinstance(value, functools.partial):
-            return "partial", *(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("func", "args", "keywords"))
-        if isinstance(value, types.MethodType):
-            return "method", *(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__func__", "__self__"))
-        if isinstance(value, types.FunctionType):
-            self.places.append(("function", path, value))
-            return value if foreign(value) else self.function(value, path)
-        return self.thing(value, path)
-
-    def linked(self, get: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any, path: Path) -> Hashable:
-        self.links.append((get, holder, key, value))
-        return self.visit(value, path)
-
-    def container(self, value: Any, path: Path) -> None:
-        self.seen[id(value)] = len(self.seen)
-        self.sizes.append((value, len(value)))
-        self.places.append(("length", path, len(value)))
-
-    def tensor(self, value: torch.Tensor, path: Path) -> Hashable:
-        self.places.append(("tensor", path, value))
-        for i, other in enumerate(self.tensors):
-            if other is value:
-                return "same", i
-        self.tensors.append(value)
-        self.values.append(tuple(value.shape))
-        return "tensor", value.dtype, value.ndim
-
-    def function(self, value: types.FunctionType, path: Path) -> Hashable:
-        code, known = value.__code__, value.__globals__
-        self.links += [(getattr, value, n, getattr(value, n)) for n in ("__code__", "__defaults__", "__kwdefaults__")]
-        cells = tuple(self.cell(c, (*path, ("cell", str(i)))) for i, c in enumerate(value.__closure__ or ()))
-        defaults = tuple(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__defaults__", "__kwdefaults__"))
-        names = [n for n in _sorted_globals(code) if n in known]
-        read = ((n, self.linked(_entry, known, n, known[n], (*path, ("global", n)))) for n in names)
-        return "function", code, cells, defaults, *read
-
-    def cell(self, cell: types.CellType, path: Path) -> Hashable:
-        value = _contents(cell, None)
-        if value is _UNBOUND:
-            self.links.append((_contents, cell, None, value))
-            return "empty"
-        return self.linked(_contents, cell, None, value, path)
-
-    def thing(self, value: Any, path: Path) -> Hashable:
-        attributes = getattr(value, "__dict__", None)
-        if attributes is not None:
-            self.places.append(("object", path, value))
-            self.links.append((getattr, value, "__dict__", attributes))
-            self.sizes.append((attributes, len(attributes)))
-            method = inspect.getattr_static(value, "__call__", None)
-            found = tuple((str(n), self.linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items())
-            called = (
-                self.visit(method, (*path, ("attribute", "__class__"), ("attribute", "__call__")))
-                if isinstance(method, types.FunctionType)
-                else None
-            )
-            return "object", type(value), found, called
-        try:
-            hash(value)
-        except TypeError:
-            self.known = False
-            return "unknown", type(value)
-        self.places.append(("object", path, value))
-        return type(value), value
-
-
-@functools.cache
-def _sorted_globals(code: types.CodeType) -> tuple[str, ...]:
-    return tuple(sorted(globals_read(code)))
 
 
 def _plain(part: Any) -> Any:

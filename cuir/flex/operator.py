@@ -96,13 +96,33 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
     if key not in _BY_MODS:
         stand_ins = {id(t): torch.empty(t.shape, dtype=t.dtype, device="meta") for t in who.tensors}
         spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)])
+        for t in identity(spec.mask_mod, spec.score_mod).tensors:
+            if t.device.type != "meta" or not any(t is own for own in stand_ins.values()):
+                name = next(
+                    (_name(mask_mod, score_mod, path) for kind, path, value in who.places if kind == "tensor" and value is t), "a tensor"
+                )
+                raise CuirError.of("U418", f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
+                                   hint="make it an attribute of the object, close over it, or call outside of torch.compile")  # fmt: skip
         _BY_MODS[key] = f"cuir{next(_NAMES)}"
         _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink)
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
-    handled.roots = tuple(weakref.ref(m) for m in mods if m is not None)
+    try:
+        handled.roots = tuple(weakref.ref(m) for m in mods if m is not None)
+    except TypeError:
+        raise CuirError.of(
+            "U418",
+            "a mod is an object that cannot be referred to weakly",
+            hint="dataclass(slots=True, weakref_slot=True), or wrap it in a function",
+        ) from None
     handled.places = tuple(((kind, path, value if kind in PLAIN else None), _holders(mods, path)) for kind, path, value in who.places)
     return _BY_MODS[key]
+
+
+def _name(mask_mod: Any, score_mod: Any, path: Path) -> str:
+    """Of what lies at a path."""
+    step, key = path[-1]
+    return str(follow((mask_mod, score_mod), path[:-1]).__code__.co_freevars[int(key)] if step == "cell" else key)
 
 
 def _holders(mods: tuple[Any, ...], path: Path) -> tuple[weakref.ref[Any], ...]:
@@ -194,7 +214,7 @@ def _run(
     given = captured if remembered else [t.clone() for t in captured]
     mods, weights = handled.with_tensors(given), handled.with_sink(given)
     ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, None, weights)
-    if remembered:
+    if remembered and ready.steady:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
         handled.warm[signature] = Warm(ready, tuple((t, t._version, t.data_ptr()) for t in captured))

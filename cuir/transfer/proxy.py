@@ -9,8 +9,10 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -30,11 +32,17 @@ _HOME = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
 
+def user_frame() -> FrameType | None:
+    """The innermost frame of user code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_HOME, _TORCH)):
+        frame = frame.f_back
+    return frame
+
+
 def user_place() -> Span | None:
     """The expression of user code that runs now, from Python's own table of columns."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_HOME, _TORCH)):
-        frame = frame.f_back  # type: ignore[assignment]
+    frame = user_frame()
     if frame is None:
         return None
     positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
@@ -152,7 +160,7 @@ class TensorProxy:
     into: DType | None = None  # what an element is converted to
 
     def __getitem__(self, item: Any) -> Any:
-        items = item if isinstance(item, tuple) else (item,)
+        items = tuple(standing(i) for i in (item if isinstance(item, tuple) else (item,)))
         for i in items:
             if not isinstance(i, (int, Proxy)) or isinstance(i, bool):
                 refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
@@ -228,8 +236,21 @@ TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 # ---- values
+STANDING: ContextVar[Callable[[Any], Any]] = ContextVar("STANDING")  # of the trace that runs
+
+
+def standing(x: Any) -> Any:
+    """What stands in the trace for a tensor that the mod did not make; anything else is itself."""
+    return STANDING.get(_itself)(x) if isinstance(x, torch.Tensor) else x
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
 def lift(x: Any) -> Proxy:
     """A proxy of a number or of a tensor with one element."""
+    x = standing(x)
     if isinstance(x, Proxy):
         return x
     if isinstance(x, TensorProxy):

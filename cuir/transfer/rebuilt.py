@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..spec import SINK, Captured, Lengths, Specification
+from .outside import Standin
 from .trace import _Tracer
 
 ROOM = 16  # more batches and heads than verification tries
@@ -60,7 +61,13 @@ class _Rebuilder(_Tracer):
 def bounded(spec: Specification) -> Specification:
     """The variant with its captured tensors on the CPU, where reads outside of a tensor give 0, as in a kernel: verification tries lengths that the
     user's tensors were not made for."""
-    found = rebuilt(spec, lambda x: _with_room(x).as_subclass(Bounded))
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        return x if isinstance(x, Bounded) else _with_room(x).as_subclass(Bounded)
+
+    found = rebuilt(spec, made)
+    mods = [None if mod is None else Standin(mod, made) for mod in (found.mask_mod, found.score_mod)]
+    found = replace(found, mask_mod=mods[0], score_mod=mods[1])
     return replace(found, sink=_with_room(spec.sink)) if isinstance(spec.sink, torch.Tensor) else found
 
 

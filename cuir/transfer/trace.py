@@ -1,22 +1,25 @@
 """Tracing: a mod called once with proxies gives CuIR, and what it captures becomes parameters of the kernel.
 
-Owns the capturing of numbers and tensors (closures, keyword parameters, `captured`) and their names. Does not own the operations (proxy.py)
-nor the blocks that a mask needs (blocks.py).
+Owns the capturing of numbers and tensors (closures, keyword parameters, objects, `captured`) and their names. Does not own the operations (proxy.py),
+the blocks that a mask needs (blocks.py), nor how tensors are met that no function or object on the way holds (outside.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dis
 import functools
 import inspect
 import math
 import types
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..diagnostics import CuirError
@@ -26,10 +29,13 @@ from ..types import BOOL, F32, I32, DType
 from ..user_code import function_span, user_span
 from ..walk import names_read
 from . import operations as operations  # enters the table of operations
-from .proxy import INF, Proxy, TensorProxy, call, lift, refuse, to
+from .outside import Outside, Standin, attribute_read, found_under
+from .proxy import INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
 
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
-_OWN = (str(Path(torch.__file__).parent), str(Path(inspect.__file__).parent))
+_LIBRARIES = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, np))
+_PYTHON = (f"{Path(inspect.__file__).parent}/", "<frozen ")
+_INSTALLED = ("/site-packages/", "/dist-packages/")  # inside of the folder of Python's own files, for some
 Value = int | float | torch.Tensor
 
 
@@ -102,6 +108,7 @@ class _Tracer:
         self.spec, self.taken, self.pinned = spec, taken, pinned
         self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
         self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
+        self.held: dict[int, tuple[str, object]] = {}  # tensors, by id: under which key of `parameters`
         self.lifted: dict[int, Any] = {}
         self.renamed: dict[str, str] = {}  # parameters whose own name the kernel uses already
         self.alive: list[Any] = []  # keeps what `lifted` knows by id
@@ -173,14 +180,23 @@ class _Tracer:
                 )
             else:
                 given[p.name] = self.capture(p.name, p.default)
+        outside = Outside(self.outside, run=_replaced)
+        entered = STANDING.set(outside.of)
         try:
-            result = self.function(mod)(*positional, **given)
+            known = self.function(mod)
+            with outside:
+                result = known(*positional, **given)
+            result = outside.of(result)
         except CuirError:
             raise
         except Exception as error:  # a mod may raise anything
             raise CuirError.of(
                 "X122", f"tracing `{self.spec.name}`: {type(error).__name__}: {error}", user_span(error) or function_span(mod)
             ) from error
+        finally:
+            STANDING.reset(entered)
+        if isinstance(result, TensorProxy):
+            lift(result)  # which says how it is indexed
         if not isinstance(result, (Proxy, bool, int, float)) and not (isinstance(result, torch.Tensor) and result.ndim == 0):
             raise CuirError.of(
                 "X123",
@@ -199,16 +215,27 @@ class _Tracer:
             return value if self.constants else self.number(name, value)
         if isinstance(value, torch.Tensor):
             return self.tensor(name, value, key)
-        if isinstance(value, functools.partial):
-            arguments = [self.capture(f"{name}_{i}", a) for i, a in enumerate(value.args)]
-            return functools.partial(
-                self.capture(name, value.func), *arguments, **{n: self.capture(n, a) for n, a in value.keywords.items()}
-            )
-        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        if type(value) in (list, tuple, deque):
             return type(value)(self.capture(f"{name}_{i}", a) for i, a in enumerate(value))
+        if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
+            return tuple.__new__(type(value), [self.capture(n, a) for n, a in zip(value._fields, value)])  # type: ignore[attr-defined]
         if isinstance(value, dict):
-            return {n: self.capture(f"{name}_{n}", a) for n, a in value.items()}
-        return self.function(value)
+            return self.dictionary(value, {n: f"{name}_{n}" for n in value})
+        return self.function(value, name)
+
+    def dictionary(self, value: dict[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
+        if id(value) in self.lifted:
+            known: dict[Any, Any] = self.lifted[id(value)]
+            return known
+        new = {} if type(value) is dict else _copied(value)
+        self.alive.append(value)
+        self.lifted[id(value)] = new
+        if new is not value:
+            for n, a in list(value.items()):
+                dict.__setitem__(new, n, self.capture(names[n], a))
+            if isinstance(getattr(new, "__dict__", None), dict):
+                self.attributes(value, new, "")
+        return new
 
     def number(self, name: str, value: int | float) -> Any:
         if name in self.pinned or value in (math.inf, -math.inf):  # no launch takes an infinite scalar, but a program may say `inf`
@@ -230,6 +257,7 @@ class _Tracer:
             if value.is_complex() or value.is_quantized:
                 refuse(f"`{name}` holds {value.dtype}, and a kernel reads integers, bools and real numbers", f"{name}.real")
             self.alive.append(value)
+            self.held.setdefault(id(value), place)
             dtype = F32 if value.dtype.is_floating_point else I32
             p = Parameter(self.fresh(name), dtype, max(1, value.ndim), None if key else value, key)
             found = TensorProxy(p.name, value.shape if value.ndim else torch.Size([1]), dtype, value.dtype == torch.bool)
@@ -238,15 +266,29 @@ class _Tracer:
         assert isinstance(made, (Proxy, TensorProxy))
         return made
 
-    def function(self, value: Any) -> Any:
+    def outside(self, value: torch.Tensor) -> TensorProxy | Proxy:
+        """What stands for a tensor that an operation of the mod meets, and that is not replaced where the mod has it from."""
+        place = self.held.get(id(value))
+        if place is None:
+            frame = user_frame()
+            with torch._C.DisableTorchFunction():
+                place = (frame and found_under(value, frame)) or "tensor", id(value)
+                self.tensor(place[0], value, None)
+        return self.parameters[place][1]
+
+    def function(self, value: Any, name: str = "") -> Any:
         """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured.
 
-        Another object, that of a method too, becomes one whose attributes are captured.
+        Another object, that of a method too, becomes one whose attributes are captured. name: under which it is found.
         """
+        if isinstance(value, Standin):
+            return Standin(self.function(value.mod, name), value.tensor)
+        if isinstance(value, functools.partial):
+            return self.partial(value, name)
         if isinstance(value, types.MethodType):
             return types.MethodType(self.function(value.__func__), self.function(value.__self__))
-        if isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, (types.FunctionType, types.ModuleType)):
-            return self.thing(value)
+        if not isinstance(value, (types.FunctionType, types.ModuleType, type)) and has_attributes(value):
+            return self.thing(value, name)
         if not isinstance(value, types.FunctionType) or foreign(value):
             return value  # but FlexAttention's and_masks(...) closes over the user's mods
         if id(value) in self.lifted:
@@ -270,24 +312,44 @@ class _Tracer:
             new.__defaults__ = tuple(self.capture(n, d) for n, d in zip(positional[-len(value.__defaults__) :], value.__defaults__))
         if value.__kwdefaults__:
             new.__kwdefaults__ = {n: self.capture(n, d) for n, d in value.__kwdefaults__.items() if n not in LENGTHS}
+        new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
         return new
 
-    def thing(self, value: Any) -> Any:
+    def partial(self, value: functools.partial[Any], name: str) -> Any:
+        """Arguments by position have the names of the parameters that they are for."""
+        names = [f"{name or 'argument'}_{i}" for i in range(len(value.args))]
+        with contextlib.suppress(TypeError, ValueError):
+            known = inspect.signature(value.func).parameters.values()
+            for i, p in enumerate(p for p in list(known)[: len(names)] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)):
+                names[i] = p.name
+        arguments = [self.capture(n, a) for n, a in zip(names, value.args)]
+        keywords = {n: self.capture(n, a) for n, a in value.keywords.items()}
+        return functools.partial(self.function(value.func, name), *arguments, **keywords)
+
+    def thing(self, value: Any, name: str) -> Any:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
-        try:
-            new = copy.copy(value)
-        except Exception:  # an object may refuse to be copied in any way: it stays what it is
-            new = value
+        new = _copied(value)
         self.alive.append(value)
         self.lifted[id(value)] = new
         if new is not value:  # of an enumeration, for instance, there is one object
-            new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
+            self.attributes(value, new, name)
         return new
+
+    def attributes(self, value: Any, new: Any, name: str) -> None:
+        """Captures the attributes of an object for its copy."""
+        for n, v in getattr(value, "__dict__", {}).items():
+            if n in _REGISTERED and isinstance(value, torch.nn.Module) and isinstance(v, dict):
+                new.__dict__[n] = self.dictionary(v, {m: m if m.isidentifier() else f"{name}_{m}" for m in v})
+            else:
+                new.__dict__[n] = self.capture(n, v)
+        for n, v in slots_of(value):
+            object.__setattr__(new, n, self.capture(n, v))
 
     def fresh(self, name: str) -> str:
         """A name of the kernel for a captured value: its own, or with `_` and a number behind it if that is taken."""
         base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name) or "value"
+        base = f"value_{base}" if base[0].isdigit() else base
         used = self.taken | {p.name for p, _ in self.parameters.values()}
         candidate, n = base, 1
         while candidate in used:
@@ -308,18 +370,63 @@ def leads_to_a_tensor(value: Any) -> bool:
         if id(one) in seen or isinstance(one, (types.ModuleType, types.FunctionType, type)):
             continue
         seen[id(one)] = one
-        if type(one) in (list, tuple):
+        if isinstance(one, (list, tuple, deque)):
             todo += one
         elif isinstance(one, dict):
             todo += one.values()
-        elif isinstance(getattr(one, "__dict__", None), dict):
-            todo += vars(one).values()
+        elif has_attributes(one):
+            todo += getattr(one, "__dict__", {}).values()
+            todo += [v for _, v in slots_of(one)]
     return False
 
 
 def foreign(function: types.FunctionType) -> bool:
     """A function of Python or PyTorch that captures nothing of the user's."""
-    return function.__code__.co_filename.startswith(_OWN) and not function.__closure__
+    return foreign_file(function.__code__.co_filename) and not function.__closure__
+
+
+@functools.cache
+def foreign_file(name: str) -> bool:
+    """A file of Python, PyTorch or NumPy."""
+    return name.startswith(_LIBRARIES) or (name.startswith(_PYTHON) and not any(folder in name for folder in _INSTALLED))
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.copy(value)
+    except Exception:  # an object may refuse to be copied in any way: it stays what it is
+        return value
+
+
+_REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, whose attributes these are
+
+
+def slots_of(value: Any) -> list[tuple[str, Any]]:
+    """What lies in the slots of an object of a Python class."""
+    classes = [cls for cls in type(value).__mro__ if "__slots__" in vars(cls)]
+    names = [n for cls in classes for n, member in vars(cls).items() if isinstance(member, types.MemberDescriptorType)]
+    return [(n, getattr(value, n)) for n in names if hasattr(value, n)]
+
+
+def has_attributes(value: Any) -> bool:
+    """An object of a class of the user's, or of PyTorch's, that has attributes of its own."""
+    return isinstance(getattr(value, "__dict__", None), dict) or bool(slots_of(value))
+
+
+def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """An operation of PyTorch, some of whose tensors the tracer replaced."""
+    first, name = args[0] if args else None, getattr(func, "__name__", str(func))
+    attribute = attribute_read(func)
+    if attribute is not None:
+        return getattr(first, attribute)
+    if isinstance(first, (Proxy, TensorProxy)):
+        if hasattr(type(first), name):
+            return getattr(first, name)(*args[1:], **kwargs)
+        if isinstance(first, TensorProxy) and not name.startswith("__"):
+            return getattr(first, name)(*args[1:], **kwargs)
+    if any(isinstance(a, TensorProxy) for a in (*args, *kwargs.values())):
+        TensorProxy.__torch_function__(func, ())
+    return call(name, tuple(args), kwargs)
 
 
 @functools.cache
