@@ -187,6 +187,8 @@ def sample(
         "attempts": [{"stage": a.verdict.stage, "codes": [d.code for d in a.verdict.diagnostics]} for a in made],
         "tokens": sum(a.answer.tokens for a in made), "usd": _sum([a.answer.cost_usd for a in made]), "seconds": round(taken, 3),
     }  # fmt: skip
+    if drifted := getattr(asks, "drifted", 0):
+        row["drifted"] = drifted
     over = len(made) == attempts or (made and made[-1].verdict.ok)
     return row if over else {**row, "incomplete": why}
 

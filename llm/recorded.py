@@ -64,19 +64,18 @@ class Recorded:
     def recorder(self, cell: Cell) -> Records | None:
         return None
 
-    @property
-    def drifted(self) -> int:
-        """Requests that differ from those on record."""
-        return sum(r.drifted for r in {id(r): r for r, _ in self.cells.values()}.values())
-
 
 @dataclass
 class _OfSample:
-    """A transcript's answers of one sample, whatever number the evaluation gives it; with the seconds that the model took then."""
+    """A transcript's answers of one sample, whatever number the evaluation gives it; with the seconds that the model took then.
+
+    drifted: how many of its requests are not those on record.
+    """
 
     replayed: Replayed
     number: int
     given: int = 0
+    drifted: int = 0
 
     @property
     def model(self) -> str:
@@ -84,6 +83,7 @@ class _OfSample:
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
         answer = self.replayed.ask(messages, self.number)
-        recorded = [e.answer for e in self.replayed.transcript.exchanges if e.sample == self.number][self.given]
+        recorded = [e for e in self.replayed.transcript.exchanges if e.sample == self.number][self.given]
         self.given += 1
-        return replace(answer, seconds=recorded.seconds)
+        self.drifted += tuple(messages) != recorded.request
+        return replace(answer, seconds=recorded.answer.seconds)

@@ -2,7 +2,8 @@
 
 A row is a sample: {"variant", "model", "sample", "right_at", "why", "attempts": [{"stage", "codes"}, ...], "tokens", "usd", "seconds"}, attempts in their order.
 right_at: the number of the first attempt that is right, from 1 on, None if none is. usd: None where no price is known. A sample that could not be asked to its end
-has "incomplete", with the reason: it counts only if it is right nevertheless.
+has "incomplete", with the reason: it counts only if it is right nevertheless. One whose answers are replayed, of which some were to other requests than today's, has
+"drifted", their number.
 """
 
 from __future__ import annotations
@@ -174,6 +175,15 @@ def money(usd: float | None) -> str:
     return "unknown" if usd is None else f"${usd:.4f}"
 
 
+def drift(rows: Iterable[Row]) -> str:
+    """In words, how many requests of replayed samples are not those on record; "" if none."""
+    found = [r["drifted"] for r in rows if r.get("drifted")]
+    if not found:
+        return ""
+    how_many = "1 request differs from that" if sum(found) == 1 else f"{sum(found)} requests differ from those"
+    return f"{how_many} on record, in {len(found)} sample{'s' * (len(found) != 1)}: prompts, reports or the language have changed since"
+
+
 def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The page of an evaluation: what was asked, the scores beside the published ones, the variants, and why attempts failed."""
     found = scores(rows)
@@ -183,6 +193,7 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
             f"{head['origin']} to {len({r['variant'] for r in rows})} variants; a sample has at most {head['attempts']} attempts; verification level {head['level']}; {head['date']}.",
         ]), "",
         f"    {head['command']}", "",
+        *([f"Note: {said}.", ""] if (said := drift(rows)) else []),
         *table(HEAD, entries(found)), "",
         "pass@k is the unbiased estimator over samples (Chen et al. 2021), the mean over variants; with repairs, and for each sample's first answer alone. "
         f"{SOURCE}.", "",

@@ -230,7 +230,7 @@ def _line(row: Row) -> str:
 def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool, anew: bool = True) -> int:
     """Table and plot beside the results file; returns the exit code. anew: those that are there are written again."""
     from llm.figures import plot
-    from llm.scores import HEAD, KS, REASONS, SOURCE, by_variant, entries, markdown, scores, why_failed
+    from llm.scores import HEAD, KS, REASONS, SOURCE, by_variant, drift, entries, markdown, scores, why_failed
 
     from .tables import print_table
 
@@ -249,7 +249,8 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
             raise
         missing = error.diagnostics[0].message
     if as_json:
-        print_json({"ok": complete, "diagnostics": [], "complete": complete, "missing": missing or None, **head, "rows": [dict(r) for r in rows],
+        print_json({"ok": complete, "diagnostics": [], "complete": complete, "missing": missing or None, **head,
+                    "requests_that_drifted": sum(r.get("drifted", 0) for r in rows), "drift": drift(rows) or None, "rows": [dict(r) for r in rows],
                     "scores": [s.as_json() for s in found], "files": [str(p) for p in (path, page, picture) if p.exists()]})  # fmt: skip
         return 0
     console = stdout()
@@ -265,6 +266,8 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
             ("model", *(REASONS[i - 1] for i in shown), "most frequent codes"),
             [(w[0], *(w[i] for i in shown), w[-1]) for w in why_failed(found)],
         )
+    if said := drift(rows):
+        console.print(f"note: {said}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"in {path}, {page}" + (f"; left out: {missing}" if missing else f", {picture}"), markup=False, soft_wrap=True)
     if not complete:
         stderr().print("not all samples came to their end (budget, or no answer): the same command goes on from here", soft_wrap=True)

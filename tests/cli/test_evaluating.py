@@ -144,7 +144,21 @@ def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scrip
     few = cuir("eval", "sliding_window", "--replay", "t", "--out", "f.jsonl", "--json").json
     assert {r["variant"] for r in few["rows"]} == {"sliding_window from flash_fwd"}
     shown = cuir("eval", "--show", "--out", "r.jsonl")
-    assert shown.code == 0 and "3 of 4" in shown.out
+    assert shown.code == 0 and "3 of 4" in shown.out and "on record" not in shown.out
+    assert again["requests_that_drifted"] == 0 and again["drift"] is None
+
+
+def test_requests_that_are_not_those_on_record_are_told(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = cuir(*CALL, "--record", "t", "--json").json["rows"]
+    feedback = Transfer.feedback
+    monkeypatch.setattr(Transfer, "feedback", lambda *of: Message("user", feedback(*of).text + " Otherwise said."))
+    shown = cuir("eval", "--replay", "t", "--out", "r.jsonl")
+    repairs = [len(r["attempts"]) - 1 for r in rows]
+    count, samples = sum(repairs), sum(map(bool, repairs))
+    said = f"{count} requests differ from those on record, in {samples} samples: prompts, reports or the language have changed since"
+    assert f"note: {said}" in shown.out and f"Note: {said}." in Path("r.md").read_text()
+    for again in (("eval", "--replay", "t", "--out", "r.jsonl", "--json"), ("eval", "--show", "--out", "r.jsonl", "--json")):
+        assert (found := cuir(*again).json)["drift"] == said and found["requests_that_drifted"] == count
 
 
 def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted: Path) -> None:
