@@ -302,9 +302,11 @@ class _Flattener:
         return value
 
     def expr(self, e: Expr, frame: Frame, out: list[Stmt]) -> Value:
-        span = self.at(e, frame)
         if isinstance(e, Name):
             return self.lookup(e, frame)
+        if isinstance(e, Call):
+            return self.call(e, frame, out)
+        span = self.at(e, frame)
         if isinstance(e, Literal):
             return Literal(e.value, span=span)
         if isinstance(e, Str):
@@ -325,9 +327,8 @@ class _Flattener:
             return self.choice(e, frame, out, span)
         if isinstance(e, Attribute):
             return Attribute(self.single(e.value, frame, out), e.attr, span=span)
-        if isinstance(e, Subscript):
-            return self.subscript(e, frame, out, span)
-        return self.call(e, frame, out)
+        assert isinstance(e, Subscript)
+        return self.subscript(e, frame, out, span)
 
     def operands(self, items: list[Expr], frame: Frame, out: list[Stmt]) -> list[Value]:
         """Left to right; an operand whose inlined text does something comes after those before it."""

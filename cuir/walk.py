@@ -37,7 +37,8 @@ def walk(node: Node) -> Iterator[Node]:
     while left:
         node = left.pop()
         yield node
-        left += reversed(children(node))
+        if _child_fields(type(node)):  # type: ignore[arg-type]  # most are leaves, names and numbers
+            left += reversed(children(node))
 
 
 def names_read(node: Node) -> set[str]:

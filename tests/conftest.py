@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
-    "cuir", max_examples=30, deadline=None, suppress_health_check=SLOW
-)  # for minutes; `--hypothesis-profile=thorough` for hours
+    "cuir", max_examples=20, deadline=None, suppress_health_check=SLOW
+)  # for minutes; `--hypothesis-profile=thorough` for hours. See tests/strategies/effort.py
 settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=SLOW)
 settings.load_profile("cuir")
 

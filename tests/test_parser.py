@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.diagnostics import CuirError
@@ -41,6 +41,7 @@ from cuir.nodes import (
 from cuir.parser import parse
 from cuir.syntax_hints import HINTS
 from cuir.walk import walk
+from tests.strategies.effort import examples
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 PROGRAMS = sorted([*CORPUS.glob("programs/*.cuir"), *CORPUS.glob("kernels/*.cuir")])
@@ -334,7 +335,7 @@ CHARACTERS = st.sampled_from(list("()[]{}:,.=+-*/%&|^~<>!@#\"'\\ \n\t;_a1")) | s
 )
 
 
-@settings(max_examples=150)
+@examples(4)
 @given(st.data())
 def test_mutated_programs_parse_or_are_refused(data):
     text = data.draw(st.sampled_from(PROGRAMS)).read_text()
@@ -354,7 +355,7 @@ def test_mutated_programs_parse_or_are_refused(data):
     _parse_or_refuse(text)
 
 
-@settings(max_examples=150)
+@examples(4)
 @given(st.lists(CHARACTERS | st.characters(), max_size=60).map("".join))
 def test_any_text_parses_or_is_refused(text):
     _parse_or_refuse(text)

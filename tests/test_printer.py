@@ -6,11 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from cuir.nodes import Binary, Call, Literal, Name, Slice, Subscript, Unary
 from cuir.parser import parse
 from cuir.printer import WIDTH, show
+from tests.strategies.effort import examples
 from tests.strategies.programs import expressions, programs
 
 PROGRAMS = sorted((Path(__file__).parent.parent / "corpus").glob("*/*.cuir"))
@@ -21,7 +22,7 @@ def expression(text: str):
     return parse(f"@func\ndef f():\n    return {text}\n").items[0].body[0].value
 
 
-@settings(max_examples=100)
+@examples(3)
 @given(programs())
 def test_parse_of_show_is_the_program_with_its_comments(program):
     text = show(program)
@@ -31,7 +32,7 @@ def test_parse_of_show_is_the_program_with_its_comments(program):
     assert _comments(again) == _comments(program)
 
 
-@settings(max_examples=300)
+@examples(8)
 @given(expressions(4))
 def test_parse_of_show_is_the_expression(e):
     assert expression(show(e) if not show(e).startswith("#") else "0") == e

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import repeats
 from cuir.api import CompiledKernel, Known, _signature
 from cuir.repeats import Repeat, empty, repeat_of
+from tests.strategies.effort import examples
 
 FORM = (0, "X", "Y", "factor", 0)
 CHANGES = {
@@ -37,7 +38,7 @@ def x() -> torch.Tensor:
     return torch.zeros(8, 8, dtype=torch.float16)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(8)
 @given(a=st.sampled_from(sorted(CHANGES)), b=st.sampled_from(sorted(CHANGES)), one=st.sampled_from(NUMBERS[:8]), other=st.sampled_from(NUMBERS),
        form=st.sampled_from([FORM, (3, 0), (0, "Y", "X", "factor", 0), (0, "X", "Y", "factor")]))  # fmt: skip
 def test_what_is_covered_has_the_same_signature(a: str, b: str, one: Any, other: Any, form: tuple[Any, ...]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -99,7 +99,6 @@ class _Asked:
     captured: CapturedArguments | None
     units: Expr | None  # of work that the kernel asks tiles(...) for
     by_head: bool  # a splice point reads its b or h: it may give each head pairs and blocks of its own
-    called: dict[tuple[int, int], frozenset[str]] = field(default_factory=dict)  # @funcs that the kernel calls at a size of tiles
 
     @staticmethod
     def of(program: Program, kernel: Kernel, spec: Specification | None) -> _Asked:
@@ -113,13 +112,10 @@ class _Asked:
 
     def calls(self, name: str, consts: Mapping[str, Value]) -> bool:
         """Whether the kernel calls a @func when it is compiled with these consts: by its own text, of which branches that the consts decide against are no part."""
-        size = int(consts["BM"]), int(consts["BN"])
-        if size not in self.called:
-            errors = Sink()  # a size of tiles that is tried need not make a kernel that can be compiled
-            params = {p.name for p in self.kernel.params if isinstance(p.type, ConstType)}
-            given: dict[str, Const] = {n: v for n, v in consts.items() if n in params}
-            self.called[size] = flatten(self.program, self.kernel, const_values(self.kernel, given, errors), errors).inlined
-        return name in self.called[size]
+        errors = Sink()  # a size of tiles that is tried need not make a kernel that can be compiled
+        params = {p.name for p in self.kernel.params if isinstance(p.type, ConstType)}
+        given: dict[str, Const] = {n: v for n, v in consts.items() if n in params}
+        return name in flatten(self.program, self.kernel, const_values(self.kernel, given, errors), errors).inlined
 
 
 def _matters(funcs: Mapping[str, Func], name: str, parameter: str, seen: frozenset[str] = frozenset()) -> bool:
@@ -155,8 +151,8 @@ def _violations(
         if again:
             continue
         yield from _blocks(program, run, keep, problem, b, h)
-        if "kv_rows" in program.funcs() and asked.calls("kv_rows", consts):
-            yield from _rows(program, run, keep, problem, b, h)
+        if "kv_rows" in program.funcs():
+            yield from _asked_rows(asked, run, keep, problem, b, h, consts)
         yield from _score(program, run, keep, problem, b, h)
 
 
@@ -263,6 +259,19 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
             count,
             "the blocks that need keep() come first; kv_count says how many",
         )
+
+
+def _asked_rows(
+    asked: _Asked, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int, consts: Mapping[str, Value]
+) -> list[Violation]:
+    """What is wrong with kv_rows where the kernel calls it. Asked in this order, as what a kernel calls takes longer to know."""
+    try:
+        wrong = list(_rows(asked.program, run, keep, problem, b, h))
+    except CuirError:
+        if asked.calls("kv_rows", consts):
+            raise
+        return []
+    return wrong if wrong and asked.calls("kv_rows", consts) else []
 
 
 def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:

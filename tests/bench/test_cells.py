@@ -125,6 +125,7 @@ def test_repeated_runs_that_differ_are_wrong() -> None:
 @pytest.mark.parametrize("name", ["full", "causal", "prefix_lm", "softcap", "causal_document", "sink_causal"])
 def test_peers_compute_the_variant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # what they compute, not how fast
+    monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
     spec = read_variant(name, ())
     transferred = transfer(ORIGIN, spec)
     case = on_cpu(transferred, Shape(2, 4, 2, 150, 150, 64), torch.float16)

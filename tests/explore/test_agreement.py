@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.explore.programs import checked_text, explored, fault, replayed
+from tests.strategies.effort import examples
 
 HEAD = """\
 @kernel(arch="sm_90a")
@@ -72,13 +73,13 @@ def agree(text: str, seeds: range) -> str:
     return found.verdict
 
 
-@settings(max_examples=40, deadline=None)
+@examples(1.5)
 @given(st.tuples(st.integers(1, 2), st.integers(1, 2)), st.lists(st.lists(LINES, min_size=1, max_size=4), min_size=2, max_size=3))
 def test_any_lines(counts: tuple[int, int], workers: list[list[str]]) -> None:
     agree(program(counts, workers), range(5))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(1.5)
 @given(st.data())
 def test_a_right_pipeline_with_a_line_more_or_less(data: st.DataObject) -> None:
     producer, consumer = list(PRODUCER), list(CONSUMER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from cuir.explore import search as module
 from cuir.explore.execution import Execution
@@ -13,6 +13,7 @@ from cuir.explore.search import Budget, search
 from cuir.explore.shortest import shortest, smallest
 from cuir.explore.skeleton import Skeleton
 from tests.explore.skeletons import CALM, SKELETONS, interleavings, skeleton
+from tests.strategies.effort import examples
 
 
 def explored(k: Skeleton) -> tuple[module.Found, Counter[frozenset]]:
@@ -66,16 +67,13 @@ def steps_to_a_fault(run: Execution) -> int:
     return len(run.trace)
 
 
-SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@SLOW
+@examples(4)
 @given(SKELETONS)
 def test_any_skeleton(k: Skeleton) -> None:
     compare(k)
 
 
-@SLOW
+@examples(4)
 @given(CALM)
 def test_skeletons_of_many_classes(k: Skeleton) -> None:
     compare(k)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention import flex_attention as theirs
 
@@ -23,6 +23,7 @@ from cuir import CuirError, Specification, attention, create_block_mask, flex_at
 from cuir.flex import front, kernels, verified
 from cuir.flex.mods import identity
 from cuir.flex.progress import Progress
+from tests.strategies.effort import examples
 
 ROOT = Path(__file__).parents[2]
 M, N, D = 100, 140, 64
@@ -129,7 +130,7 @@ def test_combined_masks_of_pytorch() -> None:
     compare(tensors(), None, theirs.and_masks(causal, documents(2)))
 
 
-@settings(max_examples=6)
+@examples(0.2)
 @given(size=st.integers(0, 90), m=st.integers(1, 150), n=st.integers(1, 150), seed=st.integers(0, 3))
 def test_any_window_and_length(size: int, m: int, n: int, seed: int) -> None:
     compare(tensors(1, 1, m, n), None, theirs.or_masks(windowed(size), documents(seed, max(m, n))))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
@@ -15,6 +15,7 @@ from cuir.flex import ranges
 from cuir.flex.ranges import Reads, traced_apart
 from cuir.spec import Lengths
 from cuir.transfer import trace
+from tests.strategies.effort import examples
 
 Mod = Callable[..., Any]
 AT = Lengths(B=2, H=2, HK=1, M=9, N=13)
@@ -55,7 +56,7 @@ def test_intervals_tell_of_common_reads(monkeypatch: pytest.MonkeyPatch) -> None
         check(score=mod)
 
 
-@settings(max_examples=60)
+@examples(2)
 @given(data=st.data())
 def test_intervals_hold_all_values(data: st.DataObject) -> None:
     rows = st.recursive(
@@ -142,7 +143,7 @@ def test_nothing_is_read_without_pairs() -> None:
     check(lambda b, h, q, k: short[k] > 3, at=Lengths(1, 1, 1, 5, 0))
 
 
-@settings(max_examples=40)
+@examples(1.5)
 @given(st.integers(1, 14), st.integers(-4, 4), st.integers(0, 13), st.booleans(), st.booleans())
 def test_as_every_pair_says(size: int, shift: int, edge: int, both: bool, other_way: bool) -> None:
     """Against a loop over the pairs that fails where PyTorch would be asked for an element that is not there."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.bind import assumed_consts
@@ -19,6 +19,7 @@ from cuir.nodes import Program
 from cuir.parser import parse
 from cuir.printer import show
 from tests.strategies.arguments import arguments
+from tests.strategies.effort import examples
 from tests.strategies.typed import kernels, mutants
 
 CORPUS = Path(__file__).parents[2] / "corpus"
@@ -52,7 +53,7 @@ def same(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
     return all(torch.equal(a[n].nan_to_num(7.0), b[n].nan_to_num(7.0)) for n in a)
 
 
-@settings(max_examples=60)
+@examples(2)
 @given(kernels(), schedules, st.sampled_from([1, 32]))
 def test_correct_kernels_run_clean_and_alike_under_every_schedule(case, schedule, lanes):
     program = parse(case.text)
@@ -60,21 +61,21 @@ def test_correct_kernels_run_clean_and_alike_under_every_schedule(case, schedule
     assert same(first, outputs(program, {"M": case.M}, schedule, lanes))
 
 
-@settings(max_examples=60)
+@examples(2)
 @given(kernels(), st.data())
 def test_mutants_of_random_kernels_run_or_are_refused(case, data):
     program = data.draw(mutants(parse(case.text)))
     _run_or_refuse(program, case.M, data.draw(schedules))
 
 
-@settings(max_examples=150)
+@examples(4)
 @given(st.data())
 def test_mutants_of_the_clean_programs_run_or_are_refused(data):
     program = data.draw(mutants(parse(data.draw(st.sampled_from(CLEAN)).read_text())))
     _run_or_refuse(program, data.draw(st.sampled_from([0, 1, 64, 200])), data.draw(schedules))
 
 
-@settings(max_examples=60)
+@examples(2)
 @given(st.data())
 def test_mutants_of_the_corpus_run_or_are_refused(data):
     path = data.draw(st.sampled_from(PROGRAMS))

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
@@ -17,6 +17,7 @@ from llm.expert_source import read_expert_source
 from llm.orchestration import Orchestration
 from llm.orchestration_of_source import explained, of_source
 from llm.whole_numbers import evaluate
+from tests.strategies.effort import examples
 
 SOURCES = ("flash_fwd_sm80", "flash_fwd_sm90")
 
@@ -218,7 +219,7 @@ def test_hostile_sources_end_soon(text: str) -> None:
     assert time.process_time() - start < 5
 
 
-@settings(max_examples=8)
+@examples(0.25)
 @given(
     st.lists(
         st.tuples(st.integers(0, 20_000), st.integers(0, 300), st.sampled_from(["", "{", "}", "(", ")", '"', "/*", "#if 0\n", ";", "<"])),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
@@ -21,6 +21,7 @@ from cuir.lowering.coalesce import coalesced
 from cuir.parser import parse
 from cuir.types import F16
 from tests.lowering.conftest import one_file
+from tests.strategies.effort import examples
 
 HEAD = """\
 @func
@@ -196,7 +197,7 @@ def repaired(lines: list[str]) -> tuple[Checked, list[torch.Tensor]]:
                 lines = [*lines[:i], wait, *lines[i:]]
 
 
-@settings(max_examples=16)
+@examples(0.5)
 @given(bodies)
 def test_one_name_or_two_the_meaning_is_the_same(parts: list[list[str]]) -> None:
     checked, wanted = repaired(finished(parts))

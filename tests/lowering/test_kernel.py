@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.bind import assumed_consts
@@ -20,6 +20,7 @@ from cuir.lowering.flat import statements
 from cuir.lowering.writer import RESERVED, identifier
 from cuir.parser import parse
 from tests.lowering.conftest import HEAD, kernel, text
+from tests.strategies.effort import examples
 from tests.strategies.typed import kernels
 
 ROOT = Path(__file__).parents[2]
@@ -172,7 +173,7 @@ def test_one_row_and_one_column_have_number_0() -> None:
 
 
 # ---- random kernels
-@settings(max_examples=40)
+@examples(1.5)
 @given(kernels())
 def test_random_kernels_lower_or_are_refused(case) -> None:
     checked = check(parse(case.text))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.lowering import lower
@@ -73,7 +73,6 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return request.param, on_cpu(found, tmp_path_factory.mktemp("host"))
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 2**31), st.sampled_from([1e-3, 1.0, 20.0, 1e4, 1e30]), st.floats(0.01, 50.0))
 def test_the_texts_compute_the_functions(run: tuple[int, Callable[..., None]], seed: int, size: float, cap: float) -> None:
     columns, call = run

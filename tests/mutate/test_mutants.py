@@ -6,7 +6,7 @@ import functools
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
@@ -16,6 +16,7 @@ from cuir.mutate import FAULTS, Mutant, chosen, mutants
 from cuir.mutate.places import Places, edited, sites
 from cuir.nodes import ExprStmt, Func, Name, Program, Return
 from cuir.walk import walk
+from tests.strategies.effort import examples
 
 EXPERT = "flash_fwd_sm90"
 
@@ -102,7 +103,7 @@ def test_a_choice_is_the_same_for_a_seed_and_of_all_classes() -> None:
     assert {m.fault for m in chosen(found, [5, 8])} == {5, 8} and not chosen(found, [5], limit=0)
 
 
-@settings(max_examples=15)
+@examples(0.5)
 @given(st.data())
 def test_edits_stay_in_their_place(data: st.DataObject) -> None:
     program = of("gemm")[0]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cuir.nodes import Kernel, Program
@@ -14,6 +14,7 @@ from cuir.parser import parse
 from cuir.spec import Lengths, Specification
 from cuir.transfer import blocks, trace, transfer
 from cuir.verify.contracts import Problem, check_contracts
+from tests.strategies.effort import examples
 
 ORIGIN = """
 @func
@@ -101,7 +102,7 @@ def specification(mask: str, w: int) -> Specification:
 sizes = st.tuples(st.integers(1, 40), st.integers(0, 40))
 
 
-@settings(max_examples=120)
+@examples(4)
 @given(
     masks, st.integers(-3, 25), st.lists(st.tuples(sizes, st.sampled_from([1, 4, 8]), st.sampled_from([1, 4, 8])), min_size=1, max_size=4)
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
@@ -19,6 +19,7 @@ from cuir.transfer import TransferResult, captured_arguments, lists, trace, tran
 from cuir.types import F16
 from cuir.verify import verify
 from cuir.verify.contracts import Problem, check_contracts
+from tests.strategies.effort import examples
 from tests.transfer.test_blocks import origin
 
 MASKS: dict[str, Callable[..., Any]] = {
@@ -51,7 +52,7 @@ def documents(draw: st.DrawFn) -> torch.Tensor:
 sizes = st.tuples(st.integers(1, 40), st.integers(0, 40), st.sampled_from([1, 4, 8, 32]), st.sampled_from([1, 4, 8, 32]))
 
 
-@settings(max_examples=60)
+@examples(2)
 @given(st.sampled_from(sorted(MASKS)), documents(), sizes, st.sampled_from([1, 40, 2**24]))
 def test_lists_are_those_of_the_dense_mask(mask: str, doc: torch.Tensor, size: tuple[int, int, int, int], pairs: int) -> None:
     M, N, BM, BN = size
@@ -77,7 +78,6 @@ def test_lists_are_those_of_the_dense_mask(mask: str, doc: torch.Tensor, size: t
                 assert visited[:partial] == sorted(set(some) - set(full), reverse=True) and visited[partial:] == sorted(full, reverse=True)
 
 
-@settings(max_examples=30)
 @given(st.sampled_from(sorted(MASKS)), documents(), st.lists(sizes, min_size=1, max_size=3))
 def test_listed_masks_meet_the_contracts(mask: str, doc: torch.Tensor, cases: list[tuple[int, int, int, int]]) -> None:
     program, _ = origin()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.diagnostics import CuirError
@@ -22,6 +22,7 @@ from cuir.spec import Lengths, Specification
 from cuir.transfer import Traced, trace
 from cuir.types import F32, I32
 from cuir.verify.evaluate import Evaluator
+from tests.strategies.effort import examples
 
 AT = Lengths(B=2, H=4, HK=2, M=7, N=9)
 
@@ -401,7 +402,7 @@ def test_a_mask_that_gives_numbers_is_refused() -> None:
     assert caught.value.diagnostics[0].code == "X123"
 
 
-@settings(max_examples=60)
+@examples(2)
 @given(
     st.integers(0, 2**31 - 1),
     st.recursive(

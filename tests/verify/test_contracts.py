@@ -40,12 +40,12 @@ def found(old: str, new: str, problem: Problem = SMALL, name: str = "causal") ->
     return caught.value.diagnostics[0]
 
 
-@pytest.mark.parametrize("level", ["quick", "full"])
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
-def test_every_variant_of_the_corpus_keeps_its_contracts(name: str, level: str) -> None:
+def test_every_variant_of_the_corpus_keeps_its_contracts(name: str) -> None:
     spec = variant(name)
     result = transfer(parse(CAUSAL), spec)
-    problems = problems_for(spec, 128, 128, level, result.program)
+    problems = problems_for(spec, 128, 128, "full", result.program)
+    assert {*problems_for(spec, 128, 128, "quick", result.program)} < {*problems}
     assert check_contracts(result.program, result.program.kernels()["flash_fwd"], spec, problems) > 10_000
 
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
@@ -232,7 +232,6 @@ BOUNDS = ["k <= q", "k < 70", "q - k < 33", "k >= q - 90", "(k + q) % 3 > 0", "a
 SCORES = ["s", "s * 0.5 + 0.1 * (k - q)", "w * tanh(s / w)", "where(k == q, s + 1.0, s)", "s - (h + 1) * 0.01 * abs(q - k)"]
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.sampled_from(BOUNDS), min_size=1, max_size=3),
     st.sampled_from(["&", "|"]),
