@@ -270,13 +270,22 @@ def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str
 def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw], required: bool = False) -> list[Draw]:
     """Those that the specification admits, with the lengths that it gives them."""
     kept: list[Draw] = []
+    large: list[tuple[int, str, Draw]] = []  # elements of a tensor that has too many
     for d in found:
         sizes = spec.admitted({**known_sizes(checked), **d.sizes})
-        if sizes is None or any(_elements(t, sizes) > _ELEMENTS for t in checked.tensors):
+        if sizes is None:
+            continue
+        elements, name = max(((_elements(t, sizes), t.name) for t in checked.tensors), default=(0, ""))
+        if elements > _ELEMENTS:
+            large.append((elements, name, replace(d, sizes={n: sizes[n] for n in checked.dims})))
             continue
         same = replace(d, sizes={n: sizes[n] for n in checked.dims})
         if not any((k.sizes, k.kind, k.seed) == (same.sizes, d.kind, d.seed) for k in kept):  # lengths that the specification made alike
             kept.append(same)
+    if not kept and large:
+        elements, name, draw = min(large, key=lambda one: one[0])
+        raise CuirError.of("X108", f"`{name}` has {elements:,} elements in the problem {draw}, and problems are tried with tensors of at most {_ELEMENTS:,}", checked.origin.span,
+                           "let `sizes` of the specification give shorter lengths" if spec.sizes is not None else "smaller consts make smaller tensors")  # fmt: skip
     if not kept:
         if required:
             raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {found[0]}", checked.origin.span)

@@ -199,6 +199,8 @@ def test_lengths_that_the_specification_refuses() -> None:
     for sizes in (lambda drawn: None, lambda drawn: {"Z": 1}, lambda drawn: {"M": -1}, lambda drawn: 7):
         with pytest.raises(CuirError):
             draws(checked, FunctionSpecification("none", right, sizes=sizes), "quick")
+    with pytest.raises(CuirError, match=r"X108.*`[XY]` has [\d,]+ elements in the problem .*M=300000.* at most 6,000,000"):
+        draws(checked, FunctionSpecification("large", right, sizes=lambda drawn: {"M": 300_000}), "quick")
 
 
 def test_tiles_are_read_off_the_program() -> None:
