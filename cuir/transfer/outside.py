@@ -46,22 +46,15 @@ class Outside(TorchFunctionMode):
 
 
 class Standin:
-    """A mod whose tensors from outside are others: `tensor(x)` in the place of x, made once for each."""
+    """A mod that sees `standing(x)` for every tensor x from outside: x itself for one that stands for another."""
 
-    def __init__(self, mod: Callable[..., Any], tensor: Callable[[torch.Tensor], torch.Tensor]):
-        """tensor(x): x itself for a tensor that stands in for another one."""
-        self.mod, self.tensor = mod, tensor
-        self.others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with what the id is of
+    def __init__(self, mod: Callable[..., Any], standing: Standing):
+        self.mod, self.standing = mod, standing
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         """Whose signature it has, and whose place in the user's file."""
         return self.mod
-
-    def standing(self, x: torch.Tensor) -> torch.Tensor:
-        if id(x) not in self.others:
-            self.others[id(x)] = x, self.tensor(x)
-        return self.others[id(x)][1]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with Outside(self.standing, [*args, *kwargs.values()]):

@@ -333,6 +333,11 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if plain not in HANDLERS and plain[:1] in "ri" and plain[1:] in HANDLERS:  # __radd__, __iadd__
         args, plain = (args[::-1] if plain[0] == "r" else args), plain[1:]
     handler = HANDLERS.get(plain)
+    if plain == "getitem":
+        refuse(
+            "a tensor that the mod makes cannot be read by an index",
+            "make it before the mod, which may close over it or have it from an object",
+        )
     if handler is None:
         refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
     try:

@@ -10,6 +10,7 @@ import torch
 
 from ..spec import SINK, Captured, Lengths, Specification
 from .outside import Standin
+from .proxy import ELEMENTWISE
 from .trace import _Tracer
 
 ROOM = 16  # more batches and heads than verification tries
@@ -61,9 +62,14 @@ class _Rebuilder(_Tracer):
 def bounded(spec: Specification) -> Specification:
     """The variant with its captured tensors on the CPU, where reads outside of a tensor give 0, as in a kernel: verification tries lengths that the
     user's tensors were not made for."""
+    others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with what the id is of: one for all ways to a tensor
 
     def made(x: torch.Tensor) -> torch.Tensor:
-        return x if isinstance(x, Bounded) else _with_room(x).as_subclass(Bounded)
+        if isinstance(x, Bounded):
+            return x
+        if id(x) not in others:
+            others[id(x)] = x, _with_room(x).as_subclass(Bounded)
+        return others[id(x)][1]
 
     found = rebuilt(spec, made)
     mods = [None if mod is None else Standin(mod, made) for mod in (found.mask_mod, found.score_mod)]
@@ -94,6 +100,12 @@ class Bounded(torch.Tensor):
             if func is torch.Tensor.__getitem__ and isinstance(args[0], Bounded):
                 return args[0].read(args[1])
             found = func(*args, **(kwargs or {}))
+            if (
+                isinstance(args[0] if args else None, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE
+            ):  # of an element, when it is read
+                found = found.as_subclass(Bounded)
+                found.given = args[0].given
+                return found
             return found.as_subclass(torch.Tensor) if isinstance(found, Bounded) and func is not torch.Tensor.as_subclass else found
 
     def read(self, item: Any) -> torch.Tensor:

@@ -29,7 +29,7 @@ from ..types import BOOL, F32, I32, DType
 from ..user_code import function_span, user_span
 from ..walk import names_read
 from . import operations as operations  # enters the table of operations
-from .outside import Outside, Standin, attribute_read, found_under
+from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .proxy import INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
 
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
@@ -111,6 +111,7 @@ class _Tracer:
         self.held: dict[int, tuple[str, object]] = {}  # tensors, by id: under which key of `parameters`
         self.lifted: dict[int, Any] = {}
         self.renamed: dict[str, str] = {}  # parameters whose own name the kernel uses already
+        self.standing: Standing = lambda x: x  # for tensors from outside
         self.alive: list[Any] = []  # keeps what `lifted` knows by id
         self.constants = False  # numbers that are met now stay what they are: those of a file
 
@@ -268,13 +269,12 @@ class _Tracer:
 
     def outside(self, value: torch.Tensor) -> TensorProxy | Proxy:
         """What stands for a tensor that an operation of the mod meets, and that is not replaced where the mod has it from."""
-        place = self.held.get(id(value))
-        if place is None:
-            frame = user_frame()
-            with torch._C.DisableTorchFunction():
-                place = (frame and found_under(value, frame)) or "tensor", id(value)
-                self.tensor(place[0], value, None)
-        return self.parameters[place][1]
+        with torch._C.DisableTorchFunction():
+            found = self.standing(value)
+            if id(found) not in self.held:
+                frame = user_frame()
+                self.tensor((frame and found_under(value, frame)) or "tensor", found, None)
+        return self.parameters[self.held[id(found)]][1]
 
     def function(self, value: Any, name: str = "") -> Any:
         """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured.
@@ -282,7 +282,8 @@ class _Tracer:
         Another object, that of a method too, becomes one whose attributes are captured. name: under which it is found.
         """
         if isinstance(value, Standin):
-            return Standin(self.function(value.mod, name), value.tensor)
+            self.standing = value.standing
+            return self.function(value.mod, name)
         if isinstance(value, functools.partial):
             return self.partial(value, name)
         if isinstance(value, types.MethodType):
