@@ -5,6 +5,7 @@ Owns the telling apart of such tensors from those that the mod makes itself. Wha
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -67,7 +68,10 @@ def attribute_read(func: Any) -> str | None:
 
 
 def found_under(value: object, frame: Any) -> str | None:
-    """The last name on the way on which a function's own code reaches a value: a variable, an attribute or an item. Nothing of the user's runs."""
+    """The last name on the way on which a function's own code reaches a value: a variable, an attribute or an item. Nothing of the user's runs.
+
+    Of what a property or a call gives: the attribute that was read last.
+    """
     code = frame.f_code
     known = {n: frame.f_globals[n] for n in code.co_names if n in frame.f_globals} | frame.f_locals
     for _ in range(_STEPS):
@@ -75,7 +79,8 @@ def found_under(value: object, frame: Any) -> str | None:
             if one is value:
                 return name
         known = {n: x for one in known.values() for n, x in _members(one, code.co_names)}
-    return None
+    attributes = [i.argval for i in dis.get_instructions(code) if i.offset < frame.f_lasti and i.opname == "LOAD_ATTR"]
+    return attributes[-1] if attributes else None
 
 
 _STEPS = 4  # `package.module.Class.tensor`
