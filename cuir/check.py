@@ -38,7 +38,7 @@ from .resources import check_fragments, check_roles, lay_out_shared
 from .scope import without_dead
 from .targets import TARGETS, Target
 from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
-from .walk import walk
+from .walk import Itself, walk
 
 SIZES = ("T104", "T162")  # codes of lengths, counts and stages
 DECLARATIONS = ("shared", "mbarrier", "named_barrier", "tiles")
@@ -54,24 +54,11 @@ def check(program: Program, kernel: str | None = None, consts: Mapping[str, Cons
     picked = pick_kernel(program, kernel)
     values = const_values(picked, consts or {}, sink)
     sink.stop_if_any()
-    return _checked(_This(program), _This(picked), tuple((name, type(value), value) for name, value in values.items()))
-
-
-class _This:
-    """A tree as itself: comparing its text would cost more than checking it."""
-
-    def __init__(self, tree: Program | Kernel):
-        self.tree = tree
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _This) and self.tree is other.tree
-
-    def __hash__(self) -> int:
-        return id(self.tree)
+    return _checked(Itself(program), Itself(picked), tuple((name, type(value), value) for name, value in values.items()))
 
 
 @functools.lru_cache(maxsize=16)  # whoever finds a setting that fits, runs it or lowers it next
-def _checked(program: _This, kernel: _This, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
+def _checked(program: Itself, kernel: Itself, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
     assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
     return _Checker(program.tree, kernel.tree, {name: value for name, _, value in consts}, Sink()).run()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -40,6 +41,7 @@ from .nodes import (
     Unary,
     With,
 )
+from .walk import Itself
 
 WIDTH = 120  # signatures and calls that are longer are wrapped inside their brackets
 COMMENT_COLUMN, COMMENT_STEP = 41, 20  # trailing comments start at columns 41, 61, ... (0-based), at least two blanks behind the code
@@ -137,7 +139,14 @@ def _index(e: Expr | Slice) -> str:
 
 
 # ---- statements
-def _statement(s: Stmt, indent: str, keyword: str = "if") -> list[str]:
+def _statement(s: Stmt, indent: str, keyword: str = "if") -> tuple[str, ...]:
+    return _remembered(Itself(s), indent, keyword)
+
+
+@functools.lru_cache(maxsize=4096)  # edits of a tree share all that they leave as it is
+def _remembered(itself: Itself, indent: str, keyword: str) -> tuple[str, ...]:
+    s = itself.tree
+    assert isinstance(s, Assign | AugAssign | ExprStmt | For | If | With | Return)
     lines = _lead(s.comments, indent)
     match s:
         case Assign():
@@ -162,7 +171,7 @@ def _statement(s: Stmt, indent: str, keyword: str = "if") -> list[str]:
             lines += _statement(s.orelse[0], indent, "elif")
         else:
             lines += [f"{indent}else:", *_block(s.orelse, indent + INDENT)]
-    return lines
+    return tuple(lines)
 
 
 def _block(body: Sequence[Stmt], indent: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The only generic traversal of the AST."""
+"""The only generic traversal of the AST, and trees as keys."""
 
 from __future__ import annotations
 
@@ -39,6 +39,19 @@ def walk(node: Node) -> Iterator[Node]:
         yield node
         if _child_fields(type(node)):  # type: ignore[arg-type]  # most are leaves, names and numbers
             left += reversed(children(node))
+
+
+class Itself:
+    """A tree as the key of what is remembered of it: comparing its text would cost more than most of what is done with it."""
+
+    def __init__(self, tree: Node):
+        self.tree = tree
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and self.tree is other.tree
+
+    def __hash__(self) -> int:
+        return id(self.tree)
 
 
 def names_read(node: Node) -> set[str]:
