@@ -9,13 +9,17 @@ from __future__ import annotations
 import dis
 import functools
 import operator
+import re
 import sys
 import types
-import weakref
-from collections import deque
+from collections import deque, namedtuple
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from ..transfer.trace import foreign, foreign_file, globals_read, slots_of
@@ -45,6 +49,11 @@ _NEVER = frozenset(f"__{n}__" for n in (  # functions of a class that reading an
     "reduce_ex", "repr", "set", "set_name", "setattr", "setstate", "sizeof", "str", "subclasshook",
 ))
 _OF_CLASSES = frozenset(f"__{n}__" for n in ("dict", "weakref", "doc", "module", "qualname", "name", "annotations", "mro", "class"))
+_UNCHANGING = (
+    complex, range, type(...), type(NotImplemented), np.generic, np.dtype, np.ufunc, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo,
+    torch.iinfo, Fraction, Decimal, PurePath, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.MemberDescriptorType, types.GetSetDescriptorType, types.ClassMethodDescriptorType, type(namedtuple("Field", "x").x),
+)
 _HOOKS = frozenset({"__getattr__", "__getattribute__"})
 # fmt: on
 
@@ -165,8 +174,10 @@ class Walk:
         except TypeError:
             self.known = False
             return "unknown", kind
-        if isinstance(value, weakref.ref) or hasattr(type(value), "__next__"):
-            self.known = False  # what it leads to, or gives next, is not its own
+        if type(value) is not object and not isinstance(value, _UNCHANGING):
+            self.known = (
+                False  # what it leads to, or gives, may be something else tomorrow: a weak reference, a context variable, an iterator
+            )
         self.places.append(("object", path, value))
         return kind, value
 

@@ -167,6 +167,26 @@ def test_a_mod_that_cannot_be_compared_is_refused() -> None:
         Compiled(attend)(*tensors(), None, masked(lambda b, h, q, k: q - k <= int(table[3])))
 
 
+class Windows:
+    size, ids = 5, torch.arange(N) // 9
+
+    def mod(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return q - k <= self.size
+
+    def documents(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return self.ids[q] == self.ids[k]
+
+
+def test_numbers_of_a_class_are_guarded_and_its_tensors_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, qkv, windows = Compiled(attend), tensors(), Windows()
+    mask = masked(lambda b, h, q, k: windows.mod(b, h, q, k))
+    for size in (5, 20):
+        monkeypatch.setattr(Windows, "size", size)
+        close(f(*qkv, None, mask), wanted(qkv, windowed(size)))
+    with pytest.raises(Exception, match=r"U418.*`ids` by way of a class"):
+        f(*qkv, None, masked(lambda b, h, q, k: windows.documents(b, h, q, k)))
+
+
 def test_lengths_may_change() -> None:
     def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return flex_attention(q, k, v, None, create_block_mask(causal, None, None, q.shape[2], k.shape[2]), backend="interpret")

@@ -9,6 +9,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import pytest
@@ -266,6 +267,34 @@ def what_cannot_be_known() -> Held:
     found = on(made, lambda b, h, q, k: (ref().ids[q] == ref().ids[k]) & (q - k <= ref().size))  # type: ignore[union-attr]
     found.size(3)
     found.warm, found.made = False, made  # type: ignore[attr-defined]
+    return found
+
+
+IN_CONTEXT: ContextVar[Any] = ContextVar("IN_CONTEXT")
+
+
+@holder
+def a_context_variable() -> Held:
+    IN_CONTEXT.set(made := Instance())
+    found = on(made, lambda b, h, q, k: (IN_CONTEXT.get().ids[q] == IN_CONTEXT.get().ids[k]) & (q - k <= IN_CONTEXT.get().size))
+    found.warm = False
+    return found
+
+
+@holder
+def a_cache() -> Held:
+    """Of which nothing is known but the function that filled it."""
+    new = [IDS[0]]
+    table = functools.lru_cache(new.pop)
+    sizes = {"size": 3}
+
+    def exchange(x: torch.Tensor) -> None:
+        table.cache_clear()
+        new[:] = [x]
+        table()
+
+    found = Held(lambda b, h, q, k: (table()[q] == table()[k]) & (q - k <= sizes["size"]), exchange, lambda n: sizes.update(size=n))
+    found.warm = False
     return found
 
 
