@@ -74,7 +74,11 @@ def asked(
     from llm.client import Client, library
     from llm.transcript import Recorder, Replayed
 
+    from .inputs import kept
+
     asks: Asks
+    if record is not None:
+        kept(record, [replay])
     if replay is not None:
         if model is not None:
             raise CuirError.of("U100", "--replay takes the answers from a file, so it takes no --model")
@@ -122,7 +126,7 @@ def transfer(
     name = pick_kernel(program, kernel).name
     load = partial(read_specification, to, tuple(param or ()))
     target = load()
-    folder = output_folder(out if out is not None else Path("out") / target.name)
+    folder = output_folder(out if out is not None else Path("out") / target.name, target.name, origin)
     why_not: tuple[Diagnostic, ...] = ()
     if model is None and replay is None:
         try:

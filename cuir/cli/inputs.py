@@ -56,7 +56,9 @@ def pairs(items: Iterable[str], option: str) -> dict[str, str]:
             name, equals, value = part.partition("=")
             if not equals or not name.strip().isidentifier() or not value.strip():
                 raise CuirError.of("U103", f"{option} takes NAME=VALUE, found `{part}`", hint=f"for example {option} D=128")
-            found[name.strip()] = value.strip()
+            name, value = name.strip(), value.strip()
+            if found.setdefault(name, value) != value:
+                raise CuirError.of("U103", f"{option} gives {name} twice: {found[name]} and {value}", hint="leave out one of them")
     return found
 
 
@@ -187,6 +189,25 @@ def read_kernel_consts(
     return found
 
 
+def require_consts(kernel: Kernel, given: Iterable[str]) -> None:
+    """Raises CuirError N111 for a const that the kernel does not have: before anything is written."""
+    from ..nodes import ConstType
+
+    known = [p.name for p in kernel.params if isinstance(p.type, ConstType)]
+    for name in given:
+        if name not in known and name not in ("T", "D"):
+            raise CuirError.of("N111", f"`{kernel.name}` has no const parameter `{name}`; it has: {', '.join(known) or 'none'}", kernel.span, suggestion(name, known, "it has"))  # fmt: skip
+
+
+def kept(path: Path, inputs: Iterable[str | Path | None]) -> Path:
+    """A file that a command writes. Raises CuirError U108 where that would be written over what the command reads, or over any program or specification."""
+    same = any(i is not None and Path(i).is_file() and path.exists() and path.samefile(i) for i in inputs)
+    if same or (path.is_file() and path.suffix in (".cuir", ".py")):
+        what = "which this command reads" if same else "a program or specification"
+        raise CuirError.of("U108", f"{path} would be written over, {what}", hint="name another")
+    return path
+
+
 def results_file(path: Path) -> Path:
     """A file of results, whose table (.md) and plot (.svg) are written beside it. Raises CuirError U108 where these would be written over something else."""
     if not path.name or path.suffix in (".md", ".svg"):
@@ -200,8 +221,13 @@ def results_file(path: Path) -> Path:
     return path
 
 
-def output_folder(path: Path) -> Path:
-    """The folder, made if it is not there. Raises CuirError."""
+def output_folder(path: Path, name: str, *inputs: str) -> Path:
+    """The folder, made if it is not there, for a program `name` and its origin. Raises CuirError U108, also where these would be written over one of the inputs."""
+    for file in ("origin.cuir", f"{name}.cuir"):
+        if any(Path(i).is_file() and (path / file).exists() and (path / file).samefile(i) for i in inputs):
+            raise CuirError.of(
+                "U108", f"{path / file} would be written over, which this command reads", hint="name another folder with --out"
+            )
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

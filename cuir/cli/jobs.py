@@ -60,7 +60,8 @@ def bridge(
 ) -> int:  # fmt: skip
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
     from ..bridge import bridge as run_bridge
-    from .inputs import output_folder, read_attention, read_program, read_variant
+    from ..check import pick_kernel
+    from .inputs import output_folder, read_attention, read_program, read_variant, require_consts
     from .progress import Steps
     from .report import print_bridge
 
@@ -68,7 +69,8 @@ def bridge(
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
     specification = read_variant(variant, param or ())
     program = read_program(origin)
-    folder = output_folder(out if out is not None else Path("out") / specification.name)
+    require_consts(pick_kernel(program, kernel), consts)
+    folder = output_folder(out if out is not None else Path("out") / specification.name, specification.name, origin)
     demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
     with Steps(f"{origin} -> {specification.name}  ({consts['T']}, head dim {consts['D']})", quiet=as_json) as steps:
         report = run_bridge(specification, program, kernel=kernel, consts=consts, level=effort, out=folder,
@@ -107,7 +109,7 @@ def verify(
     from ..bridge import Step
     from ..types import DType
     from ..verify import verify as run_verify
-    from .inputs import programs, read_consts
+    from .inputs import kept, programs, read_consts
     from .one_problem import replayed, run_problem
     from .progress import Steps
     from .report import print_verification
@@ -123,6 +125,8 @@ def verify(
         ("replay", "runs the schedule of the file"),
     ):
         not_beside(context, job, why, "schedules", "level", "quick")
+    if out is not None:
+        kept(out, [target])
     effort = _level(level, quick)
     is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
     if is_program and asked_for(context, "origin"):
@@ -189,8 +193,10 @@ def lower(
     from ..check import check
     from ..lowering import compile_cuda
     from ..lowering import lower as run_lower
-    from .inputs import read_consts, read_program
+    from .inputs import kept, read_consts, read_program
 
+    for path in filter(None, (out, cubin)):
+        kept(path, [file])
     cuda = run_lower(check(read_program(file), kernel, read_consts(const or ())))
     compiled = compile_cuda(cuda) if cubin is not None else None
     if out is not None:
@@ -224,7 +230,7 @@ def run(
     seconds: Seconds = 600, out: Written = None, replay: Replay = None, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
-    from .inputs import read_consts, read_numbers, read_program
+    from .inputs import kept, read_consts, read_numbers, read_program
     from .running import replayable, run_kernel
 
     _one_thread()
@@ -234,6 +240,8 @@ def run(
     not_beside(context, "replay", "runs the schedule of the file in the interpreter", "schedule", "trace", "on")
     if on == "gpu":
         not_beside(context, "on", "is gpu: the compiled kernel has a grid and an order of its own", "schedule", "grid", "trace")
+    for path in filter(None, (trace, out)):
+        kept(path, [file, replay])
     if replay is not None or exhaustive:
         from .exploring import explore_or_replay
 

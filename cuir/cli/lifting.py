@@ -60,7 +60,7 @@ def lift(
     expert, place = _source(source)
     found = _annotated(expert, place, consts, define or ())
     wanted = spec or (expert.spec if expert is not None else None)
-    folder = output_folder(out if out is not None else Path("out") / place.stem)
+    folder = output_folder(out if out is not None else Path("out") / place.stem, place.stem, source)
     target = arch or (expert.arch if expert is not None else _arch(found))
     if explain:
         _explain(found, place, folder, as_json and model is None and replay is None)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ..tuning import Outcome, Space, TuneReport
     from ..tuning.cache import Key
 
-Limit = Annotated[float, typer.Option("--limit", help="seconds after which nothing new begins; the same command later goes on")]
+Limit = Annotated[float, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on")]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", help="compilers at a time (left out: one a core, as far as memory goes)", show_default=False)
+    int | None, typer.Option("--jobs", min=1, help="compilers at a time (left out: one a core, as far as memory goes)", show_default=False)
 ]
 SECONDS = 600.0  # of a search, if nobody says otherwise
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")]

@@ -59,7 +59,7 @@ def tune_programs(
     goal = Target(
         made.program, made.kernel, load, fixed, words, _measured(shape, dtype, missing), _searched(made.program, shape, dtype, fixed)
     )
-    output_folder(folder)
+    output_folder(folder, "tuned", target, source)
     with Apart() as apart, Worker(COMMAND) as worker:
         if not as_json:
             stderr().print(f"{target} for {shape} ({dtype}): the program itself", markup=False, soft_wrap=True)

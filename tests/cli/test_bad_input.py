@@ -221,6 +221,10 @@ WRONG_CALLS = [
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--exhaustive", "--replay", "s.json"), "U100"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--replay", "s.json", "--trace", "t.json"), "U100"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--on", "gpu", "--trace", "t.json"), "U100"),
+    (("check", "gemm", "-c", "T=f16,T=bf16"), "U103"),
+    (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "-d", "M=65"), "U103"),
+    (("bridge", "causal", "-k", "nothing"), "N110"),
+    (("bridge", "causal", "-c", "NOPE=1"), "N111"),
     (("explain", "T999"), "U107"),
     (("ops", "nothing"), "U106"),
 ]  # fmt: skip
@@ -233,6 +237,35 @@ def test_wrong_calls(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert shown.code == 2 and [d["code"] for d in shown.json["diagnostics"]][:1] == [code]
     text = cuir(*argv)
     assert text.code == 2 and f"error[{code}]" in text.err
+
+
+def test_nothing_is_written_over_a_program(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither over what a command reads nor over another program or specification, whatever is mistyped."""
+    monkeypatch.chdir(tmp_path)
+    texts = {
+        "mine.cuir": GOOD,
+        "causal.cuir": (files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(),
+        "spec.py": "x = 1\n",
+        "t": "{}",
+    }
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    for argv in (
+        ("lower", "mine.cuir", *CONSTS, "-o", "mine.cuir"),
+        ("lower", "mine.cuir", *CONSTS, "-o", "./spec.py"),
+        ("lower", "mine.cuir", *CONSTS, "--cubin", "causal.cuir"),
+        ("run", "mine.cuir", *CONSTS, *PROBLEM, "--trace", "mine.cuir"),
+        ("run", "mine.cuir", *CONSTS, *PROBLEM, "--exhaustive", "--out", "causal.cuir"),
+        ("verify", "causal.cuir", "--against", "causal", "--exhaustive", "--out", "causal.cuir"),
+        ("bridge", "causal", "--origin", "causal.cuir", "--out", "."),
+        ("transfer", "causal.cuir", "--to", "causal", "--out", "."),
+        ("transfer", "flash_fwd", "--to", "gelu_gemm", "--replay", "t", "--record", "t", "--out", "o"),
+    ):
+        shown = cuir(*argv)
+        assert shown.code == 2 and "error[U108]" in shown.err, argv
+        assert {n: Path(n).read_text() for n in texts} == texts, argv
+    for argv in (("bridge", "causal", "-k", "nothing"), ("bridge", "causal", "-c", "NOPE=1")):  # an earlier result stays what it is
+        assert cuir(*argv).code == 2 and not Path("out").exists()
 
 
 def test_files_that_are_no_programs(cuir: Callable, tmp_path: Path) -> None:

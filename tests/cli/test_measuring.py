@@ -72,6 +72,8 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     (("bench", "smoke", "--show"), "U100"),
     (("bench", "smoke", "--show", "--out", "nothing.jsonl"), "U119"),
     (("bench", "smoke", "--rounds", "0"), "U100"),
+    (("bench", "smoke", "--limit", "-3"), "U100"),
+    (("tune", "causal", "--jobs", "0", "--dry-run"), "U100"),
     (("bench", "smoke", "--out", "results.svg"), "U108"),
     (("bench", "smoke"), "U501"),
     (("bench", "smoke", "-c", "D=96"), "U103"),
