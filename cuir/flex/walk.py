@@ -52,7 +52,7 @@ _OF_CLASSES = frozenset(f"__{n}__" for n in ("dict", "weakref", "doc", "module",
 _UNCHANGING = (
     complex, range, type(...), type(NotImplemented), np.generic, np.dtype, np.ufunc, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo,
     torch.iinfo, Fraction, Decimal, PurePath, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType, types.WrapperDescriptorType,
-    types.MethodDescriptorType, types.MemberDescriptorType, types.GetSetDescriptorType, types.ClassMethodDescriptorType, type(namedtuple("Field", "x").x),
+    types.MethodDescriptorType, types.MemberDescriptorType, types.GetSetDescriptorType, types.ClassMethodDescriptorType, type(vars(namedtuple("Field", "x"))["x"]),
 )
 _HOOKS = frozenset({"__getattr__", "__getattribute__"})
 # fmt: on
