@@ -81,6 +81,7 @@ def show(
 
 @app.command()
 def ops(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="one entry: its name or how it is written", show_default=False)] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="the whole reference as markdown (docs/reference.md)")] = False,
     as_json: Json = False,
@@ -90,7 +91,9 @@ def ops(
     from ..diagnostics import CuirError
     from .inputs import suggestion
     from .tables import print_entry, print_table
+    from .together import not_beside
 
+    not_beside(context, "markdown", "prints the whole reference as markdown", "name", "as_json")
     known = reference.entries()
     if name is not None:
         chosen = [op for op in known.values() if name in (op.name, op.written)]
@@ -118,6 +121,7 @@ def ops(
 
 @app.command()
 def explain(
+    context: typer.Context,
     code: Annotated[str | None, typer.Argument(help="a code of an error, as in error[T111]", show_default=False)] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="every code as markdown (docs/errors.md)")] = False,
     as_json: Json = False,
@@ -127,7 +131,9 @@ def explain(
     from ..diagnostics import CuirError
     from .inputs import suggestion
     from .tables import print_table
+    from .together import not_beside
 
+    not_beside(context, "markdown", "prints every code as markdown", "code", "as_json")
     if code is not None:
         entry = codes.CODES.get(code.upper())
         if entry is None:

@@ -31,6 +31,7 @@ SAMPLES = 5
 
 
 def evaluate(
+    context: typer.Context,
     variants: Annotated[list[str] | None, typer.Argument(help="what the kernel is adapted to (left out: every variant of `cuir corpus`)", show_default=False)] = None,
     model: Annotated[list[str] | None, typer.Option("--model", help=f"a model to ask, as litellm names it; several allowed; else the variable {MODEL}", show_default=False)] = None,
     samples: Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations for each variant and model")] = SAMPLES,
@@ -54,13 +55,16 @@ def evaluate(
 
     from .inputs import results_file
     from .interruption import goes_on_from
+    from .together import not_beside
 
     if show:
         if out is None:
             raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
+        not_beside(context, "show", "asks nothing", "variants", "model", "replay", "record", "samples", "attempts", "origin", "dtype", "head_dim", "const", "level", "budget",
+                   "tokens", "temperature", "timeout", "cache", "jobs", "time_limit", "fresh")  # fmt: skip
         return _finish(*read(out), out, True, as_json, anew=False)
-    if replay is not None and (model or record is not None):
-        raise CuirError.of("U100", "--replay takes the answers from files, so it takes no --model and no --record", hint="leave them out")
+    not_beside(context, "replay", "takes answers and settings from its files", "model", "record", "samples", "attempts", "origin", "dtype", "head_dim", "const", "level",
+               "budget", "tokens", "temperature", "timeout", "cache")  # fmt: skip
     _one_thread()
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     path = results_file(out or Path("benchmarks") / "results" / f"eval-{today}.jsonl")

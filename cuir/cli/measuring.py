@@ -202,6 +202,7 @@ def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferRes
 
 
 def bench(
+    context: typer.Context,
     suite: Annotated[str, typer.Argument(help="smoke, flash, models, masks, variants or paper")] = "smoke",
     origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
@@ -224,6 +225,7 @@ def bench(
     from .inputs import agreeing, read_consts, results_file
     from .interruption import goes_on_from
     from .measuring_view import finish_bench
+    from .together import not_beside
 
     chosen = find_suite(suite)
     attention_consts(dtype, 128)
@@ -232,6 +234,9 @@ def bench(
     if show:
         if out is None:
             raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
+        not_beside(
+            context, "show", "measures nothing", "origin", "dtype", "const", "only", "peer", "reference", "rounds", "limit", "jobs", "fresh"
+        )
         head, rows = read(out)
         if head["suite"] != suite:
             raise CuirError.of(

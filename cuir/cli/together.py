@@ -40,5 +40,6 @@ def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
 
 
 def _written(context: typer.Context, name: str) -> str:
-    """The longest of the spellings of a parameter."""
-    return max((option for p in context.command.params if p.name == name for option in p.opts), key=len)
+    """The longest of the spellings of an option; an argument as its help has it."""
+    found = max((option for p in context.command.params if p.name == name for option in p.opts), key=len)
+    return found if found.startswith("-") else found.upper()

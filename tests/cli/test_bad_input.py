@@ -226,6 +226,8 @@ WRONG_CALLS = [
     (("bridge", "causal", "-k", "nothing"), "N110"),
     (("bridge", "causal", "-c", "NOPE=1"), "N111"),
     (("explain", "T999"), "U107"),
+    (("explain", "U101", "--markdown"), "U100"),
+    (("ops", "mma", "--markdown"), "U100"),
     (("ops", "nothing"), "U106"),
 ]  # fmt: skip
 

@@ -190,7 +190,9 @@ def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted:
     (("eval", "full", "--model", "c", "--out", "results.md"), "U108"),
     (("eval", "full", "--model", "c", "--out", "notes.jsonl"), "U108"),  # the table would be written over notes.md
     (("eval", "full", "--model", "c", "--out", "."), "U108"),
+    (("eval", "--replay", "nowhere", "--attempts", "3"), "U100"),
     (("eval", "--show"), "U100"),
+    (("eval", "--show", "--out", "nothing.jsonl", "--fresh"), "U100"),
     (("eval", "--show", "--out", "nothing.jsonl"), "U131"),
 ])  # fmt: skip
 def test_calls_that_are_wrong(cuir: Callable, scripted: Path, words: tuple[str, ...], code: str) -> None:

@@ -70,6 +70,7 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     (("bench", "smoke", "--peer", "nothing"), "U118"),
     (("bench", "smoke", "--only", "nothing"), "U100"),
     (("bench", "smoke", "--show"), "U100"),
+    (("bench", "smoke", "--show", "--out", "nothing.jsonl", "--fresh"), "U100"),
     (("bench", "smoke", "--show", "--out", "nothing.jsonl"), "U119"),
     (("bench", "smoke", "--rounds", "0"), "U100"),
     (("bench", "smoke", "--limit", "-3"), "U100"),
