@@ -106,7 +106,8 @@ def read_transcript(path: Path) -> Transcript:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CuirError.of("U606", f"{path} cannot be read: {error}", hint=hint) from None
+        said = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise CuirError.of("U606", f"{path} cannot be read: {said}", hint=hint) from None
     head: Mapping[str, Any] | None = None
     messages, exchanges, outcome = dict[str, Message](), list[Exchange](), None
     for number, text in enumerate(lines, 1):

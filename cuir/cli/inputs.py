@@ -119,7 +119,7 @@ def read_numbers(items: Iterable[str], option: str) -> dict[str, int | float | b
     for name, text in pairs(items, option).items():
         value = number(text)
         if value is None:
-            raise CuirError.of("U103", f"{option} {name} is a number, found `{text}`")
+            raise CuirError.of("U103", f"{option} {name} is a number, found `{text}`", hint=f"for example {option} {name}=1")
         found[name] = value
     return found
 

@@ -129,6 +129,12 @@ def verify(
         kept(out, [target])
     effort = _level(level, quick)
     is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
+    if against is not None and target in corpus.variants() and target not in programs() and not Path(target).exists():
+        raise CuirError.of(
+            "U100",
+            f"`{target}` is a variant, which is transferred and verified against itself",
+            hint="leave out --against, or name a program",
+        )
     if is_program and asked_for(context, "origin"):
         raise CuirError.of("U100", f"--origin is what a variant is transferred to, and `{target}` is a program", hint="leave out --origin")
     verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)

@@ -85,7 +85,9 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
         )
     wrong = [d for d, n in dims.items() if type(n) is not int or n < 0]
     if wrong:
-        raise CuirError.of("U113", f"the length of `{wrong[0]}` is an integer >= 0, found {dims[wrong[0]]}")
+        raise CuirError.of(
+            "U113", f"the length of `{wrong[0]}` is an integer >= 0, found {dims[wrong[0]]}", hint=f"for example -d {wrong[0]}=128"
+        )
     require_memory(checked, dims)
     needed = [s.name for s in checked.scalars]
     absent = [s for s in needed if s not in scalars]

@@ -168,7 +168,7 @@ def _plan(launch: Launch, code: _Code, grid: int | None) -> int:
     """Settles the grid and who does which unit of work; returns their number."""
     tiles = launch.checked.tiles
     if grid is not None and (not isinstance(grid, int) or isinstance(grid, bool) or grid < 1):
-        raise CuirError.of("U112", f"grid must be a positive integer, found {grid!r}")
+        raise CuirError.of("U112", f"grid must be a positive integer, found {grid!r}", hint="left out, the grid follows the units of work")
     if tiles is None or code.count is None:
         launch.grid = _admitted(grid, 0) or 1
         launch.work = [range(0)] * launch.grid

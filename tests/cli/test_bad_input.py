@@ -217,6 +217,7 @@ WRONG_CALLS = [
     (("verify", "gemm", "--problem", "M=1,N=1,K=1", "--schedules", "9"), "U100"),
     (("verify", "gemm", "--exhaustive", "--quick"), "U100"),
     (("verify", "gemm", "--origin", "flash_fwd"), "U100"),
+    (("verify", "causal", "--against", "causal"), "U100"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--exhaustive", "--schedule", "random:1"), "U100"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--exhaustive", "--replay", "s.json"), "U100"),
     (("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--replay", "s.json", "--trace", "t.json"), "U100"),
