@@ -5,6 +5,7 @@ Exit codes: 0 good, 1 the program is wrong, 2 the call is wrong, 70 a fault of c
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -30,15 +31,12 @@ def run(argv: Sequence[str]) -> int:
     import typer
 
     from ..diagnostics import CuirError
-    from .app import app
     from .interruption import INTERRUPTED, Interrupted, tell_interrupted
     from .output import exit_code, print_errors
 
     as_json = "--json" in argv
     try:
-        from typer.main import get_command
-
-        result = get_command(app).main(args=list(argv), prog_name="cuir", standalone_mode=False)
+        result = _commands().main(args=list(argv), prog_name="cuir", standalone_mode=False)
         if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt; no command returns it
             return tell_interrupted()
         return result if isinstance(result, int) else 0
@@ -74,6 +72,16 @@ def run(argv: Sequence[str]) -> int:
         internal = CuirError.of("U999", f"internal error: {type(error).__name__}: {error}".split("\n")[0], hint=REPORT_TO)
         print_errors(internal.diagnostics, as_json)
         return 70
+
+
+@functools.cache
+def _commands() -> Any:
+    """The tree of commands: it takes longer to make than most wrong calls take to refuse."""
+    from typer.main import get_command
+
+    from .app import app
+
+    return get_command(app)
 
 
 def _usage_errors() -> Any:

@@ -110,8 +110,8 @@ def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
 
 # ---- what can go wrong
 def test_a_mutant_has_a_time_limit() -> None:
-    found = verdict(named("comparison", "`k <= q"), replace(JOB, seconds=0.01))
-    assert found == ("out of time", "", "", "no verdict within 0.01 s")
+    found = verdict(named("comparison", "`k <= q"), replace(JOB, seconds=0.001))
+    assert found == ("out of time", "", "", "no verdict within 0.001 s")
 
 
 def test_a_fault_of_ours_is_a_verdict_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
