@@ -13,7 +13,7 @@ from cuir.spec import Specification
 def causal_document(doc: torch.Tensor | None = None, length: int = 192, stagger: int = 64) -> Specification:
     """keep = doc[b, q] = doc[b, k] and k <= q: sequence packing for language models.
 
-    `doc`: i32 [B, max(M, N)], the document of each token; without it, documents of `length` tokens, which begin `stagger` tokens earlier from
+    `doc`: i32 [B, max(M, N)], the document of each token, whose tokens stand together; without it, documents of `length` tokens, which begin `stagger` tokens earlier from
     batch to batch (0: alike). Top-left aligned.
     """
 

@@ -12,7 +12,7 @@ from cuir.spec import Lengths, Specification
 def document(doc: torch.Tensor | None = None, length: int = 192, stagger: int = 64) -> Specification:
     """keep = doc[b, q] = doc[b, k]: a token attends to the tokens of its own document, before and behind it.
 
-    `doc`: i32 [B, max(M, N)], the document of each token; without it, documents of `length` tokens, which begin `stagger` tokens earlier from
+    `doc`: i32 [B, max(M, N)], the document of each token, whose tokens stand together; without it, documents of `length` tokens, which begin `stagger` tokens earlier from
     batch to batch (0: alike). FlexAttention's `document_mask`.
     """
 
