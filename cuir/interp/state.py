@@ -18,6 +18,7 @@ class State:
 
 
 T = TypeVar("T", bound=State)
+_PLAIN = frozenset({int, float, str, bool, type(None)})  # shared as they are; most of what a state holds, so asked before any call
 
 
 def select(state: T, lanes: np.ndarray, total: int) -> T:
@@ -33,7 +34,7 @@ class _Selection:
         self.index: dict[torch.device, torch.Tensor] = {}
 
     def take(self, x: Any) -> Any:
-        if x is None or isinstance(x, (int, float, str)):
+        if type(x) in _PLAIN:
             return x
         found = self.memo.get(id(x))
         if found is not None:
@@ -52,14 +53,14 @@ class _Selection:
             new = x.__class__.__new__(x.__class__)
             self.memo[id(x)] = new
             for name, value in x.__dict__.items():
-                new.__dict__[name] = self.take(value)
+                new.__dict__[name] = value if type(value) in _PLAIN else self.take(value)
             return new
         if isinstance(x, dict):
-            return {k: self.take(v) for k, v in x.items()}
+            return {k: v if type(v) in _PLAIN else self.take(v) for k, v in x.items()}
         if isinstance(x, list):
-            return [self.take(v) for v in x]
+            return [v if type(v) in _PLAIN else self.take(v) for v in x]
         if isinstance(x, tuple):
-            return tuple([self.take(v) for v in x])
+            return tuple([v if type(v) in _PLAIN else self.take(v) for v in x])
         if isinstance(x, set):
             return set(x)
         if isinstance(x, bytearray):

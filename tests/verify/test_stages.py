@@ -62,7 +62,6 @@ def first(error: pytest.ExceptionInfo[CuirError]) -> Diagnostic:
     ("name", "origin"),
     [
         ("prefix_lm", EXPERT),
-        ("softcap", PLAIN),
         ("causal_document", PLAIN),
         ("global_sliding_window", "flash_fwd_sm80"),
         ("alibi", "flash_fwd_over_v"),
@@ -80,16 +79,23 @@ def test_transferred_kernels_are_verified(name: str, origin: str) -> None:
     assert "Verified." in report.as_markdown() and "PyTorch" in report.summary()
 
 
-@pytest.mark.parametrize("name", ["sliding_window", "document"])
-def test_variants_in_clusters_are_verified(name: str) -> None:
-    """The blocks of a mask, in closed form or listed, are those of all queries of a cluster."""
-    program, _, spec = kernel(name, origin=EXPERT)
-    report = verify(program, spec, consts={**CONSTS, "CLUSTER": 2, "BM": 128, "BN": 64})
+IN_CLUSTERS = {**CONSTS, "CLUSTER": 2, "BM": 128, "BN": 64}
+
+
+def test_a_variant_in_clusters_is_verified() -> None:
+    """Listed blocks are those of all queries of a cluster."""
+    program, _, spec = kernel("document", origin=EXPERT)
+    report = verify(program, spec, consts=IN_CLUSTERS)
     assert report.ok, report.as_markdown()
-    starved = {
-        s.seed for s in schedules(check(program, None, {**CONSTS, "CLUSTER": 2, "BM": 128, "BN": 64}), "quick") if s.policy == "starve"
-    }
+    starved = {s.seed for s in schedules(check(program, None, IN_CLUSTERS), "quick") if s.policy == "starve"}
     assert starved == set(range(2 * 3))  # each worker of both CTAs
+
+
+def test_blocks_in_closed_form_are_those_of_all_queries_of_a_cluster() -> None:
+    program, _, spec = kernel("sliding_window", origin=EXPERT)
+    checked = check(program, None, IN_CLUSTERS)
+    assert check_mask(program, checked, spec, Lengths(1, 2, 1, 300, 400)).read > 300 * 400
+    check_numbers(program, checked, spec, Case("in clusters", Lengths(1, 2, 1, 517, 389), "strided"))
 
 
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
