@@ -19,7 +19,7 @@ from ..nodes import Program
 from ..spec import Lengths, Specification, lengths_of
 from ..spec_loading import as_specification
 from ..transfer import Traced, TransferResult, transfer
-from ..transfer.arguments import Cache, sources_of
+from ..transfer.arguments import Cache, memory_of, sources_of, state_of
 from ..types import BF16, DTYPES, F16, DType
 from .inputs import capturing, check_options, check_tensors, need_hopper, need_warm
 from .mods import Identity, identity
@@ -178,7 +178,7 @@ class Attention:
         self.transferred, self.level = transferred, level
         self._who, self._settings = who, settings
         self._reads, self._checked = Reads(traced), Cache()
-        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, int, int], ...]]] = {}
+        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, Any, Any], ...]]] = {}
         values = [p.value for p in transferred.captured]
         self._steady = not any(v is None or (isinstance(v, torch.Tensor) and v.is_inference()) for v in values)
         self.handle = f"attention{next(_NAMES)}"  # by which a graph of torch.compile calls it
@@ -251,7 +251,7 @@ class Attention:
                 known = self._warm.get(signature)
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so
-        if known is not None and all(t._version == version and t.data_ptr() == place for t, version, place in known[1]):
+        if known is not None and all(state_of(t) == state for t, state, _ in known[1]):
             return known[0].pinned()(query, key, value)
         self.check(query, key, value, scale, backend)
         ready = self.ready(query, key, scale, backend)
@@ -259,7 +259,7 @@ class Attention:
             if len(self._warm) >= KNOWN_LENGTHS:
                 self._warm.clear()
             held = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
-            self._warm[signature] = ready, tuple((t, t._version, t.data_ptr()) for t in held)
+            self._warm[signature] = ready, tuple((t, state_of(t), memory_of(t)) for t in held)
         return ready(query, key, value)
 
     def check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str) -> None:

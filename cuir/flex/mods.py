@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..transfer.arguments import memory_of, state_of
 from .walk import Link, Path, Walk
 
 
@@ -83,11 +84,12 @@ class Same:
         """forget: called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly."""
         self.mods = tuple(None if m is None else weakref.ref(m, forget) for m in mods)
         self.links = tuple(link for link in who.links if not any(link[1] is m for m in mods))  # these must not keep the mods alive
-        self.own = tuple((i, link[2], link[3]) for link in who.links for i, m in enumerate(mods) if link[1] is m)
-        self.sizes = who.sizes
+        self.own = tuple((link[0], i, *link[2:]) for link in who.links for i, m in enumerate(mods) if link[1] is m)
+        self.sizes = tuple((held, size) for held, size in who.sizes if not any(held is m for m in mods))
         others = (t for t in who.tensors if not any(t is m for m in mods))
-        self.tensors = tuple((t, t._version, t.data_ptr(), t.shape, t.requires_grad) for t in others)
-        self.given = tuple((i, m._version, m.data_ptr(), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor))
+        self.tensors = tuple((t, state_of(t), memory_of(t), t.requires_grad) for t in others)
+        self.given = tuple((i, state_of(m), memory_of(m), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor))
+        self.lengths = tuple((i, size) for held, size in who.sizes for i, m in enumerate(mods) if held is m)
 
     @staticmethod
     def possible(who: Identity, mods: tuple[Any, ...]) -> bool:
@@ -99,22 +101,28 @@ class Same:
         for ref, mod in zip(self.mods, mods):
             if (None if ref is None else ref()) is not mod:
                 return False
-        for i, name, value in self.own:
-            if getattr(mods[i], name) is not value:
+        try:
+            return self._unchanged(mods)
+        except Exception:  # an entry or an attribute is gone, or what the user's own container does then
+            return False
+
+    def _unchanged(self, mods: tuple[Any, ...]) -> bool:
+        for i, state, _, learned in self.given:
+            if state_of(mods[i]) != state or mods[i].requires_grad != learned:
                 return False
-        for i, version, place, learned in self.given:
-            if mods[i]._version != version or mods[i].data_ptr() != place or mods[i].requires_grad != learned:
+        for i, size in self.lengths:
+            if len(mods[i]) != size:
                 return False
-        for get, holder, key, value in self.links:
-            if get(holder, key) is not value:
+        for get, i, key, value in self.own:
+            if get(mods[i], key) is not value:
                 return False
         for container, size in self.sizes:
             if len(container) != size:
                 return False
-        for tensor, version, place, shape, learned in self.tensors:
-            if tensor._version != version or tensor.data_ptr() != place or tensor.shape != shape or tensor.requires_grad != learned:
+        for get, holder, key, value in self.links:
+            if get(holder, key) is not value:
                 return False
-        return True
+        return all(state_of(t) == state and t.requires_grad == learned for t, state, _, learned in self.tensors)
 
 
 __all__ = ["Identity", "Path", "Same", "follow", "identity"]

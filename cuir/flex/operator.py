@@ -17,6 +17,7 @@ import torch
 
 from ..diagnostics import CuirError
 from ..spec import Specification
+from ..transfer.arguments import memory_of, state_of
 from ..transfer.rebuilt import rebuilt
 from .inputs import at_tracing, check_gradient, check_options, check_tensors
 from .kernels import ATTENTIONS, Attention, Level, Ready
@@ -35,10 +36,10 @@ class Warm:
     """A call that was made ready, and the captured tensors that it was made for, as they were."""
 
     ready: Ready
-    tensors: tuple[tuple[torch.Tensor, int, int], ...]
+    tensors: tuple[tuple[torch.Tensor, Any, Any], ...]
 
     def holds(self, captured: list[torch.Tensor]) -> bool:
-        return all(t is own and t._version == version and t.data_ptr() == place for t, (own, version, place) in zip(captured, self.tensors))
+        return all(t is own and state_of(t) == state for t, (own, state, _) in zip(captured, self.tensors))
 
 
 @dataclass
@@ -217,7 +218,7 @@ def _run(
     if remembered and ready.steady:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
-        handled.warm[signature] = Warm(ready, tuple((t, t._version, t.data_ptr()) for t in captured))
+        handled.warm[signature] = Warm(ready, tuple((t, state_of(t), memory_of(t)) for t in captured))
     return ready(query, key, value)
 
 

@@ -6,14 +6,18 @@ as they hold much else.
 
 from __future__ import annotations
 
+import builtins
 import dis
+import enum
 import functools
 import operator
 import re
+import struct
 import sys
 import types
-from collections import deque, namedtuple
-from collections.abc import Callable, Hashable, Iterator, Mapping
+import weakref
+from collections import defaultdict, deque, namedtuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
@@ -22,7 +26,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ..transfer.trace import foreign, foreign_file, globals_read, slots_of
+from ..transfer.trace import EMPTY as _UNBOUND
+from ..transfer.trace import attributes_of, foreign, foreign_file, globals_read, slot_names, slot_of
 
 Path = tuple[tuple[str, str], ...]
 Link = tuple[Callable[[Any, Any], Any], Any, Any, Any]
@@ -39,13 +44,43 @@ def _entry(known: Mapping[Any, Any], key: Any) -> Any:
     return known.get(key, _UNBOUND)
 
 
-_UNBOUND = object()
+def _in_order(held: Iterable[Any], then: tuple[Any, ...]) -> bool:
+    """Whether a container holds the same objects in the same order, of as many as it held before."""
+    return all(map(operator.is_, held, then))
+
+
+def _has_members(cls: type, count: int) -> bool:
+    """As many as then: none was added. What copying an object notes in its class is none."""
+    return len(cls.__dict__) - (_COPIED in cls.__dict__) == count
+
+
+_COPIED = "__slotnames__"
+
+
+def _type_of(value: Any, key: Any) -> type:
+    return type(value)
+
+
 # fmt: off
 _EVERY = frozenset({  # what code may read any attribute with
     "getattr", "hasattr", "vars", "dir", "attrgetter", "methodcaller", "__dict__", "__mro__", "getmembers", "getattr_static", "eval", "exec",
+    "__getattribute__", "__getattr__", "__get__", "mro", "__bases__",
 })
+_ANYWHERE = frozenset({  # what code may read anything with, or what it reads changes without a trace
+    "globals", "locals", "eval", "exec", "open", "input", "__import__", "import_module", "modules", "_getframe", "currentframe", "get_objects", "get_referrers",
+    "__subclasses__", "environ", "getenv", "get_default_dtype", "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled",
+})
+_MOODY = frozenset({"os", "posix", "nt", "sys", "gc", "time", "threading", "random", "_random", "secrets", "uuid", "inspect", "io", "_io", "importlib"})
+_MAKING = ("__init__", "__new__", "__post_init__")
+_COPYING = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__replace__")
+_WRITING = ("__str__", "__repr__", "__format__")
+_RUNS: dict[str, tuple[str, ...]] = {  # functions of a class that these names may run
+    "type": _MAKING, "__class__": _MAKING, "replace": (*_MAKING, *_COPYING), "copy": (*_MAKING, *_COPYING), "deepcopy": (*_MAKING, *_COPYING),
+    "str": _WRITING, "repr": _WRITING, "format": _WRITING, "print": _WRITING, "setattr": ("__setattr__", "__set__"), "delattr": ("__delattr__", "__delete__"),
+    "dir": ("__dir__",),
+}
 _NEVER = frozenset(f"__{n}__" for n in (  # functions of a class that reading and calling an object does not run
-    "class_getitem", "copy", "deepcopy", "del", "delattr", "dir", "format", "getnewargs", "getstate", "init", "init_subclass", "new", "post_init", "reduce",
+    "copy", "deepcopy", "del", "delattr", "dir", "format", "getnewargs", "getstate", "init", "init_subclass", "new", "post_init", "reduce",
     "reduce_ex", "repr", "set", "set_name", "setattr", "setstate", "sizeof", "str", "subclasshook",
 ))
 _OF_CLASSES = frozenset(f"__{n}__" for n in ("dict", "weakref", "doc", "module", "qualname", "name", "annotations", "mro", "class"))
@@ -55,6 +90,7 @@ _UNCHANGING = (
     types.MethodDescriptorType, types.MemberDescriptorType, types.GetSetDescriptorType, types.ClassMethodDescriptorType, type(vars(namedtuple("Field", "x"))["x"]),
 )
 _HOOKS = frozenset({"__getattr__", "__getattribute__"})
+_PLAIN = (bool, int, float, str, bytes, set, frozenset, type(None))
 # fmt: on
 
 
@@ -69,6 +105,7 @@ class Walk:
         self.sizes: list[tuple[Any, int]] = []
         self.places: list[tuple[str, Path, Any]] = []
         self.known = True
+        self.attributes: list[dict[str, Any]] = []
         self.names: set[str] = set()  # that the code on the way reads, of whatever
         self.holders: dict[int, tuple[Any, Path]] = {}  # classes and modules, by id
         self.called: set[int] = set()  # those of the classes that code holds as such: it may make objects of them
@@ -76,19 +113,23 @@ class Walk:
     def visit(self, value: Any, path: Path) -> Hashable:
         if value is None or isinstance(value, (bool, str, bytes)):
             self.places.append(("constant", path, value))
-            return type(value), value
+            return type(value), value, *self.further(value, path)
         if isinstance(value, torch.Tensor):
             return self.tensor(value, path)
         if isinstance(value, (int, float)):
             self.places.append(("number", path, value))
             self.values.append(value.hex() if isinstance(value, float) else value)
-            return type(value), (value > 0) - (value < 0)
+            return type(value), (value > 0) - (value < 0), *self.further(value, path)
+        if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
+            self.known = False  # nothing in it may live on here
+            return "unknown", type(value)
         if isinstance(value, (list, deque, Mapping)) and id(value) in self.seen:
             return "again", self.seen[id(value)]
         if isinstance(value, (set, frozenset)) and all(isinstance(v, (str, int)) for v in value):
             self.sizes.append((value, len(value)))
-            self.links += [(operator.contains, value, v, True) for v in value]
-            return type(value), *sorted(map(repr, value))
+            self.links.append((_in_order, value, tuple(value), True))
+            self.values.append(tuple(map(repr, value)))  # its order decides what is first, but is another one in another process
+            return type(value), *sorted(map(repr, value)), *self.further(value, path)
         if isinstance(value, (list, tuple, deque)):
             self.container(value, path)
             if not isinstance(value, tuple):
@@ -97,32 +138,68 @@ class Walk:
             return type(value), *items, *self.beside(value, path)
         if isinstance(value, Mapping):
             self.container(value, path)
-            entries = tuple((str(k), self.linked(_entry, value, k, v, (*path, ("key", k)))) for k, v in value.items())
-            return type(value), *entries, *self.beside(value, path)
+            if len(value) > 1:
+                self.links.append((_in_order, value, tuple(value), True))
+            entries = tuple((self.key(k, path), self.linked(_entry, value, k, v, (*path, ("key", k)))) for k, v in value.items())
+            default = (
+                (self.linked(getattr, value, "default_factory", value.default_factory, path),) if isinstance(value, defaultdict) else ()
+            )
+            return type(value), *entries, *default, *self.beside(value, path)
         if isinstance(value, (types.ModuleType, type)):
             self.holder(value, path)
             if isinstance(value, type):
                 self.called.add(id(value))
+                self.names |= {value.__name__} & _EVERY
             return value
         if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             of = value.__self__
             bound = of is not None and not isinstance(of, (types.ModuleType, type))
+            self.names |= {value.__name__} & _EVERY
+            self.known = self.known and value.__name__ not in _ANYWHERE and value.__module__ not in _MOODY
             return ("bound", value.__name__, self.visit(of, (*path, ("attribute", "__self__")))) if bound else value
         if id(value) in self.seen:
             return "again", self.seen[id(value)]
         self.seen[id(value)] = len(self.seen)
         if isinstance(value, functools.partial):
-            return "partial", *(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("func", "args", "keywords"))
+            parts = ("func", "args", "keywords")
+            return (
+                "partial",
+                *(self.linked(getattr, value, n, getattr(value, n), (*path, ("attribute", n))) for n in parts),
+                *self.beside(value, path),
+            )
         if isinstance(value, types.MethodType):
             return "method", *(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__func__", "__self__"))
         if isinstance(value, types.FunctionType):
             self.places.append(("function", path, value))
-            return value if foreign(value) else self.function(value, path)
+            if not foreign(value):
+                return self.function(value, path)
+            self.known = self.known and value.__name__ not in _ANYWHERE and value.__module__ not in _MOODY
+            return value
         return self.thing(value, path)
 
     def linked(self, get: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any, path: Path) -> Hashable:
         self.links.append((get, holder, key, value))
         return self.visit(value, path)
+
+    def key(self, key: Any, path: Path) -> Hashable:
+        """Of a dictionary."""
+        return (type(key), key) if type(key) in (str, int, bool, bytes, type(None)) else self.apart(key, path)
+
+    def apart(self, value: Any, path: Path) -> Hashable:
+        """Visits what has no path that torch.compile could go."""
+        count = len(self.places)
+        found = self.visit(value, path)
+        del self.places[count:]
+        return found
+
+    def further(self, value: Any, path: Path) -> tuple[Hashable, ...]:
+        """What a constant, number or set of a class of the user's holds beside its value."""
+        if type(value) in _PLAIN:
+            return ()
+        if id(value) in self.seen:
+            return ("again", self.seen[id(value)])
+        self.seen[id(value)] = len(self.seen)
+        return self.beside(value, path)
 
     def container(self, value: Any, path: Path) -> None:
         self.seen[id(value)] = len(self.seen)
@@ -144,10 +221,17 @@ class Walk:
         cells = tuple(self.cell(c, (*path, ("cell", str(i)))) for i, c in enumerate(value.__closure__ or ()))
         defaults = tuple(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__defaults__", "__kwdefaults__"))
         names = [n for n in _sorted_globals(code) if n in known]
-        read = ((n, self.linked(_entry, known, n, known[n], (*path, ("global", n)))) for n in names)
+        read = [(n, self.linked(_entry, known, n, known[n], (*path, ("global", n)))) for n in names]
+        for n in (n for n in _sorted_globals(code) if n not in known):
+            self.links.append((_entry, known, n, _UNBOUND))
+            if n in vars(builtins):
+                self.links.append((_entry, vars(builtins), n, vars(builtins)[n]))
+                read.append((n, self.apart(vars(builtins)[n], path)))
         self.names |= attributes_read(code)
         self.known = self.known and not reads_elsewhere(code)
         own = value.__dict__
+        self.links.append((getattr, value, "__dict__", own))
+        self.attributes.append(own)
         if not own:
             self.sizes.append((own, 0))
             return "function", code, cells, defaults, *read
@@ -167,6 +251,7 @@ class Walk:
             self.names |= _EVERY
         beside, kind = self.beside(value, path), cast(Hashable, type(value))
         if beside:
+            self.known = self.known and not _hides(type(value))
             self.places.append(("object", path, value))
             return "object", kind, *beside
         try:
@@ -174,17 +259,19 @@ class Walk:
         except TypeError:
             self.known = False
             return "unknown", kind
+        if isinstance(value, types.WrapperDescriptorType):
+            self.names |= {value.__name__} & _EVERY
         if type(value) is not object and not isinstance(value, _UNCHANGING):
             self.known = (
                 False  # what it leads to, or gives, may be something else tomorrow: a weak reference, a context variable, an iterator
             )
         self.places.append(("object", path, value))
-        return kind, value
+        return kind, value, repr(value) if isinstance(value, (np.generic, complex, Decimal)) else None  # -0.0
 
     def beside(self, value: Any, path: Path) -> tuple[Hashable, ...]:
         """Attributes and slots of an object, and those of its class for later; nothing for an object that has none."""
-        attributes = getattr(value, "__dict__", None)
-        slots = [] if attributes is None and foreign_class(type(value)) else slots_of(value)
+        attributes = attributes_of(value)
+        slots = [] if attributes is None and foreign_class(type(value)) else slot_names(type(value))
         if attributes is None and not slots:
             if not foreign_class(type(value)):
                 self.holder(type(value), (*path, ("attribute", "__class__")))
@@ -192,19 +279,26 @@ class Walk:
         found: list[Hashable] = []
         if isinstance(attributes, dict):
             self.links.append((getattr, value, "__dict__", attributes))
+            self.attributes.append(attributes)
             self.sizes.append((attributes, len(attributes)))
             found += [(str(n), self.linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items()]
-        found += [(n, self.linked(getattr, value, n, v, (*path, ("attribute", n)))) for n, v in slots]
-        self.links.append((getattr, value, "__class__", type(value)))
+        for n in slots:
+            v = slot_of(value, n)
+            if v is _UNBOUND:
+                self.links.append((slot_of, value, n, v))
+            else:
+                found.append((n, self.linked(slot_of, value, n, v, (*path, ("attribute", n)))))
+        self.links.append((_type_of, value, None, type(value)))
         self.holder(type(value), (*path, ("attribute", "__class__")))
         return (tuple(found),)
 
     # ---- classes and modules
     def holder(self, value: Any, path: Path) -> None:
-        foreign_one = foreign_class(value) if isinstance(value, type) else foreign_module(value)
-        if not foreign_one:
-            self.holders.setdefault(id(value), (value, path))
-        if isinstance(value, type) and not foreign_class(type(value)):
+        if id(value) in self.holders:
+            return
+        if isinstance(value, types.ModuleType) or not foreign_class(value):
+            self.holders[id(value)] = value, path
+        if not foreign_class(type(value)):
             self.holder(type(value), (*path, ("attribute", "__class__")))
 
     def members(self) -> Iterator[Hashable]:
@@ -214,10 +308,18 @@ class Walk:
         while len(done) != before:
             before = len(done)
             for at, (key, (value, path)) in enumerate(list(self.holders.items())):
+                if isinstance(value, types.ModuleType) and foreign_module(value):
+                    yield from self.library(value, path, done)
+                    continue
                 for i, one in enumerate(value.__mro__ if isinstance(value, type) else (value,)):
                     if isinstance(one, type) and foreign_class(one):
                         continue
                     known = vars(one)
+                    if (id(one), "") not in done:
+                        done.add((id(one), ""))
+                        if isinstance(one, type):  # may get an operator, or other bases
+                            self.links.append((_has_members, one, len(known) - (_COPIED in known), True))
+                            self.links.append((getattr, one, "__mro__", one.__mro__))
                     for name in sorted(self.read_of(one, known, key in self.called)):
                         if (id(one), name) in done:
                             continue
@@ -228,10 +330,10 @@ class Walk:
                             way = path if nearest else (*path, ("attribute", "__mro__"), ("item", str(i)))
                             yield at, i, name, self.member(known[name], (*way, ("attribute", name)))
         if self.names & _EVERY:
-            holders = {
-                id(one): one for value, _ in self.holders.values() for one in (value.__mro__ if isinstance(value, type) else (value,))
-            }
-            self.sizes += [(vars(one), len(vars(one))) for one in holders.values()]
+            self.links += [(_in_order, held, tuple(held), True) for held in self.attributes]
+            self.sizes += [
+                (vars(one), len(vars(one))) for one, _ in self.holders.values() if not isinstance(one, type) and not foreign_module(one)
+            ]
 
     def read_of(self, holder: Any, known: Mapping[str, Any], called: bool) -> set[str]:
         """Names of a class or a module that the code on the way may read, those among them that are not there now too. called: objects may be made of it."""
@@ -239,18 +341,48 @@ class Walk:
         if names & _EVERY:
             names |= {n for n in known if not n.startswith("__")}
         if isinstance(holder, type):  # whose functions operators are
-            functions = {n for n, v in known.items() if n[:2] == n[-2:] == "__" and isinstance(v, types.FunctionType)}
+            code = {n for n, v in known.items() if callable(v) or hasattr(type(v), "__get__")}
+            functions = {n for n in code if n[:2] == n[-2:] == "__"}
             names |= _HOOKS | (functions if called else functions - _NEVER)
+            bases = [vars(c) for c in holder.__mro__ if c is not object and foreign_class(c)]
+            names |= {
+                n for n in code - functions if any(n in of for of in bases)
+            }  # which a library's own methods call: `forward` of a torch.nn.Module
+            if isinstance(holder, enum.EnumMeta):
+                names.add("_member_map_")
+        else:
+            names.add("__getattr__")
         return names - _OF_CLASSES
+
+    def library(self, module: types.ModuleType, path: Path, done: set[tuple[int, str]]) -> Iterator[Hashable]:
+        """What a module of Python's, PyTorch's or NumPy's holds under names that are read: anyone may have put something else there."""
+        known = vars(module)
+        for name in sorted(n for n in self.names if n in known and (id(module), n) not in done):
+            done.add((id(module), name))
+            value = known[name]
+            self.links.append((_entry, known, name, value))
+            if value is not None and not isinstance(
+                value, (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, *_PLAIN, *_UNCHANGING)
+            ):
+                self.known = False
+            else:
+                yield module.__name__, name, self.apart(value, (*path, ("attribute", name)))
 
     def member(self, value: Any, path: Path) -> Hashable:
         """What stands in a class under a name."""
         if isinstance(value, (staticmethod, classmethod)):
-            return type(value), self.visit(value.__func__, path if isinstance(value, staticmethod) else (*path, ("attribute", "__func__")))
+            inner = self.visit(value.__func__, path if isinstance(value, staticmethod) else (*path, ("attribute", "__func__")))
+            return (
+                (type(value), inner, *self.beside(value, path)) if type(value) not in (staticmethod, classmethod) else (type(value), inner)
+            )
         if isinstance(value, property):
-            return property, *(self.visit(value.fget, (*path, ("attribute", "fget"))),)
+            return property, self.visit(value.fget, (*path, ("attribute", "fget"))), *self.beside(value, path)
         if isinstance(value, functools.cached_property):
-            return "cached", self.visit(value.func, (*path, ("attribute", "func")))
+            return (
+                "cached",
+                self.visit(value.func, (*path, ("attribute", "func"))),
+                *(() if type(value) is functools.cached_property else self.beside(value, path)),
+            )
         if isinstance(
             value, (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType)
         ):
@@ -260,8 +392,24 @@ class Walk:
 
 def foreign_class(cls: type) -> bool:
     """A class of Python, PyTorch or NumPy."""
-    module = sys.modules.get(cls.__module__)
-    return cls.__module__ == "builtins" or (module is not None and foreign_module(module))
+    module = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
+    if module is None or not foreign_module(module):
+        return False
+    if not cls.__flags__ & _MADE:
+        return True
+    found: Any = module  # a class that is made anew, or by `exec`, may say that it is of `types` or `builtins`
+    for part in cls.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found is cls
+
+
+_MADE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def _hides(cls: type) -> bool:
+    """Whether its objects hold something that is neither an attribute nor in a slot, as those of functools.lru_cache do."""
+    words = len(slot_names(cls)) + (cls.__weakrefoffset__ > 0) + (cls.__dictoffset__ > 0)
+    return cls.__basicsize__ > object.__basicsize__ + words * struct.calcsize("P")
 
 
 def foreign_module(module: types.ModuleType) -> bool:
@@ -271,10 +419,10 @@ def foreign_module(module: types.ModuleType) -> bool:
     return foreign_file(name)
 
 
-@functools.cache
+@functools.lru_cache(4096)  # code may be made anew for each call
 def reads_elsewhere(code: types.CodeType) -> bool:
     """Whether a function, or one inside of it, reads what the walk cannot know: a module of the user's that it imports itself, or globals under a computed name."""
-    named = {"globals", "locals", "__import__", "import_module"} & set(code.co_names)
+    named = _ANYWHERE & set(code.co_names)
     for i in dis.get_instructions(code):
         if i.opname == "IMPORT_NAME":
             module = sys.modules.get(i.argval)
@@ -282,19 +430,22 @@ def reads_elsewhere(code: types.CodeType) -> bool:
     return bool(named) or any(reads_elsewhere(c) for c in code.co_consts if isinstance(c, types.CodeType))
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def attributes_read(code: types.CodeType) -> frozenset[str]:
     """Names of attributes that a function, or one inside of it, reads."""
     found = _EVERY & set(code.co_names)
+    found = found.union(*(_RUNS[n] for n in code.co_names if n in _RUNS))
     for i in dis.get_instructions(code):
         if "ATTR" in i.opname or "METHOD" in i.opname:
             found |= {i.argval}
         elif i.opname == "MATCH_CLASS":
             found |= _EVERY
+        elif "FORMAT_" in i.opname:  # an f-string
+            found |= set(_WRITING)
     return found.union(*(attributes_read(c) for c in code.co_consts if isinstance(c, types.CodeType)))
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def _sorted_globals(code: types.CodeType) -> tuple[str, ...]:
     return tuple(sorted(globals_read(code)))
 

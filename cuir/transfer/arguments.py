@@ -6,19 +6,21 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from ..checked import Const
 from ..diagnostics import CuirError
 from ..nodes import ConstType, Kernel, Literal, Program
+from ..repeats import number
 from ..spec import Lengths, Specification
 from .lists import Lists, lists_for
 from .names import LISTS, STANDARD, names_of, reserved
 from .trace import Parameter, Traced, Value, trace
 
 _PROBLEMS = 4  # that a cache holds
-State = tuple[int, int] | None  # of a tensor: how often it was written to, and where its memory is
+State = tuple[Any, ...] | None  # of a tensor: how often it was written to, where its memory is, and how it lies there
 
 
 def captured_arguments(
@@ -104,35 +106,52 @@ def sources_of(captured: Iterable[Parameter], spec: Specification, lengths: Leng
 class Cache:
     """Arguments of the last few problems, given again while what they were made from is the same."""
 
-    entries: OrderedDict[Hashable, tuple[dict[str, tuple[Value, State]], dict[str, Value]]] = field(default_factory=OrderedDict)
+    entries: OrderedDict[Hashable, tuple[dict[str, tuple[Value, State, Any]], dict[str, Value]]] = field(default_factory=OrderedDict)
 
     def get(self, key: Hashable, sources: Mapping[str, Value], make: Callable[[], dict[str, Value]]) -> dict[str, Value]:
         """What `make` gives for this key and these sources."""
         found = self.entries.get(key)
-        if found is not None and all(_same(value, *found[0][name]) for name, value in sources.items()):
-            self.entries.move_to_end(key)
+        if found is not None and all(_same(value, *found[0][name][:2]) for name, value in sources.items()):
+            with contextlib.suppress(KeyError):  # another thread has dropped it
+                self.entries.move_to_end(key)
             return found[1]
+        before = {name: (value, state_of(value), memory_of(value)) for name, value in sources.items()}
         made = make()
-        self.entries[key] = ({name: (value, _state(value)) for name, value in sources.items()}, made)
-        self.entries.move_to_end(key)
+        self.entries.pop(key, None)
+        self.entries[key] = before, made
         while len(self.entries) > _PROBLEMS:
             self.entries.popitem(last=False)
         return made
 
 
-def _state(value: Value) -> State:
-    """Changes when a tensor is written to or gets other memory; None if writes are not counted."""
+def state_of(value: Value) -> State:
+    """Changes when a tensor is written to or gets other memory, as long as someone holds its `memory_of`; None if writes are not counted."""
     if not isinstance(value, torch.Tensor):
-        return 0, 0
-    return None if value.is_inference() else (value._version, value.data_ptr())
+        return ()
+    return None if value.is_inference() else (value._version, value.data_ptr(), value.shape, value.stride(), value.dtype)
+
+
+def memory_of(value: Value) -> object:
+    """The memory of a tensor, to be held with its state: else `tensor.data = other` may get the same place, once it is free."""
+    return value.untyped_storage() if isinstance(value, torch.Tensor) else None
 
 
 def _same(value: Value, before: Value, state: State) -> bool:
-    if state is None or _state(before) != state:
+    if state is None or state_of(before) != state:
         return False
     if isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor):
-        return value is before or (value.device == before.device and value.dtype == before.dtype and torch.equal(value, before))
-    return type(value) is type(before) and bool(value == before)
+        return value is before or (
+            value.device == before.device and value.dtype == before.dtype and torch.equal(_bits(value), _bits(before))
+        )
+    return not isinstance(value, torch.Tensor) and not isinstance(before, torch.Tensor) and number(value) == number(before)
 
 
-__all__ = ["Cache", "CapturedArguments", "captured_arguments", "sources_of", "tile_sizes"]
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """Tells -0.0 from 0.0, and a NaN is itself."""
+    return x.detach().view(_INTEGERS[x.dtype.itemsize]) if x.dtype.is_floating_point else x
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+__all__ = ["Cache", "CapturedArguments", "captured_arguments", "memory_of", "sources_of", "state_of", "tile_sizes"]

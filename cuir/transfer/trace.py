@@ -60,6 +60,7 @@ class Parameter:
         """A value of it as a launch on this device passes it."""
         if isinstance(value, torch.Tensor):
             moved = value.detach().to(device=device, dtype=torch.float32 if self.dtype == F32 else torch.int32).contiguous()
+            moved = moved if type(moved) is torch.Tensor else moved.as_subclass(torch.Tensor)
             return moved if moved.ndim else moved.view(1)
         return value
 
@@ -339,7 +340,7 @@ class _Tracer:
 
     def attributes(self, value: Any, new: Any, name: str) -> None:
         """Captures the attributes of an object for its copy."""
-        for n, v in getattr(value, "__dict__", {}).items():
+        for n, v in (attributes_of(value) or {}).items():
             if n in _REGISTERED and isinstance(value, torch.nn.Module) and isinstance(v, dict):
                 new.__dict__[n] = self.dictionary(v, {m: m if m.isidentifier() else f"{name}_{m}" for m in v})
             else:
@@ -376,7 +377,7 @@ def leads_to_a_tensor(value: Any) -> bool:
         elif isinstance(one, dict):
             todo += one.values()
         elif has_attributes(one):
-            todo += getattr(one, "__dict__", {}).values()
+            todo += (attributes_of(one) or {}).values()
             todo += [v for _, v in slots_of(one)]
     return False
 
@@ -386,7 +387,7 @@ def foreign(function: types.FunctionType) -> bool:
     return foreign_file(function.__code__.co_filename) and not function.__closure__
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def foreign_file(name: str) -> bool:
     """A file of Python, PyTorch or NumPy."""
     return name.startswith(_LIBRARIES) or (name.startswith(_PYTHON) and not any(folder in name for folder in _INSTALLED))
@@ -404,14 +405,37 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, w
 
 def slots_of(value: Any) -> list[tuple[str, Any]]:
     """What lies in the slots of an object of a Python class."""
-    classes = [cls for cls in type(value).__mro__ if "__slots__" in vars(cls)]
-    names = [n for cls in classes for n, member in vars(cls).items() if isinstance(member, types.MemberDescriptorType)]
-    return [(n, getattr(value, n)) for n in names if hasattr(value, n)]
+    found = ((n, slot_of(value, n)) for n in slot_names(type(value)))
+    return [(n, v) for n, v in found if v is not EMPTY]
+
+
+def slot_names(cls: type) -> list[str]:
+    classes = [c for c in cls.__mro__ if "__slots__" in vars(c)]
+    return [n for c in classes for n, member in vars(c).items() if isinstance(member, types.MemberDescriptorType)]
+
+
+def slot_of(value: Any, name: str) -> Any:
+    """EMPTY for one that nothing lies in; the object's own `__getattr__` is not asked."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return EMPTY
+
+
+def attributes_of(value: Any) -> Any:
+    """`__dict__`, None for an object that has none, whatever its own `__getattr__` makes of the question."""
+    try:
+        return getattr(value, "__dict__", None)
+    except Exception:
+        return None
+
+
+EMPTY = object()
 
 
 def has_attributes(value: Any) -> bool:
     """An object of a class of the user's, or of PyTorch's, that has attributes of its own."""
-    return isinstance(getattr(value, "__dict__", None), dict) or bool(slots_of(value))
+    return isinstance(attributes_of(value), dict) or bool(slots_of(value))
 
 
 def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -430,10 +454,10 @@ def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return call(name, tuple(args), kwargs)
 
 
-@functools.cache
+@functools.lru_cache(4096)  # code may be made anew for each call
 def globals_read(code: types.CodeType) -> frozenset[str]:
     """Global names that a function or a function inside it reads."""
-    found = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}  # NAME: in the body of a class
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             found |= globals_read(const)
