@@ -189,7 +189,7 @@ def _signature(
     gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     return (
         query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device, value.shape, value.stride(), value.dtype,
-        value.device, gradient, torch.is_grad_enabled(), mask, scale, enable_gqa, backend, verify,
+        value.device, gradient, torch.is_grad_enabled(), mask, scale, type(scale), enable_gqa, backend, verify,
     )  # fmt: skip
 
 

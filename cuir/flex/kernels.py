@@ -247,7 +247,7 @@ class Attention:
         if self._steady:
             try:
                 signature = (query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, key.dtype, value.dtype, query.device,
-                             key.device, value.device, torch.is_grad_enabled(), query.requires_grad, key.requires_grad, value.requires_grad, scale, backend)  # fmt: skip
+                             key.device, value.device, torch.is_grad_enabled(), query.requires_grad, key.requires_grad, value.requires_grad, scale, type(scale), backend)  # fmt: skip
                 known = self._warm.get(signature)
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so

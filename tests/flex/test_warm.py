@@ -237,6 +237,9 @@ def test_other_calls_with_the_same_mods(launches: Launches, walks: list[Any]) ->
     assert o.shape == Q.shape and lse.shape == (1, 2, M) and len(walks) == 1
     call(mask, scale=0.3)
     assert launches.given[-1]["scale"] == 0.3 and len(walks) == 2
+    call(mask, scale=1)
+    with pytest.raises(CuirError, match="U413"):
+        call(mask, scale=True)
     with pytest.raises(CuirError, match="U410"):
         flex_attention(Q.clone().requires_grad_(), K, V, None, mask, verify="off")
     with pytest.raises(CuirError, match="U412"):
