@@ -90,6 +90,7 @@ _UNCHANGING = (
     types.MethodDescriptorType, types.MemberDescriptorType, types.GetSetDescriptorType, types.ClassMethodDescriptorType, type(vars(namedtuple("Field", "x"))["x"]),
 )
 _HOOKS = frozenset({"__getattr__", "__getattribute__"})
+_DISPATCHED = (type(np.sum), np.ufunc)  # functions of NumPy
 _PLAIN = (bool, int, float, str, bytes, set, frozenset, type(None))
 # fmt: on
 
@@ -249,6 +250,8 @@ class Walk:
     def thing(self, value: Any, path: Path) -> Hashable:
         if isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self.names |= _EVERY
+        if isinstance(value, _DISPATCHED):
+            return cast(Hashable, value)
         beside, kind = self.beside(value, path), cast(Hashable, type(value))
         if beside:
             self.known = self.known and not _hides(type(value))
@@ -256,7 +259,7 @@ class Walk:
             return "object", kind, *beside
         try:
             hash(value)
-        except TypeError:
+        except Exception:  # an object may refuse in any way
             self.known = False
             return "unknown", kind
         if isinstance(value, types.WrapperDescriptorType):
@@ -362,7 +365,7 @@ class Walk:
             value = known[name]
             self.links.append((_entry, known, name, value))
             if value is not None and not isinstance(
-                value, (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, *_PLAIN, *_UNCHANGING)
+                value, (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, *_DISPATCHED, *_PLAIN, *_UNCHANGING)
             ):
                 self.known = False
             else:
@@ -414,6 +417,8 @@ def _hides(cls: type) -> bool:
 
 def foreign_module(module: types.ModuleType) -> bool:
     name = module.__dict__.get("__file__")
+    if type(module).__module__ == "torch._ops":
+        return True
     if name is None:  # built in, or made by hand
         return module.__name__ in sys.builtin_module_names
     return foreign_file(name)

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import gc
+import math
 import operator
 import os
 import sys
@@ -16,6 +17,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -328,6 +330,17 @@ def test_what_is_exchanged_is_noticed(name: str) -> None:
     assert not before.known or not same.holds(mod, None)
     after = identity(mod, None)
     assert not after.known or (after.structure, after.values) != (before.structure, before.values)
+
+
+def test_functions_of_libraries_can_be_known() -> None:
+    functional = torch.nn.functional
+    for mod in (
+        lambda s, b, h, q, k: torch.where(q >= k, s.to(torch.float32), -torch.inf),
+        lambda s, b, h, q, k: functional.softplus(s) * np.pi + math.log2(np.max([8])),
+        lambda s, b, h, q, k: s * len(str(3)) * max(3, abs(-2)) + sum(range(3)),
+    ):
+        assert identity(None, mod).known
+    assert not identity(None, lambda s, b, h, q, k: torch.ops.aten.tanh(s)).known
 
 
 def test_mods_that_are_containers() -> None:
