@@ -225,13 +225,20 @@ def less_than(n: int) -> list[int]:
     return sorted({m for m in (1, n // 2, (n - 1) // 64 * 64, (n - 1) // 8 * 8, n - 1) if 0 < m < n})
 
 
-def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int) -> list[tuple[Case, int]]:
+def longest_ring(checked: Checked) -> int:
+    """Stages of the kernel's longest ring of barriers: a CTA that does less than twice as much work and one more never comes to its third round, where parities are those of the first."""
+    return max((b.stages or 1 for b in checked.barriers.values()), default=1)
+
+
+def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int, ring: int) -> list[tuple[Case, int]]:
     """Problems and grids for tiles of BM queries and blocks of BN keys: persistent CTAs with `tiles` tiles of up to `blocks` blocks each, as many queries as keys
-    (masks that count from the first key leave some tiles few blocks), loops of one iteration, tiles without a key (under a causal mask), ragged ends on several CTAs."""
+    (masks that count from the first key leave some tiles few blocks), loops of one iteration, tiles without a key (under a causal mask), ragged ends on several CTAs.
+    Blocks and tiles are more where a ring of so many stages would not go round twice."""
+    blocks = max(blocks, -(-(2 * ring + 1) // tiles))
     return [
         (Case(f"{tiles} tiles of {blocks} blocks", Lengths(1, tiles, 1, BM, blocks * BN)), 1),
         (Case("square", Lengths(1, 1, 1, blocks * BN, blocks * BN)), max(1, -(-blocks * BN // (BM * tiles)))),
-        (Case("one block", Lengths(1, 3, 1, BM, max(1, BN // 2))), 1),
+        (Case("one block", Lengths(1, max(3, 2 * ring + 1), 1, BM, max(1, BN // 2))), 1),
         (Case("tiles without keys", Lengths(1, 1, 1, 3 * BM, BN)), 1),
         (
             Case("ragged, several CTAs", Lengths(1, 2, 1, BM + 9, BM + 9 + BN + max(1, 2 * BN // 5))),

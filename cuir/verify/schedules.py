@@ -5,7 +5,7 @@ Owns which schedules are tried. Races and deadlocks themselves are found by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -18,6 +18,7 @@ from ..nodes import Program
 from ..spec_function import AnySpecification
 from .either import AnyCase, launch_of
 from .numeric import with_note
+from .orders import Order
 from .signature import added
 
 
@@ -30,6 +31,9 @@ def schedules(checked: Checked, level: str, seeded: int | None = None) -> list[S
     return [*found, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]
 
 
+_FEW = (Schedule.in_order(), Schedule.adversarial("workers_first"), Schedule.random(1))
+
+
 def check_schedules(
     program: Program,
     checked: Checked,
@@ -38,18 +42,26 @@ def check_schedules(
     level: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
     seeded: int | None = None,
+    others: Sequence[Order] = (),
+    few: bool = False,
 ) -> int:
-    """Runs one problem under each schedule, on two CTAs or clusters; returns how many runs. Outputs that are added to are not compared. Raises CuirError: V201 results that depend on the order, or the fault found."""
+    """Runs one problem under each schedule (few: under three), on two CTAs or clusters, and under three with its tiles in other orders; returns how many runs.
+
+    Outputs that are added to are not compared. Raises CuirError: V201 results that depend on the order, or the fault found.
+    """
     given = launch_of(program, checked, spec, case)
-    tried, free = schedules(checked, level, seeded), added(checked)
+    tried: list[tuple[Schedule, Order | None]] = [(s, None) for s in (_FEW if few else schedules(checked, level, seeded))]
+    tried += [(s, order) for order in others for s in _FEW]
+    free = added(checked)
     first: dict[str, torch.Tensor] | None = None
-    for done, schedule in enumerate(tried):
+    for done, (schedule, order) in enumerate(tried):
         progress(done, len(tried))
         now = given.fresh()
+        also = f", with the tiles {order.name}: {' '.join(order.text.split())}" if order else ""
         try:
-            run(checked, now.arguments(), schedule=schedule, grid=2)
+            run(order.checked if order else checked, now.arguments(), schedule=schedule, grid=2)
         except CuirError as error:
-            raise with_note(error, f"found under the schedule {schedule}, in the case {case}") from error
+            raise with_note(error, f"found under the schedule {schedule}, in the case {case}{also}") from error
         if first is None:
             first = now.outputs
             continue
@@ -57,10 +69,10 @@ def check_schedules(
             b = now.outputs[name]
             if name not in free and not _same(a, b):
                 where = torch.nonzero(~((a == b) | (a.isnan() & b.isnan())))[0].tolist()
-                message = f"{name} depends on the schedule: at {where} in order {a[tuple(where)].item():g}, under {schedule} {b[tuple(where)].item():g}"
-                raise CuirError(
-                    [Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}"),), f"replay with --schedule {schedule}")]
-                )
+                what, how = ("schedule", f"under {schedule}") if order is None else ("order of tiles", f"with the tiles {order.name}")
+                message = f"{name} depends on the {what}: at {where} in order {a[tuple(where)].item():g}, {how} {b[tuple(where)].item():g}"
+                hint = f"replay with --schedule {schedule}" if order is None else "no tile may read what another one leaves behind"
+                raise CuirError([Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}{also}"),), hint)])
     return len(tried)
 
 

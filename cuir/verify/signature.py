@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from ..types import BF16, BOOL, F16, F32, I32, DType, TileType
 from ..views import Range, root_name, view_of
 from ..walk import walk
 from .contracts import Problem
-from .problems import Case, attention_inputs, cases, is_attention, less_than
+from .problems import Case, attention_inputs, cases, is_attention, less_than, longest_ring
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant")
 _SHORT = (1, 2, 3)  # lengths of dims that the kernel only steps through
@@ -144,15 +145,11 @@ def _means_something(checked: Checked, spec: FunctionSpecification, draw: Draw) 
 
 
 def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
-    """Problems for many schedules: one dim after the other so long that rings are used over and over; short rows, of which a CTA has several."""
+    """Problems for many schedules: one dim after the other so long that short rings are used over and over; short rows, of which a CTA has several."""
     tiles = tile_of_dims(checked)
     stepped = [d for d in checked.dims if not tiles[d] and d != "HK"]
-
-    def lengths(short: int, **long: int) -> dict[str, int]:
-        """`short` in one of the dims that the kernel steps through, so that the number of units of work stays small."""
-        return _paired({d: long.get(d) or (short if stepped[-1:] == [d] else 1) for d in checked.dims})
-
     each = [d for d in checked.dims if tiles[d]]
+    lengths = functools.partial(_lengths, checked, stepped)
     found = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in each})) for d in each]
     found.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in each}), "strided"))
     if len(stepped) > 1:
@@ -163,6 +160,24 @@ def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
             )
         )
     return _admitted(checked, spec, found)
+
+
+def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
+    """Problems for a few schedules: one dim after the other so long that each of two CTAs, whose units of work or whose steps it makes, comes to the third round of every ring."""
+    tiles = tile_of_dims(checked)
+    each, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
+    many = 2 * (2 * longest_ring(checked) + 1)
+    found = [
+        Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
+        for d in each
+    ]
+    found += [Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1)))] if stepped else []
+    return _admitted(checked, spec, found) if found else []
+
+
+def _lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) -> dict[str, int]:
+    """`short` in one of the dims that the kernel steps through, so that the number of units of work stays small."""
+    return _paired({d: long.get(d) or (short if stepped[-1:] == [d] else 1) for d in checked.dims})
 
 
 def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw:

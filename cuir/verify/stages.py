@@ -17,10 +17,11 @@ from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
 from ..types import BF16, F16, I32, DType
 from .contracts import check_contracts, few_problems, has_splice_points, mask_integers, problems_for
-from .either import check_case, not_compared, number_cases, prepared, require_judgeable, schedule_cases, smallest, tile_sizes
+from .either import check_case, not_compared, number_cases, prepared, require_judgeable, ring_cases, schedule_cases, smallest, tile_sizes
 from .exhaustive import check_exhaustively
 from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
+from .orders import Order, orders
 from .problems import is_attention
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
@@ -73,6 +74,7 @@ class _Verification:
     ):
         self.program, self.spec, self.kernel, self.consts, self.level, self.progress = program, spec, kernel, consts, level, progress
         self.shrink, self.seeded = shrink, seeded
+        self.orders: list[Order] = []
         self.stages = [
             Stage("well-formed", "types, capacities, architecture"),
             Stage("contracts", "the splice points keep their contracts"),
@@ -90,7 +92,7 @@ class _Verification:
             self.schedules(checked)
             self.mask(checked)
             self.numbers(checked)
-            report.unreached, report.source = unreached(checked), checked.origin.span.source.name
+            report.unreached, report.source = unreached(checked, *(o.checked for o in self.orders)), checked.origin.span.source.name
         except _Stop:
             pass
         return report
@@ -161,8 +163,14 @@ class _Verification:
 
             problems = schedule_cases(checked, self.spec)
             share = None if self.seeded is None else -(-self.seeded // len(problems))
-            runs = sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, share) for case in problems)
-            stage.reason = f"{runs} runs under different schedules, all alike"
+            if has_splice_points(self.program) and is_attention(checked.origin):
+                self.orders = list(orders(self.program, checked))
+                for order in self.orders:
+                    forget_entered(order.checked)
+            runs = sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, share, self.orders) for case in problems)
+            rings = ring_cases(checked, self.spec)
+            runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in rings)
+            stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, all alike"
             if self.level == "full":
                 stage.reason += f"; {self.explored(checked)}"
 

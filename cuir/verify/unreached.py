@@ -13,12 +13,16 @@ __all__ = ["forget_entered", "unreached"]
 _SIMPLE = (Assign, AugAssign, ExprStmt)  # what does something; branches and loops are known by what they hold
 
 
-def unreached(checked: Checked) -> list[tuple[int, int]]:
-    """First and last lines of statements of the roles that no run of the checked kernel has executed since forget_entered(): the consts leave them out, or no run went there."""
+def unreached(checked: Checked, *others: Checked) -> list[tuple[int, int]]:
+    """First and last lines of statements of the roles that no run has executed since forget_entered(): the consts leave them out, or no run went there. others: the same roles, with other functions."""
     origin = checked.origin
     there = sorted(_lines(s for role in origin.body if isinstance(role, With) for s in role.body))
     reached = {
-        s.span.line for block in entered_blocks(checked) for s in block if isinstance(s, _SIMPLE) and s.span.source is origin.span.source
+        s.span.line
+        for one in (checked, *others)
+        for block in entered_blocks(one)
+        for s in block
+        if isinstance(s, _SIMPLE) and s.span.source is origin.span.source
     }
     ranges: list[tuple[int, int]] = []
     before = False
