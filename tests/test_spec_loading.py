@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import corpus
+import cuir
 from cuir.diagnostics import CuirError
 from cuir.spec import Lengths
 from cuir.spec_loading import load_specification
@@ -100,3 +103,20 @@ def test_a_file_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:
             load_specification(f"{file}:f")
         found = caught.value.diagnostics[0]
         assert found.code == "X113" and found.span is not None and found.span.line == line and found.span.source.name == str(file)
+
+
+def test_functions_stand_for_specifications() -> None:
+    """As `attention` takes them; what is none is told as such."""
+
+    def behind(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return kv_idx <= q_idx
+
+    origin = cuir.load(str(Path(corpus.__file__).parent / "programs" / "flash_fwd_cluster.cuir"))
+    assert "k <= q" in cuir.transfer(origin, behind).text
+    consts = {"T": cuir.f16, "D": 64}
+    found = cuir.verify(origin, behind, consts=consts, shrink=False).diagnostics[0]
+    assert found.code == "V107" and "does not attend" not in found.message
+    for call in (lambda: cuir.transfer(origin, 3), lambda: cuir.verify(origin, 3, consts=consts)):
+        with pytest.raises(cuir.CuirError) as caught:
+            call()
+        assert caught.value.diagnostics[0].code == "X115"

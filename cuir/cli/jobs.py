@@ -145,13 +145,19 @@ def verify(
     title = f"{target} against {specification.name}  ({', '.join(f'{n}={v}' for n, v in consts.items())})"
     if replay is not None or exhaustive:
         from ..check import check
+        from ..verify.problems import is_attention
         from .exploring import explore_variant, replay_variant
 
         if replay is not None:
             named = {*read_consts(const or ()), *(["D"] if head_dim is not None else [])}
             named |= {n for n, value in consts.items() if dtype is not None and isinstance(value, DType)}
             return replay_variant(program, kernel, specification, {n: consts[n] for n in named}, replay, as_json)
-        return explore_variant(title, program, check(program, kernel, consts), specification, tiles, blocks, seconds, out, as_json)
+        checked = check(program, kernel, consts)
+        if not is_attention(checked.origin):
+            for option in asked_for(context, "tiles", "blocks"):
+                what = f"{option} counts tiles and key blocks of an attention, and `{checked.name}` is of none"
+                raise CuirError.of("U100", what, hint=f"leave out {option}: its launches go round every ring twice")
+        return explore_variant(title, program, checked, specification, tiles, blocks, seconds, out, as_json)
     step = Step("verify")
     with Steps(title, quiet=as_json) as steps:
 

@@ -7,8 +7,9 @@ values of parameters (arguments.py).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -30,6 +31,7 @@ from ..nodes import (
 from ..parser import parse
 from ..printer import show
 from ..spec import Lengths, Normalize, Specification
+from ..spec_loading import as_specification
 from ..walk import assigned, names_read
 from .arguments import Cache, sources_of, tile_sizes
 from .blocks import Blocks, blocks
@@ -88,12 +90,14 @@ class TransferResult:
 _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 
-def transfer(origin: Program, spec: Specification, kernel: str | None = None) -> TransferResult:
+def transfer(origin: Program, spec: Specification | Callable[..., Any], kernel: str | None = None) -> TransferResult:
     """Replaces `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
 
-    Raises CuirError: X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
+    spec: a mask_mod or a score_mod may stand for the specification. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
     name that splice points use, X134 its softmax was replaced before, N109/N110 which kernel.
     """
+    if not isinstance(spec, Specification):
+        spec = as_specification(spec, getattr(spec, "__name__", type(spec).__name__))
     target = _kernel(origin, kernel)
     _require(origin, target)
     tile = origin.funcs().get("tile")

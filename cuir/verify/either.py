@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from ..checked import Checked
 from ..diagnostics import CuirError
@@ -12,6 +13,7 @@ from ..interp import Schedule, run
 from ..nodes import Program
 from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
+from ..spec_loading import as_any
 from ..transfer.rebuilt import bounded
 from .evaluate import kernel_names
 from .functions import judge_function, table_rows
@@ -29,9 +31,12 @@ def tile_sizes(checked: Checked) -> tuple[int, int]:
     return int(checked.consts.get("BM", 128)), int(checked.consts.get("BN", 128))  # type: ignore[arg-type]
 
 
-def prepared(spec: AnySpecification) -> AnySpecification:
-    """The specification for lengths that the user's tensors were not made for."""
-    return spec if isinstance(spec, FunctionSpecification) else bounded(spec)
+def prepared(spec: Any) -> AnySpecification:
+    """The specification for lengths that the user's tensors were not made for. Raises CuirError as `as_any` does for what is none."""
+    known = (
+        spec if isinstance(spec, (Specification, FunctionSpecification)) else as_any(spec, getattr(spec, "__name__", type(spec).__name__))
+    )
+    return known if isinstance(known, FunctionSpecification) else bounded(known)
 
 
 def require_judgeable(checked: Checked, spec: AnySpecification) -> None:

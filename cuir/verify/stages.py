@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from ..check import check
 from ..checked import Checked, Const
@@ -34,7 +34,7 @@ Progress = Callable[[str], None]
 
 def verify(
     program: Program,
-    spec: AnySpecification,
+    spec: AnySpecification | Callable[..., Any],
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
     level: Level = "quick",
@@ -49,7 +49,7 @@ def verify(
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
     consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
-    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`).
+    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is.
     seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """

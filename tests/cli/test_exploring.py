@@ -87,3 +87,8 @@ def test_files_that_are_no_schedules(cuir, tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text("{}")
     shown = cuir("verify", "causal", "--replay", str(tmp_path / "some.json"))
     assert shown.code == 2 and "U124" in shown.err
+
+
+def test_tiles_of_a_kernel_that_is_of_no_attention(cuir) -> None:
+    shown = cuir("verify", "gemm", "--exhaustive", "--tiles", "3")
+    assert shown.code == 2 and "[U100]" in shown.err and "`gemm` is of none" in shown.err
