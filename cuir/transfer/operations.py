@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..nodes import Binary, Call, IfExp, Literal, Name, Unary
+from ..printer import show
 from ..types import BOOL, F32, I32, DType
 from .proxy import Handler, Proxy, handles, lift, literal, made, promoted, refuse, to
 
@@ -70,6 +71,8 @@ def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
     a, b = promoted(x, y)
     if a.dtype != I32:
         refuse(f"`{sign}` is of integers, found {a.dtype}", ".to(torch.int32) truncates")
+    if b.value == 0:
+        refuse(f"`{sign}` by {show(b.expr)}, which is 0", "a divisor is at least 1")
     return made(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
 
 
