@@ -24,6 +24,7 @@ from ..transfer.arguments import CapturedArguments
 from ..transfer.trace import captured_integers, trace
 from ..walk import walk
 from .evaluate import Evaluator, Value, kernel_names
+from .problems import units_of
 
 _CODES = {
     "cover": "V101",
@@ -102,8 +103,7 @@ class _Asked:
 
     @staticmethod
     def of(program: Program, kernel: Kernel, spec: Specification | None) -> _Asked:
-        calls = (n for n in walk(kernel) if isinstance(n, Call) and n.func == Name("tiles"))
-        units = next((c.args[0] for c in calls if c.args), None)
+        units = units_of(kernel)
         funcs = program.funcs()
         points = [(name, int(name == "score")) for name in ("keep", "kv_count", "kv_block", "kv_rows", "score") if name in funcs]
         by_head = any(_matters(funcs, name, p) for name, at in points for p in funcs[name].params[at : at + 2])

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from ..check import check
 from ..checked import Checked
-from ..diagnostics import CuirError
 from ..nodes import Call, ConstType, Expr, Kernel, Name, Program
 from ..parser import parse
 from ..printer import show
 from ..transfer.names import OPTIONAL, names_of
 from ..walk import names_read, walk
+from .problems import units_of
 
 _UNITS = {  # which unit of the kernel's own order the t-th one is, of `units`
     "backwards": "{units} - 1 - t",
@@ -42,21 +42,19 @@ def orders(program: Program, checked: Checked) -> Iterator[Order]:
     for what, which in _UNITS.items():
         text = f"@func\ndef tile(t):\n    return {name}({which.format(units=f'({show(units)})')})\n"
         items = [item for one in program.items for item in ((replace(own, name=name), *parse(text).items) if one is own else (one,))]
-        try:
-            yield Order(what, text, check(replace(program, items=tuple(items)), kernel.name, checked.consts))
-        except CuirError:  # a tile that asks what is not known of a computed number
-            return
+        yield Order(what, text, check(replace(program, items=tuple(items)), kernel.name, checked.consts))
 
 
 def _units(program: Program, kernel: Kernel) -> Expr | None:
     """How many units of work the kernel asks for, if a @func may say it."""
-    calls = (n for n in walk(kernel) if isinstance(n, Call) and n.func == Name("tiles"))
-    asked = next((c.args[0] for c in calls if c.args), None)
+    asked = units_of(kernel)
+    if asked is None:
+        return None
     free = {p.name for p in kernel.params} | {
         d for p in kernel.params if not isinstance(p.type, ConstType) for d in getattr(p.type, "dims", ())
     }
-    called = {n.func.id for n in walk(asked) if isinstance(n, Call) and isinstance(n.func, Name)} if asked is not None else set()
-    return asked if asked is not None and names_read(asked) - called <= free | set(program.constants()) else None
+    called = {n.func.id for n in walk(asked) if isinstance(n, Call) and isinstance(n.func, Name)}
+    return asked if names_read(asked) - called <= free | set(program.constants()) else None
 
 
 __all__ = ["Order", "orders"]

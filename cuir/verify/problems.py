@@ -13,11 +13,12 @@ import torch
 from ..bind import TORCH
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
-from ..nodes import GlobalType, Kernel, Program
+from ..nodes import Call, Expr, GlobalType, Kernel, Name, Program
 from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification
 from ..transfer import captured_arguments
 from ..types import DType
+from ..walk import walk
 
 Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -223,6 +224,12 @@ def simpler(case: Case) -> Iterator[Case]:
 def less_than(n: int) -> list[int]:
     """Smaller lengths: 1, half, round ones, one less."""
     return sorted({m for m in (1, n // 2, (n - 1) // 64 * 64, (n - 1) // 8 * 8, n - 1) if 0 < m < n})
+
+
+def units_of(kernel: Kernel) -> Expr | None:
+    """How many units of work the kernel asks `tiles(...)` for."""
+    calls = (n for n in walk(kernel) if isinstance(n, Call) and n.func == Name("tiles"))
+    return next((c.args[0] for c in calls if c.args), None)
 
 
 def longest_ring(checked: Checked) -> int:

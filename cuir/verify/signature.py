@@ -172,7 +172,7 @@ def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
         for d in each
     ]
     found += [Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1)))] if stepped else []
-    return _admitted(checked, spec, found) if found else []
+    return _fitting(checked, spec, found)[0]  # may be none: the stage says so
 
 
 def _lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) -> dict[str, int]:
@@ -283,9 +283,23 @@ def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str
 
 
 def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw], required: bool = False) -> list[Draw]:
-    """Those that the specification admits, with the lengths that it gives them."""
+    """Those that the specification admits, with the lengths that it gives them. Raises CuirError X108 if there is none."""
+    kept, large = _fitting(checked, spec, found)
+    if not kept and large:
+        elements, name, draw = min(large, key=lambda one: one[0])
+        raise CuirError.of("X108", f"`{name}` has {elements:,} elements in the problem {draw}, and problems are tried with tensors of at most {_ELEMENTS:,}", checked.origin.span,
+                           "let `sizes` of the specification give shorter lengths" if spec.sizes is not None else "smaller consts make smaller tensors")  # fmt: skip
+    if not kept:
+        if required:
+            raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {found[0]}", checked.origin.span)
+        raise CuirError.of("X108", f"sizes of `{spec.name}` refuses every problem that was drawn", checked.origin.span, "let it give near lengths instead of None")  # fmt: skip
+    return kept
+
+
+def _fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
+    """Those that the specification admits, with the lengths that it gives them; and those whose largest tensor has too many elements, with how many and its name."""
     kept: list[Draw] = []
-    large: list[tuple[int, str, Draw]] = []  # elements of a tensor that has too many
+    large: list[tuple[int, str, Draw]] = []
     for d in found:
         sizes = spec.admitted({**known_sizes(checked), **d.sizes})
         if sizes is None:
@@ -297,15 +311,7 @@ def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Dra
         same = replace(d, sizes={n: sizes[n] for n in checked.dims})
         if not any((k.sizes, k.kind, k.seed) == (same.sizes, d.kind, d.seed) for k in kept):  # lengths that the specification made alike
             kept.append(same)
-    if not kept and large:
-        elements, name, draw = min(large, key=lambda one: one[0])
-        raise CuirError.of("X108", f"`{name}` has {elements:,} elements in the problem {draw}, and problems are tried with tensors of at most {_ELEMENTS:,}", checked.origin.span,
-                           "let `sizes` of the specification give shorter lengths" if spec.sizes is not None else "smaller consts make smaller tensors")  # fmt: skip
-    if not kept:
-        if required:
-            raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {found[0]}", checked.origin.span)
-        raise CuirError.of("X108", f"sizes of `{spec.name}` refuses every problem that was drawn", checked.origin.span, "let it give near lengths instead of None")  # fmt: skip
-    return kept
+    return kept, large
 
 
 def _elements(t: TensorParam, sizes: Mapping[str, int]) -> int:

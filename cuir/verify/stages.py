@@ -22,7 +22,7 @@ from .exhaustive import check_exhaustively
 from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
 from .orders import Order, orders
-from .problems import is_attention
+from .problems import is_attention, longest_ring
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
 from .signature import contract_problems
@@ -171,6 +171,8 @@ class _Verification:
             rings = ring_cases(checked, self.spec)
             runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in rings)
             stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, all alike"
+            if not rings:
+                stage.reason += f"; no problem that the specification and memory admit goes round rings of {longest_ring(checked)} stages"
             if self.level == "full":
                 stage.reason += f"; {self.explored(checked)}"
 

@@ -94,3 +94,13 @@ def test_rings_of_an_attention_kernel_go_round() -> None:
     with pytest.raises(CuirError):
         for case in ring_cases(checked, CAUSAL):
             check_schedules(faulty, checked, CAUSAL, case, "quick", few=True)
+
+
+def test_rings_that_no_admitted_problem_goes_round_are_told() -> None:
+    """A specification that says something of one length alone: a right kernel passes, and the report says what was not tried."""
+    spec = FunctionSpecification("twice", reference, sizes=lambda sizes: sizes if sizes["M"] < 400 else None)
+    report = verify(parse(ROWS), spec, consts={"STAGES": 6})
+    assert report.ok, report.as_markdown()
+    told = next(s.reason for s in report.stages if s.name == "schedules")
+    assert "admit goes round rings of 6 stages" in told
+    assert "goes round" not in next(s.reason for s in verify(parse(ROWS), spec, consts={"STAGES": 1}).stages if s.name == "schedules")
