@@ -15,10 +15,11 @@ from cuir.interp import run
 from cuir.nodes import Call, Kernel, Keyword, Name, Node, Program
 from cuir.source import Span
 from cuir.spec import Lengths, Specification
-from cuir.verify.contracts import has_splice_points, mask_integers
+from cuir.verify.contracts import has_splice_points
 from cuir.verify.either import tile_sizes
 from cuir.verify.evaluate import Evaluator, kernel_names
 from cuir.verify.problems import Case, launch
+from cuir.verify.sizes import mask_integers
 from cuir.walk import walk
 
 SLACK = 1.1  # of the blocks that are needed, and one more for each tile

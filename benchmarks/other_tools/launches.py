@@ -24,12 +24,12 @@ from cuir.measure.worker import serve
 from cuir.parser import parse
 from cuir.spec import Lengths, Specification
 from cuir.spec_function import FunctionSpecification
-from cuir.verify.contracts import mask_integers
 from cuir.verify.either import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
 from cuir.verify.functions import judge_function
 from cuir.verify.numeric import judge
 from cuir.verify.problems import Case
 from cuir.verify.signature import Draw, FunctionLaunch, tile_of_dims
+from cuir.verify.sizes import mask_integers
 
 from .faults import Origin, origin
 

@@ -22,10 +22,10 @@ from ..spec import Specification
 from ..spec_function import AnySpecification
 from ..transfer import transfer
 from ..tuning.space import from_plain, plain
-from ..verify.contracts import mask_integers
 from ..verify.problems import Case, cases
 from ..verify.report import Stage
 from ..verify.sanitizer import TOOLS, diagnostics
+from ..verify.sizes import mask_integers
 from .inputs import computed, read_attention, read_kernel_consts, read_program, read_specification, read_variant, unspecified
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker")

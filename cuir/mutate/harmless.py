@@ -28,11 +28,11 @@ from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification
 from ..transfer.names import OPTIONAL, SPLICE_POINTS
 from ..verify import Case, Problem, check_contracts
-from ..verify.contracts import problems_for
 from ..verify.either import AnyCase, launch_of, number_cases, schedule_cases, small_launches
 from ..verify.evaluate import Evaluator, kernel_names
 from ..verify.problems import is_attention
 from ..verify.signature import added
+from ..verify.sizes import problems_for
 from ..walk import assigned, names_read, walk
 from .places import Path, Places, Site, edited, root
 from .settings import other_setting

@@ -13,11 +13,17 @@ from ..walk import walk
 Work = OneOf["even", "growing", "falling", "listed"]  # the number of key blocks of query tiles 0, 1, 2, ...
 _DESCENDING = Binary("-", Call(Name("cdiv"), (Name("M"), Name("BM"))), Literal(1))
 
+# 48: a tile put off fetches K and V once more; with fewer some CTAs still end early, more win nothing (docs/performance.md).
 _IN_A_ROW = """\
 @func
 def tile(t):                             # t-th unit of work -> (b, h, m): the query tiles of a head in a row, they share its K and V
-    head = t // cdiv(M, BM)
-    return head // H, head % H, t % cdiv(M, BM)
+    count = cdiv(M, BM)
+    late = min(48, B * H) if M % BM > 0 else 0               # heads whose last tile, partly empty, comes at the very end: there the CTAs even out
+    u = t - (B * H - late) * count                           # counts the tiles of these heads
+    last = u - late * (count - 1)                            # counts those at the end
+    each = max(1, count - 1)
+    head = t // count if u < 0 else B * H - late + (u // each if last < 0 else last)
+    return head // H, head % H, t % count if u < 0 else u % each if last < 0 else count - 1
 """
 _LONGEST_FIRST = """\
 @func
@@ -34,7 +40,8 @@ def tile(t):                             # t-th unit of work -> (b, h, m): the q
 def tile_for(work: Work, kernel: Kernel, tile: Func, order: str) -> Func:
     """`tile` for a kernel whose query tiles have so much work; the origin's own where that is right. `order`: the name of the tensor with the order of listed tiles.
 
-    Even work: the query tiles of a head in a row, as they read the same K and V at the same time. Else the longest first, so that none is left to the end.
+    Even work: the query tiles of a head in a row, as they read the same K and V at the same time, but for some partly empty ones at the end. Else the longest
+    first, so that none is left to the end.
     """
     if in_query_tiles(kernel):
         if work == "even":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from .contracts import Problem, check_contracts
+from .contracts import check_contracts
 from .exhaustive import check_exhaustively
 from .mask import check_mask
 from .numeric import check_numbers
 from .problems import Case
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
+from .sizes import Problem
 from .stages import verify
 
 __all__ = [

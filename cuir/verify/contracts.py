@@ -5,7 +5,6 @@ Evaluates the program's own functions for problems small enough to look at every
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,15 +15,15 @@ from ..check import const_values
 from ..checked import Const
 from ..diagnostics import CuirError, Sink
 from ..flatten import flatten
-from ..nodes import Call, ConstType, Expr, Func, Kernel, Literal, Name, Node, Program, Return
+from ..nodes import Call, ConstType, Expr, Func, Kernel, Name, Program, Return
 from ..source import Span
 from ..spec import Lengths, Specification
 from ..transfer import SPLICE_POINTS
 from ..transfer.arguments import CapturedArguments
-from ..transfer.trace import captured_integers, trace
 from ..walk import walk
 from .evaluate import Evaluator, Value, kernel_names
 from .problems import units_of
+from .sizes import GROUP, Problem, problems_of_order
 
 _CODES = {
     "cover": "V101",
@@ -37,21 +36,6 @@ _CODES = {
     "count": "V108",
     "rows": "V109",
 }
-_MAX_PAIRS = 6_000_000  # of one problem
-_GROUP = 64  # queries of a warpgroup: what kv_rows is asked for
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Sizes for one enumeration; BM and BN are the program's tile, or smaller ones to try more edges."""
-
-    lengths: Lengths
-    BM: int
-    BN: int
-
-    def __str__(self) -> str:
-        at = self.lengths
-        return f"M={at.M}, N={at.N}, BM={self.BM}, BN={self.BN}, B={at.B}, H={at.H}, HK={at.HK}"
 
 
 def check_contracts(
@@ -71,13 +55,20 @@ def check_contracts(
     sink, pairs = Sink(), 0
     seen: set[str] = set()
     asked = _Asked.of(program, kernel, spec)
-    for problem in problems:
-        for code, message, span, hint in _violations(asked, problem, dict(consts or {}), changed or {}, given(problem) if given else {}):
+
+    def tell(violations: Iterable[Violation], problem: Problem) -> None:
+        for code, message, span, hint in violations:
             if code not in seen:
                 seen.add(code)
                 others = "".join(f", {n} = {v}" for n, v in (changed or {}).items())
                 sink.error(code, message, span, hint, [(f"found for {problem}{others}", None)])
+
+    problems = list(problems)
+    for problem in problems:
+        tell(_violations(asked, problem, dict(consts or {}), changed or {}, given(problem) if given else {}), problem)
         pairs += problem.lengths.M * problem.lengths.N
+    for problem in problems_of_order(program, kernel, problems) if given is None else ():
+        tell(_tile(asked, Evaluator(program, _names(asked, problem, dict(consts or {}), {})), problem), problem)
     sink.stop_if_any()
     return pairs
 
@@ -134,13 +125,11 @@ def _matters(funcs: Mapping[str, Func], name: str, parameter: str, seen: frozens
 def _violations(
     asked: _Asked, problem: Problem, consts: dict[str, Value], changed: Mapping[str, int], given: Mapping[str, Value]
 ) -> Iterator[Violation]:
-    program, kernel, spec, at = asked.program, asked.kernel, asked.spec, problem.lengths
-    dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
+    program, spec, at = asked.program, asked.spec, problem.lengths
     consts = {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}
     captured = asked.captured.values(at, consts=consts, changed=changed) if asked.captured is not None else given
-    names = kernel_names(kernel, dims, consts, {"scale": 0.125, **captured, **changed})
-    run = Evaluator(program, names)
-    yield from _tile(program, kernel, asked.units, run, problem)
+    run = Evaluator(program, _names(asked, problem, consts, {**captured, **changed}))
+    yield from _tile(asked, run, problem)
     wanted = spec.kept(at).numpy() if spec is not None and not changed else None
     keep: np.ndarray | None = None
     for b, h in itertools.product(range(at.B), range(at.H)):
@@ -280,7 +269,7 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
     if not at.M:
         return
     span = _span(program, "kv_rows")
-    r = np.concatenate([np.arange(q, min(q + BM, at.M), _GROUP) for q in range(0, at.M, BM)])
+    r = np.concatenate([np.arange(q, min(q + BM, at.M), GROUP) for q in range(0, at.M, BM)])
     m = r // BM
     _, n = run.call("kv_count", b, h, m)
     skip, partial, n = (np.broadcast_to(np.asarray(x), r.shape) for x in (*run.call("kv_rows", b, h, m, r), n))
@@ -327,14 +316,22 @@ def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tu
     return q0, problem.lengths.N
 
 
-def _tile(program: Program, kernel: Kernel, asked: Expr | None, run: Evaluator, problem: Problem) -> Iterator[Violation]:
+def _names(asked: _Asked, problem: Problem, consts: dict[str, Value], given: Mapping[str, Value]) -> dict[str, Value]:
+    """What the splice points read, for a problem."""
+    at = problem.lengths
+    dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
+    return kernel_names(asked.kernel, dims, {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}, {"scale": 0.125, **given})
+
+
+def _tile(asked: _Asked, run: Evaluator, problem: Problem) -> Iterator[Violation]:
     """tile(t) gives each (b, h, m) once, the same to every CTA of a cluster: they share its blocks of keys."""
+    program, kernel = asked.program, asked.kernel
     tile, at = program.funcs().get("tile"), problem.lengths
     sizes = (at.B, at.H, -(-at.M // problem.BM))
     if tile is None or len(tile.params) != 1 or not all(sizes):
         return
     span = _span(program, "tile")
-    units = np.arange(int(run.expr(asked, {})) if asked is not None else int(np.prod(sizes)))
+    units = np.arange(int(run.expr(asked.units, {})) if asked.units is not None else int(np.prod(sizes)))
     cluster = int(run.expr(kernel.cluster, {})) if kernel.cluster else 1
     given: list[np.ndarray] = []
     for run.rank in reversed(range(cluster)):
@@ -398,75 +395,3 @@ def _span(program: Program, name: str) -> Span:
     func: Func = program.funcs()[name]
     last = func.body[-1]
     return last.value.span if isinstance(last, Return) else func.span
-
-
-def mask_integers(spec: Specification | None, program: Program | None) -> list[int]:
-    """Positive integers at which a mask may have an edge: what the specification captures, and what its mask and the program's `keep` are written with."""
-    found = set(captured_integers(spec)) if spec is not None else set()
-    masks: list[Node] = []
-    if spec is not None:
-        with contextlib.suppress(CuirError):  # a mask that cannot be traced: what it captures is known all the same
-            masks += [e for e in (trace(spec).keep,) if e is not None]
-    if program is not None and "keep" in program.funcs():
-        masks.append(program.funcs()["keep"])
-    for mask in masks:
-        found |= {
-            n.value
-            for n in walk(mask)
-            if isinstance(n, Literal) and isinstance(n.value, int) and not isinstance(n.value, bool) and n.value > 2
-        }
-    return sorted(v for v in found if v > 0)
-
-
-def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "quick", program: Program | None = None) -> list[Problem]:
-    """Problems with every kind of edge: ragged ends, M != N, one row, N smaller than a block, N = 0, and lengths around the mask's integers."""
-    edges = mask_integers(spec, program)
-    marks, far = [v for v in edges if v < 300], [v for v in edges if v >= 300]
-    some = [1, 37, 2 * 16, 3 * 16 + 1]
-    found: list[Problem] = []
-
-    def add(M: int, N: int, bm: int, bn: int, B: int = 1, H: int = 2, HK: int = 1) -> None:
-        found.append(Problem(Lengths(B, H, HK, M, N), bm, bn))
-
-    for M, N in ((1, 1), (1, 40), (40, 1), (33, 64), (64, 33), (48, 48), (61, 47), (16, 0), (5, 100), (100, 5)):
-        add(M, N, 16, 8)
-        add(M, N, 8, 16, B=2, H=3)
-    for d in range(-8, 9):  # the ends of the queries and the keys in every position to each other
-        add(27, 27 + d, 16, 8)
-        add(30, 30 + d, 8, 16, H=1)
-    for mark in marks:
-        for d in (-1, 0, 1):
-            add(mark + d + 16, mark + 24, 16, 16)
-            add(max(1, mark + d), max(1, mark + d), 32, 16)
-        add(2 * mark + 17, 2 * mark + 5, 32, 32)
-    for mark in far:  # a few large problems; behind a few thousand only thin ones
-        add(mark + 37, mark + 61, 64, 64, H=1)
-        add(40, mark + 61, 16, 64, H=1)
-        add(mark + 37, 40, 64, 16, H=1)
-    if (
-        program is not None and "kv_rows" in program.funcs()
-    ):  # tiles of several warpgroups; blocks that end inside of a warpgroup's 64 queries, too
-        for M, N in ((200, 200), (130, 300), (300, 130)):
-            add(M, N, 2 * _GROUP, 16, H=1)
-        for d in range(-9, 10, 3):
-            add(2 * _GROUP + 27, 2 * _GROUP + 27 + d, 2 * _GROUP, 24, H=1)
-        for mark in marks:
-            add(mark + 2 * _GROUP, mark + 100, 2 * _GROUP, 16, H=1)
-            add(mark + 2 * _GROUP + 1, mark + 3 * _GROUP, 3 * _GROUP, 40, H=1)
-    for M, N in ((BM, BN), (BM + 1, 2 * BN + 3), (3 * BM - 1, 3 * BN + 1), (2 * BM, BN - 1)):
-        add(M, N, BM, BN)
-    if level == "full":
-        for M in (*some, *(m + 1 for m in marks)):
-            for N in (*some, *(m - 1 for m in marks), 129):
-                for bm, bn in ((4, 4), (8, 4), (4, 8), (16, 16)):
-                    add(M, N, bm, bn)
-        add(2 * BM + 5, 4 * BN + 7, BM, BN, B=2, H=4, HK=2)
-    return [p for p in found if p.lengths.M * p.lengths.N <= _MAX_PAIRS]
-
-
-def few_problems(program: Program) -> list[Problem]:
-    """Enough for another value of a captured number: ragged ends, and a tile of several warpgroups if the program knows what each needs."""
-    found = [Problem(Lengths(1, 1, 1, M, N), 16, 8) for M, N in ((61, 61), (40, 70), (70, 40))]
-    if "kv_rows" in program.funcs():
-        found += [Problem(Lengths(1, 1, 1, M, N), 2 * _GROUP, 16) for M, N in ((150, 170), (170, 150))]
-    return found

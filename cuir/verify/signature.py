@@ -21,8 +21,8 @@ from ..spec_function import FunctionSpecification, Value, scale_of
 from ..types import BF16, BOOL, F16, F32, I32, DType, TileType
 from ..views import Range, root_name, view_of
 from ..walk import walk
-from .contracts import Problem
 from .problems import Case, attention_inputs, cases, is_attention, less_than, longest_ring
+from .sizes import Problem
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant")
 _SHORT = (1, 2, 3)  # lengths of dims that the kernel only steps through

@@ -16,7 +16,7 @@ from ..spec import Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
 from ..types import BF16, F16, I32, DType
-from .contracts import check_contracts, few_problems, has_splice_points, mask_integers, problems_for
+from .contracts import check_contracts, has_splice_points
 from .either import check_case, not_compared, number_cases, prepared, require_judgeable, ring_cases, schedule_cases, smallest, tile_sizes
 from .exhaustive import check_exhaustively
 from .mask import check_function_mask, check_mask, readout_lengths
@@ -26,6 +26,7 @@ from .problems import is_attention, longest_ring
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
 from .signature import contract_problems
+from .sizes import few_problems, mask_integers, problems_for
 from .unreached import forget_entered, unreached
 
 Level = Literal["quick", "full"]

@@ -15,8 +15,7 @@ from cuir.spec import Lengths
 from cuir.spec_loading import as_specification
 from cuir.transfer import transfer
 from cuir.types import F16
-from cuir.verify import check_mask
-from cuir.verify.contracts import Problem, check_contracts
+from cuir.verify import Problem, check_contracts, check_mask
 from cuir.verify.evaluate import Evaluator, kernel_names
 
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))

@@ -17,8 +17,7 @@ from cuir.parser import parse
 from cuir.spec import Lengths, Specification
 from cuir.transfer import TransferResult, captured_arguments, lists, trace, transfer
 from cuir.types import F16
-from cuir.verify import verify
-from cuir.verify.contracts import Problem, check_contracts
+from cuir.verify import Problem, check_contracts, verify
 from tests.strategies.effort import examples
 from tests.transfer.test_blocks import origin
 

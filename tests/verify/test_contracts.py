@@ -12,15 +12,9 @@ from cuir.parser import parse
 from cuir.spec import Lengths, Specification
 from cuir.spec_loading import as_specification
 from cuir.transfer import transfer
-from cuir.verify.contracts import (
-    Problem,
-    check_contracts,
-    describe_difference,
-    few_problems,
-    has_splice_points,
-    mask_integers,
-    problems_for,
-)
+from cuir.verify import Problem
+from cuir.verify.contracts import check_contracts, describe_difference, has_splice_points
+from cuir.verify.sizes import few_problems, mask_integers, problems_for
 
 CAUSAL = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 SMALL = Problem(Lengths(1, 1, 1, 40, 56), 16, 8)
@@ -150,6 +144,16 @@ def test_tile() -> None:
     twice = found("head // H, head % H", "head // H, head // H", at)
     assert twice.code == "V104" and "times for t in 0..23; expected once each" in twice.message
     assert found("head // H, head % H", "head % H, head // H", at).message.startswith("tile(")
+
+
+def test_an_order_is_asked_with_more_heads_than_it_counts_and_longer_keys_than_the_cache_holds() -> None:
+    grouped = found("size = max(1, min(group, B * H - first))", "size = group", SMALL)
+    assert grouped.code == "V104" and "N=3000" in str(grouped.notes[0])
+    full = transfer(parse(CAUSAL), Specification("full"))
+    late = parse(full.text.replace("u - late * (count - 1)", "u - min(late, 47) * (count - 1)"))
+    with pytest.raises(CuirError) as caught:
+        check_contracts(late, late.kernels()["flash_fwd"], full.spec, [SMALL])
+    assert caught.value.diagnostics[0].code == "V104"
 
 
 def test_the_ctas_of_a_cluster_share_their_tile() -> None:

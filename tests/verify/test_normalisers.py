@@ -11,8 +11,7 @@ from cuir.parser import parse
 from cuir.spec import Lengths, Specification
 from cuir.transfer import transfer
 from cuir.types import F16
-from cuir.verify import Case, check_mask, check_numbers
-from cuir.verify.contracts import Problem, check_contracts
+from cuir.verify import Case, Problem, check_contracts, check_mask, check_numbers
 from tests.verify.told import told
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 32}
