@@ -44,7 +44,21 @@ from .nodes import (
 )
 from .ops import TABLE
 from .prelude import prelude
-from .scope import PRIMITIVES, UNKNOWN, Frame, FreshNames, Group, Value, copy_value, has_effect, is_alias, recopy, without_dead_literals
+from .scope import (
+    PRIMITIVES,
+    UNKNOWN,
+    Frame,
+    FreshNames,
+    Group,
+    Value,
+    bindings,
+    copy_value,
+    has_effect,
+    is_alias,
+    recopy,
+    without_dead_literals,
+    without_turns,
+)
 from .source import Span
 from .types import DTYPES, DType
 from .views import compose
@@ -108,7 +122,7 @@ class _Flattener:
 
     def role(self, stmt: With, outer: Frame) -> With:
         names = set(self.fresh.used)
-        frame = Frame(assigned(stmt.body), outer)
+        frame = Frame(self.bindings(stmt.body, outer.values), outer)
         if stmt.name:
             frame.counts[stmt.name] += 1
             self.target(stmt.name, frame)
@@ -118,6 +132,10 @@ class _Flattener:
         index = frame.flat[stmt.name].id if stmt.name else None
         self.fresh.used = names
         return With(call, index, without_dead_literals(tuple(out + body), self.known), span=stmt.span)
+
+    def bindings(self, body: tuple[Stmt, ...], outer: Mapping[str, Value]) -> Counter[str]:
+        """How many statements bind each name. outer: what names stand for that the body may read, beside consts."""
+        return bindings(body, {n: v for n, v in (self.globals | dict(outer)).items() if isinstance(v, Literal)})
 
     # ---- statements
     def block(self, body: tuple[Stmt, ...], frame: Frame, out: list[Stmt]) -> None:
@@ -167,6 +185,8 @@ class _Flattener:
             out.extend(hoisted)
         else:
             iterator = self.single(stmt.iter, frame, out)
+        if without_turns(iterator):
+            return
         body: list[Stmt] = []
         target = self.target(stmt.target, frame)
         self.block(stmt.body, frame, body)
@@ -510,7 +530,7 @@ class _Flattener:
             )
             return Name(UNKNOWN, span=span)
         self.inlined.add(func.name)
-        frame = Frame(assigned(func.body), None, span, func, stack=(*caller.stack, func.name))
+        frame = Frame(self.bindings(func.body, given), None, span, func, stack=(*caller.stack, func.name))
         for name in func.params:
             frame.values[name] = self.argument(name, given[name], frame, out, span)
             frame.counts[name] += 1

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
-from .nodes import Assign, Attribute, Expr, ExprStmt, For, Func, If, Literal, Name, Node, Slice, Stmt, Subscript
+from .fold import specialised
+from .nodes import Assign, Attribute, Call, Expr, ExprStmt, For, Func, If, Literal, Name, Node, Slice, Stmt, Subscript
 from .ops import TABLE
 from .source import Span
 from .types import DTYPES
 from .views import root_name
-from .walk import names_read, walk
+from .walk import assigned, names_read, walk
 
 PRIMITIVES = {op.written for op in TABLE.values() if not op.written.startswith(("bar.", "with "))} | {"range"}
 UNKNOWN = "?"  # the id of a name already reported; the checker gives it the type Poison
@@ -39,6 +40,43 @@ class Frame:
     values: dict[str, Value] = field(default_factory=dict)  # what a name stands for now
     flat: dict[str, Name] = field(default_factory=dict)  # the flat name of each local
     stack: tuple[str, ...] = ()  # @funcs being inlined
+
+
+def bindings(body: tuple[Stmt, ...], known: Mapping[str, Literal]) -> Counter[str]:
+    """How many statements bind each name, but for branches that what is known decides against, unless the body binds a name of theirs itself."""
+    local = assigned(body)
+    values: dict[str, Expr] = {n: v for n, v in known.items() if n not in local}
+
+    def taken(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        found: list[Stmt] = []
+        for s in stmts:
+            if isinstance(s, For):
+                found.append(replace(s, body=taken(s.body)))
+            elif isinstance(s, If) and isinstance(decided := _decided(s.cond, values), bool):
+                found += taken(s.body if decided else s.orelse)
+            elif isinstance(s, If):
+                found.append(replace(s, body=taken(s.body), orelse=taken(s.orelse)))
+            else:
+                found.append(s)
+        return tuple(found)
+
+    return assigned(taken(body)) if any(isinstance(n, If) for s in body for n in walk(s)) else local
+
+
+def _decided(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
+    try:
+        found = specialised(cond, values)
+    except ZeroDivisionError:  # told where the condition is flattened
+        return None
+    return found.value if isinstance(found, Literal) and isinstance(found.value, bool) else None
+
+
+def without_turns(iterator: Expr) -> bool:
+    """A range known to be empty: such a loop is left out as a branch is that the consts decide against."""
+    if not (isinstance(iterator, Call) and iterator.func == Name("range")) or iterator.keywords:
+        return False
+    ends = [a.value for a in iterator.args if isinstance(a, Literal) and type(a.value) is int]
+    return len(ends) == len(iterator.args) in (1, 2) and not range(*ends)
 
 
 def without_dead_literals(body: tuple[Stmt, ...], known: set[str]) -> tuple[Stmt, ...]:

@@ -98,9 +98,7 @@ def test_types_of_literals() -> None:
 
 def test_consts_specialise() -> None:
     text = HEAD.replace("C: const = 4", "T: const, C: const = 4, FLAG: const = True").replace("X: Global[f16", "X: Global[T")
-    text += (
-        '    with role("all", warps=1):\n        if FLAG:\n            x = cast(X[rows(16), 0], f32)\n        else:\n            x = 1\n'
-    )
+    text += '    with role("all", warps=1):\n        if FLAG:\n            x = cast(X[rows(16), 0], f32)\n        else:\n            x = n + 1\n'
     program = parse(text)
     assert check(program, None, {"T": BF16}).roles[0].locals == {"x": TileType(F32, 16, 1)}
     assert check(program, None, {"T": BF16, "FLAG": False}).roles[0].locals == {"x": Scalar(I32)}

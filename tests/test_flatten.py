@@ -177,3 +177,43 @@ def k(X: Global[i32, N], *, C: const = 1):
     assert show(alone) == "store(X[0], 1)\n"
     (both,) = check(parse(text), consts={"C": 2}).roles[0].body
     assert isinstance(both, If) and show(both.cond) == "cta_rank() == 0"
+
+
+def test_a_branch_that_consts_decide_against_binds_nothing() -> None:
+    """So a name bound once in the branch that is taken is known, and a loop of no turns leaves no trace."""
+    text = """
+if C > 2:
+    skip = 0
+else:
+    skip = a
+    skip = skip // 2
+x = b
+for i in range(skip):
+    x = x + i
+store(X[0], x + skip)
+"""
+    assert not any(isinstance(s, For) for s in flat(text)) and stored(text, a=5, b=7) == [7]
+    taken = text.replace("C > 2", "C > 3")
+    assert any(isinstance(s, For) for s in flat(taken)) and stored(taken, a=5, b=7) == [7 + 0 + 1 + 2]
+    assert stored(text.replace("C > 2", "a > 2"), a=5, b=7) == [7]  # for the run to decide
+
+
+@pytest.mark.parametrize("ends", ["0", "-1", "3, 3", "C, 2"])
+def test_loops_of_no_turns_are_left_out(ends: str) -> None:
+    assert [type(s) for s in flat(f"for i in range({ends}):\n    store(X[0], i)\nstore(X[0], 9)")] == [ExprStmt]
+
+
+def test_a_name_that_the_body_binds_is_no_const_of_its_conditions() -> None:
+    text = """
+C2 = a
+if C2 > 2:
+    y = 1
+else:
+    y = 2
+store(X[0], y)
+"""
+    for a in (1, 3):
+        assert stored(text, a=a, b=0) == [1 if a > 2 else 2]
+    outer = "def f(C):\n    if C > 2:\n        y = 1\n    else:\n        y = 2\n    return y\n"
+    for a in (1, 3):  # a parameter hides the const of its name
+        assert stored("store(X[0], f(a))", f"@func\n{outer}", a=a, b=0) == [1 if a > 2 else 2]

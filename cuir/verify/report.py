@@ -36,13 +36,14 @@ class Stage:
 
 @dataclass
 class VerifyReport:
-    """The stages in the order they were asked. `ok`: none failed. unreached: first and last lines of what no run has executed, with these consts (see unreached.py)."""
+    """The stages in the order they were asked. `ok`: none failed. left_out, unreached: first and last lines of what is no part of the kernel with these consts, and of what no run has executed (see unreached.py)."""
 
     variant: str
     kernel: str
     level: str
     consts: dict[str, Any]
     stages: list[Stage] = field(default_factory=list)
+    left_out: list[tuple[int, int]] = field(default_factory=list)
     unreached: list[tuple[int, int]] = field(default_factory=list)
     source: str = ""  # where these lines stand
 
@@ -60,11 +61,17 @@ class VerifyReport:
 
     @property
     def left_open(self) -> str:
-        """What is verified only as far as the checker goes, in words; "" if all lines were reached."""
-        if not self.unreached:
-            return ""
-        lines = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.unreached)
-        return f"no run has reached line{'s' if lines.strip('0123456789') else ''} {lines} of {self.source}: with other consts or lengths they may run, and nothing is said of that"
+        """What is verified only as far as the checker goes, in words; "" if that is nothing."""
+        said = []
+        if self.left_out:
+            said.append(
+                f"these consts leave out {_lines(self.left_out)} of {self.source}: other consts make another kernel, of which nothing is said"
+            )
+        if self.unreached:
+            said.append(
+                f"no run has reached {_lines(self.unreached)} of {self.source}: at other lengths they may run, and nothing is said of that"
+            )
+        return "; ".join(said)
 
     def summary(self) -> str:
         """One line."""
@@ -82,6 +89,7 @@ class VerifyReport:
             "consts": {n: v if isinstance(v, (int, float)) else str(v) for n, v in self.consts.items()},
             "seconds": round(self.seconds, 3),
             "stages": [s.as_json() for s in self.stages],
+            "left_out": [list(lines) for lines in self.left_out],
             "unreached": [list(lines) for lines in self.unreached],
         }
 
@@ -99,6 +107,11 @@ class VerifyReport:
         for d in self.diagnostics:
             lines += ["", "```", d.render(), "```"]
         return "\n".join(lines) + "\n"
+
+
+def _lines(ranges: list[tuple[int, int]]) -> str:
+    lines = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"line{'s' if lines.strip('0123456789') else ''} {lines}"
 
 
 def _cell(value: Any) -> str:

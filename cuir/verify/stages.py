@@ -22,7 +22,7 @@ from .exhaustive import check_exhaustively
 from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
 from .orders import Order, orders
-from .problems import is_attention, longest_ring
+from .problems import is_attention
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
 from .signature import contract_problems
@@ -93,7 +93,8 @@ class _Verification:
             self.schedules(checked)
             self.mask(checked)
             self.numbers(checked)
-            report.unreached, report.source = unreached(checked, *(o.checked for o in self.orders)), checked.origin.span.source.name
+            report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
+            report.source = checked.origin.span.source.name
         except _Stop:
             pass
         return report
@@ -173,7 +174,7 @@ class _Verification:
             runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in rings)
             stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, all alike"
             if not rings:
-                stage.reason += f"; no problem that the specification and memory admit goes round rings of {longest_ring(checked)} stages"
+                stage.reason += f"; no problem that the specification and memory admit goes round rings of {checked.longest_ring} stages"
             if self.level == "full":
                 stage.reason += f"; {self.explored(checked)}"
 

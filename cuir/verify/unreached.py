@@ -1,4 +1,4 @@
-"""Lines of a kernel that no run has reached: what stands there is well-formed, and nothing else is known of it. Owns no run."""
+"""Lines of a kernel that its consts leave out, or that no run has reached: of what stands there little is known. Owns no run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ __all__ = ["forget_entered", "unreached"]
 _SIMPLE = (Assign, AugAssign, ExprStmt)  # what does something; branches and loops are known by what they hold
 
 
-def unreached(checked: Checked, *others: Checked) -> list[tuple[int, int]]:
-    """First and last lines of statements of the roles that no run has executed since forget_entered(): the consts leave them out, or no run went there. others: the same roles, with other functions."""
+Lines = list[tuple[int, int]]  # first and last of each range
+
+
+def unreached(checked: Checked, *others: Checked) -> tuple[Lines, Lines]:
+    """Lines of statements of the roles that the consts leave out of the kernel; and lines of it that no run has executed since forget_entered(). others: the same roles, with other functions."""
     origin = checked.origin
     there = sorted(_lines(s for role in origin.body if isinstance(role, With) for s in role.body))
+    part = {n.span.line for role in checked.roles for s in role.body for n in walk(s) if n.span.source is origin.span.source}
     reached = {
         s.span.line
         for one in (checked, *others)
@@ -24,12 +28,18 @@ def unreached(checked: Checked, *others: Checked) -> list[tuple[int, int]]:
         for s in block
         if isinstance(s, _SIMPLE) and s.span.source is origin.span.source
     }
-    ranges: list[tuple[int, int]] = []
+    left_out = [line not in part and line not in reached for line in there]
+    return _ranges(there, left_out), _ranges(there, [line in part and line not in reached for line in there])
+
+
+def _ranges(lines: list[int], wanted: list[bool]) -> Lines:
+    """Of the wanted ones; what stands between two of them does nothing by itself."""
+    ranges: Lines = []
     before = False
-    for line in there:
-        if line not in reached:
+    for line, is_wanted in zip(lines, wanted):
+        if is_wanted:
             ranges = [*ranges[:-1], (ranges[-1][0], line)] if before else [*ranges, (line, line)]
-        before = line not in reached
+        before = is_wanted
     return ranges
 
 

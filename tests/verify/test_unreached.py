@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import corpus
+from corpus.computes import COMPUTES
 from cuir.check import check
 from cuir.interp import run
 from cuir.parser import parse
 from cuir.spec_function import FunctionSpecification
+from cuir.spec_loading import as_any
 from cuir.types import F16
 from cuir.verify import verify
 from cuir.verify.unreached import forget_entered, unreached
@@ -34,7 +36,7 @@ def scale(X: Global[f32, M, 32], Y: Global[f32, M, 32], *, TWICE: const = False)
 """
 
 
-def reached(m: int, twice: bool = False) -> list[tuple[int, int]]:
+def reached(m: int, twice: bool = False) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     checked = check(parse(TEXT, "scale.cuir"), consts={"TWICE": twice})
     forget_entered(checked)
     run(checked, {"X": torch.ones(m, 32), "Y": torch.empty(m, 32)})
@@ -42,25 +44,30 @@ def reached(m: int, twice: bool = False) -> list[tuple[int, int]]:
 
 
 def test_lines_of_branches_and_loops_that_were_not_entered() -> None:
-    assert reached(64) == [(8, 13)]  # one range: what stands between them does nothing by itself
-    assert reached(64, twice=True) == [(11, 13)]
-    assert reached(96) == [(8, 9)]
-    assert reached(96, twice=True) == []
+    assert reached(64) == ([(8, 9)], [(11, 13)])  # one range: what stands between them does nothing by itself
+    assert reached(64, twice=True) == ([], [(11, 13)])
+    assert reached(96) == ([(8, 9)], [])
+    assert reached(96, twice=True) == ([], [])
 
 
 def test_runs_add_up() -> None:
     checked = check(parse(TEXT, "scale.cuir"), consts={"TWICE": True})
     forget_entered(checked)
-    assert unreached(checked) == [(6, 16)]
+    assert unreached(checked) == ([], [(6, 16)])
     for m, left in ((32, [(11, 13)]), (71, []), (32, [])):
         run(checked, {"X": torch.ones(m, 32), "Y": torch.empty(m, 32)})
-        assert unreached(checked) == left
+        assert unreached(checked) == ([], left)
 
 
 def test_the_report_says_so() -> None:
     found = verify(parse(TEXT, "scale.cuir"), FunctionSpecification("scale", lambda X: torch.cat([X[:64] * 2.0, X[64:]])))
-    assert found.ok and found.unreached == [(8, 9)] and "lines 8-9 of scale.cuir" in found.left_open
-    assert found.as_json()["unreached"] == [[8, 9]] and "lines 8-9" in found.as_markdown()
+    assert (
+        found.ok
+        and found.left_out == [(8, 9)]
+        and not found.unreached
+        and "these consts leave out lines 8-9 of scale.cuir" in found.left_open
+    )
+    assert found.as_json()["left_out"] == [[8, 9]] and "lines 8-9" in found.as_markdown()
     assert verify(parse(TEXT, "scale.cuir"), FunctionSpecification("scale", lambda X: X)).left_open == ""  # wrong: that is what is said
 
 
@@ -71,5 +78,17 @@ def test_all_of_the_expert_kernel_is_reached_by_some_setting(consts: dict[str, i
     found = verify(program, corpus.variant("causal")(), consts={"T": F16, "D": 64, "L2": 1, **consts})
     assert found.ok
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8").splitlines()
-    left = {text[line - 1].strip() for a, b in found.unreached for line in range(a, b + 1)}
+    assert not found.unreached
+    left = {text[line - 1].strip() for a, b in found.left_out for line in range(a, b + 1)}
     assert not any("finish(" in line or "mma_async" in line for line in left), left
+
+
+@pytest.mark.parametrize(("name", "kernel"), [(name, kernel) for name in COMPUTES for kernel in COMPUTES[name]])
+def test_all_that_the_consts_leave_of_a_program_is_reached(name: str, kernel: str) -> None:
+    """So a mutant of another line is the same kernel, and the numbers have seen what any other mutant does."""
+    text, known = (corpus.programs() | corpus.kernels())[name].read_text(encoding="utf-8"), COMPUTES[name][kernel]
+    program = parse(text, f"{name}.cuir")
+    dims = {"D": 64} if any(p.name == "D" for p in program.kernels()[kernel].params) else {}
+    spec = as_any(corpus.specification(known.specification), known.specification)
+    found = verify(program, spec, kernel, {"T": F16, **dims, **known.consts})
+    assert found.ok and not found.unreached, found.left_open
