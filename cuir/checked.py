@@ -167,6 +167,11 @@ class Checked:
         """Threads of a CTA."""
         return 128 * self.warpgroups
 
+    @property
+    def longest_ring(self) -> int:
+        """Stages of the longest ring of barriers: a CTA that does less than twice as much work and one more never comes to its third round, where parities are those of the first."""
+        return max((b.stages or 1 for b in self.barriers.values()), default=1)
+
     def __repr__(self) -> str:
         consts = ", ".join(f"{name}={value}" for name, value in self.consts.items())
         roles = ", ".join(f"{r.name} ({r.workers} of {r.threads} threads)" for r in self.roles)

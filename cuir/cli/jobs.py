@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -272,6 +273,8 @@ def run(
                             schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
     except CuirError as error:
         raise replayable(error, command) from error
+    how = ["--on", "gpu"] if on == "gpu" else ["--schedule", schedule, *(["--grid", str(grid)] if grid is not None else [])]
+    result["replay"] = shlex.join([*command, *how])
     if as_json:
         print_json({"ok": True, "diagnostics": [], **result})
         return 0

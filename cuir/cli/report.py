@@ -65,4 +65,6 @@ def print_run(result: Mapping[str, Any]) -> None:
     )
     rows = [(o["name"], o["shape"], o["dtype"], f"{o['mean']:.4g}", f"{o['largest']:.4g}", str(o["not_finite"])) for o in result["outputs"]]
     print_table("tensors written", ("name", "shape", "dtype", "mean", "largest", "not finite"), rows)
+    if result["note"]:
+        console.print(f"note: {result['note']}", markup=False, soft_wrap=True)
     console.print(f"again: {result['replay']}", markup=False, soft_wrap=True, style="dim")

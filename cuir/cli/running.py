@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,9 +15,13 @@ from ..bind import TORCH, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError, Note
-from ..nodes import Program
+from ..fold import literal, specialised
+from ..nodes import Expr, Literal, Program
 from ..types import I32
 from ..verify.memory import require_memory
+
+if TYPE_CHECKING:
+    from ..interp import RunReport
 
 Number = int | float | bool
 
@@ -42,7 +46,7 @@ def run_kernel(
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
     start = time.perf_counter()
-    events = _on_gpu(checked, arguments) if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
+    events, note = (_on_gpu(checked, arguments), "") if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
     seconds = time.perf_counter() - start
     written = [t.name for t in checked.tensors if t.written]
     return {
@@ -51,9 +55,7 @@ def run_kernel(
         "seconds": seconds,
         "events": events,
         "outputs": [_describe(name, arguments[name]) for name in written],
-        "replay": ("--on gpu" if on == "gpu" else f"--schedule {schedule}")
-        + f" --data-seed {data_seed}"
-        + (f" --grid {grid}" if grid else ""),
+        "note": note,
         "trace": str(trace) if trace else None,
     }
 
@@ -106,7 +108,8 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
     return made
 
 
-def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, grid: int | None, trace: Path | None) -> str:
+def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, grid: int | None, trace: Path | None) -> tuple[str, str]:
+    """What the run did, and what it cannot show."""
     from ..interp import Schedule, Trace, run
 
     if schedule == "all":
@@ -114,7 +117,8 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
 
         if trace is not None:
             raise CuirError.of("U100", "a trace is of one schedule, found --schedule all")
-        return f"{run_under_all(checked, arguments, grid)} runs under different schedules, free of faults and with the same results"
+        reports = run_under_all(checked, arguments, grid)
+        return f"{len(reports)} runs under different schedules, free of faults and with the same results", few_rounds(checked, arguments, reports[0])  # fmt: skip
     recorded = Trace() if trace is not None else None
     report = run(checked, arguments, grid=grid, schedule=Schedule.parse(schedule), trace=recorded)
     if recorded is not None and trace is not None:
@@ -123,7 +127,38 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
         except OSError as error:
             raise CuirError.of("U108", f"cannot write {trace}: {error.strerror}", hint="name another file") from None
     counts = [f"{count:,} {what}" for what, count in sorted(report.events.items())]
-    return ", ".join([f"{report.units} units of work on {report.grid} CTAs of {report.workers} workers", *counts])
+    units, ctas = (f"{n} {what}{'s' * (n != 1)}{of}" for n, what, of in ((report.units, "unit", " of work"), (report.grid, "CTA", "")))
+    return ", ".join([f"{units} on {ctas} of {report.workers} workers", *counts]), few_rounds(checked, arguments, report)
+
+
+def few_rounds(checked: Checked, arguments: Mapping[str, Any], report: RunReport) -> str:
+    """Which rings of barriers no CTA took to their third round, where a wrong parity or an early reuse shows at the latest, and what would; "" if none."""
+    stages = {b.name: b.stages for b in checked.barriers.values() if b.stages is not None}
+    short = [name for name, rounds in report.rounds.items() if name in stages and rounds < 3]
+    needed = 2 * max((stages[name] for name in short), default=0) + 1
+    each = -(-report.units // report.grid)
+    if not short or (checked.tiles is not None and each >= needed):  # a ring that is used once in many units of work
+        return ""
+    what = f"no CTA came to the third round of {', '.join(f'`{name}`' for name in short)}, where a wrong parity or a buffer used again too early may first show"
+    if checked.tiles is None:
+        return f"{what}: longer lengths do, where the kernel loops over them; `cuir verify` tries them"
+    if report.units >= needed:
+        return f"{what}: --grid {report.units // needed} gives each {needed} units of work"
+    longer = _lengths_for(checked, checked.tiles.count, arguments, needed)
+    return f"{what}: {longer or 'longer lengths'} with --grid 1 gives it at least {needed} units of work"
+
+
+def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], needed: int) -> str:
+    """`-d NAME=LENGTH` for the dim that has to grow least to make so many units of work; "" if growing one dim makes none."""
+    tensors = [(t.dims, arguments[t.name].shape) for t in checked.tensors]
+    dims = {d: n for names, shape in tensors for d, n in zip(names, shape) if isinstance(d, str)}
+    for times in range(2, 1025):
+        for name in (d for d in dims if d != "HK"):  # query heads are a multiple of them
+            known = {**dims, name: times * max(1, dims[name])}
+            found = literal(specialised(count, {n: Literal(v) for n, v in {**arguments, **known}.items() if isinstance(v, (int, float))}))
+            if found is not None and found >= needed:
+                return f"-d {name}={known[name]}"
+    return ""
 
 
 def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:

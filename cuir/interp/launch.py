@@ -44,6 +44,7 @@ class RunReport:
     splits: int
     schedule: str
     seconds: float
+    rounds: Mapping[str, int]  # of each ring of mbarriers, in the CTA that goes round it most
 
 
 def run(
@@ -87,6 +88,7 @@ def run(
         launch.splits,
         str(schedule),
         time.perf_counter() - begin,
+        dict(launch.rounds),
     )
 
 
@@ -180,7 +182,7 @@ def _plan(launch: Launch, code: _Code, grid: int | None) -> int:
     for instruction in code.before:
         instruction(w)
     count = max(0, uniform(code.count(w)))
-    launch.grid = _admitted(grid, count) or chosen_grid(count)
+    launch.grid = _admitted(grid, count) or chosen_grid(count, launch.checked.longest_ring)
     launch.work = RUNS["tiles"](launch.schedule, count, launch.grid, tiles.dynamic)
     return count
 
@@ -194,10 +196,10 @@ def _admitted(grid: int | None, count: int) -> int | None:
     return grid
 
 
-def chosen_grid(count: int) -> int:
-    """A power of two up to 32 that leaves each CTA at least two units of work where there are enough: barriers then see several rounds."""
+def chosen_grid(count: int, ring: int) -> int:
+    """A power of two up to 32 that leaves each CTA so many units of work, where there are enough, that it comes to the third round of a ring of so many stages."""
     grid = 1
-    while grid < 32 and grid * 4 <= count:
+    while grid < 32 and grid * 2 * (2 * ring + 1) <= count:
         grid *= 2
     return grid
 

@@ -66,6 +66,7 @@ class Launch:
     batches: int = 0
     splits: int = 0
     area: float = 0.0  # of products, in 128 x 128 x 128
+    rounds: dict[str, int] = field(default_factory=dict)  # of each ring of mbarriers, in the CTA that goes round it most
 
 
 class Block(State):
@@ -236,6 +237,11 @@ class Machine(State):
         """All workers are at their end: bulk stores complete, and no copy may still be in flight."""
         for w in self.workers:
             w.groups.drain_stores(self, w)
+        rounds = self.launch.rounds
+        for (name, _), ring in self.barriers.items():
+            for bar in ring:
+                if isinstance(bar, Mbarrier):
+                    rounds[name] = max(rounds.get(name, 0), bar.phase)
         if not self.launch.detect:
             return
         for ring in self.barriers.values():

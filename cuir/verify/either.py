@@ -19,7 +19,7 @@ from .evaluate import kernel_names
 from .functions import judge_function, table_rows
 from .memory import require_memory
 from .numeric import judge, with_note
-from .problems import Case, Launch, cases, is_attention, launch, longest_ring, require_attention, simpler, small_attention_launches
+from .problems import Case, Launch, cases, is_attention, launch, require_attention, simpler, small_attention_launches
 from .signature import Draw, FunctionLaunch, draws, function_launch, ring_draws, schedule_draws, simpler_draws
 
 AnyCase = Case | Draw
@@ -84,7 +84,7 @@ def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Problems, for a few schedules, in which each of two CTAs goes round every ring twice and begins once more: by tiles, and by blocks of a tile."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(ring_draws(checked, spec))
-    (BM, BN), uses = tile_sizes(checked), 2 * longest_ring(checked) + 1
+    (BM, BN), uses = tile_sizes(checked), 2 * checked.longest_ring + 1
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
     return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
 
@@ -136,5 +136,5 @@ def _simpler(checked: Checked, spec: AnySpecification, case: AnyCase) -> Iterato
 def small_launches(checked: Checked, spec: AnySpecification, tiles: int, blocks: int) -> list[tuple[AnyCase, int]]:
     """Problems and grids whose schedules can all be explored; `tiles` units of work of up to `blocks` blocks each, where the kernel is of an attention."""
     if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
-        return list(small_attention_launches(*tile_sizes(checked), tiles, blocks, longest_ring(checked)))
+        return list(small_attention_launches(*tile_sizes(checked), tiles, blocks, checked.longest_ring))
     return [(d, grid) for d in (*schedule_draws(checked, spec), *ring_draws(checked, spec)) for grid in (1, 2)]

@@ -232,11 +232,6 @@ def units_of(kernel: Kernel) -> Expr | None:
     return next((c.args[0] for c in calls if c.args), None)
 
 
-def longest_ring(checked: Checked) -> int:
-    """Stages of the kernel's longest ring of barriers: a CTA that does less than twice as much work and one more never comes to its third round, where parities are those of the first."""
-    return max((b.stages or 1 for b in checked.barriers.values()), default=1)
-
-
 def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int, ring: int) -> list[tuple[Case, int]]:
     """Problems and grids for tiles of BM queries and blocks of BN keys: persistent CTAs with `tiles` tiles of up to `blocks` blocks each, as many queries as keys
     (masks that count from the first key leave some tiles few blocks), loops of one iteration, tiles without a key (under a causal mask), ragged ends on several CTAs.

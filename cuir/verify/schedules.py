@@ -13,7 +13,7 @@ import torch
 from ..bind import Argument
 from ..checked import Checked
 from ..diagnostics import CuirError, Diagnostic, Note
-from ..interp import Schedule, run
+from ..interp import RunReport, Schedule, run
 from ..nodes import Program
 from ..spec_function import AnySpecification
 from .either import AnyCase, launch_of
@@ -76,8 +76,8 @@ def check_schedules(
     return len(tried)
 
 
-def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> int:
-    """Runs any kernel under every schedule of the full level; its outputs, which are overwritten, must not depend on it. Returns how many runs.
+def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> list[RunReport]:
+    """Runs any kernel under every schedule of the full level; its outputs, which are overwritten, must not depend on it.
 
     Outputs that are added to are not compared: the order of atomic additions is free. Raises CuirError: V201, or the fault found.
     """
@@ -86,17 +86,18 @@ def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int
     before = {name: cast(torch.Tensor, arguments[name]).clone() for name in written}
     tried = schedules(checked, "full")
     first: dict[str, torch.Tensor] = {}
+    reports = []
     for schedule in tried:
         for name in written:
             cast(torch.Tensor, arguments[name]).copy_(before[name])
-        run(checked, arguments, schedule=schedule, grid=grid)
+        reports.append(run(checked, arguments, schedule=schedule, grid=grid))
         for name in written:
             found = cast(torch.Tensor, arguments[name])
             if name not in free and name in first and not _same(first[name], found):
                 raise CuirError.of("V201", f"{name} depends on the schedule: in order and under {schedule} it differs", checked.origin.span,
                                    f"replay with --schedule {schedule}")  # fmt: skip
             first.setdefault(name, found.clone())
-    return len(tried)
+    return reports
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ from ..spec_function import FunctionSpecification, Value, scale_of
 from ..types import BF16, BOOL, F16, F32, I32, DType, TileType
 from ..views import Range, root_name, view_of
 from ..walk import walk
-from .problems import Case, attention_inputs, cases, is_attention, less_than, longest_ring
+from .problems import Case, attention_inputs, cases, is_attention, less_than
 from .sizes import Problem
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant")
@@ -166,7 +166,7 @@ def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     """Problems for a few schedules: one dim after the other so long that each of two CTAs, whose units of work or whose steps it makes, comes to the third round of every ring."""
     tiles = tile_of_dims(checked)
     each, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
-    many = 2 * (2 * longest_ring(checked) + 1)
+    many = 2 * (2 * checked.longest_ring + 1)
     found = [
         Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
         for d in each

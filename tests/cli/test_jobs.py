@@ -150,8 +150,11 @@ def test_run_writes_a_trace_and_repeats(cuir: Callable, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     again = cuir(*argv, "--json").json
     assert again["outputs"] == shown.json["outputs"]
-    text = cuir(*argv)
-    assert "tensors written" in text.out and "again: " in text.out
+    text = cuir(*argv, "--grid", "2", "--schedule", "random:4")
+    (command,) = (line.removeprefix("again: ") for line in text.out.splitlines() if line.startswith("again: "))
+    repeated = cuir(*shlex.split(command)[1:])
+    assert "tensors written" in text.out and "--grid 2" in command and "random:4" in command
+    assert repeated.code == 0 and repeated.out.splitlines()[-2:] == text.out.splitlines()[-2:]
     assert cuir(*argv, "--trace", tmp_path / "no" / "trace.json").code == 2
 
 
@@ -180,6 +183,25 @@ def test_run_under_every_schedule(cuir: Callable) -> None:
     bad = cuir("run", files("corpus") / "faulty" / "R401_missing_wait.cuir", "-d", "M=200", "--schedule", "all", "--json")
     assert bad.code == 1 and bad.json["diagnostics"][0]["code"] == "R401"
     assert cuir("run", "gemm", "-c", "T=f16,BN=64", "-d", "M=70,N=70,K=64", "--schedule", "all", "--trace", "x.json").code == 2
+
+
+GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
+TILES = ("-c", "T=f16,BM=64,BN=64,STAGES=2")
+
+
+def test_a_run_of_no_grid_comes_to_the_third_round_of_a_ring(cuir: Callable, tmp_path: Path) -> None:
+    """A parity that is right for two rounds: found where a CTA of the chosen grid has five units of work, told where no grid can."""
+    path = tmp_path / "k.cuir"
+    path.write_text(GEMM.replace("i // stages % 2", "min(i // stages, 1)"), encoding="utf-8")
+    enough = cuir("run", path, *TILES, "-d", "M=640,N=64,K=64")
+    assert enough.code == 1 and "replay: " in enough.err and "--grid 2" in enough.err
+    two = cuir("run", path, *TILES, "-d", "M=640,N=64,K=64", "--grid", "5")
+    assert two.code == 0 and "third round of `full`, `empty`" in two.out and "--grid 2 gives each 5 units" in two.out
+    assert cuir("run", path, *TILES, "-d", "M=640,N=64,K=64", "--grid", "2").code == 1
+    small = cuir("run", path, *TILES, "-d", "M=64,N=128,K=64", "--json")
+    assert small.code == 0 and "-d M=192 with --grid 1 gives it at least 5 units" in small.json["note"]
+    assert cuir("run", path, *TILES, "-d", "M=192,N=128,K=64", "--grid", "1").code == 1
+    assert not cuir("run", "gemm", *TILES, "-d", "M=64,N=64,K=320", "--json").json["note"], "its steps go round the ring"
 
 
 def test_a_report_tells_the_command_that_replays_it(cuir: Callable) -> None:
