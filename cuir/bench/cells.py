@@ -13,6 +13,7 @@ from ..bind import TORCH
 from ..checked import Const
 from ..measure.problem import Expectation, Shape, kept_pairs
 from ..measure.protocol import Call, in_turns, median_ms, raise_if_lost, reason
+from ..measure.worker import Tell
 from ..tuning.device import Prepared
 from ..tuning.space import label, plain
 from ..types import DTYPES
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .reference import Reference
 
 OURS = "cuir"
+BUILD_SECONDS = 120.0  # until a contender's first call returns, in which it may compile itself; of a row, until its first contender
+RUN_SECONDS = 30.0  # after that nothing compiles: a check and a turn of timing are a few launches, milliseconds each
 
 
 @dataclass(frozen=True)
@@ -56,47 +59,61 @@ def family(name: str) -> str:
 
 def measure_cell(
     cell: Cell, transferred: Any, dtype: str, settings: Sequence[Mapping[str, Const]], peers: Sequence[str], rounds: int = 3,
-    reference: Reference | None = None, *, prepare: Callable[..., Prepared] = Prepared,
-    launch: Callable[[Mapping[str, Const]], Call] | None = None, measure: Callable[[Call], float] = median_ms,
+    reference: Reference | None = None, *, lost: Mapping[str, str] | None = None, tell: Tell = lambda doing, seconds: None,
+    prepare: Callable[..., Prepared] = Prepared, launch: Callable[[Mapping[str, Const]], Call] | None = None, measure: Callable[[Call], float] = median_ms,
 ) -> dict[str, Any]:  # fmt: skip
     """Our kernel with each setting, the peers and the reference. Returns the cell's row.
 
     tflops: of unmasked pairs, 4 D each. A contender with a wrong result is not timed, one that does not compile, run or fit in memory says why.
+    lost: contenders not to run, and why. tell: which contender begins, and within how many seconds it is through.
     `launch` gives a kernel for a setting (left out: compiled). Raises RuntimeError when the CUDA context is lost.
     """
     from .peers import causal_flag, contenders
 
+    lost = lost or {}
     case = prepare(transferred, cell.shape, TORCH[DTYPES[dtype]])
+    expected = case.expected  # before any contender, to whose time it does not count
     flops = 4.0 * cell.shape.D * kept_pairs(transferred.spec, case.problem["Q"], case.problem["K"])
     calls: dict[str, Call] = {}
     rows: dict[str, dict[str, Any]] = {}
     for consts in settings:
         own = {k: v for k, v in consts.items() if k not in ("T", "D")}
         name = f"{OURS} {label(own)}".strip()
+        if name in lost:
+            rows[name] = {"failed": lost[name], "consts": plain(own)}
+            continue
         try:
+            tell(name, BUILD_SECONDS)
             kernel = launch(consts) if launch is not None else _compiled(transferred, consts)
-            rows[name] = _verdict(case.expected, case.verdict(kernel, consts), case.outputs["O"])
+            tell(name, RUN_SECONDS)
+            rows[name] = _verdict(expected, case.verdict(kernel, consts), case.outputs["O"])
         except Exception as error:  # goes into the row: one setting that does not run ends no suite
             rows[name] = _failed(error)
         rows[name] |= {"consts": plain(own)}
         if "error" in rows[name] and "wrong" not in rows[name]:
             calls[name] = lambda kernel=kernel, arguments=case.arguments(consts): kernel(**arguments)  # type: ignore[misc]
+    tell("", BUILD_SECONDS)
     others = contenders(peers, transferred.spec, case.problem, case.scale)
     flag = causal_flag(transferred.spec, case.problem["Q"], case.problem["K"]) if reference is not None else None
     if reference is not None and flag is not None:
         others |= reference.contenders(flag, case.problem)
     for name, call in others.items():
+        if name in lost:
+            rows[name] = {"failed": lost[name]}
+            continue
         try:
+            tell(name, BUILD_SECONDS)
             found = call()
+            tell(name, RUN_SECONDS)
             o, lse = found if isinstance(found, tuple) else (found, None)
-            rows[name] = _verdict(case.expected, case.expected.judge(o, lse), o)
+            rows[name] = _verdict(expected, expected.judge(o, lse), o)
             del found, o, lse
         except Exception as error:  # PyTorch's compilers and a file from outside raise whatever they meet
             rows[name] = _failed(error)
             continue
         if "wrong" not in rows[name]:
             calls[name] = call
-    times, failed = in_turns(calls, rounds, measure, family)
+    times, failed = in_turns(calls, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
     for name, taken in times.items():
         milliseconds = statistics.median(taken)
         rows[name] |= {"milliseconds": round(milliseconds, 5), "tflops": round(flops / milliseconds / 1e9, 2), "rounds": len(taken)}
@@ -106,8 +123,8 @@ def measure_cell(
         **cell.as_json(),
         "dtype": dtype,
         "flops": flops,
-        "own_error": case.expected.own,
-        "bound": case.expected.bound,
+        "own_error": expected.own,
+        "bound": expected.bound,
         "contenders": rows,
     }
 

@@ -14,11 +14,11 @@ from ..diagnostics import CuirError
 from ..measure.worker import WorkerLost
 from ..tuning.compiling import Built, Job
 from ..tuning.space import plain
-from .cells import Cell
+from .cells import BUILD_SECONDS, Cell
 from .reference import FAMILY
 from .results import Results, Row
 
-CELL_SECONDS = 120.0  # contenders that compile themselves, and memory to be filled
+REPEATS = 3  # of a row, each without one contender more; each begins with a new process
 
 Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 Prime = Callable[[Sequence[Cell]], AbstractContextManager[Sequence[Future[str]]]]
@@ -89,12 +89,23 @@ def run_cells(
                 "reference": reference,
                 "rounds": rounds,
             }
-            try:
-                row = {**ask(request, CELL_SECONDS), "asked": asked}
-            except WorkerLost as lost:
-                row = {**p.cell.as_json(), "failed": f"{lost.status}: {lost}"}
-            except CuirError as error:
-                row = {**p.cell.as_json(), "failed": f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"}
+            row = {**_measured(p.cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": asked}
         results.add(row)
         tell(Told(p.cell.name, row, number + 1, len(planned)))
     return True
+
+
+def _measured(cell: Cell, request: Mapping[str, Any], ask: Ask, note: Callable[[str], None]) -> Row:
+    """The row of a cell. A contender that hangs or ends the process costs its own entry alone: the others are measured again without it."""
+    lost: dict[str, str] = {}
+    while True:
+        try:
+            return dict(ask({**request, "lost": lost}, BUILD_SECONDS))
+        except WorkerLost as error:
+            name, why = error.doing, f"{error.status}: {error}"
+            if not name or name in lost or len(lost) == REPEATS:
+                return {**cell.as_json(), "failed": why + (f" ({', '.join([*lost, name])})" if name else "")}
+            lost[name] = why
+            note(f"{cell.name}: {name}: {why}; once more without it")
+        except CuirError as error:
+            return {**cell.as_json(), "failed": f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"}

@@ -75,11 +75,12 @@ class TuneView(_View):
 
 class BenchView(_View):
     def __call__(self, told: Told) -> None:
+        if told.lasting:
+            self.note(told.doing)
+            return
         self.update(f"{told.doing}, {told.done} of {told.of} done" if told.of else told.doing)
         if told.row is not None:
             self.note(f"{told.done:3d} of {told.of}  {line(told.row)}")
-        elif told.lasting:
-            self.note(told.doing)
 
 
 def line(row: Row) -> str:

@@ -14,7 +14,7 @@ from ..bench.cells import Cell, measure_cell
 from ..bench.reference import Reference
 from ..bind import TORCH
 from ..measure.problem import Shape
-from ..measure.worker import serve
+from ..measure.worker import Tell, serve
 from ..transfer import TransferResult, transfer
 from ..tuning.device import LocalDevice
 from ..tuning.space import from_plain
@@ -87,7 +87,7 @@ def time(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"milliseconds": _of(request).time(from_plain(request["consts"]), request["text"])}
 
 
-def cell(request: Mapping[str, Any]) -> dict[str, Any]:
+def cell(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     import torch
 
     _device.cache_clear()
@@ -103,6 +103,8 @@ def cell(request: Mapping[str, Any]) -> dict[str, Any]:
         request["peers"],
         request["rounds"],
         _reference(request["reference"]) if request["reference"] else None,
+        lost=request["lost"],
+        tell=tell,
     )
 
 
@@ -136,9 +138,9 @@ if __name__ == "__main__":
                 "stuck": stuck,
                 "check": check,
                 "time": time,
-                "cell": cell,
                 "prime": prime,
                 "prime_reference": prime_reference,
-            }
+            },
+            telling={"cell": cell},
         )
     )

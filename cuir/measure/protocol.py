@@ -48,14 +48,16 @@ def calls_of_a_round(each: float, milliseconds: float = ROUND) -> tuple[int, int
 
 
 def in_turns(
-    calls: Mapping[str, Call], rounds: int, measure: Callable[[Call], float] = median_ms, family: Callable[[str], str] = str
-) -> tuple[dict[str, list[float]], dict[str, str]]:
+    calls: Mapping[str, Call], rounds: int, measure: Callable[[Call], float] = median_ms, family: Callable[[str], str] = str,
+    begins: Callable[[str], None] = lambda name: None,
+) -> tuple[dict[str, list[float]], dict[str, str]]:  # fmt: skip
     """Times the contenders once a round, as the card runs at its power limit and drifts. Returns times and why contenders failed, by name.
 
     Each round begins with another contender, and every second one runs backwards: what was before a contender decides how warm the card is, so nobody
     always follows the same one.
 
     family: of a name; of a family (settings of one kernel) those that the first round shows to be slower than its best are timed in that round only.
+    begins: told whose turn comes.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     failed: dict[str, str] = {}
@@ -67,6 +69,7 @@ def in_turns(
         for name, call in turned(list(calls.items()), turn, rounds):
             if name in failed or (turn and times[name][0] > BEHIND * best[family(name)]):
                 continue
+            begins(name)
             try:
                 times[name].append(measure(call))
             except Exception as error:  # PyTorch's compilers raise whatever they meet

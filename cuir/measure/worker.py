@@ -20,14 +20,16 @@ from typing import Any, TextIO
 from ..diagnostics import CuirError
 
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Tell = Callable[[str, float], None]  # what is begun (empty: nothing that may hang), and the seconds in which more is heard
+TellingHandler = Callable[[Mapping[str, Any], Tell], Mapping[str, Any]]
 
 
 class WorkerLost(Exception):
-    """The worker gave no answer: it hung (and was killed) or ended. `status` is "hangs" or "fault"."""
+    """The worker gave no answer: it hung (and was killed) or ended. `status` is "hangs" or "fault", `doing` what it said last that it had begun."""
 
-    def __init__(self, status: str, why: str):
+    def __init__(self, status: str, why: str, doing: str = ""):
         super().__init__(why)
-        self.status = status
+        self.status, self.doing = status, doing
 
 
 class Worker:
@@ -37,6 +39,7 @@ class Worker:
         """env: more variables of the environment."""
         self.command, self.env = list(command), {**os.environ, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
+        self.doing = ""
         self.errors: Any = None
         self.buffer = b""
 
@@ -47,8 +50,11 @@ class Worker:
         self.close()
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer to a request. Raises WorkerLost after `seconds` or when the process ends, CuirError for what the worker was told wrongly."""
-        process = self._running()
+        """The answer to a request. Raises WorkerLost after `seconds` or when the process ends, CuirError for what the worker was told wrongly.
+
+        A handler that tells what it begins sets the limit for each of these.
+        """
+        process, self.doing = self._running(), ""
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -56,6 +62,9 @@ class Worker:
         except BrokenPipeError:
             raise self._ended() from None
         answer: dict[str, Any] = json.loads(self._line(seconds))
+        while "doing" in answer:
+            self.doing = answer["doing"]
+            answer = json.loads(self._line(answer["seconds"]))
         if "diagnostic" in answer:
             d = answer["diagnostic"]
             raise CuirError.of(d["code"], d["message"], hint=d["hint"])
@@ -94,7 +103,7 @@ class Worker:
             while b"\n" not in self.buffer:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.close()
-                    raise WorkerLost("hangs", f"no answer within {seconds:.0f} s")
+                    raise WorkerLost("hangs", f"no answer within {seconds:.0f} s", self.doing)
                 chunk = os.read(self.process.stdout.fileno(), 1 << 16)
                 if not chunk:
                     raise self._ended()
@@ -106,22 +115,41 @@ class Worker:
         assert self.process is not None
         code = self.process.wait()
         self.errors.seek(0)
-        said = [line for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
+        said = _last_words(self.errors.read().decode(errors="replace"), raised=code == 1)
         self.close()
-        return WorkerLost("fault", f"the process ended with {code}: {said[-1][:200] if said else 'it said nothing'}")
+        return WorkerLost("fault", f"the process ended with {code}: {said[:200] or 'it said nothing'}", self.doing)
 
 
-def serve(handlers: Mapping[str, Handler], requests: TextIO | None = None) -> int:
-    """The answering side: one JSON object a line, `{"do": NAME, ...}`, until the input ends. What handlers print goes to stderr."""
+def _last_words(said: str, raised: bool) -> str:
+    """The last line; where an error was raised, that error: those of CUDA go on for lines of advice."""
+    _, trace, after = said.rpartition("Traceback (most recent call last):")
+    lines = [line for line in after.splitlines() if line.strip()]
+    errors = [line for line in lines if not line.startswith(" ")] if raised and trace else []
+    return [*errors[:1], *lines[-1:], ""][0]
+
+
+def serve(handlers: Mapping[str, Handler], requests: TextIO | None = None, telling: Mapping[str, TellingHandler] | None = None) -> int:
+    """The answering side: one JSON object a line, `{"do": NAME, ...}`, until the input ends. What handlers print goes to stderr.
+
+    telling: handlers that do several things that may hang, and say which they begin.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+
+    def say(line: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(line) + "\n")
+        answers.flush()
+
+    def tell(doing: str, seconds: float) -> None:
+        say({"doing": doing, "seconds": seconds})
+
     for line in requests or sys.stdin:
         request = json.loads(line)
+        do = request["do"]
         try:
-            answer = handlers[request["do"]](request)
+            answer = telling[do](request, tell) if telling and do in telling else handlers[do](request)
         except CuirError as error:
             d = error.diagnostics[0]
             answer = {"diagnostic": {"code": d.code, "message": d.message, "hint": d.hint}}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        say(answer)
     return 0

@@ -11,7 +11,7 @@ import torch
 
 import corpus
 from cuir import check, parse, run, transfer
-from cuir.bench.cells import Cell, measure_cell
+from cuir.bench.cells import BUILD_SECONDS, RUN_SECONDS, Cell, measure_cell
 from cuir.bench.peers import check_peers, contenders
 from cuir.bench.suites import SUITES, VARIANTS, suite
 from cuir.cli.inputs import read_variant
@@ -80,6 +80,24 @@ def test_our_kernel_that_fails_is_an_entry() -> None:
 
     row = measure_cell(Cell("causal", {}, "small", SHAPE), transferred, "f16", [SETTING], [], 1, prepare=on_cpu, launch=launch)
     assert "nvcc refuses this" in row["contenders"]["cuir BM=64,BN=64"]["failed"]
+
+
+def test_each_contender_is_told_before_it_runs_and_a_lost_one_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    transferred = transfer(ORIGIN, read_variant("causal", ()))
+    told: list[object] = []
+
+    def fa2() -> torch.Tensor:
+        told.append("a call")
+        return torch.zeros(0)
+
+    monkeypatch.setattr("cuir.bench.peers.contenders", lambda *_: {"fa2": fa2, "flex": fa2})
+    ours = "cuir BM=64,BN=64"
+    rows = measured(transferred.program, transferred, lost={"flex": "hangs: no answer"}, tell=lambda *of: told.append(of))["contenders"]
+    assert rows["flex"] == {"failed": "hangs: no answer"} and rows[ours]["milliseconds"] == 0.5
+    begun, run = [(ours, BUILD_SECONDS), (ours, RUN_SECONDS), ("", BUILD_SECONDS), ("fa2", BUILD_SECONDS)], (ours, RUN_SECONDS)
+    assert told == [*begun, "a call", ("fa2", RUN_SECONDS), run, run], "a shorter limit once nothing compiles any more"
+    row = measured(transferred.program, transferred, lost={ours: "hangs: no answer"})["contenders"][ours]
+    assert row == {"failed": "hangs: no answer", "consts": {"BM": 64, "BN": 64}}
 
 
 def test_contenders_that_fail_are_entries_and_a_lost_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

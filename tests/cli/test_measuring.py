@@ -13,6 +13,7 @@ import torch
 
 from cuir.bench.suites import cell
 from cuir.cli.measuring import _command
+from cuir.measure.worker import WorkerLost
 from cuir.tuning.compiling import Built
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
@@ -209,6 +210,26 @@ def test_a_suite_from_the_command_line(cuir: Callable, tmp_path: Path) -> None:
     assert "| all | 2.77 (2.24) |" in (tmp_path / "r.md").read_text(encoding="utf-8")
     assert cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--out", "r.jsonl").code == 0
     assert len(Answers.asked) == 8, "what was measured is not measured again"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_contender_that_hangs_is_told_and_costs_its_entry(cuir: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Hanging(Answers):
+        def ask(self, request: dict, seconds: float) -> dict:
+            answer = super().ask(request, seconds)
+            if request["do"] == "cell" and "flex" not in request["lost"]:
+                raise WorkerLost("hangs", "no answer within 30 s", "flex")
+            if request["do"] == "cell":
+                answer["contenders"]["flex"] = {"failed": request["lost"]["flex"]}
+            return answer
+
+    monkeypatch.setattr("cuir.measure.worker.Worker", Hanging)
+    monkeypatch.setattr("cuir.cli.measuring_view.SILENCE", 0.0)
+    shown = cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--only", "hd64", "--out", "r.jsonl")
+    assert shown.code == 0 and "failed: softcap_causal hd64 1024: flex: hangs: no answer within 30 s" in shown.out
+    assert shown.err.count("softcap_causal hd64 1024: flex: hangs: no answer within 30 s; once more without it\n") == 1
+    (row,) = [line for line in (tmp_path / "r.md").read_text(encoding="utf-8").splitlines() if line.startswith("| softcap_causal")]
+    assert "| hangs: no answer within 30 s |" in row
 
 
 @pytest.mark.usefixtures("gpu")

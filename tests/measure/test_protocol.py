@@ -11,9 +11,10 @@ from cuir.measure.protocol import LEAST, MOST, ROUND, calls_of_a_round, in_turns
 
 def test_every_round_times_each_once() -> None:
     order: list[str] = []
+    begun: list[str] = []
     calls = {name: (lambda name=name: order.append(name)) for name in "abc"}
-    times, failed = in_turns(calls, 2, lambda call: call() or float(len(order)))
-    assert order == list("abcacb") and times == {"a": [1, 4], "b": [2, 6], "c": [3, 5]} and not failed
+    times, failed = in_turns(calls, 2, lambda call: call() or float(len(order)), begins=begun.append)
+    assert order == begun == list("abcacb") and times == {"a": [1, 4], "b": [2, 6], "c": [3, 5]} and not failed
 
 
 @given(st.integers(3, 8), st.integers(2, 5))

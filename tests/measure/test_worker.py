@@ -22,6 +22,16 @@ def end(request):
     print("the last words", file=sys.stderr, flush=True)
     os._exit(7)
 
+def fail(request):
+    raise RuntimeError("CUDA error: an illegal memory access\\nFor debugging consider another day")
+
+def steps(request, tell):
+    tell("the first", 60)
+    time.sleep(1)
+    tell("the second", request["seconds"])
+    time.sleep(request["sleep"])
+    return {"done": True}
+
 def wrong(request):
     raise CuirError.of("U116", "no such shape", hint="another")
 
@@ -29,7 +39,7 @@ def add(request):
     print("noise on stdout")
     return {"sum": request["a"] + request["b"], "pid": os.getpid()}
 
-sys.exit(serve({"hang": hang, "end": end, "wrong": wrong, "add": add}))
+sys.exit(serve({"hang": hang, "end": end, "fail": fail, "wrong": wrong, "add": add}, telling={"steps": steps}))
 """
 
 
@@ -57,6 +67,22 @@ def test_what_ends_says_its_last_words(worker: Worker) -> None:
         worker.ask({"do": "end"}, 60)
     assert lost.value.status == "fault"
     assert worker.ask({"do": "add", "a": 2, "b": 2}, 60)["sum"] == 4
+
+
+def test_an_error_is_told_without_what_follows_it(worker: Worker) -> None:
+    with pytest.raises(WorkerLost, match=r"ended with 1: RuntimeError: CUDA error: an illegal memory access$"):
+        worker.ask({"do": "fail"}, 60)
+
+
+def test_a_lost_worker_says_what_it_had_begun(worker: Worker) -> None:
+    worker.ask({"do": "add", "a": 1, "b": 1}, 60)
+    assert worker.ask({"do": "steps", "seconds": 60, "sleep": 0}, 0.9) == {"done": True}, "each step has a limit of its own"
+    with pytest.raises(WorkerLost, match="within 1 s") as lost:
+        worker.ask({"do": "steps", "seconds": 1.0, "sleep": 60}, 30)
+    assert (lost.value.status, lost.value.doing) == ("hangs", "the second")
+    with pytest.raises(WorkerLost) as lost:
+        worker.ask({"do": "end"}, 60)
+    assert lost.value.doing == "", "what an earlier request had begun is not at fault"
 
 
 def test_a_wrong_request_is_an_error_of_the_call(worker: Worker) -> None:
