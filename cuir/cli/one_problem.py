@@ -12,7 +12,7 @@ from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import Schedule
 from ..spec import LENGTHS, Lengths
 from ..spec_function import FunctionSpecification
-from ..verify.either import AnyCase, check_case, not_compared, require_judgeable
+from ..verify.either import AnyCase, check_case, made_positive, not_compared, require_judgeable
 from ..verify.problems import KINDS, Case
 from ..verify.signature import Draw
 from .inputs import read_numbers, suggestion
@@ -41,9 +41,17 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
         print_json({"ok": True, "diagnostics": [], "case": str(case), "rows": rows, "not_compared": left})
         return 0
     for row in rows:
-        stdout().print(", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items()), markup=False, soft_wrap=True)
+        stdout().print(
+            ", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items() if n != "made positive"),
+            markup=False,
+            soft_wrap=True,
+        )
     if left:
         stdout().print(f"not compared: {', '.join(left)}", markup=False, soft_wrap=True)
+    if positive := made_positive(rows):
+        stdout().print(
+            f"made positive, since the function fails or gives more NaN for a negative value: {', '.join(positive)}", markup=False, soft_wrap=True
+        )
     return 0
 
 

@@ -98,7 +98,7 @@ def check_case(program: Program, checked: Checked, spec: AnySpecification, case:
         raise with_note(error, f"in the case {case}") from error
     if isinstance(given, FunctionLaunch):
         assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
-        return [dict(r) for r in table_rows(case, judge_function(checked, spec, given, case))]
+        return [dict(r) for r in table_rows(case, judge_function(checked, spec, given, case), given.positive)]
     assert isinstance(spec, Specification) and isinstance(case, Case)
     found = judge(given, spec, case, checked.origin.span)
     return [{"case": str(case), "error": found.error, "PyTorch, half": found.yardstick, "worst query": found.row, "worst query, half": found.row_yardstick,
@@ -109,6 +109,11 @@ def not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list
     """Tensors that the kernel writes and no row of the numbers is about: a function may give some outputs only. Rows of mods are about all of them."""
     asked = {row["output"] for row in rows if "output" in row}
     return [t.name for t in checked.tensors if t.written and t.name not in asked] if asked else []
+
+
+def made_positive(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Scalars that were drawn negative in some problem, and that the function admits positive only."""
+    return list(dict.fromkeys(name for row in rows for name in str(row.get("made positive", "")).split(", ") if name))
 
 
 def smallest(

@@ -121,7 +121,7 @@ def _pattern(bad: torch.Tensor, name: str) -> str | None:
     return f"wrong rows of {name}: {int(bad.sum())} of {bad.numel()}" + (", " + "; ".join(said) if said else "")
 
 
-def table_rows(case: Draw, found: Sequence[OutputNumbers]) -> list[Mapping[str, object]]:
-    """Rows for the table of the numbers stage."""
-    return [{"case": str(case), "output": n.name, "error": n.error, "PyTorch, same dtype": n.yardstick, "worst row": n.row, "worst row, same dtype": n.row_yardstick}
-            for n in found]  # fmt: skip
+def table_rows(case: Draw, found: Sequence[OutputNumbers], positive: Sequence[str]) -> list[Mapping[str, object]]:
+    """Rows for the table of the numbers stage; positive: scalars that had to be."""
+    return [{"case": str(case), "output": n.name, "error": n.error, "PyTorch, same dtype": n.yardstick, "worst row": n.row, "worst row, same dtype": n.row_yardstick,
+             "made positive": ", ".join(positive)} for n in found]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ class FunctionLaunch:
     inputs: dict[str, Value]
     before: dict[str, torch.Tensor]
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    positive: tuple[str, ...] = ()  # scalars that were drawn negative, for which the specification says less
 
     def __post_init__(self) -> None:
         self.outputs = self.outputs or {n: x.clone() for n, x in self.before.items()}
@@ -59,7 +61,7 @@ class FunctionLaunch:
 
     def fresh(self) -> FunctionLaunch:
         """The same inputs, outputs as before."""
-        return FunctionLaunch(self.inputs, self.before)
+        return FunctionLaunch(self.inputs, self.before, positive=self.positive)
 
 
 def half_dtype(checked: Checked) -> DType:
@@ -76,14 +78,45 @@ def added(checked: Checked) -> set[str]:
 def function_launch(
     checked: Checked, spec: FunctionSpecification, draw: Draw | Case, tile: Mapping[str, int] | None = None
 ) -> FunctionLaunch:
-    """Arguments for one problem; tile: other values of BM and BN than the kernel's, for inputs that depend on them. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives."""
+    """Arguments for one problem; tile: other values of BM and BN than the kernel's, for inputs that depend on them. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives.
+
+    A negative float scalar is made positive where the specification fails for it, or gives more NaN, or does so for twice as much: an `eps` below a root.
+    """
     if isinstance(draw, Case):
         draw = from_case(checked, spec, draw)
+    given = _launch(checked, spec, draw, tile, {})
+    negative = [s.name for s in checked.scalars if s.dtype == F32 and given.inputs[s.name] < 0]
+    if not negative:
+        return given
+
+    def open_places(factors: Mapping[str, float]) -> float:
+        """How much is not asked of the kernel."""
+        try:
+            made = _launch(checked, spec, draw, tile, factors)
+            return sum(int(x.isnan().sum()) for x in spec.exact(readable(checked, made), list(made.before)).values())
+        except CuirError:
+            return math.inf
+
+    def turned(names: Iterable[str]) -> dict[str, float]:
+        return dict.fromkeys(names, -1.0)
+
+    least = open_places(turned(negative))
+    positive = [n for n in negative if any(open_places({**turned(negative), n: times}) > least for times in (1.0, 2.0))]
+    if open_places(turned(positive)) > least:  # some are right only together
+        positive = negative
+    return replace(_launch(checked, spec, draw, tile, turned(positive)), positive=tuple(positive)) if positive else given
+
+
+def _launch(
+    checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None, factors: Mapping[str, float]
+) -> FunctionLaunch:
+    """The arguments that the draw says; factors: of float scalars that are drawn."""
     generator = torch.Generator().manual_seed(draw.seed)
     reads, adds = _read_tensors(checked), added(checked)
     lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
     outputs = [t for t in checked.tensors if t.written and t.name not in reads]
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
+    drawn |= {n: drawn[n] * times for n, times in factors.items()}
     needed = [t for t in checked.tensors if t not in outputs]
     floats = [t for t in needed if t.dtype != I32]
     for t in floats:

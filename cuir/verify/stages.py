@@ -17,7 +17,18 @@ from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
 from ..types import BF16, F16, I32, DType
 from .contracts import check_contracts, has_splice_points
-from .either import check_case, not_compared, number_cases, prepared, require_judgeable, ring_cases, schedule_cases, smallest, tile_sizes
+from .either import (
+    check_case,
+    made_positive,
+    not_compared,
+    number_cases,
+    prepared,
+    require_judgeable,
+    ring_cases,
+    schedule_cases,
+    smallest,
+    tile_sizes,
+)
 from .exhaustive import check_exhaustively
 from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
@@ -230,3 +241,7 @@ class _Verification:
             stage.reason = f"{len(todo)} problems, the error at most {worst:.2f} x PyTorch's own in half precision"
             if left := not_compared(checked, stage.rows):
                 stage.reason += f"; not compared: {', '.join(left)}"
+            if positive := made_positive(stage.rows):
+                stage.reason += (
+                    f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
+                )

@@ -123,6 +123,50 @@ def test_faults_are_found(change: tuple[str, str], code: str, says: str) -> None
     assert not report.ok and report.diagnostics[0].code == code and says in report.diagnostics[0].message
 
 
+NORM = """
+@kernel(arch="sm_80")
+def norm(X: Global[T, M, D], Y: Global[T, M, D], gain: f32, eps: f32, *, T: const, D: const):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            q = t * 16 + rows(16)
+            x = cast(X[q, cols(D)], f32)
+            store(Y[q, cols(D)], cast(x * gain * exp2(-0.5 * log2(row_sum(x * x) / D + eps)), T))
+"""
+
+
+def normed(x: torch.Tensor, eps: float, gain: float) -> torch.Tensor:
+    return x * gain * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)
+
+
+def normed_or_refused(x: torch.Tensor, eps: float, gain: float) -> torch.Tensor:
+    if eps < 0:
+        raise ValueError("eps")
+    return normed(x, eps, gain)
+
+
+@pytest.mark.parametrize("reference", [normed, normed_or_refused])
+def test_scalars_that_a_function_admits_positive_are_made_so_and_told(reference: Callable[..., torch.Tensor]) -> None:
+    program, consts = parse(NORM, "norm.cuir"), {"T": F16, "D": 32}
+    spec = FunctionSpecification("norm", reference)
+    report = verify(program, spec, consts=consts, level="full", seeded=0)
+    assert report.ok and report.stages[-1].reason.endswith("for a negative value: eps"), report.stages[-1].reason
+    checked = check(program, "norm", consts)
+    drawn: list[dict[str, Any]] = [function_launch(checked, spec, d).inputs for d in draws(checked, spec, "full")]
+    assert all(bool(((x["X"].double() ** 2).mean(-1) + 2 * min(0.0, x["eps"]) >= 0).all()) for x in drawn), "never near the edge"
+    assert any(x["gain"] < 0 for x in drawn) and any(x["eps"] < 0 for x in drawn) == (reference is normed)
+
+
+def test_a_nan_of_the_kernel_is_not_hidden_by_the_sign_of_a_scalar() -> None:
+    """The fault shows for a positive eps, and would be the function's own NaN for a negative one."""
+    wrong = parse(NORM.replace("/ D + eps", "/ D - eps"), "norm.cuir")
+    report = verify(wrong, FunctionSpecification("norm", normed), consts={"T": F16, "D": 32}, seeded=0, shrink=False)
+    assert [d.code for d in report.diagnostics] in (["V301"], ["V302"])
+    rooted = FunctionSpecification("rooted", lambda x, eps, gain: torch.where(x > 0, normed(x, abs(eps), gain), torch.nan))
+    given = function_launch(check(wrong, "norm", {"T": F16, "D": 32}), rooted, Draw("one", {"M": 17}, seed=4))
+    assert given.positive == () and min(given.inputs["eps"], given.inputs["gain"]) < 0, "NaN of both signs says nothing of the scalar"
+
+
 def test_a_wrong_problem_is_made_smaller() -> None:
     program, _ = scaled(SCALED.replace("* factor, T", "* factor + 0.5, T"))
     report = verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F16, "D": 32})
