@@ -5,12 +5,12 @@ Does not own types: what an expression means is the checker's. Every node of the
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .checked import Const
+from .compositions import hint_for
 from .diagnostics import Sink
 from .fold import fold
 from .nodes import (
@@ -469,7 +469,6 @@ class _Flattener:
             )
             return
         known = [*frame.values, *(frame.parent.values if frame.parent else ()), *self.globals, *DTYPES]
-        close = difflib.get_close_matches(e.id, known, 1, 0.7)
         what = (
             "is a @func and must be called"
             if e.id in self.funcs
@@ -477,7 +476,7 @@ class _Flattener:
             if e.id in PRIMITIVES
             else "is not known here"
         )
-        self.sink.error("N101", f"`{e.id}` {what}", span, f"did you mean `{close[0]}`?" if close else None)
+        self.sink.error("N101", f"`{e.id}` {what}", span, hint_for(e.id, known))
 
     # ---- calls
     def call(self, e: Call, frame: Frame, out: list[Stmt]) -> Value:
@@ -486,12 +485,11 @@ class _Flattener:
             if e.func.id in self.funcs:
                 return self.inline(self.funcs[e.func.id], e, frame, out, span)
             if e.func.id not in PRIMITIVES:
-                close = difflib.get_close_matches(e.func.id, [*PRIMITIVES, *self.funcs], 1, 0.7)
                 self.sink.error(
                     "N105",
                     f"`{e.func.id}` is neither a primitive nor a @func",
                     self.at(e.func, frame),
-                    f"did you mean `{close[0]}`?" if close else "`cuir ops` lists the primitives",
+                    hint_for(e.func.id, [*PRIMITIVES, *self.funcs], "`cuir ops` lists the primitives"),
                 )
                 return Name(UNKNOWN, span=span)
         flat, hoisted = self.call_arguments(e, frame, [])

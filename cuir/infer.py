@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .checked import BoundCall, ScalarParam, TensorParam
+from .compositions import instead
 from .diagnostics import Sink
 from .nodes import (
     Assign,
@@ -457,7 +458,7 @@ class Typer:
             if isinstance(t, Poison):
                 return None
             if not isinstance(t, BarrierType):
-                self.sink.error("N119", f"only barriers have methods, found {t}", call.func.span)
+                self.sink.error("N119", f"only barriers have methods, found {t}", call.func.span, instead(call.func.attr))
                 return None
             name = f"{t.kind}.{call.func.attr}"
             if name not in TABLE:

@@ -45,7 +45,7 @@ HINTS = (
     Hint("P006", "there is no `in` but in `for`", "compare with `==`, joined by `or`", r"(?:not\s+)?in\b", r"[\w)\]]\s*", "x = a in b"),
     Hint("P006", "there is no `None`", "leave the argument out", r"None\b", example="x = None"),
     Hint("P006", "there are no comprehensions", "write a loop", r"(?:for|async)\b", r"[\w)\]]\s*", "x = [a for a in b]"),
-    Hint("P006", "there is no power operator `**`", "multiply, or use `exp2`", r"\*", r"\*", "x = a ** b"),
+    Hint("P006", "there is no power operator `**`", "multiply; for x > 0 `exp2(y * log2(x))`", r"\*", r"\*", "x = a ** b"),
     Hint("P006", "there is no `@` operator", "write `mma(a, b)` or `mma_async(a, b)`", r"@", r"[\w)\]]\s*", "x = a @ b"),
     Hint("P006", "there are no shifts", "multiply or divide (`//`) by a power of two", r"[<>]", r"([<>])(?=$)", "x = a << b"),
     Hint("P006", "there is no `:=`", "assign in a statement of its own", r":=|=", r"(?::|\w\s*)", "x = (a := b)"),

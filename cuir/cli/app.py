@@ -88,6 +88,7 @@ def ops(
 ) -> None:
     """The primitives and operators of the language, from their table."""
     from .. import reference
+    from ..compositions import instead
     from ..diagnostics import CuirError
     from .inputs import suggestion
     from .tables import print_entry, print_table
@@ -98,7 +99,8 @@ def ops(
     if name is not None:
         chosen = [op for op in known.values() if name in (op.name, op.written)]
         if not chosen:
-            raise CuirError.of("U106", f"no primitive or operator is called `{name}`", hint=suggestion(name, known, "the table holds"))
+            hint = instead(name) or suggestion(name, known, "the table holds")
+            raise CuirError.of("U106", f"no primitive or operator is called `{name}`", hint=hint)
         if as_json:
             print_json(
                 {

@@ -1,0 +1,71 @@
+"""What hints say to write for functions that no primitive is: each expression computes its function, and is said where the function is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cuir import CuirError, check, parse
+from cuir.compositions import COMPOSITIONS, instead
+from cuir.interp import run
+from cuir.ops import TABLE
+
+TEXT = """
+@kernel(arch="sm_80")
+def composed(X: Global[f32, M], Y: Global[f32, M], Z: Global[f32, M], OUT: Global[f32, M]):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            i = t * 16 + rows(16)
+            x, y, z = X[i], Y[i], Z[i]
+            store(OUT[i], WHAT)
+"""
+MEANT: dict[str, Callable[..., torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": lambda x: F.gelu(x, approximate="tanh"),
+    "softplus": F.softplus,
+    "fma": lambda x, y, z: x * y + z,
+}
+POSITIVE = ("sqrt", "rsqrt", "log", "log10", "log1p", "pow")
+
+
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_each_composition_computes_its_function(name: str) -> None:
+    x = torch.linspace(-4, 4, 50) if name not in POSITIVE else torch.linspace(0.01, 9, 50)
+    y, z, out = torch.linspace(-1, 0.5, 50), torch.linspace(0.6, 2, 50), torch.empty(50)
+    program = parse(TEXT.replace("WHAT", COMPOSITIONS[name]))
+    run(program, {"X": x, "Y": y, "Z": z, "OUT": out})
+    asked = {n: v for n, v in zip("xyz", (x, y, z)) if n in COMPOSITIONS[name].replace("max", "").replace("exp", "")}
+    torch.testing.assert_close(out, MEANT.get(name, getattr(torch, name, None))(*asked.values()), rtol=1e-5, atol=1e-5)  # type: ignore[misc]
+    assert name not in TABLE, "there is a primitive for it"
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "says"),
+    [
+        ("sqrt(x)", "N105", "write `exp2(0.5 * log2(x))`"),
+        ("exp(x)", "N105", "write `exp2(x * 1.4426950408889634)`"),
+        ("x.rsqrt()", "N119", "write `exp2(-0.5 * log2(x))`"),
+        ("pow(x, y)", "N105", "write `exp2(y * log2(x))`, for x > 0"),
+        ("clip(x, y, z)", "N105", "write `min(max(x, y), z)`"),
+        ("sin(x)", "N105", "nothing computes sin in a kernel: give its values as a tensor parameter"),
+        ("math.sqrt(x)", "N101", "there are no modules: a primitive is called by its name alone"),
+        ("exp3(x)", "N105", "did you mean `exp2`?"),
+        ("frobnicate(x)", "N105", "`cuir ops` lists the primitives"),
+    ],
+)
+def test_what_to_write_is_said_where_the_function_is_called(call: str, code: str, says: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        check(parse(TEXT.replace("WHAT", call)), "composed", {})
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.hint) == (code, says)
+
+
+def test_a_function_of_the_file_takes_precedence() -> None:
+    text = "@func\ndef sqrt(x):\n    return exp2(0.5 * log2(x))\n" + TEXT.replace("WHAT", "sqrt(x)")
+    out = torch.empty(5)
+    run(parse(text), {"X": torch.full((5,), 4.0), "Y": torch.zeros(5), "Z": torch.zeros(5), "OUT": out})
+    assert torch.equal(out, torch.full((5,), 2.0)) and instead("mine") is None
