@@ -87,7 +87,7 @@ class Reads:
             for dim, (index, size) in enumerate(zip(read.indices, shape)):
                 found = int(evaluate(index, known))  # type: ignore[arg-type]
                 if not 0 <= found < size:
-                    negative = "a negative index does not count from the end here: add the length" if found < 0 else None
+                    negative = "a negative index that is computed does not count from the end: add the length" if found < 0 else None
                     return CuirError.of("U416", f"`{read.value.id}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {found} is read ({where})",
                                         None if read.span == NOWHERE else read.span, negative or "capture a tensor that covers the lengths of this call")  # fmt: skip
         return CuirError.of("U416", f"a captured tensor is read outside of it ({where})")

@@ -158,6 +158,7 @@ class TensorProxy:
     boolean: bool
     given: tuple[Any, ...] = ()
     into: DType | None = None  # what an element is converted to
+    follows: bool = False  # its shape follows the lengths: this one is a sample
 
     def __getitem__(self, item: Any) -> Any:
         items = tuple(standing(i) for i in (item if isinstance(item, tuple) else (item,)))
@@ -169,7 +170,7 @@ class TensorProxy:
             return replace(self, given=indices)
         if len(indices) > len(self.shape):
             refuse(f"`{self.name}` has {len(self.shape)} dims, found {len(indices)} indices")
-        places = [lift(i) for i in indices]
+        places = [lift(self._from_the_end(i, d) if isinstance(i, int) and i < 0 else i) for d, i in enumerate(indices)]
         for p in places:
             if p.dtype != I32:
                 refuse(f"a captured tensor is indexed by integers, found {p.dtype}", ".to(torch.int32) converts")
@@ -177,6 +178,16 @@ class TensorProxy:
         found = Proxy(read, self.dtype, any(p.varies for p in places))
         element = call("ne", (found, 0), {}) if self.boolean else found
         return element if self.into is None else to(element, self.into)
+
+    def _from_the_end(self, index: int, dim: int) -> int:
+        """The index that a negative constant means in PyTorch."""
+        size = self.shape[dim]
+        if self.follows:
+            refuse(f"element {index} of `{self.name}`, whose shape follows the lengths, is read", "count from its first element", "U416")
+        if index < -size:
+            along = f" along dim {dim}" if len(self.shape) > 1 else ""
+            refuse(f"`{self.name}` has {size} elements{along}, and its element {index} is read", "-1 is the last one", "U416")
+        return index + size
 
     def __len__(self) -> int:
         return self.shape[len(self.given)]

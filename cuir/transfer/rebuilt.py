@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from ..spec import SINK, Captured, Lengths, Specification
-from .outside import Standin
+from .outside import Standin, attribute_read
 from .proxy import ELEMENTWISE
 from .trace import _Tracer
 
 ROOM = 16  # more batches and heads than verification tries
+_SHAPE = ("shape", "ndim", "size", "dim", "numel", "__len__")
 
 
 def rebuilt(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
@@ -68,7 +69,7 @@ def bounded(spec: Specification) -> Specification:
         if isinstance(x, Bounded):
             return x
         if id(x) not in others:
-            others[id(x)] = x, _with_room(x).as_subclass(Bounded)
+            others[id(x)] = x, _bounded(_with_room(x), x.shape)
         return others[id(x)][1]
 
     found = rebuilt(spec, made)
@@ -87,10 +88,17 @@ def _with_room(x: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def _bounded(x: torch.Tensor, own: torch.Size | None, given: tuple[Any, ...] = ()) -> Bounded:
+    found = x.as_subclass(Bounded)
+    found.own, found.given = own, given
+    return found
+
+
 class Bounded(torch.Tensor):
-    """A tensor that is read by one index for each dim, at once or one after the other; outside it is 0."""
+    """A tensor that is read by one index for each dim, at once or one after the other; outside it is 0. To its mod it has the shape that the user's has."""
 
     given: tuple[Any, ...] = ()
+    own: torch.Size | None = None  # None: its own
 
     @classmethod
     def __torch_function__(
@@ -99,22 +107,27 @@ class Bounded(torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             if func is torch.Tensor.__getitem__ and isinstance(args[0], Bounded):
                 return args[0].read(args[1])
-            found = func(*args, **(kwargs or {}))
             if (
-                isinstance(args[0] if args else None, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE
-            ):  # of an element, when it is read
-                found = found.as_subclass(Bounded)
-                found.given = args[0].given
-                return found
+                isinstance(first := args[0] if args else None, Bounded)
+                and (attribute_read(func) or getattr(func, "__name__", "")) in _SHAPE
+            ):
+                return func(torch.empty(first.left(), device="meta"), *args[1:], **(kwargs or {}))
+            found = func(*args, **(kwargs or {}))
+            if isinstance(first, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE:  # of an element, when it is read
+                return _bounded(found, first.own, first.given)
             return found.as_subclass(torch.Tensor) if isinstance(found, Bounded) and func is not torch.Tensor.as_subclass else found
+
+    def left(self) -> torch.Size:
+        """The lengths of the dims that no index is given for yet."""
+        shape = self.own if self.own is not None else self.as_subclass(torch.Tensor).shape
+        return shape[len(self.given) :]
 
     def read(self, item: Any) -> torch.Tensor:
         base = self.as_subclass(torch.Tensor)
-        indices = (*self.given, *(item if isinstance(item, tuple) else (item,)))
+        items, left = item if isinstance(item, tuple) else (item,), self.left()
+        indices = (*self.given, *(i + left[d] if isinstance(i, int) and i < 0 else i for d, i in enumerate(items)))  # from the end
         if len(indices) < base.ndim:
-            more = base.as_subclass(Bounded)
-            more.given = indices
-            return more
+            return _bounded(base, self.own, indices)
         places = torch.broadcast_tensors(*(torch.as_tensor(i, dtype=torch.int64) for i in indices))
         inside = torch.ones_like(places[0], dtype=torch.bool)
         for place, size in zip(places, base.shape):

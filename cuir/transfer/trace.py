@@ -262,7 +262,9 @@ class _Tracer:
             self.held.setdefault(id(value), place)
             dtype = F32 if value.dtype.is_floating_point else I32
             p = Parameter(self.fresh(name), dtype, max(1, value.ndim), None if key else value, key)
-            found = TensorProxy(p.name, value.shape if value.ndim else torch.Size([1]), dtype, value.dtype == torch.bool)
+            found = TensorProxy(
+                p.name, value.shape if value.ndim else torch.Size([1]), dtype, value.dtype == torch.bool, follows=key is not None
+            )
             self.parameters[place] = (p, found if value.ndim else found[0])  # without dims: a number that lies on the device
         made = self.parameters[place][1]
         assert isinstance(made, (Proxy, TensorProxy))

@@ -129,3 +129,17 @@ def test_a_tensor_of_another_shape_in_the_same_mod() -> None:
     table = torch.zeros(2, N)
     with pytest.raises(CuirError, match=r"X120.*1 of 2 indices"):
         call(mask=block_mask)
+
+
+def test_the_last_element_is_that_of_the_tensor_of_the_call() -> None:
+    """A negative constant counts from the end, of a longer tensor in a later call, too."""
+    table = torch.tensor([0.0, 3.0])
+
+    def bias(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + table[-1] * k + table[-2]
+
+    for more in ([0.0, 3.0], [0.0, 3.0, 0.0, -2.0]):
+        table = torch.tensor(more)
+        found = call(score=bias)
+        wanted = (Q.double() @ K.double().mT * D**-0.5 + more[-1] * torch.arange(N)).softmax(-1) @ V.double()
+        torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)

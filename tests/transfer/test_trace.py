@@ -196,6 +196,17 @@ def test_elementwise_methods_of_a_tensor_and_its_shape() -> None:
     agrees(lambda s, b, h, q, k: s + bias.bool()[h, k] + flags.int()[q])
 
 
+def test_a_negative_constant_counts_from_the_end() -> None:
+    slopes, bias = torch.arange(8) * 0.5, torch.arange(80).view(4, 20)
+    assert agrees(lambda s, b, h, q, k: s + slopes[-1] + bias[-2][k]) == "S * scale + slopes[7] + cast(bias[2, k], f32)"
+    agrees(lambda s, b, h, q, k: s + bias[h, -20] + slopes[len(slopes) - 9])
+    refused("U416", lambda s, b, h, q, k: s + slopes[-9], "slopes[-9]", "`slopes` has 8 elements, and its element -9 is read")
+    refused("U416", lambda s, b, h, q, k: s + bias[h, -21], "bias[h, -21]", "20 elements along dim 1, and its element -21")
+    table = {"edges": lambda at: torch.zeros(at.N)}
+    with pytest.raises(CuirError, match=r"U416.*`edges`, whose shape follows the lengths"):
+        trace(Specification("following", score_mod=lambda s, b, h, q, k, *, edges: s + edges[-1], captured=table))
+
+
 def test_complex_tensors_are_refused() -> None:
     table = torch.zeros(4, dtype=torch.complex64)
     with pytest.raises(CuirError, match=r"X120.*`table` holds torch.complex64"):
