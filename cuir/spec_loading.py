@@ -34,7 +34,7 @@ def load_specification(reference: str, parameters: Mapping[str, Parameter] | Non
 
 
 def load_any(reference: str, parameters: Mapping[str, Parameter] | None = None) -> AnySpecification:
-    """`path/to/file.py:name`, or `path/to/file.py` for its function `reference` -> a specification of either kind (see `as_any`).
+    """`path/to/file.py:name`, or `path/to/file.py` for its function `reference`, the one called as the file or its only public one -> a specification of either kind (see `as_any`).
 
     The functions `inputs` and `sizes` of the file, if it has them, go with `reference`. Errors as of `load_specification`.
     """
@@ -43,21 +43,30 @@ def load_any(reference: str, parameters: Mapping[str, Parameter] | None = None) 
         path_text, name = reference, REFERENCE
     if not path_text.endswith(".py") or not name.isidentifier():
         raise CuirError.of(
-            "X110", f"a specification is named `file.py:function`, or `file.py` if it has a function `{REFERENCE}`; found `{reference}`"
-        )
+            "X110", f"a specification is named `file.py:function`, or `file.py` if it has a function `{REFERENCE}` or only one; found `{reference}`"
+        )  # fmt: skip
     path = Path(path_text)
     if not path.is_file():
         raise CuirError.of("X111", f"no file `{path}`", hint="the path is relative to the current folder")
     module = import_file(path)
+    offered = _offered(module)
+    if not colon and not hasattr(module, name) and (path.stem in offered or len(offered) == 1):
+        name = path.stem if path.stem in offered else offered[0]
     if not hasattr(module, name):
-        kinds = (Specification, FunctionSpecification)
-        offered = [n for n, v in vars(module).items() if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, kinds))]
-        raise CuirError.of("X112", f"`{path}` has no `{name}`", hint=f"it has: {', '.join(offered)}" if offered else None)
+        which = f"name one, {path}:{offered[0]}; " if offered and not colon else ""
+        raise CuirError.of("X112", f"`{path}` has no `{name}`", hint=f"{which}it has: {', '.join(offered)}" if offered else None)
     value = getattr(module, name)
     if name == REFERENCE and inspect.isfunction(value):
         beside = {n: getattr(module, n) for n in ("inputs", "sizes") if inspect.isfunction(getattr(module, n, None))}
         value = FunctionSpecification(path.stem, value, **beside, doc=inspect.getdoc(value) or "")
     return as_any(value, name, parameters)
+
+
+def _offered(module: ModuleType) -> list[str]:
+    """Public names of specifications and of functions that the file itself defines."""
+    kinds = (Specification, FunctionSpecification)
+    known = [(n, v) for n, v in vars(module).items() if not n.startswith("_")]
+    return [n for n, v in known if isinstance(v, kinds) or (inspect.isfunction(v) and v.__module__ == module.__name__)]
 
 
 def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None) -> Specification:

@@ -11,7 +11,8 @@ import corpus
 import cuir
 from cuir.diagnostics import CuirError
 from cuir.spec import Lengths
-from cuir.spec_loading import load_specification
+from cuir.spec_function import FunctionSpecification
+from cuir.spec_loading import load_any, load_specification
 
 TEXT = '''
 import torch
@@ -93,6 +94,35 @@ def test_errors(path: Path, reference: str, parameters: dict[str, str], code: st
         load_specification(reference.format(path=path, folder=path.parent), parameters)
     found = caught.value.diagnostics[0]
     assert found.code == code and says in found.message
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def any_name(b, h, q_idx, kv_idx):\n    return q_idx >= kv_idx\n", "any_name"),
+        (
+            "from math import gcd\nfrom inspect import signature\n_x = 1\ndef _hidden(): ...\ndef one(b, h, q, k):\n    return q >= k\n",
+            "one",
+        ),
+        ("def other(b, h, q, k):\n    return q > k\n\ndef mine(b, h, q, k):\n    return q >= k\n", "mine"),
+        ("def mine(b, h, q, k):\n    return q > k\n\ndef reference(q, k, v):\n    return q\n", "mine"),
+        ("def two(b, h, q, k):\n    return q > k\n\ndef three(b, h, q, k):\n    return q\n", ""),
+    ],
+)
+def test_a_file_stands_for_its_reference_the_function_of_its_name_or_its_only_one(tmp_path: Path, text: str, found: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    if found:
+        assert load_any(str(file)).name == found and isinstance(load_any(str(file)), FunctionSpecification) == ("reference" in text)
+        return
+    with pytest.raises(CuirError, match="X112") as caught:
+        load_any(str(file))
+    assert f"name one, {file}:two; it has: two, three" in (caught.value.diagnostics[0].hint or "")
+
+
+def test_the_functions_of_the_corpus_are_found_by_their_files() -> None:
+    for name, place in corpus.functions().items():
+        assert load_any(str(place)).name == corpus.specification(name)().name
 
 
 def test_a_file_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def configured(model: str | None) -> str:
 
 def transfer(
     origin: Annotated[str, typer.Argument(help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", show_default=False)],
-    to: Annotated[str, typer.Option("--to", help="what it is to compute: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference`", show_default=False)],
+    to: Annotated[str, typer.Option("--to", help="what it is to compute: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one", show_default=False)],
     origin_spec: Annotated[str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)] = None,
     param: Parameters = None, model: Model = None, samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None,
     temperature: Temperature = None, timeout: Timeout = 600,

@@ -132,7 +132,7 @@ def read_variant(name: str, parameters: Iterable[str]) -> Specification:
 
 
 def read_specification(name: str, parameters: Iterable[str]) -> AnySpecification:
-    """A specification of either kind: a variant or function of the corpus, `file.py:function`, or `file.py` with a function `reference`. Raises CuirError."""
+    """A specification of either kind: a variant or function of the corpus, `file.py:function`, or `file.py` (as `load_any`). Raises CuirError."""
     from ..spec_loading import as_any, load_any
 
     given = pairs(parameters, "-p")

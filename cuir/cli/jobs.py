@@ -87,7 +87,7 @@ def bridge(
 def verify(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", show_default=False)],
-    against: Annotated[str | None, typer.Option("--against", "--spec", help="what a program should compute: a variant, or FILE.py with a function `reference` (known for the corpus' programs)", show_default=False)] = None,
+    against: Annotated[str | None, typer.Option("--against", "--spec", help="what a program should compute: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", show_default=False)] = None,
     param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None,
     level: Level = "quick", quick: Annotated[bool, typer.Option("--quick", help="the same as --level quick")] = False,
     schedules: Annotated[int | None, typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False)] = None,

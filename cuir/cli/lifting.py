@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def lift(
     source: Annotated[str, typer.Argument(help="the CUDA source: a file, or a name out of corpus/cuda", show_default=False)],
-    spec: Annotated[str | None, typer.Option("--spec", help="what it computes: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` (left out: what its launch description says)", show_default=False)] = None,
+    spec: Annotated[str | None, typer.Option("--spec", help="what it computes: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one (left out: what its launch description says)", show_default=False)] = None,
     param: Parameters = None, model: Model = None,
     explain: Annotated[bool, typer.Option("--explain", help="write the annotated source, and show the orchestration; without a model this is all")] = False,
     samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None, temperature: Temperature = None, timeout: Timeout = 600,

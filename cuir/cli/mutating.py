@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def mutate(
     program: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
-    against: Annotated[str | None, typer.Option("--against", help="what the program computes: a variant, or FILE.py with a function `reference` (known for the corpus' programs)", show_default=False)] = None,
+    against: Annotated[str | None, typer.Option("--against", help="what the program computes: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", show_default=False)] = None,
     param: Parameters = None, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: Annotated[int | None, typer.Option("--head-dim", help="64 or 128; 64 takes half the time", show_default="64")] = None, const: Consts = None, level: Level = "quick",
     fault: Annotated[list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)] = None,

@@ -49,7 +49,8 @@ def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
     [
         ("def reference(a, b):\n    return a\n", "X105", "`b`"),
         ("def reference(a):\n    return a.no\n", "X113", "AttributeError"),
-        ("def other(a):\n    return a\n", "X112", "it has: other"),
+        ("def other(a):\n    return a\n", "X116", "a function of the inputs is called `reference`"),
+        ("def other(a):\n    return a\n\ndef another(a):\n    return a\n", "X112", "it has: other, another"),
         ("def reference(*tensors):\n    return tensors[0]\n", "X105", "called with names"),
         ("def reference(a):\n    return a\n\ndef inputs(sizes):\n    return 3\n", "X106", "inputs"),
     ],
