@@ -49,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return 0
-        usage = CuirError.of("U100", error.format_message(), hint=_help_hint(error))
+        usage = CuirError.of("U100", error.format_message(), hint=_help_hint(error, argv))
         print_errors(usage.diagnostics, as_json)
         return 2
     except Interrupted as stop:
@@ -91,6 +91,9 @@ def _usage_errors() -> Any:
     return next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
-def _help_hint(error: object) -> str:
+def _help_hint(error: object, argv: Sequence[str]) -> str:
+    """Where the parser does not say whose option is wrong, as for one without its value, the first word does."""
     context = getattr(error, "ctx", None)
-    return f"`{context.command_path} --help` lists what it takes" if context is not None else "`cuir --help` lists the commands"
+    command = next((f"cuir {word}" for word in argv[:1] if word in _commands().commands), "cuir")
+    path = context.command_path if context is not None else command
+    return f"`{path} --help` lists {'the commands' if path == 'cuir' else 'what it takes'}"

@@ -32,7 +32,7 @@ class MutateReport:
         return verdicts.count("killed"), len(verdicts)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row for each class that has mutants and one for all, in the columns of HEAD; zeros are left blank."""
+        """A row for each class that has mutants and one for all, in the columns of HEAD; zeros are left blank, the score of no fault at all is a dash."""
         faults = sorted({r.fault for r in self.results})
         groups = [(str(f), FAULTS[f], [r for r in self.results if r.fault == f]) for f in faults]
         return [self._row(*g) for g in [*groups, ("all", "", list(self.results))]]
@@ -41,7 +41,7 @@ class MutateReport:
         stages, verdicts = Counter(r.stage for r in results), Counter(r.verdict for r in results)
         killed, total = self.score(results)
         counts = [*(stages[s] for s in STAGES), *(verdicts[v] for v in VERDICTS[1:])]
-        return number, *(str(n or "") for n in counts), f"{killed}/{total}", title
+        return number, *(str(n or "") for n in counts), f"{killed}/{total}" if total else "-", title
 
     @property
     def seconds(self) -> float:

@@ -110,15 +110,18 @@ def test_errors_are_one_json_object(cuir: Callable, command: str) -> None:
     assert shown.json["ok"] is False and shown.json["diagnostics"][0]["code"].startswith("U")
 
 
-@pytest.mark.parametrize(("argv", "part"), [
-    (["chek"], "did you mean 'check'"),
-    (["check"], "missing argument"),
-    (["check", "a", "b"], "unexpected extra argument"),
-    (["ops", "--nothing"], "no such option"),
+@pytest.mark.parametrize(("argv", "part", "hint"), [
+    (["chek"], "did you mean 'check'", "`cuir --help` lists the commands"),
+    (["--nothing"], "no such option", "`cuir --help` lists the commands"),
+    (["check"], "missing argument", "`cuir check --help` lists what it takes"),
+    (["check", "a", "b"], "unexpected extra argument", "`cuir check --help` lists what it takes"),
+    (["ops", "--nothing"], "no such option", "`cuir ops --help` lists what it takes"),
+    (["mutate", "--class"], "requires an argument", "`cuir mutate --help` lists what it takes"),
+    (["ops", "--json=3"], "does not take a value", "`cuir ops --help` lists what it takes"),
 ])  # fmt: skip
-def test_wrong_calls_end_with_2(cuir: Callable, argv: list[str], part: str) -> None:
+def test_wrong_calls_end_with_2(cuir: Callable, argv: list[str], part: str, hint: str) -> None:
     shown = cuir(*argv)
-    assert shown.code == 2 and part in shown.err.lower() and "error[U100]" in shown.err
+    assert shown.code == 2 and part in shown.err.lower() and "error[U100]" in shown.err and hint in shown.err
 
 
 def test_without_arguments_there_is_help(cuir: Callable) -> None:

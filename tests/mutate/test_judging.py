@@ -17,6 +17,7 @@ from cuir.bridge import attention_consts
 from cuir.cli.inputs import read_program, read_variant
 from cuir.mutate import FAULTS, Job, Judged, Mutant, MutateReport, chosen, judge, mutants, run
 from cuir.mutate.judging import _held
+from cuir.mutate.report import HEAD
 from cuir.spec import Specification
 from cuir.verify import verify
 from cuir.verify.report import Stage, VerifyReport
@@ -86,6 +87,14 @@ def test_survivors_are_in_the_report_with_their_difference() -> None:
     assert report.score(report.results) == (1, 2) and "1 shown to give the same result" in report.summary()
     text = report.as_markdown()
     assert "`x` before `y` (survived)" in text and "`z` twice" not in text.split("refused")[1].split("(survived)")[0]
+
+
+def test_a_class_without_a_fault_has_no_score() -> None:
+    one = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "equivalent", "", "", "nobody waits", 1.0, "")
+    rows = MutateReport([one, replace(one, id="2", fault=4, verdict="killed")]).rows()
+    score = HEAD.index("score")
+    assert [row[score] for row in rows] == ["-", "1/1", "1/1"] and MutateReport([one]).rows()[-1][score] == "-"
+    assert "%" not in MutateReport([one]).summary()
 
 
 @pytest.mark.parametrize("argument", ["nothing is left", "registers alone", "retires all products", "may land before"])
