@@ -50,7 +50,9 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
         stdout().print(f"not compared: {', '.join(left)}", markup=False, soft_wrap=True)
     if positive := made_positive(rows):
         stdout().print(
-            f"made positive, since the function fails or gives more NaN for a negative value: {', '.join(positive)}", markup=False, soft_wrap=True
+            f"made positive, since the function fails or gives more NaN for a negative value: {', '.join(positive)}",
+            markup=False,
+            soft_wrap=True,
         )
     return 0
 

@@ -242,6 +242,4 @@ class _Verification:
             if left := not_compared(checked, stage.rows):
                 stage.reason += f"; not compared: {', '.join(left)}"
             if positive := made_positive(stage.rows):
-                stage.reason += (
-                    f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
-                )
+                stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
