@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,7 +146,7 @@ def few_rounds(checked: Checked, arguments: Mapping[str, Any], report: RunReport
     if report.units >= needed:
         return f"{what}: --grid {report.units // needed} gives each {needed} units of work"
     longer = _lengths_for(checked, checked.tiles.count, arguments, needed)
-    return f"{what}: {longer or 'longer lengths'} with --grid 1 gives it at least {needed} units of work"
+    return f"{what}: {longer or 'other lengths'} with --grid 1 may give it {needed} units of work or more"
 
 
 def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], needed: int) -> str:
@@ -155,9 +156,12 @@ def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], ne
     for times in range(2, 1025):
         for name in (d for d in dims if d != "HK"):  # query heads are a multiple of them
             known = {**dims, name: times * max(1, dims[name])}
-            found = literal(specialised(count, {n: Literal(v) for n, v in {**arguments, **known}.items() if isinstance(v, (int, float))}))
-            if found is not None and found >= needed:
-                return f"-d {name}={known[name]}"
+            with suppress(ZeroDivisionError):
+                found = literal(
+                    specialised(count, {n: Literal(v) for n, v in {**arguments, **known}.items() if isinstance(v, (int, float))})
+                )
+                if found is not None and found >= needed:
+                    return f"-d {name}={known[name]}"
     return ""
 
 
