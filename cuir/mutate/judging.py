@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -21,12 +21,12 @@ from ..check import check
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..jsontext import append_line, begun
-from ..nodes import Keyword, Node, Program
+from ..nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
 from ..parser import parse
 from ..printer import show
 from ..spec_function import AnySpecification
 from ..verify import verify
-from ..walk import names_read
+from ..walk import names_read, walk
 from .harmless import Trial, why
 from .mutants import Mutant
 
@@ -144,20 +144,38 @@ def _survived(program: Program, original: Program, spec: AnySpecification, job: 
 def _flat(checked: Checked) -> tuple[object, ...]:
     """All that a kernel is once it is specialised, without the text that it came from, barriers that nobody uses, and `cluster=` where a cluster is one CTA."""
     alone = checked.cluster == 1
-    roles = tuple((r.name, r.workers, r.threads, r.registers, r.index, _plain(r.body, alone), r.warpgroup, r.warp) for r in checked.roles)
+    roles = tuple(
+        (r.name, r.workers, r.threads, r.registers, r.index, _plain(r.body, alone, _ones(r.body)), r.warpgroup, r.warp)
+        for r in checked.roles
+    )
     used = {name for r in checked.roles for stmt in r.body for name in names_read(stmt)}
     barriers = {name: b for name, b in checked.barriers.items() if name in used}
     return checked.cluster, dict(checked.shared), barriers, checked.tiles, checked.declarations, roles, checked.scalars, checked.tensors
 
 
-def _plain(part: Any, alone: bool) -> Any:
-    """A tree, or several, without the keyword `cluster` if a cluster is one CTA: it has no meaning there."""
+def _ones(body: tuple[Stmt, ...]) -> set[str]:
+    """Names that every statement which binds them binds to 1.0."""
+    found: dict[str, bool] = {}
+    for node in (n for stmt in body for n in walk(stmt)):
+        if isinstance(node, For):
+            found[node.target] = False
+        elif isinstance(node, Assign):
+            found |= {name: found.get(name, True) and node.value == Literal(1.0) for name in node.targets}
+    return {name for name, one in found.items() if one}
+
+
+def _plain(part: Any, alone: bool, ones: Set[str]) -> Any:
+    """A tree, or several, with x / 1.0 as x * 1.0, which are both x exactly, and without the keyword `cluster` if a cluster is one CTA: it has no meaning there."""
     if isinstance(part, tuple):
-        return tuple(_plain(p, alone) for p in part if not (alone and isinstance(p, Keyword) and p.name == "cluster"))
-    if not alone or not isinstance(part, Node):
+        return tuple(_plain(p, alone, ones) for p in part if not (alone and isinstance(p, Keyword) and p.name == "cluster"))
+    if not isinstance(part, Node):
         return part
     names = [f.name for f in fields(part) if isinstance(getattr(part, f.name), (Node, tuple))]
-    return replace(part, **{n: _plain(getattr(part, n), alone) for n in names})
+    plain = replace(part, **{n: _plain(getattr(part, n), alone, ones) for n in names})
+    if isinstance(plain, Binary) and plain.op == "/":
+        by = plain.right
+        return replace(plain, op="*") if by == Literal(1.0) or (isinstance(by, Name) and by.id in ones) else plain
+    return plain
 
 
 _state: tuple[Job, str, AnySpecification] | None = None

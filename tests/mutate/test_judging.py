@@ -118,6 +118,15 @@ def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
 
 
 # ---- what can go wrong
+def test_a_quotient_by_one_is_the_product_with_one() -> None:
+    """Sigmoid attention rescales nothing: its factor is 1.0, and x / 1.0 is x * 1.0 to the bit."""
+    program = read_program("sigmoid")
+    one = next(m for m in mutants(program) if m.operator == "rescaled by the inverse")
+    job = Job(causal, "flash_fwd", attention_consts("f16", 64) | {"BM": 64, "BN": 64})
+    assert judge(one.text, show(program), causal(), job)[0] == "equivalent"
+    assert verdict(named("rescaled by the inverse"))[0] == "killed"
+
+
 def test_a_mutant_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(*given: object, **named: object) -> None:
         while True:
