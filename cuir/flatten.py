@@ -55,10 +55,11 @@ from .scope import (
     copy_value,
     has_effect,
     is_alias,
+    paired,
     recopy,
     without_dead_literals,
     without_turns,
-)
+)  # fmt: skip
 from .source import Span
 from .types import DTYPES, DType
 from .views import compose
@@ -210,7 +211,7 @@ class _Flattener:
                 continue
             if frame.parent is None and frame.func is None and isinstance(part, Call):
                 self.declare(name, part)
-            if not isinstance(part, Group) and self.is_alias(part):
+            if not isinstance(part, Group) and is_alias(part, self.ranks):
                 kept.append((name, self.alias(name, part, frame, out, span)))
             else:
                 self.bind(name, part, frame, moves, kept, span)
@@ -243,7 +244,7 @@ class _Flattener:
             if old is None:
                 old = self.leaves(name, value)
                 frame.values[name] = old
-            if not self.pair(old, value, moves):
+            if not paired(old, value, moves):
                 self.sink.error(
                     "T150", f"`{name}` was bound to something of another form before; a name has one type", span, "use another name"
                 )
@@ -262,14 +263,6 @@ class _Flattener:
             return Group(tuple(self.leaves(f"{name}_{i}", v) for i, v in enumerate(value.items)), value.span)
         return Name(self.fresh.take(name))
 
-    def pair(self, target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
-        if isinstance(target, Group) and isinstance(value, Group) and len(target.items) == len(value.items):
-            return not [0 for t, v in zip(target.items, value.items, strict=True) if not self.pair(t, v, moves)]
-        if isinstance(target, Name) and not isinstance(value, Group):
-            moves.append((target, value))
-            return True
-        return False
-
     def target(self, name: str, frame: Frame) -> Name:
         """The flat name that a local is bound to, made at its first binding."""
         if name not in frame.flat:
@@ -285,9 +278,6 @@ class _Flattener:
         return self.pinned(value, out)
 
     # ---- aliases: views and barriers are not values; a name for one stands for its text
-    def is_alias(self, e: Expr) -> bool:
-        return is_alias(e, self.ranks)
-
     def pinned(self, e: Expr, out: list[Stmt]) -> Expr:
         """The alias with its indices evaluated now."""
         if isinstance(e, Attribute):
@@ -359,7 +349,8 @@ class _Flattener:
             if values and any(has_effect(s) for s in out[mark:]):
                 first: list[Stmt] = []
                 values = [
-                    v if isinstance(v, (Group, Name, Literal, Str)) or self.is_alias(v) else self.temporary("t", v, first) for v in values
+                    v if isinstance(v, (Group, Name, Literal, Str)) or is_alias(v, self.ranks) else self.temporary("t", v, first)
+                    for v in values
                 ]
                 out[mark:mark] = first
             values.append(value)
@@ -407,7 +398,7 @@ class _Flattener:
         result = self.leaves("t", then)
         then_moves: list[tuple[Name, Expr]] = []
         other_moves: list[tuple[Name, Expr]] = []
-        if not self.pair(result, then, then_moves) or not self.pair(result, other, other_moves):
+        if not paired(result, then, then_moves) or not paired(result, other, other_moves):
             self.sink.error("T150", "both sides of `if else` must have one form", span)
         self.move(then_moves, then_out, span)
         self.move(other_moves, other_out, span)
@@ -457,10 +448,7 @@ class _Flattener:
         return Name(UNKNOWN, span=span)
 
     def unknown(self, e: Name, frame: Frame, span: Span) -> None:
-        local = {
-            n for s in self.kernel.body if isinstance(s, (Assign, AugAssign)) for n in (s.targets if isinstance(s, Assign) else (s.target,))
-        }
-        if frame.func is not None and e.id in local:
+        if frame.func is not None and e.id in assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))):
             self.sink.error(
                 "N104",
                 f"`{e.id}` is a local name of the kernel; free names of a @func are parameters of the kernel, constants or @funcs",
@@ -469,13 +457,8 @@ class _Flattener:
             )
             return
         known = [*frame.values, *(frame.parent.values if frame.parent else ()), *self.globals, *DTYPES]
-        what = (
-            "is a @func and must be called"
-            if e.id in self.funcs
-            else "is a primitive and must be called"
-            if e.id in PRIMITIVES
-            else "is not known here"
-        )
+        called = "@func" if e.id in self.funcs else "primitive" if e.id in PRIMITIVES else ""
+        what = f"is a {called} and must be called" if called else "is not known here"
         self.sink.error("N101", f"`{e.id}` {what}", span, hint_for(e.id, known))
 
     # ---- calls
@@ -544,16 +527,15 @@ class _Flattener:
             if rebound:
                 target = self.leaves(name, value)
                 moves: list[tuple[Name, Expr]] = []
-                self.pair(target, value, moves)
+                paired(target, value, moves)
                 self.move(moves, out, span)
                 return target
             items = (self.argument(f"{name}_{i}", v, Frame(Counter(), None), out, span) for i, v in enumerate(value.items))
             return Group(tuple(items), value.span)
-        if self.is_alias(value) or (isinstance(value, (Name, Literal, Str)) and not rebound):
+        if is_alias(value, self.ranks) or (isinstance(value, (Name, Literal, Str)) and not rebound):
             return value  # nothing in the callee can rebind the names in an alias' indices
-        return self.temporary(name, value, out, span) if not rebound else self.rebound(name, value, frame, out, span)
-
-    def rebound(self, name: str, value: Expr, frame: Frame, out: list[Stmt], span: Span) -> Expr:
+        if not rebound:
+            return self.temporary(name, value, out, span)
         flat = self.target(name, frame)
         out.append(Assign((flat.id,), value, span=span))
         return flat

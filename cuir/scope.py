@@ -42,6 +42,16 @@ class Frame:
     stack: tuple[str, ...] = ()  # @funcs being inlined
 
 
+def paired(target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
+    """Adds the move of each part of a value to the name that takes it. Returns whether the two have one form."""
+    if isinstance(target, Group) and isinstance(value, Group) and len(target.items) == len(value.items):
+        return not [0 for t, v in zip(target.items, value.items, strict=True) if not paired(t, v, moves)]
+    if isinstance(target, Name) and not isinstance(value, Group):
+        moves.append((target, value))
+        return True
+    return False
+
+
 def bindings(body: tuple[Stmt, ...], known: Mapping[str, Literal]) -> Counter[str]:
     """How many statements bind each name, but for branches that what is known decides against, unless the body binds a name of theirs itself."""
     local = assigned(body)

@@ -16,14 +16,12 @@ _DESCENDING = Binary("-", Call(Name("cdiv"), (Name("M"), Name("BM"))), Literal(1
 # 48: a tile put off fetches K and V once more; with fewer some CTAs still end early, more win nothing (docs/performance.md).
 _IN_A_ROW = """\
 @func
-def tile(t):                             # t-th unit of work -> (b, h, m): the query tiles of a head in a row, they share its K and V
-    count = cdiv(M, BM)
-    late = min(48, B * H) if M % BM > 0 else 0               # heads whose last tile, partly empty, comes at the very end: there the CTAs even out
-    u = t - (B * H - late) * count                           # counts the tiles of these heads
-    last = u - late * (count - 1)                            # counts those at the end
-    each = max(1, count - 1)
-    head = t // count if u < 0 else B * H - late + (u // each if last < 0 else last)
-    return head // H, head % H, t % count if u < 0 else u % each if last < 0 else count - 1
+def tile(t):                             # t-th unit of work -> (b, h, m): the query tiles of a head in a row; the partly empty last ones of 48 heads at the end
+    n, late = cdiv(M, BM), min(48, B * H) if M % BM > 0 else 0
+    i = t - (B * H - late) * n
+    j = i - late * (n - 1)
+    head = t // n if i < 0 else B * H - late + (i // max(1, n - 1) if j < 0 else j)
+    return head // H, head % H, t % n if i < 0 else i % max(1, n - 1) if j < 0 else n - 1
 """
 _LONGEST_FIRST = """\
 @func

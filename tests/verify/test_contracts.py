@@ -150,7 +150,7 @@ def test_an_order_is_asked_with_more_heads_than_it_counts_and_longer_keys_than_t
     grouped = found("size = max(1, min(group, B * H - first))", "size = group", SMALL)
     assert grouped.code == "V104" and "N=3000" in str(grouped.notes[0])
     full = transfer(parse(CAUSAL), Specification("full"))
-    late = parse(full.text.replace("u - late * (count - 1)", "u - min(late, 47) * (count - 1)"))
+    late = parse(full.text.replace("i - late * (n - 1)", "i - min(late, 47) * (n - 1)"))
     with pytest.raises(CuirError) as caught:
         check_contracts(late, late.kernels()["flash_fwd"], full.spec, [SMALL])
     assert caught.value.diagnostics[0].code == "V104"
