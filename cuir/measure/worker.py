@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
@@ -128,6 +129,13 @@ def _last_words(said: str, raised: bool) -> str:
     return [*errors[:1], *lines[-1:], ""][0]
 
 
+def _end_with(parent: int) -> None:
+    """Ends the process with the one that asked, killed or not: what hangs does not read that its input has ended, and would hold the device."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
 def serve(handlers: Mapping[str, Handler], requests: TextIO | None = None, telling: Mapping[str, TellingHandler] | None = None) -> int:
     """The answering side: one JSON object a line, `{"do": NAME, ...}`, until the input ends. What handlers print goes to stderr.
 
@@ -135,6 +143,7 @@ def serve(handlers: Mapping[str, Handler], requests: TextIO | None = None, telli
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
     def say(line: Mapping[str, Any]) -> None:
         answers.write(json.dumps(line) + "\n")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +93,35 @@ def test_a_wrong_request_is_an_error_of_the_call(worker: Worker) -> None:
     with pytest.raises(CuirError, match="no such shape") as error:
         worker.ask({"do": "wrong"}, 60)
     assert error.value.diagnostics[0].hint == "another"
+
+
+def test_what_hangs_ends_with_a_process_that_is_killed() -> None:
+    """It reads no end of its input, and a kernel that hangs would hold the device."""
+    asking = f"""
+import os
+import subprocess
+import sys
+import time
+from cuir.measure.worker import Worker
+worker = Worker([sys.executable, "-c", {PROGRAM!r}])
+print(worker.ask({{"do": "add", "a": 1, "b": 1}}, 60)["pid"], flush=True)
+worker.ask({{"do": "hang"}}, 60)
+"""
+    with subprocess.Popen([sys.executable, "-c", asking], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        os.kill(pid, 0)
+        process.kill()
+    deadline = time.monotonic() + 30
+    while _lives(pid):
+        assert time.monotonic() < deadline, "the worker outlives who asked it"
+        time.sleep(0.1)
+
+
+def _lives(pid: int) -> bool:
+    """A process that has ended and that nobody has waited for is none."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
