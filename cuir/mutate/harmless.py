@@ -35,7 +35,7 @@ from ..verify.signature import added
 from ..verify.sizes import problems_for
 from ..walk import assigned, names_read, walk
 from .places import Path, Places, Site, edited, root
-from .settings import other_setting
+from .settings import other_setting, smaller_tiles
 
 SCHEDULES = ("in_order", "adversarial:lockstep")
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts say all about
@@ -497,14 +497,17 @@ def _witness_bool(old: Expr, new: Expr) -> Expr:
 
 
 def free_number(t: Trial) -> str | None:
-    """A number changed that is always multiplied by 0: other numbers give the same bits, and NaN does not."""
+    """A number changed that is always multiplied by 0: other numbers give the same bits, and NaN does not; where no run needs it, in tiles of half the size, too."""
     if not isinstance(t.at.node, Literal) or t.at.node.kind != "float" or isinstance(t.at.parents[-1], Unary):
         return None
-    if not all(t.same(edited(t.program, t.at.path, Literal(x))) for x in (1.0, 7.5, 1000.0)):
-        return None
-    if t.same(edited(t.program, t.at.path, _NAN)):
-        return None  # not needed in any run: that says nothing
-    return f"1.0, 7.5 and 1000.0 in place of `{show(t.at.node)}` all give the same bits in {t.runs} runs, and NaN does not: the number is multiplied by 0"
+    for trial in (t, *smaller_tiles(t)):
+        if not all(trial.same(edited(t.program, t.at.path, Literal(x))) for x in (1.0, 7.5, 1000.0)):
+            return None
+        if not trial.same(edited(t.program, t.at.path, _NAN)):
+            changed = [f"{n}={v}" for n, v in trial.consts.items() if t.consts.get(n) != v]
+            where = f" (no run needs it with these consts; with {', '.join(changed)} they do)" if changed else ""
+            return f"1.0, 7.5 and 1000.0 in place of `{show(t.at.node)}` all give the same bits in {trial.runs} runs, and NaN does not: the number is multiplied by 0{where}"
+    return None
 
 
 def never_equal(t: Trial) -> str | None:

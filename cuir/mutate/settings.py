@@ -1,11 +1,14 @@
-"""An argument that a mutant is no fault: it is the original at another value of a const parameter. Owns which values are tried."""
+"""Other values of const parameters, for arguments that a mutant is no fault: it is the original at one of them, or shows at one what a number is for. Owns which are tried."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..check import check
+from ..diagnostics import CuirError
 from ..walk import names_read
 
 if TYPE_CHECKING:
@@ -35,3 +38,15 @@ def other_setting(t: Trial) -> str | None:
                     )
             return None
     return None
+
+
+def smaller_tiles(t: Trial) -> Iterator[Trial]:
+    """The same with half the keys of a block, or half the queries of a tile, where that makes a kernel."""
+    consts = check(t.program, t.kernel, t.consts).consts
+    for name in ("BN", "BM"):
+        value = consts.get(name)
+        if isinstance(value, int) and value % 2 == 0:
+            smaller = replace(t, consts={**t.consts, name: value // 2})
+            with suppress(CuirError):  # no kernel
+                if smaller.wanted is not None:
+                    yield smaller

@@ -283,9 +283,10 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
             yield (_CODES["rows"], f"kv_rows of tile m={m[i]}, r={r[i]} skips {int(skip[i])} and masks {int(partial[i])} of {int(n[i])} blocks; expected 0 <= skipped <= masked <= all, "
                    "skipped < all", span, hint)  # fmt: skip
             return
-    if not n.max():
+    blocks = -(-at.N // BN)
+    if not 0 < n.max() <= blocks:  # no block to skip, or more than there are, of which kv_count is told
         return
-    steps, blocks = np.arange(int(n.max())), -(-at.N // BN)
+    steps = np.arange(int(n.max()))
     j = np.broadcast_to(np.asarray(run.call("kv_block", b, h, m[:, None], steps[None, :])), (len(r), len(steps)))
     sums = np.zeros((len(r), blocks * BN), int)
     sums[:, : at.N] = np.add.reduceat(keep, r, axis=0, dtype=int)

@@ -10,7 +10,7 @@ from cuir import show
 from cuir.bridge import attention_consts
 from cuir.cli.inputs import read_program, read_variant
 from cuir.mutate import Job, judge
-from cuir.mutate.harmless import ARGUMENTS, Trial, never_equal, why
+from cuir.mutate.harmless import ARGUMENTS, Trial, free_number, never_equal, why
 from cuir.mutate.settings import other_setting
 from cuir.nodes import Program
 from cuir.parser import parse
@@ -68,6 +68,20 @@ HOLDS = [
 @pytest.mark.parametrize(("name", "t", "word"), HOLDS, ids=lambda x: x if isinstance(x, str) else "")
 def test_an_argument_holds_and_says_why(name: str, t: Trial, word: str) -> None:
     assert argued(t) == name and word in str(why(t)) and t.explored.fault is None
+
+
+def test_a_number_that_no_run_needs_is_asked_for_with_smaller_tiles() -> None:
+    """A window of 128 on both sides: in blocks of 128 every row keeps a key of the first, in blocks of 64 some keep none yet."""
+    program = parse(show(read_program("global_sliding_window")))
+    spec, consts = read_variant("global_sliding_window", ()), attention_consts("f16", 64) | {"L": 128, "R": 128, "g": 16}
+    for old, new, holds in (
+        ("where(new == -inf, 0.0, new)", "where(new == -inf, 1.0, new)", True),
+        ("0.0, 1.0 / total)", "0.0, 1.5 / total)", False),
+    ):
+        mutant = parse(show(program).replace(old, new))
+        assert mutant != program
+        reason = free_number(Trial(program, mutant, spec, "flash_fwd", consts, "quick"))
+        assert ("with BN=64 they do" in reason) if holds and reason else reason is None and not holds
 
 
 def test_another_setting_is_one_that_gives_the_same_bits() -> None:

@@ -62,6 +62,13 @@ def test_cover() -> None:
     assert d.span is not None and d.span.text() == "n - min(n, full), n"
 
 
+def test_more_blocks_than_there_are() -> None:
+    d = found(
+        "n = max(0, min(cdiv(N, BN), cdiv((m + 1)", "n = max(1, min(cdiv(N, BN), cdiv((m + 1)", Problem(Lengths(1, 1, 1, 200, 0), 192, 16)
+    )
+    assert d.code == "V103" or "expected 0 <= masked <= all <= 0" in d.message, d
+
+
 def test_full() -> None:
     d = found("max(0, m * BM + N - M + 1) // BN", "max(0, m * BM + N - M + BM) // BN")
     assert d.code == "V102" and d.message == "block 2 of tile m=0 is visited without the mask, but query 0 must not attend to key 17"
