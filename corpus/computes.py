@@ -17,7 +17,7 @@ class Computed:
 COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd_sm90": {"flash_fwd": Computed("causal")},
     "flash_fwd": {"flash_fwd": Computed("causal")},
-    "flash_fwd_cluster": {"flash_fwd": Computed("full")},
+    "flash_fwd_cluster": {"flash_fwd": Computed("causal")},
     "flash_fwd_over_v": {"flash_fwd": Computed("causal")},
     "flash_fwd_sm80": {"flash_fwd": Computed("causal")},
     "global_sliding_window": {"flash_fwd": Computed("global_sliding_window", {"L": 128, "R": 128, "g": 16})},

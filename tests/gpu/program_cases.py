@@ -72,13 +72,6 @@ def _causal(dtype: torch.dtype) -> Iterator[Problem]:
         yield Problem(a, {"O": o, "LSE": lse})
 
 
-def _full(dtype: torch.dtype) -> Iterator[Problem]:
-    for i, size in enumerate(SIZES):
-        a = forward(i, dtype, *size)
-        o, lse = attention(a["Q"], a["K"], a["V"], a["scale"], torch.ones((), dtype=torch.bool, device="cuda"))
-        yield Problem(a, {"O": o, "LSE": lse})
-
-
 def _sigmoid(dtype: torch.dtype) -> Iterator[Problem]:
     for i, (b, h, hk, m, n, d) in enumerate(SIZES):
         a = {**forward(i, dtype, b, h, hk, m, n, d), "bias": -1.5}
@@ -189,7 +182,7 @@ def _decode(dtype: torch.dtype) -> Iterator[Problem]:
 
 
 PROGRAMS: Mapping[str, Callable[[torch.dtype], Iterator[Problem]]] = {
-    "flash_fwd": _causal, "flash_fwd_over_v": _causal, "flash_fwd_sm80": _causal, "flash_fwd_cluster": _full, "sigmoid": _sigmoid,
+    "flash_fwd": _causal, "flash_fwd_over_v": _causal, "flash_fwd_sm80": _causal, "flash_fwd_cluster": _causal, "sigmoid": _sigmoid,
     "causal_document": _documents, "global_sliding_window": _windows, "gemm": _gemm, "flash_bwd": _backward, "decode_paged": _decode,
 }  # fmt: skip
 
