@@ -217,3 +217,34 @@ store(X[0], y)
     outer = "def f(C):\n    if C > 2:\n        y = 1\n    else:\n        y = 2\n    return y\n"
     for a in (1, 3):  # a parameter hides the const of its name
         assert stored("store(X[0], f(a))", f"@func\n{outer}", a=a, b=0) == [1 if a > 2 else 2]
+
+
+@st.composite
+def decided_code(draw: st.DrawFn) -> str:
+    """`u` and `v` bound in branches that the const C = 3 decides, in loops or not, rebound by some; counts of loops that are known, or not, or 0."""
+    value = st.sampled_from(["0", "1", "2", "a % 3", "C - 3", "C - 1"])
+    lines: list[str] = []
+    inside = draw(st.booleans())
+    for name in ("u", "v"):
+        cond = draw(st.sampled_from(["C > 2", "C > 3", "C == 3 and C > 2", "not C > 2", "a > 0"]))
+        lines += [f"if {cond}:", f"    {name} = {draw(value)}"]
+        if draw(st.booleans()):
+            lines += [f"    {name} = {name} + {draw(value)}"]
+        lines += ["else:", f"    {name} = {draw(value)}"]
+        if draw(st.booleans()):
+            lines += [f"    for j in range({name}):", f"        {name} = {draw(value)}"]
+    for _ in range(draw(st.integers(1, 3))):
+        count = draw(st.sampled_from(["u", "v", "u - 1", "C - 3", "2", "1, u"]))
+        lines += [f"for j in range({count}):", f"    x = x + j * {draw(st.sampled_from(['u', 'v', '2']))} + 1"]
+        if draw(st.booleans()):
+            lines += [f"    if {draw(st.sampled_from(['u > 0', 'C > 3', 'j > 0']))}:", f"        x = x + {draw(value)}"]
+    lines += ["x = x + 10 * u + 100 * v"]
+    return "\n".join(["for i in range(2):", *(f"    {line}" for line in lines)] if inside else lines)
+
+
+@given(decided_code(), st.integers(-5, 9))
+def test_what_consts_decide_means_what_the_text_says(body: str, a: int) -> None:
+    body = f"x = a\n{body}\nstore(X[0], x)"
+    expected: list[int] = []
+    exec(body, {"a": a, "C": 3, "store": lambda _, v: expected.append(v), "X": {0: 0}})  # our own text
+    assert stored(body, a=a) == expected
