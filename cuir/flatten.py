@@ -53,6 +53,7 @@ from .scope import (
     Value,
     bindings,
     copy_value,
+    decided_by_right,
     has_effect,
     is_alias,
     paired,
@@ -379,7 +380,7 @@ class _Flattener:
         right = self.single(e.right, frame, later)
         if not later or isinstance(left, Literal):
             out.extend(later)
-            return self.folded(Binary(e.op, left, right, span=span))
+            return decided_by_right(e.op, left, right) or self.folded(Binary(e.op, left, right, span=span))
         result = self.temporary("t", left, out)
         cond = Name(result.id, span=span)
         later.append(Assign((result.id,), right, span=span))
@@ -449,16 +450,12 @@ class _Flattener:
 
     def unknown(self, e: Name, frame: Frame, span: Span) -> None:
         if frame.func is not None and e.id in assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))):
-            self.sink.error(
-                "N104",
-                f"`{e.id}` is a local name of the kernel; free names of a @func are parameters of the kernel, constants or @funcs",
-                span,
-                "pass it as an argument",
-            )
+            why = f"`{e.id}` is a local name of the kernel; free names of a @func are parameters of the kernel, constants or @funcs"
+            self.sink.error("N104", why, span, "pass it as an argument")
             return
         known = [*frame.values, *(frame.parent.values if frame.parent else ()), *self.globals, *DTYPES]
-        called = "@func" if e.id in self.funcs else "primitive" if e.id in PRIMITIVES else ""
-        what = f"is a {called} and must be called" if called else "is not known here"
+        called = "a @func" if e.id in self.funcs else "a primitive" if e.id in PRIMITIVES else ""
+        what = f"is {called} and must be called" if called else "is not known here"
         self.sink.error("N101", f"`{e.id}` {what}", span, hint_for(e.id, known))
 
     # ---- calls

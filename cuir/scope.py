@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from .fold import specialised
-from .nodes import Assign, Attribute, Call, Expr, ExprStmt, For, Func, If, Literal, Name, Node, Slice, Stmt, Subscript
+from .nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, Func, If, Literal, Name, Node, Slice, Stmt, Subscript, Unary
 from .ops import TABLE
 from .source import Span
 from .types import DTYPES
@@ -15,6 +15,7 @@ from .views import root_name
 from .walk import assigned, names_read, walk
 
 PRIMITIVES = {op.written for op in TABLE.values() if not op.written.startswith(("bar.", "with "))} | {"range"}
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 UNKNOWN = "?"  # the id of a name already reported; the checker gives it the type Poison
 
 
@@ -79,6 +80,17 @@ def _decided(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
     except ZeroDivisionError:  # told where the condition is flattened
         return None
     return found.value if isinstance(found, Literal) and isinstance(found.value, bool) else None
+
+
+def decided_by_right(op: str, left: Expr, right: Expr) -> Expr | None:
+    """What `and` or `or` is where the right side is a constant and the left one a comparison that can neither fail nor do anything."""
+    if not (isinstance(right, Literal) and isinstance(right.value, bool) and isinstance(left, Binary) and left.op in _COMPARISONS):
+        return None
+    if right.value != (op == "or"):
+        return left
+    simple = (Name, Literal, Unary, Binary)
+    fails = any(not isinstance(n, simple) or (isinstance(n, Binary) and n.op in ("/", "//", "%")) for n in walk(left))
+    return None if fails else right
 
 
 def without_turns(iterator: Expr) -> bool:

@@ -198,6 +198,18 @@ store(X[0], x + skip)
     assert stored(text.replace("C > 2", "a > 2"), a=5, b=7) == [7]  # for the run to decide
 
 
+def test_a_constant_on_the_right_decides_too() -> None:
+    assert flat("if a < b or C > 2:\n    store(X[0], 1)\nelse:\n    store(X[0], 2)") == flat("store(X[0], 1)")
+    assert flat("if a < b and C > 3:\n    store(X[0], 1)\nelse:\n    store(X[0], 2)") == flat("store(X[0], 2)")
+    assert (
+        flat("if a < b or C > 3:\n    store(X[0], 1)")
+        == flat("if a < b:\n    store(X[0], 1)")
+        == flat("if a < b and C > 2:\n    store(X[0], 1)")
+    )
+    for left in ("a // b > 0", "X[a] > 0"):  # what may fail is worked out
+        assert any(isinstance(s, If) for s in flat(f"if {left} or C > 2:\n    store(X[0], 1)"))
+
+
 @pytest.mark.parametrize("ends", ["0", "-1", "3, 3", "C, 2"])
 def test_loops_of_no_turns_are_left_out(ends: str) -> None:
     assert [type(s) for s in flat(f"for i in range({ends}):\n    store(X[0], i)\nstore(X[0], 9)")] == [ExprStmt]
