@@ -119,31 +119,47 @@ DEV float after(float value, float x) { return __int_as_float(__float_as_int(val
 # ---- rows of a tile
 _part("quad_sum", "DEV float quad_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }")
 _part(
+    "own_max",
+    """
+// Greatest element of this thread in row r, as the integer of its bits: floats order as signed integers as soon as one of them is not
+// negative, and three integers take one instruction. Of negative elements alone it is another one of them.
+template <int R, int N> DEV int own_max(const float (&x)[N], int r) {
+  constexpr int G = N / (2 * R);                            // groups of 8 columns
+  const int first = 4 * G * (r >> 1) + 2 * (r & 1);
+  int a = __float_as_int(x[first]), b = __float_as_int(x[first + 1]);
+#pragma unroll
+  for (int j = 1; j < G; ++j) {
+    const int i = first + 4 * j;
+    int& top = j & 1 ? b : a;
+    top = __vimax3_s32(top, __float_as_int(x[i]), __float_as_int(x[i + 1]));
+  }
+  return max(a, b);
+}""",
+)
+_part(
+    "row_bound",
+    """
+// An upper bound, not below 0, of this thread's elements in each row
+template <int N, int R> DEV void row_bound(const float (&x)[N], float (&y)[R]) {
+#pragma unroll
+  for (int r = 0; r < R; ++r) y[r] = __int_as_float(max(own_max<R>(x, r), 0));
+}""",
+    "own_max",
+)
+_part(
     "row_max",
     """
-// Maximum of each row: R row values a thread, N elements. Floats order as signed integers as soon as one of them is not negative, and
-// three integers take one instruction; rows with negative elements only are done again in floats.
+// Maximum of each row: R row values a thread, N elements. Rows with negative elements only are done again in floats.
 template <int N, int R> DEV void row_max(const float (&x)[N], float (&y)[R]) {
-  constexpr int G = N / (2 * R);                            // groups of 8 columns
+  constexpr int G = N / (2 * R);
   bool negative = false;
 #pragma unroll
-  for (int s = 0; s < R / 2; ++s) {
-    int a[4];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      a[h] = __float_as_int(x[4 * G * s + 2 * h]);
-      a[2 + h] = __float_as_int(x[4 * G * s + 2 * h + 1]);
-#pragma unroll
-      for (int j = 1; j < G; ++j) {
-        const int i = 4 * (G * s + j) + 2 * h, k = h + 2 * (j & 1);
-        a[k] = __vimax3_s32(a[k], __float_as_int(x[i]), __float_as_int(x[i + 1]));
-      }
-      a[h] = max(a[h], a[2 + h]);
-      a[h] = max(a[h], __shfl_xor_sync(~0u, a[h], 1));
-      a[h] = max(a[h], __shfl_xor_sync(~0u, a[h], 2));
-      y[2 * s + h] = __int_as_float(a[h]);
-    }
-    negative |= (a[0] | a[1]) < 0;
+  for (int r = 0; r < R; ++r) {
+    int a = own_max<R>(x, r);
+    a = max(a, __shfl_xor_sync(~0u, a, 1));
+    a = max(a, __shfl_xor_sync(~0u, a, 2));
+    y[r] = __int_as_float(a);
+    negative |= a < 0;
   }
   if (__any_sync(~0u, negative)) {
 #pragma unroll
@@ -159,6 +175,7 @@ template <int N, int R> DEV void row_max(const float (&x)[N], float (&y)[R]) {
     }
   }
 }""",
+    "own_max",
 )
 _part(
     "row_part",

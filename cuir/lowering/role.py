@@ -12,7 +12,7 @@ from ..ops.base import Effects
 from ..types import I32, DType, Scalar, TileType
 from ..views import Range, root_name, view_of
 from .analysis import analyse, ring_place
-from .flat import called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
+from .flat import bound_names, called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
 from .joins import joins_of
 from .layouts import Fragment
 from .products import Products
@@ -276,6 +276,8 @@ class RoleEmitter:
             self.out.line(text)
 
     def statement(self, stmt: Stmt, following: tuple[Stmt, ...]) -> None:
+        if id(stmt) in self.tiles.references.done:
+            return
         self.hoisted = {}
         self.current = stmt
         self.out.mark(stmt.span)
@@ -346,9 +348,7 @@ class RoleEmitter:
         end_expr = args[0] if len(args) == 1 else args[1]
         if step is None or step == 0:
             raise CuirError.of("L002", "the step of a range must be known", stmt.iter.span)
-        rebound = {s.targets[0] for s in statements(stmt.body) if isinstance(s, Assign)} | {
-            s.target for s in statements(stmt.body) if isinstance(s, For)
-        }
+        rebound = bound_names(stmt.body)
         own = stmt.target not in rebound and not any(stmt.target in v for v in self.facts.declare_at.values())
         counter = identifier(stmt.target) if own else self.out.temp(stmt.target)
         end = strip(self.scalars.scalar(end_expr))

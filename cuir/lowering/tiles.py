@@ -16,6 +16,7 @@ from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, shape_of
 from .reciprocals import Reciprocals
+from .references import References
 from .registry import emitter
 from .shifted import Shifted
 from .values import CTYPE, HALVES, strip
@@ -53,7 +54,7 @@ class Tiles:
     def __init__(self, role: RoleEmitter):
         self.role, self.out, self.checked = role, role.out, role.kernel.checked
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
-        self.shifted, self.reciprocals = Shifted(self), Reciprocals(self)
+        self.shifted, self.reciprocals, self.references = Shifted(self), Reciprocals(self), References(self)
         self.conditions: dict[str, Condition] = {}
         self._flags: dict[str, str | None] = {}
         self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
@@ -438,7 +439,7 @@ class Tiles:
             return
         self.anchor = next((identifier(n) for n in sorted(names(value)) if self._is_array(n)), None)
         self.sums.pop(name, None)
-        if self.shifted.assign(stmt, frag):
+        if self.references.assign(stmt, following) or self.shifted.assign(stmt, frag):
             pass
         elif s.kind == "condition":
             self.conditions[name] = self.settled(self.condition(value, shape_of(t)), shape_of(t))

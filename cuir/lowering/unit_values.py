@@ -15,7 +15,7 @@ from ..checked import Checked, Role
 from ..nodes import Assign, Expr, For, If, Literal, Name, Stmt, Subscript
 from ..types import I32, DType, Scalar, TileType
 from .analysis import Facts, analyse
-from .flat import bodies, called, integer, names, operation, own_expressions, statements
+from .flat import bodies, bound_names, called, integer, names, operation, own_expressions, statements
 
 PURE = {"+", "-", "*", "/", "//", "%", "cdiv", "neg", "min", "max", "abs", "cast", "exp2", "log2", "tanh", "where",
         "==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "&", "|", "^", "~", "ifexp"}  # fmt: skip
@@ -145,7 +145,7 @@ class Numbering:
             env[role.index] = self.enter(("worker", role.name), "", I32, None, worker=role)
         for stmt in role.body:
             if isinstance(stmt, For) and isinstance(stmt.iter, Name):
-                for name in _bound(stmt):
+                for name in bound_names((stmt,)):
                     env.pop(name, None)
                 env[stmt.target] = self.enter("unit", "", I32, None, of_unit=True)
                 self.block(stmt.body, env, top=True)
@@ -172,7 +172,7 @@ class Numbering:
                 env.clear()
                 env.update({k: v for k, v in branches[0].items() if branches[1].get(k) == v})
             elif isinstance(stmt, For):
-                for name in _bound(stmt):
+                for name in bound_names((stmt,)):
                     env.pop(name, None)
                 self.block(stmt.body, dict(env))
 
@@ -227,13 +227,6 @@ def _own_cost(op: str, args: list[Expr]) -> int:
         power = value is not None and value > 0 and value & (value - 1) == 0
         return (2 if op == "cdiv" else 1) if power else DIVISION
     return 4 if op in ("/", "exp2", "log2", "tanh") else 1
-
-
-def _bound(stmt: Stmt) -> set[str]:
-    """Names that a statement binds, or one inside it."""
-    return {s.targets[0] for s in statements((stmt,)) if isinstance(s, Assign)} | {
-        s.target for s in statements((stmt,)) if isinstance(s, For)
-    }
 
 
 def _removable(stmt: Assign, facts: Facts) -> bool:

@@ -38,6 +38,7 @@ CASES: list[Case] = [  # B, H, HK, M, N, note
     (2, 40, 8, 2048, 2048, "many tiles"), (3, 50, 50, 200, 333, "many short tiles"), (1, 2, 2, 4096, 4096, "long"), (1, 1, 1, 8192, 8192, "longest"),
     (1, 8, 1, 1000, 1000, "1000, MQA"), (1, 8, 2, 4096, 77, "few keys, GQA"), (2, 2, 2, 77, 4096, "few queries"), (1, 2, 2, 0, 64, "no queries"),
     (1, 6, 2, 1024, 1024, "outer strides swapped, GQA"), (1, 2, 1, 129, 65, "one more than a tile"),
+    (1, 4, 4, 1024, 1024, "negative scores"), (1, 4, 2, 1000, 1000, "negative scores, growing maxima"), (1, 4, 4, 512, 1024, "some rows far ahead"),
 ]  # fmt: skip
 FACTOR, SLACK = 1.2, 2e-5  # the error may be this much more than PyTorch's own in half precision
 LSE_BOUND, REPEATS = 2e-3, 4
@@ -112,6 +113,11 @@ def tensors(case: Case, dim: int, dtype: torch.dtype, device: str = "cuda") -> t
         return torch.randn(B, heads, length, dim, device=device, generator=generator).to(dtype)
 
     q, k, v = random(H, M), random(HK, N), random(HK, N)
+    if "negative" in note:
+        q, k = q.abs(), -k.abs()
+    if "far ahead" in note:  # the maximum of some rows grows by hundreds in one block, that of their neighbours does not
+        q[:, :, ::11] *= 8
+        k[:, :, 700:720] *= 4
     if "maxima" in note:
         ramp = torch.linspace(6, 0.1, N, device=device) if "growing" in note else torch.linspace(0.1, 6, N, device=device)
         k = (k * ramp[:, None]).to(dtype)
