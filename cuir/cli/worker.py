@@ -78,13 +78,13 @@ def _of(request: Mapping[str, Any]) -> LocalDevice:
     return _device(json.dumps({k: request[k] for k in ("variant", "parameters", "origin", "kernel", "shape", "dtype")}))
 
 
-def check(request: Mapping[str, Any]) -> dict[str, Any]:
-    status, why = _of(request).check(from_plain(request["consts"]), request["text"])
+def check(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    status, why = _of(request).check(from_plain(request["consts"]), request["text"], tell)
     return {"status": status, "why": why}
 
 
-def time(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {"milliseconds": _of(request).time(from_plain(request["consts"]), request["text"])}
+def time(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    return {"milliseconds": _of(request).time(from_plain(request["consts"]), request["text"], tell)}
 
 
 def cell(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -136,11 +136,9 @@ if __name__ == "__main__":
             {
                 "compare": compare,
                 "stuck": stuck,
-                "check": check,
-                "time": time,
                 "prime": prime,
                 "prime_reference": prime_reference,
             },
-            telling={"cell": cell},
+            telling={"cell": cell, "check": check, "time": time},
         )
     )
