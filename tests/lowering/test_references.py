@@ -175,7 +175,9 @@ def test_every_row_follows_the_rule(
 
 # ---- the expert kernel
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
-@pytest.mark.parametrize("consts", [{"D": 64, "BM": 192, "BN": 128}, {"D": 128, "BM": 128, "BN": 128}, {"D": 128, "BM": 192, "BN": 80}], ids=str)
+@pytest.mark.parametrize(
+    "consts", [{"D": 64, "BM": 192, "BN": 128}, {"D": 128, "BM": 128, "BN": 128}, {"D": 128, "BM": 192, "BN": 80}], ids=str
+)
 def test_the_expert_kernel_keeps_references_in_its_loop(consts: dict[str, int]) -> None:
     program = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
     cuda = lower(check(program, consts={"T": F16, **consts}))
