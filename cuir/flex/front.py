@@ -14,6 +14,7 @@ from ..diagnostics import CuirError
 from ..printer import show
 from ..spec import Normalize, Specification, lengths_of
 from ..transfer import Traced, TransferResult
+from ..transfer.ranges import traced_apart
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of
@@ -21,7 +22,6 @@ from .masks import BlockMask, check_blocks, check_mask, mask_key, mod_of, settle
 from .mods import Identity, Same, identity
 from .operator import in_graph
 from .progress import Progress
-from .ranges import traced_apart
 
 KNOWN_MODS = 256
 KNOWN_CALLS = 256  # signatures of one pair of mods

@@ -20,11 +20,11 @@ from ..spec import Lengths, Specification, lengths_of
 from ..spec_loading import as_specification
 from ..transfer import Traced, TransferResult, transfer
 from ..transfer.arguments import Cache, memory_of, sources_of, state_of
+from ..transfer.ranges import Reads, traced_apart
 from ..types import BF16, DTYPES, F16, DType
 from .inputs import capturing, check_options, check_tensors, need_hopper, need_warm
 from .mods import Identity, identity
 from .progress import Progress
-from .ranges import Reads, traced_apart
 
 if TYPE_CHECKING:
     from ..api import CompiledKernel

@@ -13,10 +13,10 @@ import torch
 from ..diagnostics import CuirError
 from ..spec import Lengths, Specification
 from ..transfer.lists import block_lists
+from ..transfer.ranges import traced_apart
 from .inputs import at_tracing, wrong
 from .mods import identity
 from .operator import steady
-from .ranges import traced_apart
 
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 

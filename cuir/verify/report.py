@@ -46,6 +46,7 @@ class VerifyReport:
     left_out: list[tuple[int, int]] = field(default_factory=list)
     unreached: list[tuple[int, int]] = field(default_factory=list)
     source: str = ""  # where these lines stand
+    negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
     @property
     def ok(self) -> bool:
@@ -71,6 +72,10 @@ class VerifyReport:
             said.append(
                 f"no run has reached {_lines(self.unreached)} of {self.source}: at other lengths they may run, and nothing is said of that"
             )
+        if self.negative:
+            said.append(
+                f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end: {self.negative}"
+            )
         return "; ".join(said)
 
     def summary(self) -> str:
@@ -91,6 +96,7 @@ class VerifyReport:
             "stages": [s.as_json() for s in self.stages],
             "left_out": [list(lines) for lines in self.left_out],
             "unreached": [list(lines) for lines in self.unreached],
+            "negative": self.negative,
         }
 
     def as_markdown(self) -> str:

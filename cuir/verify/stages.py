@@ -15,6 +15,7 @@ from ..nodes import Program
 from ..spec import Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
+from ..transfer.ranges import negative_read
 from ..types import BF16, F16, I32, DType
 from .contracts import check_contracts, has_splice_points
 from .either import (
@@ -106,6 +107,7 @@ class _Verification:
             self.numbers(checked)
             report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
             report.source = checked.origin.span.source.name
+            report.negative = negative_read(self.spec) if isinstance(self.spec, Specification) else ""
         except _Stop:
             pass
         return report

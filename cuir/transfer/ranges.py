@@ -4,6 +4,7 @@ values of a tensor fit a kernel. A kernel reads 0 outside of a tensor, which wou
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,10 +14,10 @@ import torch
 from ..diagnostics import CuirError
 from ..nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..spec import LENGTHS, Lengths, Specification
-from ..transfer import STANDARD, Parameter, Traced, trace
-from ..transfer.evaluate import evaluate
-from ..transfer.names import reserved
 from ..walk import names_read, walk
+from .evaluate import evaluate
+from .names import STANDARD, reserved
+from .trace import Parameter, Traced, trace
 
 WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold what 32 bits do not
 PAIRS = 2**24  # looked at in one go
@@ -61,13 +62,23 @@ class Reads:
         if doubtful:
             self._look(doubtful, given, at, device)
 
-    def _look(self, doubtful: list[Subscript], given: Mapping[str, Any], at: Lengths, device: torch.device) -> None:
-        """Looks at every pair."""
+    def check_negative(self, spec: Specification, at: Lengths) -> None:
+        """Raises CuirError U416 if a pair that counts reads before the first element of a tensor, at these lengths and with the specification's own values."""
+        given = {p.name: p.argument(spec, at) for p in self.parameters}
+        bounds = _Bounds(given, _Extremes(given), at)
+        doubtful = [r for r in self.reads if not bounds.inside(r)]
+        if doubtful:
+            self._look(doubtful, given, at, torch.device("cpu"), negative=True)
+
+    def _look(
+        self, doubtful: list[Subscript], given: Mapping[str, Any], at: Lengths, device: torch.device, *, negative: bool = False
+    ) -> None:
+        """Looks at every pair. negative: at reads before a tensor's first element alone."""
         kinds: dict[str, Parameter] = {p.name: p for p in self.parameters}
         known = {n: kinds[n].on(v, device) for n, v in given.items()} | {n: getattr(at, n) for n in LENGTHS}
         names = names_read(self.keep) | {n for e in self.rest for n in names_read(e)}
         for place in _pieces(at, names, device):
-            poison = _Poison({**known, **place}, doubtful)
+            poison = _Poison({**known, **place}, doubtful, negative)
             bad = poison.of(self.keep)
             kept = evaluate(self.keep, poison.names)
             for e in self.rest:
@@ -77,16 +88,16 @@ class Reads:
             if bad is False:
                 continue
             pair = _first(bad, place)
-            raise self._error(doubtful, {**known, **pair}, pair)
+            raise self._error(doubtful, {**known, **pair}, pair, negative)
 
-    def _error(self, doubtful: list[Subscript], known: Mapping[str, Any], pair: Mapping[str, int]) -> CuirError:
+    def _error(self, doubtful: list[Subscript], known: Mapping[str, Any], pair: Mapping[str, int], only_negative: bool) -> CuirError:
         where = ", ".join(f"{word}={pair[n]}" for n, word in (("b", "b"), ("h", "h"), ("q", "q_idx"), ("k", "kv_idx")))
         for read in doubtful:
             assert isinstance(read.value, Name)
             shape = known[read.value.id].shape
             for dim, (index, size) in enumerate(zip(read.indices, shape)):
                 found = int(evaluate(index, known))  # type: ignore[arg-type]
-                if not 0 <= found < size:
+                if found < 0 or (found >= size and not only_negative):
                     negative = "a negative index that is computed does not count from the end: add the length" if found < 0 else None
                     return CuirError.of("U416", f"`{read.value.id}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {found} is read ({where})",
                                         None if read.span == NOWHERE else read.span, negative or "capture a tensor that covers the lengths of this call")  # fmt: skip
@@ -190,10 +201,10 @@ def _extremum(name: str, found: list[Interval]) -> Interval:
 
 
 class _Poison:
-    """For each pair, whether a value depends on a read outside. What another operand decides anyway does not: False & x, where(c, x, y)."""
+    """For each pair, whether a value depends on a read outside (negative: before the first element). What another operand decides anyway does not: False & x, where(c, x, y)."""
 
-    def __init__(self, names: Mapping[str, Any], doubtful: list[Subscript]):
-        self.names = dict(names)
+    def __init__(self, names: Mapping[str, Any], doubtful: list[Subscript], negative: bool):
+        self.names, self.negative = dict(names), negative
         self.doubtful = set(doubtful)
 
     def value(self, e: Expr) -> Any:
@@ -206,7 +217,9 @@ class _Poison:
             if e in self.doubtful:
                 for index, size in zip(e.indices, self.names[e.value.id].shape):
                     found = evaluate(index, self.names)  # type: ignore[arg-type]
-                    bad = bad | (found < 0) | (found >= size)
+                    bad = bad | (found < 0)
+                    if not self.negative:
+                        bad = bad | (found >= size)
             return bad
         if isinstance(e, Binary) and e.op in ("&", "|"):
             left, right = self.of(e.left), self.of(e.right)
@@ -262,4 +275,18 @@ def _first(bad: Any, place: Mapping[str, torch.Tensor]) -> dict[str, int]:
     return {n: int(x[tuple(min(i, size - 1) for i, size in zip(found, x.shape))]) for n, x in place.items()}
 
 
-__all__ = ["Reads", "traced_apart"]
+def negative_read(spec: Specification) -> str:
+    """In words, the first read before the first element of a captured tensor that a pair needs already where there are two queries and two keys; "" if there is
+    none. PyTorch counts such an index from the end. (Lengths that a tensor was not made for read outside in a right variant, too: few are such at 2.)"""
+    with contextlib.suppress(CuirError):  # what no kernel has, and a function that fails, are not told here
+        reads = Reads(traced_apart(spec))
+        try:
+            reads.check_negative(spec, Lengths(B=1, H=2, HK=1, M=2, N=2))
+        except CuirError as error:
+            (found,) = error.diagnostics
+            at = f"line {found.span.line} of {found.span.source.name}: " if found.span else ""
+            return f"{at}{found.message}"
+    return ""
+
+
+__all__ = ["Reads", "negative_read", "traced_apart"]

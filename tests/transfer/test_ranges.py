@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import corpus
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
-from cuir.flex import ranges
-from cuir.flex.ranges import Reads, traced_apart
 from cuir.spec import Lengths
-from cuir.transfer import trace
+from cuir.transfer import ranges, trace
+from cuir.transfer.ranges import Reads, negative_read, traced_apart
 from tests.strategies.effort import examples
 
 Mod = Callable[..., Any]
@@ -219,3 +219,45 @@ def test_a_longer_call_with_the_same_table() -> None:
     call(50)
     with pytest.raises(CuirError, match=r"U416.*`ids` has 50 elements"):
         call(51)
+
+
+# ---- negative indices that PyTorch counts from the end
+T1, T8, T64, T127, T4 = table(1), table(8), table(64), table(127), table(4, 9)
+
+
+@pytest.mark.parametrize(
+    ("mod", "told"),
+    [
+        (lambda s, b, h, q, k: s + T64[q - k], True),
+        (lambda s, b, h, q, k: s + T64[-1], False),  # a constant counts from the end here, too
+        (lambda s, b, h, q, k: s + T8[h - 1], True),
+        (lambda s, b, h, q, k: s + torch.where(q >= k, T64[q - k], 0), False),
+        (lambda s, b, h, q, k: s + T1[k], False),  # no length is too long for a table of another one
+        (lambda s, b, h, q, k: s + T1[k - 1], True),
+        (lambda s, b, h, q, k: s + T127[k - q + 63], False),
+        (lambda s, b, h, q, k: s + T4[h, torch.clamp(k - q, -4, 4) + 4], False),
+    ],
+)
+def test_negative_reads_are_told(mod: Mod, told: bool) -> None:
+    assert bool(negative_read(Specification("reads", None, mod))) == told
+
+
+def test_a_mask_leaves_negative_reads_out() -> None:
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + T64[q - k]
+
+    found = negative_read(Specification("reads", None, score))
+    assert (
+        found.startswith("line ")
+        and "test_ranges.py: `T64` has 64 elements, and its element -1 is read (b=0, h=0, q_idx=0, kv_idx=1)" in found
+    )
+    assert negative_read(Specification("reads", lambda b, h, q, k: k <= q, score)) == ""
+
+
+def test_what_cannot_be_traced_tells_nothing() -> None:
+    assert negative_read(Specification("reads", None, lambda s, b, h, q, k: s + torch.fft.fft(s))) == ""
+
+
+@pytest.mark.parametrize("name", sorted(corpus.variants()))
+def test_no_variant_of_the_corpus_reads_so(name: str) -> None:
+    assert negative_read(corpus.variant(name)()) == ""
