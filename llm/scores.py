@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cuir.markdown import table
+
 Row = Mapping[str, Any]
 KS = (1, 3, 5)
 PUBLISHED = {1: 0.70, 3: 0.85, 5: 1.00}  # CuBridge, arXiv:2605.05023: its models, its variants, its own intermediate representation
@@ -201,7 +203,3 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "## Why attempts failed", "", *(table(("model", *REASONS, "most frequent codes"), why_failed(found)) if any(s.reasons for s in found) else ["None did."]), "",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in body)]

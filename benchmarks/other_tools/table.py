@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cuir.markdown import table
 from cuir.mutate import FAULTS
 
 from .faults import Fault
@@ -89,7 +90,7 @@ def markdown(faults: Sequence[Fault], outcomes: Outcomes) -> str:
     rows = [_cells(number, title, row_of(of, outcomes)) for number, title, of in groups]
     controls = row_of([f for f in faults if not f.fault], outcomes)
     rows.append(_cells("none", "no fault: the kernels as they are", controls))
-    return "\n".join([f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *(f"| {' | '.join(r)} |" for r in rows)]) + "\n"
+    return "\n".join(table(HEAD, rows)) + "\n"
 
 
 def _cells(number: str, title: str, row: Row) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..diagnostics import CuirError
 from ..jsontext import append_line, begun
+from ..markdown import table
 from .cells import OURS, Cell, family
 
 Row = dict[str, Any]
@@ -143,17 +144,13 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "TFLOP/s of unmasked pairs (4 x head dim each), forward; medians with a cold L2 cache, contenders in turns; every result was checked against float64.",
         f"{head.get('device')}, driver {head.get('driver')}, CUDA {head.get('cuda')}, torch {head.get('torch')}, {head.get('date')}.", "",
         f"    {head.get('command')}", "",
-        *_table(["variant", "model", "head dim", "length", "batch", OURS, *names, *(f"{OURS} / {n}" for n in names), "setting"], [_entries(r, names) for r in rows]),
+        *table(["variant", "model", "head dim", "length", "batch", OURS, *names, *(f"{OURS} / {n}" for n in names), "setting"], [_entries(r, names) for r in rows]),
     ]  # fmt: skip
     found = means(rows)
     if found:
         lines += ["", f"Geometric means of {OURS} / peer, and the smallest:", ""]
-        lines += _table(["rows", *names], [[group, *(of[n].text if n in of else "" for n in names)] for group, of in found.items()])
+        lines += table(["rows", *names], [[group, *(of[n].text if n in of else "" for n in names)] for group, of in found.items()])
     return "\n".join([*lines, "", *(f"{line}  " for line in summary(rows)), ""])
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in body)]
 
 
 def _entries(row: Row, names: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..markdown import table
 from .judging import EXPLORED, VERDICTS, Judged
 from .places import FAULTS
 
@@ -65,9 +66,7 @@ class MutateReport:
     def as_markdown(self) -> str:
         """The table, and the survivors in a list."""
         lines = [
-            f"| {' | '.join(HEAD)} |",
-            "|" + "---|" * len(HEAD),
-            *(f"| {' | '.join(row)} |" for row in self.rows()),
+            *table(HEAD, self.rows()),
             "",
             self.summary() + ".",
         ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..diagnostics import Diagnostic
+from ..markdown import table
 
 Verdict = Literal["passed", "failed", "skipped"]
 
@@ -100,16 +101,20 @@ class VerifyReport:
         }
 
     def as_markdown(self) -> str:
-        lines = [f"# {self.kernel} against {self.variant}", "", f"Level {self.level}, {self.seconds:.1f} s. {'Verified.' if self.ok else 'Wrong.'}", "",
-                 "| stage | question | verdict | reason | s |", "|---|---|---|---|---|"]  # fmt: skip
-        lines += [f"| {s.name} | {s.question} | {s.verdict} | {s.reason} | {s.seconds:.1f} |" for s in self.stages]
+        lines = [
+            f"# {self.kernel} against {self.variant}",
+            "",
+            f"Level {self.level}, {self.seconds:.1f} s. {'Verified.' if self.ok else 'Wrong.'}",
+            "",
+        ]
+        rows = [(s.name, s.question, s.verdict, s.reason, f"{s.seconds:.1f}") for s in self.stages]
+        lines += table(("stage", "question", "verdict", "reason", "s"), rows)
         if self.left_open:
             lines += ["", f"{self.left_open[0].upper()}{self.left_open[1:]}."]
         for s in self.stages:
             if s.rows:
                 columns = list(s.rows[0])
-                lines += ["", f"## {s.name}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-                lines += [f"| {' | '.join(_cell(r[c]) for c in columns)} |" for r in s.rows]
+                lines += ["", f"## {s.name}", "", *table(columns, ([_cell(r[c]) for c in columns] for r in s.rows))]
         for d in self.diagnostics:
             lines += ["", "```", d.render(), "```"]
         return "\n".join(lines) + "\n"
