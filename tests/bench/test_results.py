@@ -241,7 +241,11 @@ def test_rows_are_json(tmp_path: Path) -> None:
 
 def test_a_setting_of_one_round_is_no_best() -> None:
     """The first round left it behind: that it was faster there than the median of the others is luck."""
-    contenders = {"cuir BM=64": {"tflops": 449.0, "rounds": 1}, "cuir BM=128": {"tflops": 436.0, "rounds": 3}, "cudnn": {"tflops": 400.0, "rounds": 3}}
+    contenders = {
+        "cuir BM=64": {"tflops": 449.0, "rounds": 1},
+        "cuir BM=128": {"tflops": 436.0, "rounds": 3},
+        "cudnn": {"tflops": 400.0, "rounds": 3},
+    }
     row = {"variant": "causal", "parameters": {}, "model": "llama2-7b", "shape": [1, 1, 1, 64, 64, 64], "contenders": contenders}
     found = ours(row)
     assert found is not None and found[0] == "cuir BM=128" and peers(row) == {"cudnn": 400.0}
