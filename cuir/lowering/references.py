@@ -47,12 +47,23 @@ class References:
             return None
         for top, scaled in (args, args[::-1]):
             found = self._scaled(scaled)
-            if found is None or not isinstance(top, Name) or new in names(stmt.value) or self._constant(top):
+            if (
+                found is None
+                or not isinstance(top, Name)
+                or new in names(stmt.value)
+                or not self._of_rows(top, found[0])
+                or self._constant(top)
+            ):
                 continue
             if limit := self._limit(second, new, top.id):
-                behind = self._behind(following, new, top.id)
+                behind = self._behind(following, {new, top.id} | names(stmt.value), new, top.id)
                 return Kept((stmt, second, *behind), top, *found, limit)
         return None
+
+    def _of_rows(self, top: Name, tile: Expr) -> bool:
+        """Whether a name holds a number for each row of a tile, the same in all threads of a row."""
+        t, rows = self.checked.type_of(top), self.role.tile_type(tile).rows
+        return isinstance(t, TileType) and (shape_of(t), t.rows, t.dtype) == ("rows", rows, F32) and top.id not in self.role.facts.partial
 
     def _scaled(self, expr: Expr) -> tuple[Expr, Expr | None] | None:
         """S and c of `row_max(S) * c`, `c * row_max(S)` and `row_max(S)`, with a name S, and c a scalar or alike along a row."""
@@ -62,7 +73,8 @@ class References:
             alike = factor is None or isinstance(t, Scalar) or (isinstance(t, TileType) and shape_of(t) in ("rows", "one"))
             if alike and called(self.checked, call) == "row_max":
                 (tile,) = operation(self.checked, call)[1]
-                return (tile, factor) if isinstance(tile, Name) and self.role.dtype(tile) == F32 else None
+                full = isinstance(tile, Name) and shape_of(self.role.tile_type(tile)) == "full"
+                return (tile, factor) if full and self.role.dtype(tile) == F32 else None
         return None
 
     def _limit(self, stmt: Assign, new: str, top: str) -> Expr | None:
@@ -84,8 +96,8 @@ class References:
             expr = bound[0].value
         return operation(self.checked, expr)[0] in ("full", "zeros")
 
-    def _behind(self, following: tuple[Stmt, ...], new: str, top: str) -> tuple[Assign, ...]:
-        """The statement `f = exp2(top - new)`, if it may as well stand right behind the pair."""
+    def _behind(self, following: tuple[Stmt, ...], read: set[str], new: str, top: str) -> tuple[Assign, ...]:
+        """The statement `f = exp2(top - new)`, if it may as well stand right behind the pair, which reads these names."""
         for i, stmt in enumerate(following[1:], 1):
             between = following[1:i]
             if bound_names(between) & {new, top}:
@@ -94,7 +106,7 @@ class References:
                 inside = list(statements(between))
                 used = bound_names(between) | {n for s in inside for e in own_expressions(s) for n in names(e)}
                 declared = {n for s in inside for n in self.role.facts.declare_at.get(id(s), [])}
-                return () if stmt.targets[0] in used | declared | {new, top} else (stmt,)
+                return () if stmt.targets[0] in used | declared | read else (stmt,)
         return ()
 
     # ---- texts
@@ -125,8 +137,8 @@ class References:
         tiles.loop("rows", frag, lambda at: f"{new}[{at.r}] = {top}[{at.r}];")
         for behind in kept.statements[2:]:
             role.prepare(behind)
-            factor = identifier(behind.targets[0])
-            tiles.loop("rows", frag, lambda at, factor=factor: f"{factor}[{at.r}] = 1.f;")  # type: ignore[misc]
+            factor = identifier(behind.targets[0])  # exp2(top - top): 1, but for infinities and NaN
+            tiles.loop("rows", frag, lambda at, factor=factor: f"{factor}[{at.r}] = fmaf({top}[{at.r}], 0.f, 1.f);")  # type: ignore[misc]
         with out.block(f"if ({moves})"):
             for part in kept.statements:
                 out.mark(part.span)

@@ -211,6 +211,7 @@ class RoleEmitter:
 
     def block(self, body: tuple[Stmt, ...]) -> None:
         saved, self.products.before = self.products.before, []
+        sums, self.tiles.sums = self.tiles.sums, {}  # of names that a loop binds anew, and in arrays that end with the block
         self.tiles.whole = {}
         i = 0
         while i < len(body):
@@ -233,6 +234,7 @@ class RoleEmitter:
             self.products.before.append(stmt)
             i += 1
         self.products.before = saved
+        self.tiles.sums = {name: array for name, array in sums.items() if name not in bound_names(body)}
         self.tiles.whole = {}
 
     def _guards_wait(self, stmt: Stmt, following: tuple[Stmt, ...]) -> bool:

@@ -367,7 +367,9 @@ class Tiles:
 
     def row_part(self, call: Call) -> str:
         """The array with this thread's part of row_sum(x)."""
-        x = self.checked.call(call).args["x"]
+        from .ops.compute import reduced
+
+        x = reduced(self.role, call)
         if isinstance(x, Name) and x.id in self.sums:
             return self.sums[x.id]
         t = self.checked.type_of(call)

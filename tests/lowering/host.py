@@ -16,7 +16,8 @@ from cuir.lowering.prelude import render
 
 GXX = shutil.which("g++")
 
-# Lanes run one after the other, again and again: exchange c gets what all lanes gave to it in the round before, so it is right after round c.
+# Lanes run one after the other, again and again: exchange c gets what all lanes gave to it in the round before, so it is right after round c, and all are
+# once a round gives what the one before gave.
 FRAME = """
 #include <algorithm>
 #include <cmath>
@@ -26,19 +27,25 @@ using std::max; using std::min;
 #define DEV static inline
 #undef INFINITY
 #define INFINITY __builtin_inff()
-static const int ROUNDS = 64;
-static int given[ROUNDS][32], calls, lane_now;
+static const int EXCHANGES = 1 << 14;
+static int given[EXCHANGES][32], calls, lane_now;
+static bool changed;
 struct { int x; } static threadIdx;
 static int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
 static float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
 static float __fmul_rn(float x, float y) { return x * y; }
 static int __vimax3_s32(int x, int y, int z) { return max(x, max(y, z)); }
-static int exchange(int x, int from) { int c = calls++ %% ROUNDS; given[c][lane_now] = x; return given[c][from]; }
+static int give(int x) {
+  if (calls >= EXCHANGES) __builtin_trap();
+  changed |= given[calls][lane_now] != x;
+  given[calls][lane_now] = x;
+  return calls++;
+}
+static int exchange(int x, int from) { return given[give(x)][from]; }
 static int __shfl_xor_sync(unsigned, int x, int o) { return exchange(x, lane_now ^ o); }
 static float __shfl_xor_sync(unsigned, float x, int o) { return __int_as_float(exchange(__float_as_int(x), lane_now ^ o)); }
 static bool __any_sync(unsigned, bool x) {
-  int c = calls++ %% ROUNDS, any = 0;
-  given[c][lane_now] = x;
+  int c = give(x), any = 0;
   for (int l = 0; l < 32; ++l) any |= given[c][l];
   return any;
 }
@@ -51,10 +58,13 @@ template <int N> DEV void pin(float (&)[N]) {}
 %s
 }
 extern "C" void run(%s) {
-  for (int warp = 0; warp < 4; ++warp) for (int round = 0; round < ROUNDS; ++round) for (int lane = 0; lane < 32; ++lane) {
-    lane_now = lane; calls = 0; threadIdx.x = 32 * warp + lane;
+  for (int warp = 0; warp < 4; ++warp) do {
+    changed = false;
+    for (int lane = 0; lane < 32; ++lane) {
+      lane_now = lane; calls = 0; threadIdx.x = 32 * warp + lane;
 %s
-  }
+    }
+  } while (changed);
 }
 """
 OURS = ("cuir::ex2", "cuir::after", "cuir::pin", "cuir::min_nan")

@@ -208,3 +208,27 @@ if cta_rank() == 0:
 def test_a_value_that_nobody_needs_is_left_out() -> None:
     found = text("_, a = cdiv(n, 3), n\ncdiv(n, 5)\nstore(I[0], a)")
     assert "/ 3" not in found.split("// 8:")[-1] and "I[" in found
+
+
+# ---- reductions of rows
+def test_the_sum_of_a_row_is_not_read_outside_of_its_block() -> None:
+    """Its array ends with the branch; and what a loop binds anew has another sum."""
+    branch = "P = Z[rows(64), cols(64)]\nif n > 0:\n    P = P * 2.0\n    r = row_sum(P)\n    store(Y[rows(64)], exp2(r))\nq = exp2(row_sum(P))\nstore(Y[rows(64)], q)"
+    found = text(branch)
+    (inside,) = re.findall(r"float (rows__\d+)\[2\]", found)
+    outside = found[found.rindex("// ", 0, found.rindex("row_sum(P)")) :]
+    assert inside in found and inside not in outside and "cuir::row_part(P" in outside
+    loop = "P = Z[rows(64), cols(64)]\nr = row_sum(P)\nstore(Y[rows(64)], exp2(r))\nfor i in range(n):\n    store(Y[rows(64)], exp2(row_sum(P)))\n    P = P * 2.0"
+    found = text(loop)
+    assert "cuir::row_part(P" in found[found.index("for (int i = 0") :]
+
+
+@pytest.mark.parametrize("tile", ["Y[rows(64)]", "cast(cols(64), f32)"])
+@pytest.mark.parametrize("reduction", ["row_max", "row_sum"])
+def test_a_tile_of_one_row_or_column_is_not_reduced(reduction: str, tile: str) -> None:
+    with pytest.raises(CuirError) as raised:
+        text(f"x = {tile}\ny = {reduction}(x)\nstore(Z[rows(64), cols(64)], zeros(f32, [64, 64]) + y)")
+    assert (
+        raised.value.diagnostics[0].code == "L002"
+        and f"`{reduction}` of a tile with one row or one column" in raised.value.diagnostics[0].message
+    )

@@ -96,6 +96,43 @@ def test_no_pairs(old: str, new: str) -> None:
     assert "row_bound" not in found and "moves" not in found
 
 
+TOPS = """\
+S = X[rows(64), cols(COLUMNS)]
+f = F[rows(64)]
+top = TOP
+new = max(top, row_max(S) * f)
+new = where(new - top > LIMIT, new, top)
+"""
+
+
+@pytest.mark.parametrize(
+    ("top", "kept"),
+    [
+        ("f * 2.0", True),
+        ("row_max(S)", True),
+        ("row_sum(S)", False),  # of which a thread holds a part
+        ("row_sum(S) * f + 0.0 * row_sum(S)", False),
+        ("scale * 2.0", False),
+        ("full(f32, [1, 1], scale) + 1.0", False),
+        ("S + 3.0", False),
+    ],
+)
+def test_a_reference_is_one_number_for_each_row(top: str, kept: bool) -> None:
+    place = "store(Z[rows(64), cols(COLUMNS)], new)" if top.startswith("S") else "store(Y[rows(64)], new)"
+    assert ("cuir::row_bound(" in source(TOPS.replace("TOP", top) + place)) == kept
+
+
+def test_a_factor_that_the_pair_reads_keeps_its_place() -> None:
+    found = source(TOPS.replace("TOP", "f * 2.0") + "f = exp2(top - new)\nstore(Y[rows(64)], new)\nstore(L[rows(64)], f)")
+    lines = [line.strip() for line in found.split("\n")]
+    (at,) = [i for i, line in enumerate(lines) if "f[r_] = cuir::ex2(" in line]
+    assert (
+        "cuir::row_bound(" in found
+        and "0.f, 1.f)" not in found
+        and at > lines.index("}", max(i for i, line in enumerate(lines) if "moves__" in line))
+    )
+
+
 @pytest.mark.parametrize(
     ("old", "new", "early"),
     [
@@ -111,7 +148,7 @@ def test_no_pairs(old: str, new: str) -> None:
 def test_the_factor_stands_in_the_branch_if_nothing_is_between(old: str, new: str, early: bool) -> None:
     assert old in STEPS
     found = source(STEPS.replace(old, new))
-    assert "cuir::row_bound(" in found and ("alpha[r_] = 1.f" in found) == early
+    assert "cuir::row_bound(" in found and ("alpha[r_] = fmaf(top[r_], 0.f, 1.f)" in found) == early
 
 
 def test_the_choice_is_told() -> None:
@@ -131,6 +168,7 @@ def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return columns, factor == "f", float(limit), on_cpu(found, tmp_path_factory.mktemp("host"))
 
 
+@np.errstate(invalid="ignore")  # infinities
 def expected(x: np.ndarray, factor: np.ndarray, limit: float, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The statements, in single precision where they decide, in double where they add."""
     top, total, acc = np.full(64, -1e30, np.float32), np.zeros(64), np.zeros((64, columns))
@@ -152,17 +190,28 @@ def expected(x: np.ndarray, factor: np.ndarray, limit: float, columns: int) -> t
     offset=st.sampled_from([0.0, -50.0, 50.0]),
     scale=st.sampled_from([1.0, 0.18, -0.5, 0.0]),
     dead=st.sampled_from([0.0, 0.3, 0.99]),
+    infinite=st.booleans(),
 )
 def test_every_row_follows_the_rule(
-    steps: tuple[int, bool, float, Run], seed: int, n: int, spread: float, drift: float, offset: float, scale: float, dead: float
+    steps: tuple[int, bool, float, Run],
+    seed: int,
+    n: int,
+    spread: float,
+    drift: float,
+    offset: float,
+    scale: float,
+    dead: float,
+    infinite: bool,
 ) -> None:
-    """Rows of one warp that move and rows that do not; negative elements only; factors of either sign; masked elements, and rows of nothing else."""
+    """Rows of one warp that move and rows that do not; negative elements only; factors of either sign; masked elements, rows of nothing else, infinities."""
     columns, by_row, limit, run = steps
     random = np.random.default_rng(seed)
     x = random.standard_normal((64, n * columns)) * spread + offset
     x += drift * (np.arange(n * columns) // columns) * (random.random(64) < 0.2)[:, None]  # a few rows grow
     if scale > 0 or by_row:  # times 0 that were NaN, times less than 0 the greatest of all
         x = np.where((random.random(x.shape) < dead) | (random.random(64) < dead / 4)[:, None], -np.inf, x)
+        if infinite:
+            x[random.integers(64), random.integers(x.shape[1])] = np.inf
     x = x.astype(np.float32)
     f = random.uniform(0.05, 2, 64).astype(np.float32)
     factor = f if by_row else np.full(64, scale, np.float32)
@@ -170,7 +219,9 @@ def test_every_row_follows_the_rule(
     run(f, x, x.shape[1], z, columns, top, total, n, scale, 64, x.shape[1])
     want_z, want_top, want_total = expected(x, factor, limit, columns)
     assert (top == want_top).all()
-    assert np.allclose(total, want_total, rtol=1e-5, atol=1e-30) and np.allclose(z, want_z, rtol=1e-5, atol=1e-30)
+    assert np.allclose(total, want_total, rtol=1e-5, atol=1e-30, equal_nan=True) and np.allclose(
+        z, want_z, rtol=1e-5, atol=1e-30, equal_nan=True
+    )
 
 
 # ---- the expert kernel
