@@ -75,11 +75,6 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from statements(inner)
 
 
-def bound_names(body: tuple[Stmt, ...]) -> set[str]:
-    """Names that statements bind, or those inside them: targets of assignments and loops."""
-    return {n for s in statements(body) for n in (s.targets if isinstance(s, Assign) else [s.target] if isinstance(s, For) else [])}
-
-
 def called(checked: Checked, expr: Expr) -> str:
     """The table's name of a call, "" for anything else."""
     return checked.call(expr).op.name if isinstance(expr, Call) and id(expr) in checked.calls else ""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..nodes import Assign, Binary, Expr, Literal, Name, Stmt
 from ..types import F32, Scalar, TileType
-from .flat import bound_names, called, names, operation, own_expressions, statements
+from ..walk import assigned
+from .flat import called, names, operation, own_expressions, statements
 from .layouts import shape_of
 from .writer import identifier
 
@@ -100,11 +101,12 @@ class References:
         """The statement `f = exp2(top - new)`, if it may as well stand right behind the pair, which reads these names."""
         for i, stmt in enumerate(following[1:], 1):
             between = following[1:i]
-            if bound_names(between) & {new, top}:
+            bound = assigned(between).keys()
+            if bound & {new, top}:
                 break
             if isinstance(stmt, Assign) and operation(self.checked, stmt.value) == ("exp2", [Binary("-", Name(top), Name(new))]):
                 inside = list(statements(between))
-                used = bound_names(between) | {n for s in inside for e in own_expressions(s) for n in names(e)}
+                used = bound | {n for s in inside for e in own_expressions(s) for n in names(e)}
                 declared = {n for s in inside for n in self.role.facts.declare_at.get(id(s), [])}
                 return () if stmt.targets[0] in used | declared | read else (stmt,)
         return ()

@@ -11,8 +11,9 @@ from ..nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name
 from ..ops.base import Effects
 from ..types import I32, DType, Scalar, TileType
 from ..views import Range, root_name, view_of
+from ..walk import assigned
 from .analysis import analyse, ring_place
-from .flat import bound_names, called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
+from .flat import called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
 from .joins import joins_of
 from .layouts import Fragment
 from .products import Products
@@ -233,8 +234,8 @@ class RoleEmitter:
                 self.statement(stmt, body[i + 1 :])
             self.products.before.append(stmt)
             i += 1
-        self.products.before = saved
-        self.tiles.sums = {name: array for name, array in sums.items() if name not in bound_names(body)}
+        self.products.before, bound = saved, assigned(body)
+        self.tiles.sums = {name: array for name, array in sums.items() if name not in bound}
         self.tiles.whole = {}
 
     def _guards_wait(self, stmt: Stmt, following: tuple[Stmt, ...]) -> bool:
@@ -350,7 +351,7 @@ class RoleEmitter:
         end_expr = args[0] if len(args) == 1 else args[1]
         if step is None or step == 0:
             raise CuirError.of("L002", "the step of a range must be known", stmt.iter.span)
-        rebound = bound_names(stmt.body)
+        rebound = assigned(stmt.body).keys()
         own = stmt.target not in rebound and not any(stmt.target in v for v in self.facts.declare_at.values())
         counter = identifier(stmt.target) if own else self.out.temp(stmt.target)
         end = strip(self.scalars.scalar(end_expr))

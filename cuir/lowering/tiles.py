@@ -19,7 +19,7 @@ from .reciprocals import Reciprocals
 from .references import References
 from .registry import emitter
 from .shifted import Shifted
-from .values import CTYPE, HALVES, strip
+from .values import CTYPE, HALVES, strip, unsupported
 from .writer import identifier
 
 if TYPE_CHECKING:
@@ -365,16 +365,19 @@ class Tiles:
             return identifier(expr.id)
         return self.array(expr)
 
+    def reduced(self, call: Call) -> Expr:
+        """The tile whose rows row_max or row_sum reduces. Raises CuirError L002 for one of a single row or column."""
+        x, what = self.checked.call(call).args["x"], f"`{self.checked.call(call).op.name}` of a tile with one row or one column"
+        if shape_of(self.role.tile_type(x)) != "full":
+            raise unsupported(what, call.span, "a column is its own maximum and sum; add a row to zeros(f32, [64, COLUMNS]), reduce that")
+        return x
+
     def row_part(self, call: Call) -> str:
         """The array with this thread's part of row_sum(x)."""
-        from .ops.compute import reduced
-
-        x = reduced(self.role, call)
+        x = self.reduced(call)
         if isinstance(x, Name) and x.id in self.sums:
             return self.sums[x.id]
-        t = self.checked.type_of(call)
-        assert isinstance(t, TileType)
-        frag, part = self.role.fragment(t), self.out.temp("part")
+        frag, part = self.role.fragment(self.role.tile_type(call)), self.out.temp("part")
         array = self.array(x)
         self.out.line(f"float {part}[{frag.row_values}];\ncuir::row_part({array}, {part});")
         return part

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from ..checked import Checked, Role
 from ..nodes import Assign, Expr, For, If, Literal, Name, Stmt, Subscript
 from ..types import I32, DType, Scalar, TileType
+from ..walk import assigned
 from .analysis import Facts, analyse
-from .flat import bodies, bound_names, called, integer, names, operation, own_expressions, statements
+from .flat import bodies, called, integer, names, operation, own_expressions, statements
 
 PURE = {"+", "-", "*", "/", "//", "%", "cdiv", "neg", "min", "max", "abs", "cast", "exp2", "log2", "tanh", "where",
         "==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "&", "|", "^", "~", "ifexp"}  # fmt: skip
@@ -145,7 +146,7 @@ class Numbering:
             env[role.index] = self.enter(("worker", role.name), "", I32, None, worker=role)
         for stmt in role.body:
             if isinstance(stmt, For) and isinstance(stmt.iter, Name):
-                for name in bound_names((stmt,)):
+                for name in assigned((stmt,)):
                     env.pop(name, None)
                 env[stmt.target] = self.enter("unit", "", I32, None, of_unit=True)
                 self.block(stmt.body, env, top=True)
@@ -172,7 +173,7 @@ class Numbering:
                 env.clear()
                 env.update({k: v for k, v in branches[0].items() if branches[1].get(k) == v})
             elif isinstance(stmt, For):
-                for name in bound_names((stmt,)):
+                for name in assigned((stmt,)):
                     env.pop(name, None)
                 self.block(stmt.body, dict(env))
 

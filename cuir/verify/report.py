@@ -75,7 +75,7 @@ class VerifyReport:
             )
         if self.negative:
             said.append(
-                f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end: {self.negative}"
+                f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end, so add the length to it: {self.negative}"
             )
         return "; ".join(said)
 

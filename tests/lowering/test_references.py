@@ -43,7 +43,7 @@ store(Z[rows(64), cols(COLUMNS)], acc)
 store(Y[rows(64)], top)
 store(L[rows(64)], total)
 """
-FIRST, SECOND = "new = max(top, row_max(S) * FACTOR)", "new = where(new - top > LIMIT, new, top)"
+FIRST = "new = max(top, row_max(S) * FACTOR)"
 
 
 def filled(text: str, columns: int = 48, factor: str = "scale", limit: str = "8.0") -> str:

@@ -297,3 +297,19 @@ def test_results_are_compared_bit_for_bit() -> None:
 
     a = torch.tensor([1.0, float("nan"), -0.0])
     assert _same(a, a.clone()) and not _same(a, torch.tensor([1.0, float("nan"), 0.0]))
+
+
+def test_a_wait_that_deadlocks_only_where_a_warpgroup_skips_blocks() -> None:
+    """V of a block awaited under Q K, before K of that block is given back. It hung on an H200, at BM=192 and as many keys as queries: a warpgroup that skips
+    two blocks awaits the K behind them before it gives back the V that this one waits for."""
+    before, loop, inside = EXPERT.partition("for i in range(skip + 1, n):\n")
+    indent = " " * 24
+    first = f"{indent}v_full[u].wait(uphase)\n"
+    awaited = f"{indent}mma_wait(S) "
+    assert loop and first in inside and awaited in inside
+    inside = inside.replace(first, f"{indent}if i == skip + 1:\n    {first}", 1)
+    inside = inside.replace(awaited, f"{indent}v_full[(vi + 1) % STAGES].wait((vi + 1) // STAGES % 2)\n{awaited}", 1)
+    consts = {"T": F16, "D": 64, "BM": 192, "BN": 80}
+    found = verify(parse(before + loop + inside), corpus.variant("causal")(), consts=consts, shrink=False)
+    assert not found.ok and found.diagnostics[0].code == "D401" and "as many keys as queries" in str(found.diagnostics[0])
+    assert verify(parse(EXPERT), corpus.variant("causal")(), consts=consts).ok

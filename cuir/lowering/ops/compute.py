@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...nodes import Call, Expr
+from ...nodes import Call
 from ...types import BOOL, F32, I32, SharedView, TileType
-from ..layouts import shape_of
 from ..registry import emits
 from ..values import HALVES, Operation, unsupported
 
@@ -69,19 +68,9 @@ def cast(cx: Operation, x: str) -> str:
 
 
 # ---- whole tiles
-def reduced(role: RoleEmitter, call: Call) -> Expr:
-    """The tile whose rows are reduced. Raises CuirError L001 for one of a single row or column."""
-    x = role.call(call).args["x"]
-    if shape_of(role.tile_type(x)) != "full":
-        raise unsupported(
-            f"`{role.call(call).op.name}` of a tile with one row or one column", call.span, "of one column it is the tile itself"
-        )
-    return x
-
-
 @emits("row_max", "tile")
 def row_max(role: RoleEmitter, call: Call, target: str) -> None:
-    x = reduced(role, call)
+    x = role.tiles.reduced(call)
     role.out.line(f"cuir::row_max({role.tiles.array(x)}, {target});")
     role.tiles.shifted.row_max(x, target)
 
