@@ -12,7 +12,7 @@ import torch
 from ..nodes import Binary, Call, IfExp, Literal, Name, Unary
 from ..printer import show
 from ..types import BOOL, F32, I32, DType
-from .proxy import Handler, Proxy, handles, lift, literal, made, promoted, refuse, to
+from .proxy import PRODUCTS, Handler, Proxy, as_constants, handles, lift, literal, made, promoted, refuse, to
 
 
 @handles("add")
@@ -79,6 +79,11 @@ def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
 @handles("pow")
 def _pow(x: Any, y: Any) -> Proxy:
     a, b = lift(x), lift(y)
+    if literal(b) and b.value in PRODUCTS:
+        found = a
+        for _ in range(int(b.value) - 1):
+            found = _mul(found, a)
+        return found
     if a.value is not None and b.value is not None:
         return made(
             Call(Name("exp2"), (Binary("*", to(b, F32).expr, Call(Name("log2"), (to(a, F32).expr,))),)),
@@ -87,17 +92,13 @@ def _pow(x: Any, y: Any) -> Proxy:
             to(b, F32),
             value=math.pow,
         )
-    if literal(b) and b.value in (1, 2, 3, 4):
-        found = a
-        for _ in range(int(b.value) - 1):
-            found = _mul(found, a)
-        return found
     if literal(b) and b.value in (0.5, -0.5):
         return _sqrt(a) if b.value > 0 else _div(1.0, _sqrt(a))
     if literal(a) and a.value == 2:
         return _exp2(b)
     if literal(a) and a.value is not None and a.value > 0:
         return _exp2(_mul(b, math.log2(a.value)))
+    as_constants(a, b)
     refuse("a power needs a small integer exponent or a known positive base", "torch.exp2 and torch.log2 say the rest")
 
 
@@ -146,6 +147,7 @@ def _bitwise(sign: str) -> Handler:
 def _shift(name: str) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = lift(x), lift(y)
+        as_constants(b)
         if a.dtype == F32 or not literal(b) or not isinstance(b.value, int) or not 0 <= b.value < 31:
             refuse("a shift is of integers, by a number from 0 to 30", "// and * by a power of two say the same")
         return _floordiv(a, 2**b.value) if name == "rshift" else _mul(a, 2**b.value)

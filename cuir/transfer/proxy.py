@@ -4,6 +4,7 @@ source nor what a captured number is worth. Owns PyTorch's promotion rules and t
 
 from __future__ import annotations
 
+import builtins
 import linecache
 import math
 import operator
@@ -21,6 +22,7 @@ from ..diagnostics import CuirError
 from ..nodes import NOWHERE, Call, Expr, Literal, Name, Subscript, Unary
 from ..source import Source, Span
 from ..types import BOOL, F32, I32, DType
+from .answers import KINDS, Answers
 
 INF = Name("inf")
 LOG2E = Name("LOG2E")  # constants that the transfer adds to a program if it lacks them
@@ -59,7 +61,7 @@ def refuse(what: str, hint: str | None = None, code: str = "X120") -> NoReturn:
 
 
 @dataclass(eq=False)
-class Proxy:
+class Proxy(Answers):
     """A scalar of a mod: its CuIR, its dtype, whether it varies within a block (depends on q or k), and its value if only captured numbers made it.
 
     `pins` tells the tracer that control flow used a captured number, which makes its value part of the program.
@@ -71,12 +73,13 @@ class Proxy:
     value: int | float | bool | None = None
     numbers: frozenset[str] = frozenset()
     pins: set[str] | None = None
+    number: bool = False  # it stands for a number of Python's, not for a tensor
     core: Any = None  # of a product `core * factor` in f32 whose factor is the same in the whole block
     factor: Proxy | None = None
     size: int = 1  # of the expression, written out
 
     # ---- what Python asks of a value
-    def _known(self, what: str) -> int | float | bool:
+    def known(self, what: str) -> int | float | bool:
         if self.value is None:
             refuse(
                 f"{what} needs a value, found one that is only known when the kernel runs",
@@ -88,26 +91,25 @@ class Proxy:
         return self.value
 
     def __bool__(self) -> bool:
-        return bool(self._known("`if`, `and`, `or`, `not`, or a chained comparison"))
+        return bool(self.known("`if`, `and`, `or`, `not`, or a chained comparison"))
 
     def __int__(self) -> int:
-        return int(self._known("int()"))
+        return int(self.known("int()"))
 
     def __index__(self) -> int:
-        value = self._known("an index or a count")
+        value = self.known("an index or a count")
         return value if isinstance(value, int) else refuse(f"an index must be an integer, found {value}")
 
     def __float__(self) -> float:
-        return float(self._known("a function of the math module, or float(),"))
+        return float(self.known("a function of the math module, or float(),"))
 
     def __iter__(self) -> NoReturn:
+        as_constants(self)
         refuse("a score or an index is one number: it cannot be iterated over")
 
     def __len__(self) -> NoReturn:
+        as_constants(self)
         refuse("a score or an index is one number: it has no length")
-
-    def __hash__(self) -> int:
-        return id(self)
 
     def __repr__(self) -> str:
         return f"Proxy({self.dtype})"
@@ -123,11 +125,13 @@ class Proxy:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        as_constants(self)
         if name.endswith("_"):
             refuse(f"`{name}` changes its argument in place, and a kernel's values do not change", f"use the value of .{name.strip('_')}()")
         return lambda *args, **kwargs: call(name, (self, *args), kwargs)
 
     def __getitem__(self, item: object) -> NoReturn:
+        as_constants(self)
         refuse("a score or an index is one number: it has no elements")
 
     @classmethod
@@ -135,17 +139,42 @@ class Proxy:
         return call(getattr(func, "__name__", str(func)), args, kwargs or {})
 
 
+def as_constants(*proxies: Proxy) -> None:
+    """Captured numbers become constants of the next trace, where Python or an operation of constants answers."""
+    for p in proxies:
+        if p.number and p.value is not None:
+            p.constant("a constant")
+
+
 def _operator(name: str, swap: bool = False) -> Callable[..., Any]:
     if swap:
-        return lambda self, other: call(name, (other, self), {})
-    return lambda self, *others: call(name, (self, *others), {})
+        return lambda self, other: _operated(name, (other, self))
+    return lambda self, *others: _operated(name, (self, *others))
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
-    setattr(Proxy, f"__{_name}__", _operator(_name))
+def _operated(name: str, args: tuple[Any, ...]) -> Proxy:
+    """An operator of Python. Of numbers it gives a number, and what no kernel has is done with constants."""
+    numbers = [x for x in args if isinstance(x, Proxy)]
+    if not all(x.number for x in numbers) or any(isinstance(x, (torch.Tensor, TensorProxy)) for x in args):
+        return call(name, args, {})
+    try:
+        if name == "pow" and all(isinstance(x, int) for x in args) and (isinstance(args[1], Proxy) or args[1] not in PRODUCTS):
+            refuse("a power of integers is an integer")
+        found = call(name, args, {})
+    except CuirError:
+        if all(x.value is not None for x in numbers):
+            as_constants(*numbers)
+        raise
+    return Proxy(**{**vars(found), "number": True})
+
+
+_TWO = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul")
+_OTHERS = ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
+for _name in _TWO:
     setattr(Proxy, f"__r{_name}__", _operator(_name, swap=True))
-for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"):
+for _name in (*_TWO, *_OTHERS):
     setattr(Proxy, f"__{_name}__", _operator(_name))
+OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("r", _TWO)) for n in names}  # with what each computes
 
 
 @dataclass(eq=False)
@@ -159,6 +188,7 @@ class TensorProxy:
     given: tuple[Any, ...] = ()
     into: DType | None = None  # what an element is converted to
     follows: bool = False  # its shape follows the lengths: this one is a sample
+    kind: type = torch.Tensor  # the tensor's class
 
     def __getitem__(self, item: Any) -> Any:
         items = tuple(standing(i) for i in (item if isinstance(item, tuple) else (item,)))
@@ -170,7 +200,7 @@ class TensorProxy:
             return replace(self, given=indices)
         if len(indices) > len(self.shape):
             refuse(f"`{self.name}` has {len(self.shape)} dims, found {len(indices)} indices")
-        places = [lift(self._from_the_end(i, d) if isinstance(i, int) and i < 0 else i) for d, i in enumerate(indices)]
+        places = [lift(self._from_the_end(int(i), d) if _negative(i) else i) for d, i in enumerate(indices)]
         for p in places:
             if p.dtype != I32:
                 refuse(f"a captured tensor is indexed by integers, found {p.dtype}", ".to(torch.int32) converts")
@@ -230,20 +260,43 @@ class TensorProxy:
         )
 
 
+def _negative(index: Any) -> bool:
+    """A constant or a captured number below 0, which counts from the end."""
+    value = index.value if isinstance(index, Proxy) else index
+    return isinstance(value, int) and value < 0
+
+
 def _whole(name: str) -> Callable[..., NoReturn]:
     def refused(self: TensorProxy, *others: Any) -> NoReturn:
-        lift(self) if self.given else self.__torch_function__(getattr(operator, f"__{name}__"), (), ())
+        lift(self) if self.given else self.__torch_function__(getattr(operator, name), (), ())
         raise AssertionError
 
     return refused
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
-    setattr(TensorProxy, f"__{_name}__", _whole(_name))
-    setattr(TensorProxy, f"__r{_name}__", _whole(_name))
-for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"):  # Python's own == would compare the proxies
-    setattr(TensorProxy, f"__{_name}__", _whole(_name))
+for _name, _plain in OPERATORS.items():  # Python's own == would compare the proxies
+    setattr(TensorProxy, _name, _whole(_plain))
 TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+# ---- isinstance and type
+def _kind(x: Any) -> type | None:
+    """The class of what a proxy stands for; None for anything else."""
+    if isinstance(x, Proxy):
+        return KINDS[x.dtype] if x.number else torch.Tensor
+    return x.kind if isinstance(x, TensorProxy) else None
+
+
+def _isinstance(x: Any, classes: Any) -> bool:
+    kind, classes = _kind(x), type if classes is _type else classes
+    return isinstance(x, classes) if kind is None else issubclass(kind, classes)
+
+
+def _type(*args: Any, **keywords: Any) -> Any:
+    return (_kind(args[0]) if len(args) == 1 else None) or type(*args, **keywords)
+
+
+BUILTINS = {**vars(builtins), "isinstance": _isinstance, "type": _type}  # of a traced function
 
 
 # ---- values
@@ -336,6 +389,7 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
 MAX_SIZE = 2000
+PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
 
 def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -29,8 +29,9 @@ from ..types import BOOL, F32, I32, DType
 from ..user_code import function_span, user_span
 from ..walk import names_read
 from . import operations as operations  # enters the table of operations
+from .answers import Constant
 from .outside import Outside, Standin, Standing, attribute_read, found_under
-from .proxy import INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
+from .proxy import BUILTINS, INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
 
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
 _LIBRARIES = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, np))
@@ -90,9 +91,10 @@ def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
     pinned: set[str] = set()
     while True:
         tracer = _Tracer(spec, set(taken), pinned)
-        found = tracer.run()
-        if tracer.pins <= pinned:
-            return found
+        with contextlib.suppress(Constant):
+            found = tracer.run()
+            if tracer.pins <= pinned:
+                return found
         pinned |= tracer.pins
 
 
@@ -174,7 +176,7 @@ class _Tracer:
         given: dict[str, Any] = {}
         for p in asked(mod):
             if p.name in LENGTHS:
-                given[p.name] = Proxy(Name(p.name), I32, False)
+                given[p.name] = Proxy(Name(p.name), I32, False, number=True)
             elif p.name in values:
                 fixed = self.spec.captured[p.name]
                 given[p.name] = self.capture(
@@ -250,7 +252,7 @@ class _Tracer:
         if found is None:
             dtype = F32 if isinstance(value, float) else I32
             p = Parameter(self.fresh(name), dtype, 0, value)
-            found = self.parameters[name, value] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins))
+            found = self.parameters[name, value] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins, True))
         return found[1]
 
     def tensor(self, name: str, value: torch.Tensor, key: str | None) -> TensorProxy | Proxy:
@@ -263,7 +265,12 @@ class _Tracer:
             dtype = F32 if value.dtype.is_floating_point else I32
             p = Parameter(self.fresh(name), dtype, max(1, value.ndim), None if key else value, key)
             found = TensorProxy(
-                p.name, value.shape if value.ndim else torch.Size([1]), dtype, value.dtype == torch.bool, follows=key is not None
+                p.name,
+                value.shape if value.ndim else torch.Size([1]),
+                dtype,
+                value.dtype == torch.bool,
+                follows=key is not None,
+                kind=type(value),
             )
             self.parameters[place] = (p, found if value.ndim else found[0])  # without dims: a number that lies on the device
         made = self.parameters[place][1]
@@ -298,7 +305,7 @@ class _Tracer:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
         self.alive.append(value)
-        known = dict(value.__globals__)
+        known = {**value.__globals__, "__builtins__": BUILTINS}
         new = types.FunctionType(value.__code__, known, value.__name__, None, tuple(types.CellType() for _ in value.__closure__ or ()))
         self.lifted[id(value)] = new
         for name in sorted(globals_read(value.__code__)):
