@@ -26,8 +26,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ..transfer.methods import globals_read
 from ..transfer.trace import EMPTY as _UNBOUND
-from ..transfer.trace import attributes_of, foreign, foreign_file, globals_read, slot_names, slot_of
+from ..transfer.trace import attributes_of, foreign, foreign_file, slot_names, slot_of
 
 Path = tuple[tuple[str, str], ...]
 Link = tuple[Callable[[Any, Any], Any], Any, Any, Any]
@@ -120,7 +121,7 @@ class Walk:
         if isinstance(value, (int, float)):
             self.places.append(("number", path, value))
             self.values.append(value.hex() if isinstance(value, float) else value)
-            return type(value), (value > 0) - (value < 0), *self.further(value, path)
+            return type(value), int(value > 0) - int(value < 0), *self.further(value, path)
         if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
             self.known = False  # nothing in it may live on here
             return "unknown", type(value)

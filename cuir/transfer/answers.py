@@ -6,11 +6,24 @@ Owns these answers; not the operations, which give CuIR (proxy.py), nor when a t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
+from ..diagnostics import CuirError
 from ..types import BOOL, F32, I32, DType
 
 KINDS: dict[DType, type] = {F32: float, I32: int, BOOL: bool}
+
+
+@dataclass(eq=False)
+class Tracing:
+    """A trace that runs. refused: what the mod was told, which it may have caught."""
+
+    refused: list[CuirError] = field(default_factory=list)
+
+
+TRACE: ContextVar[Tracing | None] = ContextVar("TRACE", default=None)
 
 
 class Constant(BaseException):
@@ -20,7 +33,7 @@ class Constant(BaseException):
 class Answers:
     """Of a proxy. `number`: it stands for a captured number, a length, or what Python's operators make of these, and for no tensor. A length has no value."""
 
-    dtype: DType
+    element: DType
     value: int | float | bool | None
     numbers: frozenset[str]
     number: bool
@@ -31,14 +44,14 @@ class Answers:
     def constant(self, what: str) -> int | float | bool:
         """The value. Ends the trace if that makes a captured number a constant; refuses (X121) if there is none."""
         value = self.known(what)
-        if self.numbers:
+        if self.numbers and TRACE.get() is not None:
             raise Constant
         return value
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """What `isinstance` asks, and `match` and `functools.singledispatch` with it. A tensor's is not told: PyTorch would take the proxy's memory for one."""
-        return KINDS[self.dtype] if self.number else type(self)
+        return KINDS[self.element] if self.number else type(self)
 
     def __hash__(self) -> int:
         return hash(self.constant("a key of a dict or a set")) if self.number else id(self)
@@ -66,4 +79,4 @@ def _asked(name: str) -> Callable[..., Any]:
 for _name in ("round", "trunc", "floor", "ceil", "divmod", "rdivmod"):  # what Python's numbers have, and kernels have not
     setattr(Answers, f"__{_name}__", _asked(_name))
 
-__all__ = ["KINDS", "Answers", "Constant"]
+__all__ = ["KINDS", "TRACE", "Answers", "Constant", "Tracing"]

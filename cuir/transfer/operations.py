@@ -12,31 +12,31 @@ import torch
 from ..nodes import Binary, Call, IfExp, Literal, Name, Unary
 from ..printer import show
 from ..types import BOOL, F32, I32, DType
-from .proxy import PRODUCTS, Handler, Proxy, as_constants, handles, lift, literal, made, promoted, refuse, to
+from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, handles, lift, literal, made, promoted, refuse, to
 
 
 @handles("add")
 def _add(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
     a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
-    return _made_or("|", a, b) if a.dtype == BOOL else made(Binary("+", a.expr, b.expr), a.dtype, a, b, value=operator.add)
+    return _made_or("|", a, b) if a.element == BOOL else made(Binary("+", a.expr, b.expr), a.element, a, b, value=operator.add)
 
 
 @handles("sub", "subtract")
 def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
     a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
-    if a.dtype == BOOL:
+    if a.element == BOOL:
         refuse("a difference of two bools", "use ^ or & ~")
-    return made(Binary("-", a.expr, b.expr), a.dtype, a, b, value=operator.sub)
+    return made(Binary("-", a.expr, b.expr), a.element, a, b, value=operator.sub)
 
 
 @handles("mul", "multiply")
 def _mul(x: Any, y: Any) -> Proxy:
     a, b = promoted(x, y)
-    if a.dtype == BOOL:
+    if a.element == BOOL:
         return _made_or("&", a, b)
-    if a.dtype == F32 and a.varies != b.varies:
+    if a.element == F32 and a.varies != b.varies:
         return _times(a, b) if a.varies else _times(b, a)
-    return made(Binary("*", a.expr, b.expr), a.dtype, a, b, value=operator.mul)
+    return made(Binary("*", a.expr, b.expr), a.element, a, b, value=operator.mul)
 
 
 @handles("truediv", "div", "divide", "true_divide")
@@ -69,8 +69,8 @@ def _mod(x: Any, y: Any) -> Proxy:
 
 def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
     a, b = promoted(x, y)
-    if a.dtype != I32:
-        refuse(f"`{sign}` is of integers, found {a.dtype}", ".to(torch.int32) truncates")
+    if a.element != I32:
+        refuse(f"`{sign}` is of integers, found {a.element}", ".to(torch.int32) truncates")
     if b.value == 0:
         refuse(f"`{sign}` by {show(b.expr)}, which is 0", "a divisor is at least 1")
     return made(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
@@ -78,7 +78,9 @@ def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
 
 @handles("pow")
 def _pow(x: Any, y: Any) -> Proxy:
-    a, b = lift(x), lift(y)
+    a, b = (to(p, I32) if p.element == BOOL else p for p in (lift(x), lift(y)))
+    if a.value is not None and a.value <= 0:
+        as_constants(a, b)  # no logarithm
     if literal(b) and b.value in PRODUCTS:
         found = a
         for _ in range(int(b.value) - 1):
@@ -105,9 +107,9 @@ def _pow(x: Any, y: Any) -> Proxy:
 @handles("neg", "negative")
 def _neg(x: Any) -> Proxy:
     a = lift(x)
-    if a.dtype == BOOL:
+    if a.element == BOOL:
         refuse("the negative of a bool", "~ negates it")
-    return made(Unary("-", a.expr), a.dtype, a, value=operator.neg)
+    return made(Unary("-", a.expr), a.element, a, value=operator.neg)
 
 
 @handles("pos", "positive", "contiguous", "clone", "detach")
@@ -118,12 +120,12 @@ def _same(x: Any) -> Proxy:
 @handles("abs", "absolute")
 def _abs(x: Any) -> Proxy:
     a = lift(x)
-    return made(Call(Name("abs"), (a.expr,)), a.dtype, a, value=abs)
+    return made(Call(Name("abs"), (a.expr,)), a.element, a, value=abs)
 
 
 @handles("square")
 def _square(x: Any) -> Proxy:
-    return _mul(x, x)
+    return _pow(x, 2)
 
 
 def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
@@ -131,13 +133,13 @@ def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
         known, other = (a, b) if isinstance(a.expr, Literal) else (b, a)
         if isinstance(known.expr, Literal) and isinstance(known.expr.value, bool) and sign in "&|":
             return other if known.expr.value == (sign == "&") else known
-    return made(Binary(sign, a.expr, b.expr), a.dtype, a, b, value={"&": operator.and_, "|": operator.or_, "^": operator.xor}[sign])
+    return made(Binary(sign, a.expr, b.expr), a.element, a, b, value={"&": operator.and_, "|": operator.or_, "^": operator.xor}[sign])
 
 
 def _bitwise(sign: str) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = promoted(x, y)
-        if a.dtype == F32:
+        if a.element == F32:
             refuse(f"`{sign}` is of bools and integers, found f32")
         return _made_or(sign, a, b)
 
@@ -148,7 +150,7 @@ def _shift(name: str) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = lift(x), lift(y)
         as_constants(b)
-        if a.dtype == F32 or not literal(b) or not isinstance(b.value, int) or not 0 <= b.value < 31:
+        if a.element == F32 or not literal(b) or not isinstance(b.value, int) or not 0 <= b.value < 31:
             refuse("a shift is of integers, by a number from 0 to 30", "// and * by a power of two say the same")
         return _floordiv(a, 2**b.value) if name == "rshift" else _mul(a, 2**b.value)
 
@@ -171,9 +173,9 @@ for _sign, _names in (("&", ("and", "bitwise_and")), ("|", ("or", "bitwise_or"))
 @handles("invert", "bitwise_not")
 def _invert(x: Any) -> Proxy:
     a = lift(x)
-    if a.dtype == F32:
+    if a.element == F32:
         refuse("`~` is of bools and integers, found f32")
-    return made(Unary("~", a.expr), a.dtype, a, value=lambda v: not v if isinstance(v, bool) else ~v)
+    return made(Unary("~", a.expr), a.element, a, value=lambda v: not v if isinstance(v, bool) else ~v)
 
 
 @handles("logical_not")
@@ -184,7 +186,7 @@ def _logical_not(x: Any) -> Proxy:
 def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = promoted(x, y)
-        if a.dtype == BOOL:
+        if a.element == BOOL:
             if sign not in ("==", "!="):
                 refuse(f"`{sign}` of bools")
             unequal = _made_or("^", a, b)
@@ -211,20 +213,20 @@ def _where(cond: Any, x: Any, y: Any) -> Proxy:
     if c.value is not None:
         return lift(x if bool(c) else y)
     a, b = promoted(x, y)
-    if a.dtype == BOOL:
+    if a.element == BOOL:
         return _made_or("|", _made_or("&", c, a), _made_or("&", _invert(c), b))
     if not c.varies and not a.varies and not b.varies:
-        return Proxy(IfExp(c.expr, a.expr, b.expr), a.dtype, False)
+        return Proxy(IfExp(c.expr, a.expr, b.expr), a.element, False)
     where = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))  # a condition per block, as a tile
-    return Proxy(Call(Name("where"), (where, a.expr, b.expr)), a.dtype, True)
+    return Proxy(Call(Name("where"), (where, a.expr, b.expr)), a.element, True)
 
 
 def _extremum(name: str, value: Callable[..., Any]) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = promoted(x, y)
-        if a.dtype == BOOL:
+        if a.element == BOOL:
             return _made_or("|" if name == "max" else "&", a, b)
-        return made(Call(Name(name), (a.expr, b.expr)), a.dtype, a, b, value=value)
+        return made(Call(Name(name), (a.expr, b.expr)), a.element, a, b, value=value)
 
     return handle
 
@@ -313,7 +315,7 @@ def _log10(x: Any) -> Proxy:
 @handles("sign", "sgn")
 def _signum(x: Any) -> Proxy:
     a = lift(x)
-    return to(_sub(to(_comparison(">", operator.gt)(a, 0), I32), to(_comparison("<", operator.lt)(a, 0), I32)), a.dtype)
+    return to(_sub(to(_comparison(">", operator.gt)(a, 0), I32), to(_comparison("<", operator.lt)(a, 0), I32)), a.element)
 
 
 @handles("silu")
@@ -328,7 +330,7 @@ def _leaky_relu(x: Any, negative_slope: Any = 0.01, inplace: bool = False) -> Pr
 
 @handles("masked_fill")
 def _masked_fill(x: Any, mask: Any, value: Any) -> Proxy:
-    return _where(mask, to(lift(value), lift(x).dtype), x)
+    return _where(mask, to(lift(value), lift(x).element), x)
 
 
 _DTYPES = {
@@ -344,13 +346,28 @@ _DTYPES = {
 
 @handles("to", "type")
 def _to(x: Any, *args: Any, **kwargs: Any) -> Proxy:
-    wanted = [a for a in (*args, *kwargs.values()) if isinstance(a, (torch.dtype, DType))]
+    given = [_dtype_of(a) for a in (*args, *kwargs.values())]
+    wanted = [a for a in given if isinstance(a, (torch.dtype, DType))]
     if not wanted:
-        return lift(x)  # another device, or the dtype of another tensor, which is a proxy here
+        return lift(x)  # another device
     dtype = wanted[0] if isinstance(wanted[0], DType) else _DTYPES.get(wanted[0])
     if dtype is None:
         refuse(f"a conversion to {wanted[0]} cannot become part of a kernel", "torch.float32, torch.int32 or torch.bool")
     return to(lift(x), dtype)
+
+
+def _dtype_of(x: Any) -> Any:
+    """The dtype that an argument of `to` or `type` asks for: as such, by another tensor, or by the name or class of a kind of tensors."""
+    if isinstance(x, (Proxy, torch.Tensor)) and not isinstance(x, (bool, int)):
+        return lift(x).element
+    if isinstance(x, TensorProxy):
+        return BOOL if x.boolean else x.into or x.element
+    name = x.__name__ if isinstance(x, type) else x.rpartition(".")[2] if isinstance(x, str) else ""
+    return getattr(torch, _TENSORS[name]) if name in _TENSORS else x
+
+
+_TENSORS = {"FloatTensor": "float32", "DoubleTensor": "float64", "HalfTensor": "float16", "BFloat16Tensor": "bfloat16", "IntTensor": "int32",
+            "LongTensor": "int64", "BoolTensor": "bool"}  # fmt: skip
 
 
 @handles("float", "double", "half", "bfloat16")
@@ -370,7 +387,7 @@ def _bool(x: Any) -> Proxy:
 
 @handles("type_as")
 def _type_as(x: Any, y: Any) -> Proxy:
-    return to(lift(x), lift(y).dtype)
+    return to(lift(x), lift(y).element)
 
 
 def _filled(default: float) -> Handler:
@@ -382,7 +399,7 @@ def _filled(default: float) -> Handler:
             refuse("a mod works on one score: new tensors have no dims", "size ()")
         values = [a for a in args if isinstance(a, (bool, int, float, Proxy))]
         value = fill_value if fill_value is not None else values[0] if values else default
-        return to(lift(value), _DTYPES[dtype] if dtype in _DTYPES else lift(x).dtype)
+        return to(lift(value), _DTYPES[dtype] if dtype in _DTYPES else lift(x).element)
 
     return handle
 

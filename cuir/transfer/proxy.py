@@ -11,7 +11,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -22,7 +22,8 @@ from ..diagnostics import CuirError
 from ..nodes import NOWHERE, Call, Expr, Literal, Name, Subscript, Unary
 from ..source import Source, Span
 from ..types import BOOL, F32, I32, DType
-from .answers import KINDS, Answers
+from .answers import KINDS, TRACE, Answers, Tracing
+from .methods import class_of
 
 INF = Name("inf")
 LOG2E = Name("LOG2E")  # constants that the transfer adds to a program if it lacks them
@@ -30,6 +31,7 @@ LN2 = Name("LN2")
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}
 ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
 _RANK = {BOOL: 0, I32: 1, F32: 2}
+_DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32}
 _HOME = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -57,7 +59,10 @@ def user_place() -> Span | None:
 
 
 def refuse(what: str, hint: str | None = None, code: str = "X120") -> NoReturn:
-    raise CuirError.of(code, what, user_place(), hint)
+    error = CuirError.of(code, what, user_place(), hint)
+    if (running := TRACE.get()) is not None:
+        running.refused.append(error)
+    raise error
 
 
 @dataclass(eq=False)
@@ -68,7 +73,7 @@ class Proxy(Answers):
     """
 
     expr: Expr
-    dtype: DType
+    element: DType
     varies: bool
     value: int | float | bool | None = None
     numbers: frozenset[str] = frozenset()
@@ -77,9 +82,11 @@ class Proxy(Answers):
     core: Any = None  # of a product `core * factor` in f32 whose factor is the same in the whole block
     factor: Proxy | None = None
     size: int = 1  # of the expression, written out
+    trace: Tracing | None = field(default_factory=TRACE.get)  # that it belongs to
 
     # ---- what Python asks of a value
     def known(self, what: str) -> int | float | bool:
+        self.of_this_trace()
         if self.value is None:
             refuse(
                 f"{what} needs a value, found one that is only known when the kernel runs",
@@ -89,6 +96,13 @@ class Proxy(Answers):
         assert self.pins is not None
         self.pins |= self.numbers
         return self.value
+
+    def of_this_trace(self) -> None:
+        """Refuses what a mod has kept from an earlier trace: it says nothing about this one's parameters."""
+        if self.trace is not (running := TRACE.get()) and running is not None:
+            refuse(
+                "a mod is traced, and what it computed in an earlier trace lies where it keeps things", "compute it before the mod", "X122"
+            )
 
     def __bool__(self) -> bool:
         return bool(self.known("`if`, `and`, `or`, `not`, or a chained comparison"))
@@ -112,20 +126,37 @@ class Proxy(Answers):
         refuse("a score or an index is one number: it has no length")
 
     def __repr__(self) -> str:
-        return f"Proxy({self.dtype})"
+        return repr(self.constant("text")) if self.number and TRACE.get() is not None else f"Proxy({self.element})"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As in the kernel."""
+        as_constants(self)
+        return _DTYPES[self.element]
 
     @property
     def ndim(self) -> int:
+        as_constants(self)
         return 0
 
     @property
+    def shape(self) -> torch.Size:
+        as_constants(self)
+        return torch.Size([])
+
+    @property
     def device(self) -> torch.device:
+        as_constants(self)
         return torch.device("cpu")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         as_constants(self)
+        if (member := getattr(torch.Tensor, name, None)) is None:
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+        if not callable(member):
+            refuse(f"`{name}` cannot become part of a kernel", "a score or an index is one number, without dims")
         if name.endswith("_"):
             refuse(f"`{name}` changes its argument in place, and a kernel's values do not change", f"use the value of .{name.strip('_')}()")
         return lambda *args, **kwargs: call(name, (self, *args), kwargs)
@@ -157,6 +188,8 @@ def _operated(name: str, args: tuple[Any, ...]) -> Proxy:
     numbers = [x for x in args if isinstance(x, Proxy)]
     if not all(x.number for x in numbers) or any(isinstance(x, (torch.Tensor, TensorProxy)) for x in args):
         return call(name, args, {})
+    if name not in _COMPARISONS and any(x.element == BOOL for x in numbers):
+        as_constants(*numbers)  # True + True is 2
     try:
         if name == "pow" and all(isinstance(x, int) for x in args) and (isinstance(args[1], Proxy) or args[1] not in PRODUCTS):
             refuse("a power of integers is an integer")
@@ -174,6 +207,7 @@ for _name in _TWO:
     setattr(Proxy, f"__r{_name}__", _operator(_name, swap=True))
 for _name in (*_TWO, *_OTHERS):
     setattr(Proxy, f"__{_name}__", _operator(_name))
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor")
 OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("r", _TWO)) for n in names}  # with what each computes
 
 
@@ -183,15 +217,16 @@ class TensorProxy:
 
     name: str
     shape: torch.Size
-    dtype: DType
+    element: DType
     boolean: bool
     given: tuple[Any, ...] = ()
     into: DType | None = None  # what an element is converted to
     follows: bool = False  # its shape follows the lengths: this one is a sample
     kind: type = torch.Tensor  # the tensor's class
+    dtype: torch.dtype = torch.float32  # the tensor's own
 
     def __getitem__(self, item: Any) -> Any:
-        items = tuple(standing(i) for i in (item if isinstance(item, tuple) else (item,)))
+        items = tuple(_plain_index(standing(i)) for i in (item if isinstance(item, tuple) else (item,)))
         for i in items:
             if not isinstance(i, (int, Proxy)) or isinstance(i, bool):
                 refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
@@ -202,10 +237,10 @@ class TensorProxy:
             refuse(f"`{self.name}` has {len(self.shape)} dims, found {len(indices)} indices")
         places = [lift(self._from_the_end(int(i), d) if _negative(i) else i) for d, i in enumerate(indices)]
         for p in places:
-            if p.dtype != I32:
-                refuse(f"a captured tensor is indexed by integers, found {p.dtype}", ".to(torch.int32) converts")
+            if p.element != I32:
+                refuse(f"a captured tensor is indexed by integers, found {p.element}", ".to(torch.int32) converts")
         read = Subscript(Name(self.name), tuple(p.expr for p in places), span=user_place() or NOWHERE)
-        found = Proxy(read, self.dtype, any(p.varies for p in places))
+        found = Proxy(read, self.element, any(p.varies for p in places))
         element = call("ne", (found, 0), {}) if self.boolean else found
         return element if self.into is None else to(element, self.into)
 
@@ -221,6 +256,16 @@ class TensorProxy:
 
     def __len__(self) -> int:
         return self.shape[len(self.given)]
+
+    def __bool__(self) -> NoReturn:
+        refuse(
+            f"`if`, `and`, `or` or `not` of the captured tensor `{self.name}`",
+            "a tensor cannot decide the path of a kernel: use a number, or torch.where",
+            "X121",
+        )
+
+    def __iter__(self) -> NoReturn:
+        refuse(f"the captured tensor `{self.name}` is iterated over", "one index for each dim: doc[b, q_idx]")
 
     @property
     def ndim(self) -> int:
@@ -244,13 +289,15 @@ class TensorProxy:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in ELEMENTWISE:  # of an element, when it is read: its dtype alone can change
-            return lambda *args, **kwargs: replace(self, into=call(name, (self._element(), *args), kwargs).dtype)
+            return lambda *args, **kwargs: replace(self, into=call(name, (self._element(), *args), kwargs).element)
+        if not hasattr(torch.Tensor, name):
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'")
         refuse(
             f"`{name}` of a captured tensor cannot become part of a kernel", "compute it before the mod, and index the result in the mod"
         )
 
     def _element(self) -> Proxy:
-        return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.dtype), True)
+        return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.element), True)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> NoReturn:
@@ -258,6 +305,12 @@ class TensorProxy:
             f"`{getattr(func, '__name__', func)}` of a whole captured tensor cannot become part of a kernel",
             "compute it before the mod, and index the result in the mod",
         )
+
+
+def _plain_index(index: Any) -> Any:
+    """An integer of NumPy as one of Python."""
+    proxy = isinstance(index, (Proxy, TensorProxy, torch.Tensor, int))
+    return operator.index(index) if not proxy and hasattr(index, "__index__") else index
 
 
 def _negative(index: Any) -> bool:
@@ -283,7 +336,7 @@ TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
 def _kind(x: Any) -> type | None:
     """The class of what a proxy stands for; None for anything else."""
     if isinstance(x, Proxy):
-        return KINDS[x.dtype] if x.number else torch.Tensor
+        return KINDS[x.element] if x.number else torch.Tensor
     return x.kind if isinstance(x, TensorProxy) else None
 
 
@@ -293,7 +346,7 @@ def _isinstance(x: Any, classes: Any) -> bool:
 
 
 def _type(*args: Any, **keywords: Any) -> Any:
-    return (_kind(args[0]) if len(args) == 1 else None) or type(*args, **keywords)
+    return (_kind(args[0]) or class_of(args[0])) if len(args) == 1 else type(*args, **keywords)
 
 
 BUILTINS = {**vars(builtins), "isinstance": _isinstance, "type": _type}  # of a traced function
@@ -316,6 +369,7 @@ def lift(x: Any) -> Proxy:
     """A proxy of a number or of a tensor with one element."""
     x = standing(x)
     if isinstance(x, Proxy):
+        x.of_this_trace()
         return x
     if isinstance(x, TensorProxy):
         refuse(f"`{x.name}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
@@ -327,7 +381,7 @@ def lift(x: Any) -> Proxy:
         return Proxy(Literal(x), BOOL, False, x, frozenset(), set())
     if isinstance(x, int):
         if not -(2**31) <= x < 2**31:
-            refuse(f"integers of a kernel have 32 bits, found {x}")
+            refuse(f"integers of a kernel have 32 bits, found {x}", f"{float(x)!r} is a float")
         return Proxy(number(x), I32, False, x, frozenset(), set())
     if isinstance(x, float):
         return Proxy(number(x), F32, False, x, frozenset(), set())
@@ -348,7 +402,7 @@ def literal(p: Proxy) -> bool:
 
 def to(p: Proxy, dtype: DType) -> Proxy:
     """The conversion that PyTorch would do silently and CuIR wants written."""
-    if p.dtype == dtype:
+    if p.element == dtype:
         return p
     convert = {F32: float, I32: int, BOOL: bool}[dtype]
     value = None if p.value is None else convert(p.value)
@@ -366,7 +420,7 @@ def _cast(e: Expr, dtype: DType) -> Expr:
 def promoted(*xs: Any) -> list[Proxy]:
     """Operands in their common dtype: bool < i32 < f32, as PyTorch's categories."""
     ps = [lift(x) for x in xs]
-    top = max(ps, key=lambda p: _RANK[p.dtype]).dtype
+    top = max(ps, key=lambda p: _RANK[p.element]).element
     return [to(p, top) for p in ps]
 
 
@@ -382,6 +436,8 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
     numbers = frozenset().union(*(p.numbers for p in parts))
     if found is not None and not numbers:
         return lift(found)  # an expression of literals
+    if found is not None and dtype == I32 and not -(2**31) <= found < 2**31:
+        as_constants(*parts)  # Python's integers have no end
     return Proxy(expr, dtype, any(p.varies for p in parts), found, numbers if found is not None else frozenset(), pins)
 
 

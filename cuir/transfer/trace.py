@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dis
 import functools
 import inspect
 import math
@@ -29,7 +28,8 @@ from ..types import BOOL, F32, I32, DType
 from ..user_code import function_span, user_span
 from ..walk import names_read
 from . import operations as operations  # enters the table of operations
-from .answers import Constant
+from .answers import TRACE, Constant, Tracing
+from .methods import globals_read, with_traced_methods
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .proxy import BUILTINS, INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
 
@@ -91,10 +91,18 @@ def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
     pinned: set[str] = set()
     while True:
         tracer = _Tracer(spec, set(taken), pinned)
-        with contextlib.suppress(Constant):
+        entered = TRACE.set(Tracing())
+        try:
             found = tracer.run()
             if tracer.pins <= pinned:
                 return found
+        except Constant:
+            pass
+        except CuirError:  # which a constant may not meet
+            if tracer.pins <= pinned:
+                raise
+        finally:
+            TRACE.reset(entered)
         pinned |= tracer.pins
 
 
@@ -125,7 +133,7 @@ class _Tracer:
         result: Proxy = scaled
         if self.spec.score_mod is not None:
             found = self.call(self.spec.score_mod, (scaled, b, h, q, k))
-            if found.dtype == BOOL:
+            if found.element == BOOL:
                 raise CuirError.of(
                     "X123",
                     "a score_mod gives scores, found a bool",
@@ -136,9 +144,9 @@ class _Tracer:
             result, masks = _peeled(result)
         if self.spec.mask_mod is not None:
             found = self.call(self.spec.mask_mod, (b, h, q, k))
-            if found.dtype != BOOL:
+            if found.element != BOOL:
                 raise CuirError.of(
-                    "X123", f"a mask_mod gives a bool, found {found.dtype}", function_span(self.spec.mask_mod), "compare: ... != 0"
+                    "X123", f"a mask_mod gives a bool, found {found.element}", function_span(self.spec.mask_mod), "compare: ... != 0"
                 )
             masks.append(found)
         keep = None
@@ -199,6 +207,8 @@ class _Tracer:
             ) from error
         finally:
             STANDING.reset(entered)
+        if (running := TRACE.get()) is not None and running.refused:
+            raise running.refused[0]  # the mod caught it, and went another way than it does with tensors
         if isinstance(result, TensorProxy):
             lift(result)  # which says how it is indexed
         if not isinstance(result, (Proxy, bool, int, float)) and not (isinstance(result, torch.Tensor) and result.ndim == 0):
@@ -215,7 +225,7 @@ class _Tracer:
         """What stands in a traced function for a captured value: proxies for numbers and tensors, rebuilt functions and containers."""
         if isinstance(value, (bool, Proxy, TensorProxy)):
             return value
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if type(value) in _NUMBERS:  # of a subclass, such as an enumeration's, there are objects that are told apart
             return value if self.constants else self.number(name, value)
         if isinstance(value, torch.Tensor):
             return self.tensor(name, value, key)
@@ -248,11 +258,12 @@ class _Tracer:
             raise CuirError.of("U417", f"the captured number `{name}` = {value} does not fit the 32 bits that integers of a kernel have")
         if not abs(value) <= torch.finfo(torch.float32).max:
             raise CuirError.of("U417", f"the captured number `{name}` = {value} is none of the numbers that an f32 of a kernel holds")
-        found = self.parameters.get((name, value))
+        place = (name, repr(value))  # 1 and 1.0, 0.0 and -0.0 are two
+        found = self.parameters.get(place)
         if found is None:
             dtype = F32 if isinstance(value, float) else I32
             p = Parameter(self.fresh(name), dtype, 0, value)
-            found = self.parameters[name, value] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins, True))
+            found = self.parameters[place] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins, True))
         return found[1]
 
     def tensor(self, name: str, value: torch.Tensor, key: str | None) -> TensorProxy | Proxy:
@@ -271,6 +282,7 @@ class _Tracer:
                 value.dtype == torch.bool,
                 follows=key is not None,
                 kind=type(value),
+                dtype=value.dtype,
             )
             self.parameters[place] = (p, found if value.ndim else found[0])  # without dims: a number that lies on the device
         made = self.parameters[place][1]
@@ -316,6 +328,8 @@ class _Tracer:
                 self.constants, before = True, self.constants
                 known[name] = self.capture(name, found)
                 self.constants = before
+            elif isinstance(found, (list, dict, set, deque)):
+                known[name] = _copied(found)  # the mod may write to it
         for name, cell, fresh in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
             fresh.cell_contents = self.capture(name, cell.cell_contents)
         if value.__defaults__:
@@ -340,11 +354,12 @@ class _Tracer:
     def thing(self, value: Any, name: str) -> Any:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
-        new = _copied(value)
+        new = _copied(value) if attributes_of(value) or slots_of(value) else value  # without any, it is told apart by what it is
         self.alive.append(value)
         self.lifted[id(value)] = new
         if new is not value:  # of an enumeration, for instance, there is one object
             self.attributes(value, new, name)
+            with_traced_methods(new, self.function, foreign)
         return new
 
     def attributes(self, value: Any, new: Any, name: str) -> None:
@@ -409,6 +424,7 @@ def _copied(value: Any) -> Any:
         return value
 
 
+_NUMBERS = (int, float, np.float64)
 _REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, whose attributes these are
 
 
@@ -461,16 +477,6 @@ def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(a, TensorProxy) for a in (*args, *kwargs.values())):
         TensorProxy.__torch_function__(func, ())
     return call(name, tuple(args), kwargs)
-
-
-@functools.lru_cache(4096)  # code may be made anew for each call
-def globals_read(code: types.CodeType) -> frozenset[str]:
-    """Global names that a function or a function inside it reads."""
-    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}  # NAME: in the body of a class
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            found |= globals_read(const)
-    return frozenset(found)
 
 
 def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:

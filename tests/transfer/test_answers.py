@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import math
 import numbers
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -203,3 +205,148 @@ def test_arithmetic_of_numbers_is_pythons(gain: float, n: int, tree: Any) -> Non
 
     if abs(value(tree, {"gain": gain, "n": n})) < 1e4:
         agrees(score_mod)
+
+
+# ---- what an adversary found: another branch, or another number, in silence
+class Mode(enum.IntEnum):
+    CAUSAL = 1
+    FULL = 2
+
+
+class Percent(float):
+    def __mul__(self, other: Any) -> Any:
+        return float(self) / 100 * other
+
+
+class Marker:
+    pass
+
+
+MARKER = Marker()
+SLOPES = {MARKER: 4.0}
+FLAG = torch.tensor([False])
+
+
+def same_as_pytorch(g: float, n: int, t: torch.Tensor) -> dict[str, Mod]:
+    mode, half, marker, d64 = Mode.CAUSAL, Percent(50), MARKER, 1 / np.sqrt(64)
+    return {
+        "a member of an enumeration": lambda s, b, h, q, k: s * 3 if mode is Mode.CAUSAL and isinstance(mode, Mode) else s,
+        "a float of a class": lambda s, b, h, q, k: s * (half * 8.0),
+        "a float of NumPy": lambda s, b, h, q, k: s * d64,
+        "an object that is itself": lambda s, b, h, q, k: s * SLOPES.get(marker, 1.0) if marker is MARKER else s,
+        "a power of a negative number": lambda s, b, h, q, k: s * (-g) ** 5 + (-g) ** 0,
+        "a power of 0": lambda s, b, h, q, k: s * (0.0 * g) ** n + (g - g) ** 0,
+        "sums of bools": lambda s, b, h, q, k: s * ((n > 0) + (g > 0)) + abs(n > 0) + (n > 0) ** 2 + ~(n > 0),
+        "powers of bools": lambda s, b, h, q, k: s * ((k < q) ** 2 + (k > 3) ** 2 + torch.square(k > 1)),
+        "the dtype of another": lambda s, b, h, q, k: s * ((k < q).to(s) + (k > 3).type(torch.FloatTensor) + (k > 1).type("torch.IntTensor")),
+        "the dtype of a score": lambda s, b, h, q, k: s * torch.tensor(2.0, dtype=s.dtype) if torch.finfo(s.dtype).bits >= 32 else s,
+        "methods that ask": Learned(t, g),
+        "a module that asks": Learning(t, g).forward,
+        "the dtype of a tensor": lambda s, b, h, q, k: s + t[h] if t.dtype == torch.float32 else s,
+        "an index of NumPy": lambda s, b, h, q, k: s + t[np.int64(2)] * t[h],
+        "no attribute of a tensor": lambda s, b, h, q, k: s * 2 if hasattr(s, "foo") or hasattr(t, "foo") else s * 3,
+        "a shape": lambda s, b, h, q, k: s * 2 if h.shape == () and h.ndim == 0 else s,
+        "no attribute of a number": lambda s, b, h, q, k: s * 2 if hasattr(n, "ndim") or hasattr(g, "device") else s * 3,
+        "text by repr": lambda s, b, h, q, k: s * {repr(n): 5.0}.get(f"{n!r}", 1.0) * {str([n]): 2.0}.get(f"[{n}]", 1.0),
+        "NumPy's functions": lambda s, b, h, q, k: s * np.sqrt(n) + np.exp(-g),
+        "1 and 1.0": lambda s, b, h, q, k: s * pair(1, 1.0)(),
+    }  # fmt: skip
+
+
+class Learned:
+    """Of numbers or of tensors."""
+
+    def __init__(self, bias: Any, gain: Any):
+        self.bias, self.gain = bias, gain
+
+    @staticmethod
+    def both(x: Any) -> bool:
+        return isinstance(x, (float, torch.Tensor))
+
+    @property
+    def factor(self) -> Any:
+        return self.gain if type(self.gain) is float and type(self) is Learned else 1.0
+
+    def __call__(self, s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s * self.factor + (self.bias[h] if isinstance(self.bias, torch.Tensor) and self.both(self.bias) else self.bias)
+
+
+class Learning(torch.nn.Module):
+    def __init__(self, bias: torch.Tensor, gain: float):
+        super().__init__()
+        self.bias, self.gain = torch.nn.Parameter(bias, requires_grad=False), gain
+
+    def of(self, k: Any) -> Any:
+        return self.bias[k % 4] if isinstance(self.bias, torch.nn.Parameter) else 0.0
+
+    def forward(self, s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s * self.gain + self.of(k)
+
+
+def pair(*sizes: float) -> Mod:
+    return lambda: sum(2 if isinstance(size, float) else 1 for size in sizes)
+
+
+@pytest.mark.parametrize("name", same_as_pytorch(2.5, 3, BIAS))
+def test_what_an_adversary_asked(name: str) -> None:
+    for g, n in ((2.5, 3), (0.5, 1)):
+        agrees(same_as_pytorch(g, n, BIAS)[name])
+
+
+@pytest.mark.parametrize(
+    ("mod", "code"),
+    [
+        (lambda s, b, h, q, k: s * 4 if FLAG else s, "X121"),
+        (lambda s, b, h, q, k: s * sum(list(BIAS)), "X120"),
+        (lambda s, b, h, q, k: s if s.requires_grad else s * 2, "X120"),
+        (lambda s, b, h, q, k: tried(s), "X120"),
+        (lambda s, b, h, q, k, *, n=65536: s + k * 5e9 / (n * n), "X120"),
+    ],
+)
+def test_what_is_refused_and_not_answered(mod: Mod, code: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        trace(Specification("asked", score_mod=mod))
+    assert caught.value.diagnostics[0].code == code
+
+
+def tried(s: Any) -> Any:
+    try:
+        return torch.nn.functional.gelu(s)
+    except Exception:  # of PyTorch's there is none
+        return s
+
+
+KEPT: dict[str, Any] = {}
+
+
+class Kept:
+    slope: Any = None
+
+
+def test_what_a_mod_keeps_is_not_the_users() -> None:
+    def make(g: float) -> Mod:
+        def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+            if "f" not in KEPT:
+                KEPT["f"] = g * 2.0
+            return s * KEPT["f"]
+
+        return score_mod
+
+    for g in (2.0, 3.0):
+        trace(Specification("kept", score_mod=make(g)))
+        assert not KEPT
+
+
+def test_what_a_mod_keeps_in_a_class_is_refused_later() -> None:
+    def make(g: float) -> Mod:
+        def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+            Kept.slope = Kept.slope if Kept.slope is not None else g * 2.0
+            return s * Kept.slope
+
+        return score_mod
+
+    trace(Specification("kept", score_mod=make(2.0)))
+    assert f"{Kept.slope}" == "4.0"  # outside of a trace a number answers by itself
+    with pytest.raises(CuirError) as caught:
+        trace(Specification("kept", score_mod=make(3.0)))
+    assert "earlier trace" in caught.value.diagnostics[0].message
