@@ -112,9 +112,11 @@ class Typer:
         it = stmt.iter
         if isinstance(it, Name) and it.id == self.scope.tiles:
             return
-        if not isinstance(it, Call):
+        if not (isinstance(it, Call) and it.func == Name("range")):
             if not (isinstance(it, Name) and it.id == UNKNOWN):
-                self.sink.error("S220", "`for` runs over range(...) or over what `tiles` gave", it.span)
+                given = isinstance(it, Call) and it.func == Name("tiles")
+                hint = "before the roles `work = tiles(...)`, and here `in work`" if given else None
+                self.sink.error("S220", "`for` runs over range(...) or over what `tiles` gave", it.span, hint)
             return
         if it.keywords or not 1 <= len(it.args) <= 3:
             self.sink.error("T163", f"range takes one to three arguments, found {len(it.args) + len(it.keywords)}", it.span)

@@ -19,7 +19,7 @@ from .evaluate import kernel_names
 from .functions import judge_function, table_rows
 from .memory import require_memory
 from .numeric import judge, with_note
-from .problems import Case, Launch, cases, is_attention, launch, require_attention, simpler, small_attention_launches
+from .problems import Case, Launch, cases, is_attention, launch, require_attention, require_inputs_kept, simpler, small_attention_launches
 from .signature import Draw, FunctionLaunch, draws, function_launch, ring_draws, schedule_draws, simpler_draws
 
 AnyCase = Case | Draw
@@ -43,6 +43,7 @@ def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
     """Raises CuirError V300 if the specification says nothing about such a kernel."""
     if isinstance(spec, Specification):
         require_attention(checked.origin)
+        require_inputs_kept(checked)
     elif not any(t.written for t in checked.tensors):
         raise CuirError.of("V300", f"`{checked.name}` writes no tensor: there is nothing to compare", checked.origin.span)
 
@@ -83,13 +84,22 @@ def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     ]
 
 
+def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+    """Problems, for a few schedules on one CTA, in which tiles without keys come before tiles with keys, and between them, in some order of tiles."""
+    if not is_attention(checked.origin):
+        return []
+    BM, _ = tile_sizes(checked)
+    return [Case("tiles without keys among others", Lengths(1, 4, 2, 3 * BM, BM))]
+
+
 def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Problems, for a few schedules, in which each of two CTAs goes round every ring twice and begins once more: by tiles, and by blocks of a tile."""
+    """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; one CTA has nothing to do."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(ring_draws(checked, spec))
     (BM, BN), uses = tile_sizes(checked), 2 * checked.longest_ring + 1
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
-    return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
+    alone = Case("a CTA without work", Lengths(1, 1, 1, BM, 2 * BN))
+    return [tiles, alone, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
 
 
 def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: int | None = None) -> list[dict[str, object]]:  # fmt: skip

@@ -20,7 +20,7 @@ from ..transfer import captured_arguments
 from ..types import DType
 from ..walk import walk
 
-Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant"]
+Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant", "wide", "scaled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # around 8, the growth below which kernels keep a row's reference; query m has GROWTHS[m % 6]
 _RANKS = {"Q": 4, "K": 4, "V": 4, "O": 4, "LSE": 3}
@@ -34,7 +34,9 @@ class Case:
     spikes: single entries of 40 among small ones. zero: all zero. growing: the largest base-2 logit of a query changes from a block of keys to the next by
     one of GROWTHS, upwards in the even key heads, downwards in the odd ones, and what is small when seen first has large values. huge: products that
     overflow f16 before they are scaled, logits of some thousands. offset: all logits near +-160, where exp overflows or gives 0 unless the maximum is
-    taken off. constant: all queries, keys and values of a head alike. seed: of the numbers.
+    taken off. constant: all queries, keys and values of a head alike. wide: queries from
+    2^-12 to 2^5; of functions that are no attention, rows from 2^-12 to 2^9. scaled: as normal, the scale
+    24 / sqrt(head dim) instead of 1 / sqrt(head dim). seed: of the numbers.
     """
 
     name: str
@@ -92,9 +94,17 @@ def require_attention(kernel: Kernel) -> None:
                            kernel.span, "specify it by a PyTorch function: --against FILE.py with `def reference(...)`")  # fmt: skip
 
 
+def require_inputs_kept(checked: Checked) -> None:
+    """Raises CuirError V306 if an attention kernel writes what it is given."""
+    written = [t.name for t in checked.tensors if t.written and t.name not in ("O", "LSE")]
+    if written:
+        raise CuirError.of("V306", f"`{checked.name}` writes {', '.join(written)}, which its caller gives it to read", checked.origin.span,
+                           "an attention kernel writes O and LSE")  # fmt: skip
+
+
 def launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
-    at, scale = case.lengths, dim**-0.5
+    at, scale = case.lengths, dim**-0.5 * (24 if case.kind == "scaled" else 1)
     q, k, v = (x.to(dtype) for x in attention_inputs(case, dim, int(checked.consts.get("BN", 128)), scale))  # type: ignore[arg-type]
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
@@ -112,6 +122,8 @@ def attention_inputs(case: Case, dim: int, BN: int, scale: float) -> tuple[torch
     q, k, v = (torch.randn(at.B, heads, n, dim, generator=rng) for heads, n in ((at.H, at.M), (at.HK, at.N), (at.HK, at.N)))
     if kind == "large":
         return q * 30, k, v
+    if kind == "wide":
+        return q * 2.0 ** torch.randint(-12, 6, (*q.shape[:-1], 1), generator=rng), k, v
     if kind == "tiny":
         return q * 2.0**-12, k * 2.0**-12, v * 2.0**-12
     if kind == "zero":
@@ -167,9 +179,15 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
         Case("fewer keys than a block", Lengths(1, 2, 1, BM, 7)),
         Case("one query", Lengths(1, 2, 2, 1, near + 3)),
         Case("whole tiles", Lengths(1, 2, 1, 2 * BM, 2 * BN), "large"),
+        Case("another scale", Lengths(1, 2, 1, 40, BN + 9), "scaled"),
+        Case("small and large queries", Lengths(1, 2, 2, BM - 3, BN + 1), "wide"),
+        Case("three of all", Lengths(3, 6, 3, 9, 40)),
+        Case("one key", Lengths(2, 32, 16, 1, 1), "huge"),  # no other one has a logit near 0
         Case("alike keys", Lengths(1, 2, 2, BM, BN + 40), "equal"),
         Case("no keys", Lengths(1, 2, 1, 40, 0)),
         Case("growing maxima", Lengths(1, 4, 2, BM + 9, 4 * BN), "growing"),
+        Case("spikes", Lengths(1, 4, 1, BM + 9, 2 * BN + 9), "spikes"),
+        Case("products that overflow f16", Lengths(1, 2, 1, BM + 3, 2 * BN - 1), "huge"),
         Case("far from 0", Lengths(1, 2, 1, BM - 1, 2 * BN), "offset"),
     ]
     count = 3
@@ -179,9 +197,7 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
         found += [
             Case("zeros", Lengths(1, 2, 1, BM + 1, BN + 1), "zero"),
             Case("single", Lengths(1, 1, 1, 1, 1)),
-            Case("spikes", Lengths(1, 4, 1, BM + 9, 2 * BN + 9), "spikes"),
             Case("constant rows", Lengths(1, 2, 2, BM + 1, 2 * BN + 1), "constant"),
-            Case("products that overflow f16", Lengths(1, 2, 1, BM + 3, 2 * BN - 1), "huge"),
             Case("8k keys", Lengths(1, 1, 1, BM // 2, 8192)),
             Case("8k queries", Lengths(1, 1, 1, 8192, BN + 3)),
         ]
@@ -198,7 +214,7 @@ def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:
         max(1, rng.choice([rng.randint(1, most * size), rng.randint(1, most) * size + rng.randint(-2, 2)]))
         for size, most in ((BM, 3), (BN, 4))
     )
-    kind: Kind = rng.choice([k for k in KINDS if k not in ("zero", "tiny")])
+    kind: Kind = rng.choice([k for k in KINDS if k not in ("zero", "tiny", "wide", "scaled")])
     return Case(name, Lengths(rng.choice([1, 1, 2]), group * hk, hk, M, N), kind, rng.randrange(1, 2**31))
 
 

@@ -44,8 +44,9 @@ def check_schedules(
     seeded: int | None = None,
     others: Sequence[Order] = (),
     few: bool = False,
+    grid: int = 2,
 ) -> int:
-    """Runs one problem under each schedule (few: under three), on two CTAs or clusters, and under three with its tiles in other orders; returns how many runs.
+    """Runs one problem under each schedule (few: under three), on `grid` CTAs or clusters, and under three with its tiles in other orders; returns how many runs.
 
     Outputs that are added to are not compared. Raises CuirError: V201 results that depend on the order, or the fault found.
     """
@@ -59,7 +60,7 @@ def check_schedules(
         now = given.fresh()
         also = f", with the tiles {order.name}: {' '.join(order.text.split())}" if order else ""
         try:
-            run(order.checked if order else checked, now.arguments(), schedule=schedule, grid=2)
+            run(order.checked if order else checked, now.arguments(), schedule=schedule, grid=grid)
         except CuirError as error:
             raise with_note(error, f"found under the schedule {schedule}, in the case {case}{also}") from error
         if first is None:

@@ -25,7 +25,7 @@ from ..walk import walk
 from .problems import Case, attention_inputs, cases, is_attention, less_than
 from .sizes import Problem
 
-KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant")
+KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
 _SHORT = (1, 2, 3)  # lengths of dims that the kernel only steps through
 _ELEMENTS = 6_000_000  # of one tensor
 
@@ -297,8 +297,7 @@ def _of_tiles(checked: Checked, level: str) -> list[Draw]:
     ]
     for none in (d for d in checked.dims if tiles[d]):
         found.append(Draw(f"no {none}", _paired({d: 0 if d == none else n + 1 for d, n in tiles.items()}, rng)))
-    if level == "full":
-        found += [every(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero")]
+    found += [every(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero", "wide")]
     for i in range(4 if level == "quick" else 24):
         d = every(f"drawn {i}", lambda n: max(1, rng.choice([rng.randint(1, 3 * n), rng.randint(1, 3) * n + rng.randint(-2, 2)])))
         found.append(replace(d, kind=rng.choice(KINDS), seed=rng.randrange(1, 2**31)))
@@ -359,10 +358,12 @@ def _shape(t: TensorParam, sizes: Mapping[str, int]) -> list[int]:
 
 
 def _tensor(t: TensorParam, sizes: Mapping[str, int], kind: str, generator: torch.Generator, first: bool) -> torch.Tensor:
-    """Floats of a kind: `large` scales the first tensor alone, so that products stay far from an overflow."""
+    """Floats of a kind: `large` and `wide` scale the first tensor alone, so that products stay far from an overflow; `wide` each of its rows by 2^-12 to 2^9."""
     x = torch.randn(_shape(t, sizes), generator=generator)
     if kind == "large" and first:
         x = x * 30
+    elif kind == "wide" and first:
+        x = x * 2.0 ** torch.randint(-12, 10, (*x.shape[:-1], 1), generator=generator)
     elif kind == "tiny":
         x = x * 2.0**-12
     elif kind == "zero" and first:

@@ -20,6 +20,7 @@ from ..types import BF16, F16, I32, DType
 from .contracts import check_contracts, has_splice_points
 from .either import (
     check_case,
+    empty_cases,
     made_positive,
     not_compared,
     number_cases,
@@ -183,6 +184,8 @@ class _Verification:
                 for order in self.orders:
                     forget_entered(order.checked)
             runs = sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, share, self.orders) for case in problems)
+            for case in empty_cases(checked, self.spec):
+                runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, others=self.orders, few=True, grid=1)
             rings = ring_cases(checked, self.spec)
             runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in rings)
             stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, all alike"
