@@ -153,6 +153,8 @@ def test_all_errors_are_collected() -> None:
         ("n + 1", ("S204", 1, 1)),
         ("a, b = n, n, n", ("T151", 1, 1)),
         ("for x in n:\n    sync()", ("S220", 1, 10)),
+        ("for x in tiles(n):\n    sync()", ("S220", 1, 10)),
+        ("for x in cdiv(n, 2):\n    sync()", ("S220", 1, 10)),
         ("x = where(n > 0, 1.0, 2.0)", ("T141", 1, 11)),
         ("x = exp2(n)", ("T142", 1, 10)),
         ("x = cols(64).T", ("T119", 1, 5)),

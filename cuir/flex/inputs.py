@@ -65,6 +65,8 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
         if x.shape[0] != query.shape[0]:
             raise CuirError.of("U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, found {x.shape[0]}",
                                hint=f"{name}.expand({query.shape[0]}, -1, -1, -1).contiguous()")  # fmt: skip
+    if query.device.type == "meta":
+        raise CuirError.of("U403", "query, key and value are on the device meta, where tensors have no numbers", hint='device="cuda"')
     head_dim = query.shape[3]
     if key.shape[3] != head_dim or value.shape[3] != head_dim:
         raise CuirError.of("U408", f"query, key and value must have one head dim, found {head_dim}, {key.shape[3]} and {value.shape[3]}")

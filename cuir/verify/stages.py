@@ -47,7 +47,7 @@ Progress = Callable[[str], None]
 
 
 def verify(
-    program: Program,
+    program: Program | Checked,
     spec: AnySpecification | Callable[..., Any],
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
@@ -62,11 +62,13 @@ def verify(
     2. Can it go wrong under any schedule: races, deadlocks, phases, proxies; do all schedules give the same bits?
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
-    consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
+    program: with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
     spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is.
     seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
+    if isinstance(program, Checked):
+        kernel, consts, program = kernel or program.name, {**program.consts, **(consts or {})}, program.program
     return _Verification(program, prepared(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink, seeded).run()
 
 

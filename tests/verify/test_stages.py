@@ -285,6 +285,12 @@ def test_a_buffer_released_before_its_last_use_is_found() -> None:
     assert failed(verify(program, spec, consts=CONSTS)) == ("schedules", "R401")
 
 
+def test_a_checked_program_has_its_consts() -> None:
+    checked = check(parse(EXPERT), None, CONSTS | {"BM": 192, "BN": 80})
+    report = verify(checked, corpus.variant("causal")())
+    assert report.ok and report.consts["BN"] == 80
+
+
 def test_seeded_schedules_can_be_asked_for() -> None:
     program, checked, spec = kernel("causal")
     by_level, asked = schedules(checked, "quick"), schedules(checked, "quick", 9)
