@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from ..transfer.methods import globals_read
+from ..transfer.proxy import Proxy, TensorProxy
 from ..transfer.trace import EMPTY as _UNBOUND
 from ..transfer.trace import attributes_of, foreign, foreign_file, slot_names, slot_of
 
@@ -113,6 +114,9 @@ class Walk:
         self.called: set[int] = set()  # those of the classes that code holds as such: it may make objects of them
 
     def visit(self, value: Any, path: Path) -> Hashable:
+        if isinstance(value, (Proxy, TensorProxy)):  # that a mod kept; the trace refuses it where it is used
+            self.known = False
+            return "unknown", type(value)
         if value is None or isinstance(value, (bool, str, bytes)):
             self.places.append(("constant", path, value))
             return type(value), value, *self.further(value, path)

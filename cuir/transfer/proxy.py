@@ -101,7 +101,9 @@ class Proxy(Answers):
         """Refuses what a mod has kept from an earlier trace: it says nothing about this one's parameters."""
         if self.trace is not (running := TRACE.get()) and running is not None:
             refuse(
-                "a mod is traced, and what it computed in an earlier trace lies where it keeps things", "compute it before the mod", "X122"
+                "what the mod computed in an earlier call lies where it keeps things, and a mod is called for tracing alone",
+                "compute it before the mod, or in each call",
+                "X122",
             )
 
     def __bool__(self) -> bool:

@@ -349,4 +349,4 @@ def test_what_a_mod_keeps_in_a_class_is_refused_later() -> None:
     assert f"{Kept.slope}" == "4.0"  # outside of a trace a number answers by itself
     with pytest.raises(CuirError) as caught:
         trace(Specification("kept", score_mod=make(3.0)))
-    assert "earlier trace" in caught.value.diagnostics[0].message
+    assert "earlier call" in caught.value.diagnostics[0].message
