@@ -5,19 +5,21 @@ Owns that class; not what a traced function is (trace.py), nor the answers (answ
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import functools
 import types
 from collections.abc import Callable
 from typing import Any
 
+from ..diagnostics import CuirError
+from ..user_code import function_span
+
 ASKED = frozenset({"isinstance", "type"})
 _FROM = "_cuir_traced_from"
 
 
 def with_traced_methods(copy: Any, traced: Callable[[types.FunctionType], Any], foreign: Callable[[types.FunctionType], bool]) -> None:
-    """Gives a copied object a subclass of its class. traced: what stands for a function in the trace. foreign: of Python or PyTorch."""
+    """Gives a copied object a subclass of its class. traced: what stands for a function in the trace. foreign: of Python or PyTorch. Raises CuirError X120 where there can be none."""
     cls, found = type(copy), dict[str, Any]()
     metaclass: Any = type(cls)
     for base in reversed(cls.__mro__):
@@ -28,9 +30,12 @@ def with_traced_methods(copy: Any, traced: Callable[[types.FunctionType], Any], 
             else:
                 found.pop(name, None)
     if found:
-        with contextlib.suppress(Exception):  # a class may forbid to be derived from, and an object to be of another one
+        try:
             made = metaclass(cls.__name__, (cls,), {**found, "__slots__": (), "__module__": cls.__module__, _FROM: cls})
             object.__setattr__(copy, "__class__", made)
+        except Exception as error:  # a class may forbid to be derived from, and an object to be of another one
+            raise CuirError.of("X120", f"methods of `{cls.__name__}` ask for classes ({', '.join(sorted(found))}), and a class derived from it fails: {error}",
+                               function_span(next(iter(found.values()))), "ask in the mod itself, or in a function that it names") from error  # fmt: skip
 
 
 def class_of(x: Any) -> type:

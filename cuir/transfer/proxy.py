@@ -383,7 +383,7 @@ def lift(x: Any) -> Proxy:
         return Proxy(Literal(x), BOOL, False, x, frozenset(), set())
     if isinstance(x, int):
         if not -(2**31) <= x < 2**31:
-            refuse(f"integers of a kernel have 32 bits, found {x}", f"{float(x)!r} is a float")
+            refuse(f"integers of a kernel have 32 bits, found {x}", f"{x}.0 is a float")
         return Proxy(number(x), I32, False, x, frozenset(), set())
     if isinstance(x, float):
         return Proxy(number(x), F32, False, x, frozenset(), set())

@@ -23,6 +23,7 @@ from ..walk import walk
 Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant", "wide", "scaled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # around 8, the growth below which kernels keep a row's reference; query m has GROWTHS[m % 6]
+SCALED = 24  # times the usual scale
 _RANKS = {"Q": 4, "K": 4, "V": 4, "O": 4, "LSE": 3}
 
 
@@ -104,7 +105,7 @@ def require_inputs_kept(checked: Checked) -> None:
 
 def launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
-    at, scale = case.lengths, dim**-0.5 * (24 if case.kind == "scaled" else 1)
+    at, scale = case.lengths, dim**-0.5 * (SCALED if case.kind == "scaled" else 1)
     q, k, v = (x.to(dtype) for x in attention_inputs(case, dim, int(checked.consts.get("BN", 128)), scale))  # type: ignore[arg-type]
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))

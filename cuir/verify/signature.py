@@ -22,7 +22,7 @@ from ..spec_function import FunctionSpecification, Value, scale_of
 from ..types import BF16, BOOL, F16, F32, I32, DType, TileType
 from ..views import Range, root_name, view_of
 from ..walk import walk
-from .problems import Case, attention_inputs, cases, is_attention, less_than
+from .problems import SCALED, Case, attention_inputs, cases, is_attention, less_than
 from .sizes import Problem
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
@@ -57,7 +57,8 @@ class FunctionLaunch:
         self.outputs = self.outputs or {n: x.clone() for n, x in self.before.items()}
 
     def arguments(self) -> dict[str, Any]:
-        return {**self.inputs, **self.outputs}
+        """Of one run: copies of the inputs, since a kernel may write them, and the specification is asked about what they were."""
+        return {**{n: x.clone() if isinstance(x, torch.Tensor) else x for n, x in self.inputs.items()}, **self.outputs}
 
     def fresh(self) -> FunctionLaunch:
         """The same inputs, outputs as before."""
@@ -117,6 +118,8 @@ def _launch(
     outputs = [t for t in checked.tensors if t.written and t.name not in reads]
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
     drawn |= {n: drawn[n] * times for n, times in factors.items()}
+    if draw.kind == "scaled" and "scale" in drawn and spec.asks("scale"):
+        drawn["scale"] *= SCALED
     needed = [t for t in checked.tensors if t not in outputs]
     floats = [t for t in needed if t.dtype != I32]
     for t in floats:

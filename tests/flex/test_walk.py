@@ -23,6 +23,7 @@ from cuir.flex import front
 from cuir.flex.kernels import made
 from cuir.flex.mods import identity
 from cuir.printer import show
+from tests.transfer.test_answers import Kept, keeping
 
 M = N = 24
 Mod = Callable[..., Any]
@@ -363,20 +364,10 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
         assert len(walks) == count or not held.warm or isinstance(held.mod, types.MethodType)
 
 
-class Kept:
-    slope: Any = None
-
-
-def test_a_value_that_a_mod_kept_is_refused_in_every_call() -> None:
-    def make(gain: float) -> Any:
-        def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-            Kept.slope = Kept.slope if Kept.slope is not None else gain * 2.0
-            return score * Kept.slope
-
-        return score_mod
-
+def test_a_value_that_a_mod_kept_is_refused_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kept, "slope", None)
     q = torch.randn(1, 1, 16, 64, dtype=torch.float16)
     for gain in (2.0, 3.0):
         with pytest.raises(CuirError) as raised:
-            flex_attention(q, q, q, score_mod=make(gain), backend="interpret")
+            flex_attention(q, q, q, score_mod=keeping(gain), backend="interpret")
         assert raised.value.diagnostics[0].code == "X122" and "earlier call" in raised.value.diagnostics[0].message

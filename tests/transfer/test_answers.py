@@ -337,16 +337,42 @@ def test_what_a_mod_keeps_is_not_the_users() -> None:
         assert not KEPT
 
 
-def test_what_a_mod_keeps_in_a_class_is_refused_later() -> None:
-    def make(g: float) -> Mod:
-        def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-            Kept.slope = Kept.slope if Kept.slope is not None else g * 2.0
-            return s * Kept.slope
+def keeping(g: float) -> Mod:
+    """A mod that keeps what it computed first in a class."""
 
-        return score_mod
+    def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        Kept.slope = Kept.slope if Kept.slope is not None else g * 2.0
+        return s * Kept.slope
 
-    trace(Specification("kept", score_mod=make(2.0)))
+    return score_mod
+
+
+def test_what_a_mod_keeps_in_a_class_is_refused_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kept, "slope", None)
+    trace(Specification("kept", score_mod=keeping(2.0)))
     assert f"{Kept.slope}" == "4.0"  # outside of a trace a number answers by itself
     with pytest.raises(CuirError) as caught:
-        trace(Specification("kept", score_mod=make(3.0)))
+        trace(Specification("kept", score_mod=keeping(3.0)))
     assert "earlier call" in caught.value.diagnostics[0].message
+
+
+class Final(type):
+    def __new__(cls, name: str, bases: tuple[type, ...], held: dict[str, Any], **keywords: Any) -> Any:
+        if bases:
+            raise TypeError(f"{bases[0].__name__} is final")
+        return super().__new__(cls, name, bases, held)
+
+
+class Sealed(metaclass=Final):
+    def __init__(self, gain: float):
+        self.gain = gain
+
+    def __call__(self, s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s * self.gain if isinstance(self.gain, float) else s
+
+
+def test_a_class_that_forbids_to_be_derived_from_is_refused() -> None:
+    with pytest.raises(CuirError) as caught:
+        trace(Specification("sealed", score_mod=Sealed(2.0)))
+    found = caught.value.diagnostics[0]
+    assert found.code == "X120" and "`Sealed` ask for classes (__call__)" in found.message and "is final" in found.message

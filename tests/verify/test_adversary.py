@@ -16,7 +16,7 @@ from cuir.types import F16
 from cuir.verify import verify
 
 EXPERT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
-NEVER_FIRST = "    new = max(top, row_max(S) * c)\n"
+NEW_TOP = "    new = max(top, row_max(S) * c)\n"
 DRAINED = """
                 if pending:
                     u, uphase = ring(vi, STAGES)
@@ -30,12 +30,12 @@ DRAINED = """
 EDITS: dict[str, tuple[Sequence[tuple[str, str]], dict[str, Any], str, str]] = {
     "the scale is not used": ([("    return S, scale * LOG2E\n", "    return S, 0.125 * LOG2E\n")], {}, "numbers", "V301"),
     "the reference moves by maxima before the scale": (
-        [(NEVER_FIRST, "    new = max(top, row_max(S))\n"), ("P = exp2(S * c - new)", "P = exp2(S * c - new * c)"),
+        [(NEW_TOP, "    new = max(top, row_max(S))\n"), ("P = exp2(S * c - new)", "P = exp2(S * c - new * c)"),
          ("alpha = exp2(top - new)", "alpha = exp2((top - new) * c)"), ("(top + log2(total)) * LN2", "(top * scale * LOG2E + log2(total)) * LN2")],
         {}, "numbers", "V302",
     ),
     "the reference follows downwards": (
-        [(NEVER_FIRST, "    new = max(row_max(S) * c, NEVER)\n"),
+        [(NEW_TOP, "    new = max(row_max(S) * c, NEVER)\n"),
          ("where(new - top > THRESHOLD, new, top)", "where((new - top > THRESHOLD) | (top - new > THRESHOLD) & (new > NEVER), new, top)")],
         {}, "numbers", "V302",
     ),
@@ -95,6 +95,24 @@ def test_a_small_number_beside_the_inputs_is_asked_for(eps: str, code: str) -> N
     report = verify(parse(f"EPS = {eps}\n{NORM}"), spec, consts={"T": F16}, shrink=False)
     assert report.ok == (not code), report.summary()
     assert not code or report.diagnostics[0].code.startswith(code)
+
+
+CLAMPED = [("                q_full[x].expect(", "                store(Q[b, h, m * BM : m * BM + 64, :], cast(min(cast(load(Q[b, h, m * BM : m * BM + 64, :]), f32), 0.5), T))\n"
+            "                q_full[x].expect(")]  # fmt: skip
+
+
+@pytest.mark.parametrize("edits", [EDITS["the scale is not used"][0], CLAMPED], ids=["scale", "clamped"])
+def test_a_function_is_asked_as_mods_are(edits: Sequence[tuple[str, str]]) -> None:
+    def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        rows, columns = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        weights = (q @ k.mT * scale).masked_fill(columns > rows + k.shape[2] - q.shape[2], -torch.inf).softmax(-1)
+        return weights.nan_to_num(0.0) @ v
+
+    spec = FunctionSpecification("causal", reference)
+    found = [verify(parse(text), spec, consts={"T": F16, "D": 64}, shrink=False) for text in (EXPERT, edited(edits))]
+    assert found[0].ok, found[0].summary()
+    assert not found[1].ok and found[1].diagnostics[0].code == "V301"
 
 
 def test_what_is_given_to_read_is_not_written() -> None:
