@@ -26,9 +26,10 @@ from cuir.spec import Lengths, Specification
 from cuir.spec_function import FunctionSpecification
 from cuir.verify.either import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
 from cuir.verify.functions import judge_function
+from cuir.verify.inputs import FunctionLaunch
+from cuir.verify.lengths import Draw, tile_of_dims
 from cuir.verify.numeric import judge
 from cuir.verify.problems import Case
-from cuir.verify.signature import Draw, FunctionLaunch, tile_of_dims
 from cuir.verify.sizes import mask_integers
 
 from .faults import Origin, origin

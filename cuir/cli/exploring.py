@@ -145,8 +145,8 @@ def replay_variant(
     from ..spec import LENGTHS, Lengths
     from ..spec_function import FunctionSpecification
     from ..verify.either import AnyCase, launch_of, require_judgeable
+    from ..verify.lengths import Draw
     from ..verify.problems import Case
-    from ..verify.signature import Draw
 
     written = read_schedule(file)
     _require_same(written, file, kernel, given)

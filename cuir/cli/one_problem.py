@@ -13,8 +13,8 @@ from ..interp import Schedule
 from ..spec import LENGTHS, Lengths
 from ..spec_function import FunctionSpecification
 from ..verify.either import AnyCase, check_case, made_positive, not_compared, require_judgeable
+from ..verify.lengths import Draw
 from ..verify.problems import KINDS, Case
-from ..verify.signature import Draw
 from .inputs import read_numbers, suggestion
 from .output import print_json, stdout
 from .verifying_gpu import Verified

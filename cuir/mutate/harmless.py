@@ -30,8 +30,8 @@ from ..transfer.names import OPTIONAL, SPLICE_POINTS
 from ..verify import Case, Problem, check_contracts
 from ..verify.either import AnyCase, launch_of, number_cases, schedule_cases, small_launches
 from ..verify.evaluate import Evaluator, kernel_names
+from ..verify.inputs import added
 from ..verify.problems import is_attention
-from ..verify.signature import added
 from ..verify.sizes import problems_for
 from ..walk import assigned, names_read, walk
 from .places import Path, Places, Site, edited, root

@@ -17,10 +17,11 @@ from ..spec_loading import as_any
 from ..transfer.rebuilt import bounded
 from .evaluate import kernel_names
 from .functions import judge_function, table_rows
+from .inputs import FunctionLaunch, draws, function_launch
+from .lengths import Draw, ring_draws, schedule_draws, simpler_draws
 from .memory import require_memory
 from .numeric import judge, with_note
 from .problems import Case, Launch, cases, is_attention, launch, require_attention, require_inputs_kept, simpler, small_attention_launches
-from .signature import Draw, FunctionLaunch, draws, function_launch, ring_draws, schedule_draws, simpler_draws
 
 AnyCase = Case | Draw
 AnyLaunch = Launch | FunctionLaunch

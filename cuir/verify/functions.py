@@ -11,8 +11,9 @@ from ..bind import TORCH
 from ..checked import Checked
 from ..diagnostics import CuirError, Diagnostic, Note
 from ..spec_function import FunctionSpecification
+from .inputs import FunctionLaunch, half_dtype, readable
+from .lengths import Draw
 from .numeric import RATIO, RATIO_ROW
-from .signature import Draw, FunctionLaunch, half_dtype, readable
 
 _CANCELLED = 2.0**-20  # of the largest input: what float32 leaves of a row whose terms cancel, as those of a gradient that is 0 do
 _EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between a number and infinity

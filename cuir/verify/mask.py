@@ -19,9 +19,10 @@ from ..spec import LENGTHS, Lengths, Specification
 from ..spec_function import FunctionSpecification
 from ..transfer import captured_arguments
 from .contracts import describe_difference
+from .inputs import FunctionLaunch, function_launch, readable
+from .lengths import from_case
 from .numeric import with_note
 from .problems import Case, dtype_of, outputs
-from .signature import FunctionLaunch, from_case, function_launch, readable
 
 _READABLE = 2.0**-14  # a weight beside the largest of its query that half precision still shows
 _VISIBLE = 2.0**-20  # an output that half precision still shows

@@ -17,9 +17,9 @@ from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import run
 from ..nodes import Program
 from ..spec import Specification
+from .inputs import added
 from .numeric import RATIO, Numbers, judge, with_note
 from .problems import Case, Launch, launch, outputs
-from .signature import added
 
 LAUNCHES = 4  # of each problem; their results must be the same bits
 Launching = Callable[[Mapping[str, Any]], None]  # launches with tensors on a device, and waits for the end

@@ -17,9 +17,9 @@ from ..interp import RunReport, Schedule, run
 from ..nodes import Program
 from ..spec_function import AnySpecification
 from .either import AnyCase, launch_of
+from .inputs import added
 from .numeric import with_note
 from .orders import Order
-from .signature import added
 
 
 def schedules(checked: Checked, level: str, seeded: int | None = None) -> list[Schedule]:

@@ -32,13 +32,13 @@ from .either import (
     tile_sizes,
 )
 from .exhaustive import check_exhaustively
+from .inputs import contract_problems
 from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
 from .orders import Order, orders
 from .problems import is_attention
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
-from .signature import contract_problems
 from .sizes import few_problems, mask_integers, problems_for
 from .unreached import forget_entered, unreached
 

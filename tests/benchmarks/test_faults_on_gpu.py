@@ -23,7 +23,7 @@ from cuir.check import check
 from cuir.checked import Checked
 from cuir.interp import run
 from cuir.parser import parse
-from cuir.verify.signature import Draw
+from cuir.verify.lengths import Draw
 
 ONE = Problem(Draw("small", {"M": 70, "N": 41, "K": 65}), 2, 2, 2)
 

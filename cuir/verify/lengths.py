@@ -1,0 +1,216 @@
+"""Problems for any kernel, drawn from its signature: lengths of dims, and which kind of inputs goes with them. Owns which lengths are tried where a specification is a function; values are inputs.py's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..checked import Checked, TensorParam
+from ..diagnostics import CuirError
+from ..nodes import Subscript
+from ..spec_function import FunctionSpecification
+from ..types import TileType
+from ..views import Range, root_name, view_of
+from ..walk import walk
+from .problems import Case, cases, is_attention, less_than
+
+KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
+_SHORT = (1, 2, 3)  # lengths of dims that the kernel only steps through
+_ELEMENTS = 6_000_000  # of one tensor
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One problem: lengths of the kernel's run-time dims, and how inputs are drawn (`Case` says what the kinds are)."""
+
+    name: str
+    sizes: Mapping[str, int]
+    kind: str = "normal"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"{self.name}: {', '.join(f'{n}={v}' for n, v in self.sizes.items())}, {self.kind} inputs{seed}"
+
+
+def all_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
+    """Problems for the numbers: one of each dim, none, whole tiles, one more and one less, ragged ends, extreme values, and drawn ones."""
+    if is_attention(checked.origin):
+        BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
+        found = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level)]
+    else:
+        found = _of_tiles(checked, level)
+    return _admitted(checked, spec, found)
+
+
+def known_sizes(checked: Checked) -> dict[str, int]:
+    """Integer consts."""
+    return {n: v for n, v in checked.consts.items() if isinstance(v, int) and not isinstance(v, bool)}
+
+
+def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
+    """Problems for many schedules: one dim after the other so long that short rings are used over and over; short rows, of which a CTA has several."""
+    tiles = tile_of_dims(checked)
+    stepped = [d for d in checked.dims if not tiles[d] and d != "HK"]
+    each = [d for d in checked.dims if tiles[d]]
+    lengths = functools.partial(_lengths, checked, stepped)
+    found = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in each})) for d in each]
+    found.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in each}), "strided"))
+    if len(stepped) > 1:
+        found.append(
+            Draw(
+                "more of every step",
+                _paired({d: tiles[d] + 9 if tiles[d] else 2 for d in checked.dims} | ({"H": 1} if "HK" in checked.dims else {})),
+            )
+        )
+    return _admitted(checked, spec, found)
+
+
+def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
+    """Problems for a few schedules: one dim after the other so long that each of two CTAs, whose units of work or whose steps it makes, comes to the third round of every ring."""
+    tiles = tile_of_dims(checked)
+    each, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
+    many = 2 * (2 * checked.longest_ring + 1)
+    found = [
+        Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
+        for d in each
+    ]
+    found += [Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1)))] if stepped else []
+    return _fitting(checked, spec, found)[0]  # may be none: the stage says so
+
+
+def _lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) -> dict[str, int]:
+    """`short` in one of the dims that the kernel steps through, so that the number of units of work stays small."""
+    return _paired({d: long.get(d) or (short if stepped[-1:] == [d] else 1) for d in checked.dims})
+
+
+def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw:
+    """An attention problem as lengths of the kernel's dims; dims of other tensors are 1 unless the specification's `sizes` says more."""
+    at = case.lengths
+    sizes = {d: getattr(at, d, 1) for d in checked.dims}
+    return _admitted(checked, spec, [Draw(case.name, sizes, case.kind, case.seed)], required=True)[0]
+
+
+def tile_of_dims(checked: Checked) -> dict[str, int]:
+    """For each run-time dim the longest box or tile of it that the kernel moves, 0 if it only steps through it, as it does through batches and heads."""
+    found = dict.fromkeys(checked.dims, 0)
+    dims = {t.name: t.dims for t in checked.tensors}
+
+    def seen(name: str, position: int, length: int | None) -> None:
+        d = dims[name][position]
+        if isinstance(d, str) and d not in ("B", "H", "HK"):
+            found[d] = max(found[d], length or 16)
+
+    for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
+        name = root_name(node) if isinstance(node, Subscript) else None
+        if name not in dims or not isinstance(node, Subscript):
+            continue
+        view = view_of(node, len(dims[name]))
+        for i, part in enumerate(view.parts if view is not None else ()):
+            if isinstance(part, Range):
+                seen(name, i, part.size)
+            elif isinstance(t := checked.types.get(id(part.index)), TileType):
+                seen(name, i, t.rows * t.cols)
+    return found
+
+
+def simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Iterator[Draw]:
+    """Problems a little smaller or plainer than one, the boldest first."""
+    for name, n in draw.sizes.items():
+        for less in less_than(n):
+            with contextlib.suppress(CuirError):  # lengths that the specification refuses
+                found = _admitted(checked, spec, [replace(draw, sizes=_multiple({**draw.sizes, name: less}))])[0]
+                if sum(found.sizes.values()) < sum(draw.sizes.values()):
+                    yield found
+    if draw.kind != "normal":
+        yield replace(draw, kind="normal")
+    if draw.seed:
+        yield replace(draw, seed=0)
+
+
+def _multiple(sizes: dict[str, int]) -> dict[str, int]:
+    """H a multiple of HK after one of them has shrunk."""
+    H, HK = sizes.get("H", 1), sizes.get("HK", 1)
+    return sizes if not HK or H % HK == 0 else {**sizes, "HK": 1}
+
+
+def _of_tiles(checked: Checked, level: str) -> list[Draw]:
+    tiles = tile_of_dims(checked)
+    rng = random.Random(0)
+
+    def every(name: str, length: Any, short: Sequence[int] = _SHORT, kind: str = "normal") -> Draw:
+        sizes = {d: length(tiles[d]) if tiles[d] else rng.choice(short) for d in checked.dims}
+        return Draw(name, _paired(sizes, rng), kind)
+
+    found = [
+        every("whole tiles", lambda n: 2 * n, kind="large"),
+        every("one more", lambda n: n + 1),
+        every("one less", lambda n: max(1, 2 * n - 1), kind="strided"),
+        every("ragged", lambda n: 2 * n + 17),
+        every("one of each", lambda n: 1, (1,)),
+        every("less than a tile", lambda n: max(1, n // 2 - 1), kind="constant"),
+    ]
+    for none in (d for d in checked.dims if tiles[d]):
+        found.append(Draw(f"no {none}", _paired({d: 0 if d == none else n + 1 for d, n in tiles.items()}, rng)))
+    found += [every(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero", "wide")]
+    for i in range(4 if level == "quick" else 24):
+        d = every(f"drawn {i}", lambda n: max(1, rng.choice([rng.randint(1, 3 * n), rng.randint(1, 3) * n + rng.randint(-2, 2)])))
+        found.append(replace(d, kind=rng.choice(KINDS), seed=rng.randrange(1, 2**31)))
+    for t in (d for d in checked.dims if tiles[d]):  # one dim longer than the others, so that what belongs to it shows
+        found.append(Draw(f"long {t}", _paired({d: (5 * n + 3 if d == t else n) or 2 for d, n in tiles.items()}, rng)))
+    return found
+
+
+def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str, int]:
+    """H a multiple of HK, where a kernel has both."""
+    if "H" not in sizes or "HK" not in sizes:
+        return sizes
+    group = max(1, sizes["H"]) if rng is None else rng.choice((1, 2, 3))
+    return {**sizes, "H": sizes["HK"] * group}
+
+
+def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw], required: bool = False) -> list[Draw]:
+    """Those that the specification admits, with the lengths that it gives them. Raises CuirError X108 if there is none."""
+    kept, large = _fitting(checked, spec, found)
+    if not kept and large:
+        elements, name, draw = min(large, key=lambda one: one[0])
+        raise CuirError.of("X108", f"`{name}` has {elements:,} elements in the problem {draw}, and problems are tried with tensors of at most {_ELEMENTS:,}", checked.origin.span,
+                           "let `sizes` of the specification give shorter lengths" if spec.sizes is not None else "smaller consts make smaller tensors")  # fmt: skip
+    if not kept:
+        if required:
+            raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {found[0]}", checked.origin.span)
+        raise CuirError.of("X108", f"sizes of `{spec.name}` refuses every problem that was drawn", checked.origin.span, "let it give near lengths instead of None")  # fmt: skip
+    return kept
+
+
+def _fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
+    """Those that the specification admits, with the lengths that it gives them; and those whose largest tensor has too many elements, with how many and its name."""
+    kept: list[Draw] = []
+    large: list[tuple[int, str, Draw]] = []
+    for d in found:
+        sizes = spec.admitted({**known_sizes(checked), **d.sizes})
+        if sizes is None:
+            continue
+        elements, name = max(((_elements(t, sizes), t.name) for t in checked.tensors), default=(0, ""))
+        if elements > _ELEMENTS:
+            large.append((elements, name, replace(d, sizes={n: sizes[n] for n in checked.dims})))
+            continue
+        same = replace(d, sizes={n: sizes[n] for n in checked.dims})
+        if not any((k.sizes, k.kind, k.seed) == (same.sizes, d.kind, d.seed) for k in kept):  # lengths that the specification made alike
+            kept.append(same)
+    return kept, large
+
+
+def _elements(t: TensorParam, sizes: Mapping[str, int]) -> int:
+    total = 1
+    for n in shape_of_tensor(t, sizes):
+        total *= n
+    return total
+
+
+def shape_of_tensor(t: TensorParam, sizes: Mapping[str, int]) -> list[int]:
+    return [sizes[d] if isinstance(d, str) else d for d in t.dims]
