@@ -1,0 +1,133 @@
+"""Kernels written by hand from the pages alone, judged by `cuir verify`: how many faulty ones are refused, and how many right ones are not.
+
+    python -m benchmarks.handwritten.judge FOLDER... --level quick --out verdicts.jsonl
+    python -m benchmarks.handwritten.judge --table verdicts.jsonl
+
+A folder holds programs, a PyTorch reference for each, and `index.jsonl`: a line a program, {"file", "kernel", "against", "consts", "class", "right", "fault"}.
+Each is verified in a process of its own, with a limit of time; what is there already in --out is not judged again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from cuir.markdown import table
+
+HERE = Path(__file__).parent
+CLASSES = {
+    1: "shared memory: waits, arrivals, stages, products, fences",
+    2: "grid and sizes: units of a CTA, more CTAs, more blocks, more batches",
+    3: "global memory: CTAs and rows that meet, missing order",
+    4: "scope and proxy: fences, clusters, bulk stores",
+    5: "floats and limits: NaN, range, cancellation, rounding, overflow",
+    6: "values of kernels that are no attention",
+}
+
+
+def programs(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The entries of the folders' indices, each with its folder."""
+    found = []
+    for folder in folders:
+        for line in (folder / "index.jsonl").read_text(encoding="utf-8").splitlines():
+            if line.strip():
+                found.append({**json.loads(line), "folder": folder})
+    return found
+
+
+def judge(entry: Mapping[str, Any], level: str, limit: float) -> dict[str, Any]:
+    """What `cuir verify` says of one program. verdict: passed, refused, out of time, or crashed (a wrong call, or a fault of ours)."""
+    folder = entry["folder"]
+    command = [
+        sys.executable,
+        "-m",
+        "cuir",
+        "verify",
+        str(folder / entry["file"]),
+        "--against",
+        str(folder / entry["against"]),
+        "--level",
+        level,
+        "--json",
+    ]
+    command += ["-k", entry["kernel"]] if entry.get("kernel") else []
+    for name, value in entry.get("consts", {}).items():
+        command += ["-c", f"{name}={value}"]
+    begin = time.perf_counter()
+    known = {"program": f"{folder.name}/{entry['file']}", "class": entry["class"], "right": entry["right"], "level": level}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {**known, "verdict": "out of time", "seconds": round(limit, 1)}
+    seconds = round(time.perf_counter() - begin, 1)
+    try:
+        said = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        return {**known, "verdict": "crashed", "seconds": seconds, "message": (done.stderr or done.stdout)[-400:]}
+    stages = said.get("stages") or []
+    failed = next((s for s in stages if s["verdict"] == "failed"), None)
+    diagnostics = (failed or {}).get("diagnostics") or said.get("diagnostics") or []
+    first = diagnostics[0] if diagnostics else {}
+    verdict = {0: "passed", 1: "refused"}.get(done.returncode, "crashed")
+    return {**known, "verdict": verdict, "stage": failed["name"] if failed else "", "code": first.get("code", ""), "message": first.get("message", "")[:300], "seconds": seconds}  # fmt: skip
+
+
+def summary(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A table of markdown: a row a class, refused of faulty ones at each level; then the right ones."""
+    rows: list[tuple[str, ...]] = []
+    known = list(verdicts)
+    levels = [x for x in ("quick", "full") if any(v["level"] == x for v in known)]
+
+    def share(of: Sequence[Mapping[str, Any]], verdict: str) -> list[str]:
+        return [
+            f"{sum(v['verdict'] == verdict for v in at)}/{len(at)}" for level in levels for at in [[v for v in of if v["level"] == level]]
+        ]
+
+    for number, words in CLASSES.items():
+        rows.append((str(number), words, *share([v for v in known if v["class"] == number and not v["right"]], "refused")))
+    rows.append(("", "all faulty ones", *share([v for v in known if not v["right"]], "refused")))
+    rows.append(("", "right ones that pass", *share([v for v in known if v["right"]], "passed")))
+    return list(table(("class", "of", *(f"refused at {x}" for x in levels)), rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, help="left out: those beside this file")
+    parser.add_argument("--level", choices=("quick", "full"), default="quick")
+    parser.add_argument("--out", type=Path, help="a line of JSON a verdict; judged ones are not judged again")
+    parser.add_argument("--table", type=Path, nargs="+", help="print the table of what is there, judge nothing")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds for one program")
+    given = parser.parse_args()
+    if given.table:
+        print("\n".join(summary(json.loads(x) for path in given.table for x in path.read_text(encoding="utf-8").splitlines())))
+        return
+    folders = given.folders or sorted(p.parent for p in HERE.glob("*/index.jsonl"))
+    found: list[dict[str, Any]] = []
+    if given.out and given.out.exists():
+        found = [json.loads(x) for x in given.out.read_text(encoding="utf-8").splitlines()]
+    done = {(v["program"], v["level"]) for v in found}
+    todo = [e for e in programs(folders) if (f"{e['folder'].name}/{e['file']}", given.level) not in done]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for verdict in pool.map(lambda e: judge(e, given.level, given.limit), todo):
+            found.append(verdict)
+            if given.out:
+                with given.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(verdict) + "\n")
+            wrong = verdict["verdict"] != ("passed" if verdict["right"] else "refused")
+            print(
+                f"{'!' if wrong else ' '} {verdict['program']}: {verdict['verdict']} {verdict.get('code', '')} {verdict.get('message', '')[:160] if wrong else ''}",
+                flush=True,
+            )
+    print("\n".join(summary(found)))
+
+
+if __name__ == "__main__":
+    main()
