@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.interp.ops.compute import cast_tile
+from cuir.meaning.tiles import cast as cast_tile
 from cuir.interp.values import COMPARE, FLOAT, INTEGER, Diverge, cast_scalar, collapse, float_unary, round_to, split_by, uniform, wrap
 from cuir.types import BF16, BOOL, F16, F32, I32
 
