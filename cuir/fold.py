@@ -95,7 +95,12 @@ def _binary(expr: Binary) -> Expr:
     if expr.op in _LAZY and isinstance(a, bool):  # the right side is not evaluated when the left decides
         decided = a if expr.op == "or" else not a
         return Literal(a, span=expr.span) if decided else expr.right
-    if expr.op in ("==", "!=") and isinstance(expr.left, Name) and isinstance(expr.right, Name) and {expr.left.id, expr.right.id} <= _dtypes():
+    if (
+        expr.op in ("==", "!=")
+        and isinstance(expr.left, Name)
+        and isinstance(expr.right, Name)
+        and {expr.left.id, expr.right.id} <= _dtypes()
+    ):
         return Literal((expr.left.id == expr.right.id) == (expr.op == "=="), span=expr.span)  # T == f16
     return _folded(expr, OPERATORS[expr.op], (expr.left, expr.right))
 

@@ -24,12 +24,13 @@ class Meaning:
     """What the operation `name` gives.
 
     `ulps`: by how many units in the last place of f32 the hardware may differ; 0: by none, and only how a NaN looks and which zero is the lesser is open.
-    `rounded`: here it is correctly rounded, so that all evaluators have the same bits, and constants fold.
+    `rounded`: here it is correctly rounded, so that all evaluators have the same bits, and constants fold. `divides`: its last operand may not be 0.
     """
 
     name: str
     ulps: int = 0
     rounded: bool = True
+    divides: bool = False
 
     def scalar(self, dtype: DType) -> Callable[..., Any] | None:
         """The function on scalars whose operands have this dtype: Python numbers, or NumPy arrays of one value a lane. None if there is none.
@@ -39,13 +40,15 @@ class Meaning:
         return SCALARS.get(self.name, {}).get(_computed(dtype))
 
     def tile(self, dtype: DType) -> Callable[..., Any] | None:
-        """The function on torch tensors; f16 and bf16 are held as float32, and the caller rounds. `out=` is the tensor of the result, if not a new one."""
+        """The function on torch tensors; f16 and bf16 are held as float32, and the caller rounds. `out=` is the tensor of the result, if not a new one.
+
+        A divisor of 0 is the caller's to find (tiles.nonzero): that waits for a device."""
         from .tiles import TILES
 
         return TILES.get(self.name, {}).get(_computed(dtype))
 
     def __call__(self, *operands: Value) -> Value:
-        """Of values whatever holds them, in their common dtype: a Python number among floats is one. They broadcast. Raises DivisionByZero, TypeError."""
+        """Of values whatever holds them, in their common dtype: a Python number among floats is one. They broadcast. Raises DivisionByZero (but of tensors), TypeError."""
         if self.name in ("where", "ifexp"):
             cond, *rest = operands
             if cond.__class__ is bool:
@@ -67,9 +70,9 @@ class Meaning:
 
 
 @cache
-def meaning(name: str, ulps: int = 0, rounded: bool = True) -> Meaning:
+def meaning(name: str, ulps: int = 0, rounded: bool = True, divides: bool = False) -> Meaning:
     """What an entry of the table refers to."""
-    return Meaning(name, ulps, rounded)
+    return Meaning(name, ulps, rounded, divides)
 
 
 def _computed(dtype: DType) -> DType:
@@ -85,10 +88,14 @@ def dtype_of(x: Value) -> DType:
     """i32, f32 or bool, by what holds the value."""
     if x.__class__ in PLAIN:
         return _KINDS[x.__class__]
-    text = str(x.dtype)
-    return BOOL if "bool" in text else F32 if "float" in text else I32
+    found = _OF_ARRAYS.get(x.dtype)
+    if found is None:
+        text = str(x.dtype)
+        found = _OF_ARRAYS[x.dtype] = BOOL if "bool" in text else F32 if "float" in text else I32
+    return found
 
 
+_OF_ARRAYS: dict[Any, DType] = {}  # dtypes of NumPy and PyTorch as they are met
 _KINDS = {bool: BOOL, int: I32, float: F32}
 _RANK = {BOOL: 0, I32: 1, F32: 2}
 

@@ -14,7 +14,7 @@ from ..types import BOOL, F32, I32, DType
 
 LOW, HIGH = -(2**31), 2**31 - 1
 LEAST_NORMAL = 2.0**-126  # of f32
-PLAIN = frozenset((int, float, bool))
+PLAIN: frozenset[Any] = frozenset((int, float, bool))
 Function = Callable[..., Any]
 
 

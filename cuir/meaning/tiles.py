@@ -56,7 +56,8 @@ def _divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.T
     return torch.true_divide(x, y, out=out)
 
 
-def _nonzero(y: Any) -> Any:
+def nonzero(y: Any) -> Any:
+    """A divisor. Raises DivisionByZero if an element is 0."""
     if (y == 0).any() if isinstance(y, torch.Tensor) else y == 0:
         raise DivisionByZero("a division by 0")
     return y
@@ -68,15 +69,15 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def _floor_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.div(_wide(x), _nonzero(y), rounding_mode="floor").to(torch.int32)
+    return torch.div(_wide(x), y, rounding_mode="floor").to(torch.int32)
 
 
 def _remainder(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.remainder(_wide(x), _nonzero(y)).to(torch.int32)
+    return torch.remainder(_wide(x), y).to(torch.int32)
 
 
 def _ceil_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.div(_wide(x).neg(), _nonzero(y), rounding_mode="floor").neg().to(torch.int32)
+    return torch.div(_wide(x).neg(), y, rounding_mode="floor").neg().to(torch.int32)
 
 
 def _exp2(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

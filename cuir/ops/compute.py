@@ -228,7 +228,9 @@ _TILE = Param("x", "f32 tile [R, C]")
 op("row_max", "compute", _TILE, doc="The maximum of each row, [R, 1]. A NaN in a row makes it NaN.", evaluate=meaning("row_max"))(
     _reduction
 )
-op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed order.", evaluate=meaning("row_sum", rounded=False))(_reduction)
+op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed order.", evaluate=meaning("row_sum", rounded=False))(
+    _reduction
+)
 
 
 @op(
@@ -238,7 +240,7 @@ op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed or
     Param("b", "i32"),
     where="any",
     doc="a / b rounded up: -(-a // b), exact before it wraps. A divisor of 0 is an error.",
-    evaluate=meaning("cdiv"),
+    evaluate=meaning("cdiv", divides=True),
 )
 def _cdiv(cx: CallContext) -> Type:
     ok = [an_i32(cx, "a"), an_i32(cx, "b")]

@@ -66,7 +66,7 @@ op(
     doc="Integer quotient, rounded to minus infinity as Python's. A divisor of 0 is an error.",
     operator=True,
     where="any",
-    evaluate=meaning("//"),
+    evaluate=meaning("//", divides=True),
 )(_integer)
 op(
     "%",
@@ -76,7 +76,7 @@ op(
     doc="Integer remainder with the divisor's sign, as Python's. A divisor of 0 is an error.",
     operator=True,
     where="any",
-    evaluate=meaning("%"),
+    evaluate=meaning("%", divides=True),
 )(_integer)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...meaning.tiles import round_to
+from ...meaning.tiles import nonzero, round_to
 from ...nodes import Binary, Expr, Subscript
 from ...ops import Op
 from ...types import BOOL, DType, TileType
@@ -52,6 +52,9 @@ def unary(site: Site) -> Evaluate:
 def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DType, result: DType) -> Evaluate:
     """The site's operation of x and y, elementwise on tiles or a tile and a scalar. fx, fy: that operand's tensor may be overwritten."""
     function = of_tiles(site.op, dtype)
+    if site.op.evaluate is not None and site.op.evaluate.divides:
+        divide = function
+        function = lambda a, b, **into: divide(a, nonzero(b), **into)  # noqa: E731
     device, swap, tensors_only = site.device, site.op.name in "+*&|^", site.op.name in ("min", "max")
     reuse_x, reuse_y = fx and result == dtype, fy and result == dtype
     rounds = result.is_float and result.itemsize == 2
