@@ -18,8 +18,8 @@ from ..nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..ops import OPERATORS, TABLE
 from ..ops.base import Op
 from ..types import DTYPES
-from .proxy import CONSTANTS
 
+CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the transfer adds to a program if it lacks them
 Value = Any  # a Python number or a tensor; they broadcast
 _UNARY = {"-": "neg"}
 
@@ -111,4 +111,4 @@ def _held(x: Value) -> Value:
     return x.to(torch.float32 if x.dtype.is_floating_point else torch.int32)
 
 
-__all__ = ["evaluate"]
+__all__ = ["CONSTANTS", "evaluate"]
