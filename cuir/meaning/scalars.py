@@ -31,7 +31,7 @@ def wrap(v: Any) -> Any:
 
 def f32(v: Any) -> Any:
     """A number rounded to f32: nearest even, subnormals kept, beyond the range inf."""
-    if v.__class__ in PLAIN:
+    if isinstance(v, (int, float)):
         return c_float(v).value
     return v.astype("float32", copy=False)
 
