@@ -52,7 +52,7 @@ def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
 def _divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
     """Correctly rounded: by a number on the host, PyTorch's division on a GPU multiplies with the reciprocal."""
     if x.is_cuda and (y.__class__ in PLAIN or not y.is_cuda):
-        y = torch.as_tensor(y, dtype=torch.float32).to(x.device)
+        y = torch.full((), float(y), dtype=torch.float32, device=x.device)
     return torch.true_divide(x, y, out=out)
 
 
@@ -68,12 +68,20 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.int64)
 
 
+def _apart(x: torch.Tensor, y: Any) -> tuple[torch.Tensor, Any]:
+    """Dividend and divisor: as they are where it is a number other than -1."""
+    if isinstance(y, torch.Tensor) and y.dim() == 0 and not y.is_cuda:
+        y = int(y)
+    return (x if y.__class__ is int and y != -1 else _wide(x)), y
+
+
 def _floor_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.div(_wide(x), y, rounding_mode="floor").to(torch.int32)
+    x, y = _apart(x, y)
+    return torch.div(x, y, rounding_mode="floor").to(torch.int32)
 
 
 def _remainder(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.remainder(_wide(x), y).to(torch.int32)
+    return torch.remainder(*_apart(x, y)).to(torch.int32)
 
 
 def _ceil_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:

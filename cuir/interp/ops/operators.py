@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from ...meaning.tiles import nonzero, round_to
-from ...nodes import Binary, Expr, Subscript
-from ...ops import Op
+from ...nodes import Binary, Call, Expr, Name, Node, Subscript
+from ...ops import OPERATORS, TABLE, Op
 from ...types import BOOL, DType, TileType
 from ...walk import walk
 from ..compile import Evaluate, Site
@@ -105,7 +105,14 @@ runs("neg", "~", "not")(unary)
 
 def lazy(e: Expr) -> bool:
     """Must this side stay unevaluated when it is not chosen, because it could fail?"""
-    return any(isinstance(n, Subscript) or (isinstance(n, Binary) and n.op in ("//", "%")) for n in walk(e))
+    return any(isinstance(n, Subscript) or _divides(n) for n in walk(e))
+
+
+def _divides(n: Node) -> bool:
+    entry = (
+        OPERATORS.get(n.op) if isinstance(n, Binary) else TABLE.get(n.func.id) if isinstance(n, Call) and isinstance(n.func, Name) else None
+    )
+    return entry is not None and entry.evaluate is not None and entry.evaluate.divides
 
 
 @runs("and", "or")

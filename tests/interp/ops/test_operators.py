@@ -130,5 +130,7 @@ def test_scalars_are_lazy_in_every_lane(execute, lanes: int) -> None:
     ran = execute(LAZY, {"X": x, "Y": y}, grid=4, lanes=lanes)
     assert ran.error is None, ran.error
     assert y[:, 0].tolist() == [100, 411, 200, -99]
+    divided = execute(LAZY.replace("X[t + 1] if t + 1 < A else -1", "cdiv(7, t) if t > 0 else -1"), {"X": x, "Y": y}, grid=4, lanes=lanes)
+    assert divided.error is None, divided.error
     eager = execute(LAZY.replace("X[t + 1] if t + 1 < A else -1", "X[t + 1]"), {"X": x, "Y": y}, grid=4, lanes=lanes)
     assert (eager.code, eager.at) == ("M402", "X[t + 1]")
