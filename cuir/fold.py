@@ -1,22 +1,22 @@
-"""Arithmetic on literals. Owns the meaning of constant expressions: Python's, but for `cdiv`."""
+"""Arithmetic on literals: what an operation gives is its entry's in the table of primitives, here as everywhere. Owns which expressions are constants."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from .meaning import common, convert, shortest, wrap
 from .nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
+from .ops import OPERATORS, TABLE
+from .ops.base import Op
+from .types import I32
 
 Number = int | float | bool
 
-_BINARY = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b, "//": lambda a, b: a // b, "%": lambda a, b: a % b,
-    "&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "and": lambda a, b: a and b, "or": lambda a, b: a or b,
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
-}  # fmt: skip
-_INT_ONLY = {"//", "%", "&", "|", "^"}
-_BOOL_ONLY = {"and", "or"}
-_CALLS = {"min": min, "max": max, "abs": abs, "cdiv": lambda a, b: -(-a // b)}
+_LAZY = {"and", "or"}
+_UNARY = {"-": "neg"}
 
 
 def literal(expr: Expr) -> Number | None:
@@ -24,30 +24,48 @@ def literal(expr: Expr) -> Number | None:
 
 
 def fold(expr: Expr) -> Expr:
-    """The literal that an expression of literals is; else the expression. Raises ZeroDivisionError."""
+    """The literal that an expression of literals is; else the expression: also where the result is no finite number. Raises ZeroDivisionError."""
     if isinstance(expr, Unary):
-        value = literal(expr.operand)
-        if value is not None:
-            if expr.op == "not" and isinstance(value, bool):
-                return Literal(not value, span=expr.span)
-            if expr.op == "-" and not isinstance(value, bool):
-                return Literal(-value, span=expr.span)
-            if expr.op == "~" and isinstance(value, int):
-                return Literal((not value) if isinstance(value, bool) else ~value, span=expr.span)
-    elif isinstance(expr, Binary):
+        return _folded(expr, OPERATORS[_UNARY.get(expr.op, expr.op)], (expr.operand,))
+    if isinstance(expr, Binary):
         return _binary(expr)
-    elif isinstance(expr, IfExp):
+    if isinstance(expr, IfExp):
         cond = literal(expr.cond)
         if isinstance(cond, bool):
             return expr.then if cond else expr.other
-    elif isinstance(expr, Call) and isinstance(expr.func, Name) and expr.func.id in _CALLS and expr.args and not expr.keywords:
-        values = [literal(a) for a in expr.args]
-        wanted = 1 if expr.func.id == "abs" else 2
-        if all(v is not None and not isinstance(v, bool) for v in values) and (
-            len(values) == wanted or (wanted == 2 and expr.func.id != "cdiv" and len(values) > 2)
-        ):
-            return Literal(_CALLS[expr.func.id](*values), span=expr.span)  # type: ignore[operator]
+    elif isinstance(expr, Call) and isinstance(expr.func, Name) and expr.func.id in TABLE and not expr.keywords:
+        return _folded(expr, TABLE[expr.func.id], expr.args)
     return expr
+
+
+def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
+    """Only what has the same bits on every machine, and operands that the checker accepts: what it would report stays."""
+    if op.evaluate is None or not op.evaluate.rounded or op.where != "any":
+        return expr
+    values: list[Number] = []
+    for a in args:
+        if not isinstance(a, Literal):
+            return expr
+        values.append(a.value)
+    variadic = op.params[0].variadic
+    if len(values) < 2 if variadic else len(values) != len(op.params):
+        return expr
+    kinds = {type(v) for v in values}
+    dtype = common(values)
+    function = op.evaluate.scalar(dtype)
+    negated = op.name == "neg" and values[0] == 2**31  # how the least integer is written
+    beyond = dtype == I32 and any(not -(2**31) <= v < 2**31 for v in values) and not negated
+    if function is None or beyond or (bool in kinds and len(kinds) > 1):
+        return expr
+    if op.name == "neg":
+        return Literal(wrap(-values[0]) if dtype == I32 else -values[0], span=expr.span)  # exact: with the digits that were written
+    found, *rest = (convert(v, dtype) for v in values)
+    found = functools.reduce(function, rest, found) if rest else function(found)
+    if isinstance(found, float):
+        if not math.isfinite(found):
+            return expr
+        found = shortest(found)
+    return Literal(found, span=expr.span)
 
 
 def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
@@ -62,7 +80,7 @@ def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
         return fold(replace(expr, operand=inner(expr.operand)))
     if isinstance(expr, Binary):
         left = inner(expr.left)
-        decided = expr.op in _BOOL_ONLY and isinstance(left, Literal) and left.value is (expr.op == "or")
+        decided = expr.op in _LAZY and isinstance(left, Literal) and left.value is (expr.op == "or")
         return left if decided else fold(replace(expr, left=left, right=inner(expr.right)))
     if isinstance(expr, IfExp):
         cond = inner(expr.cond)
@@ -73,29 +91,18 @@ def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
 
 
 def _binary(expr: Binary) -> Expr:
-    a, b = literal(expr.left), literal(expr.right)
-    if expr.op in _BOOL_ONLY and isinstance(a, bool):  # the right side is not evaluated when the left decides
+    a = literal(expr.left)
+    if expr.op in _LAZY and isinstance(a, bool):  # the right side is not evaluated when the left decides
         decided = a if expr.op == "or" else not a
         return Literal(a, span=expr.span) if decided else expr.right
-    if a is None or b is None:
-        if (
-            expr.op in ("==", "!=")
-            and isinstance(expr.left, Name)
-            and isinstance(expr.right, Name)
-            and {expr.left.id, expr.right.id} <= _dtypes()
-        ):
-            return Literal((expr.left.id == expr.right.id) == (expr.op == "=="), span=expr.span)  # T == f16
-        return expr
-    both_bool, any_bool = isinstance(a, bool) and isinstance(b, bool), isinstance(a, bool) or isinstance(b, bool)
-    if expr.op in _BOOL_ONLY:
-        return expr
-    if any_bool and not (both_bool and expr.op in ("&", "|", "^", "==", "!=")):
-        return expr  # left for the checker to report
-    if expr.op in _INT_ONLY and (isinstance(a, float) or isinstance(b, float)):
-        return expr
-    if expr.op == "/" and isinstance(a, int) and isinstance(b, int):
-        return expr
-    return Literal(_BINARY[expr.op](a, b), span=expr.span)
+    if (
+        expr.op in ("==", "!=")
+        and isinstance(expr.left, Name)
+        and isinstance(expr.right, Name)
+        and {expr.left.id, expr.right.id} <= _dtypes()
+    ):
+        return Literal((expr.left.id == expr.right.id) == (expr.op == "=="), span=expr.span)  # T == f16
+    return _folded(expr, OPERATORS[expr.op], (expr.left, expr.right))
 
 
 def _dtypes() -> set[str]:

@@ -17,7 +17,7 @@ STEPS = dict(re.findall(r"```python\n# (cuir/\S+)\n(.*?)```", PAGE, re.S))
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with the three functions of the page appended to the files that it names, and the page's program."""
+    """The project with what the page adds appended to the files that it names, and the page's program."""
     place = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "cuir", place / "cuir")  # with what Python has compiled: it is as old as its source
     for name, text in STEPS.items():
@@ -35,8 +35,8 @@ def run(place: Path, *argv: str) -> str:
     return shown.stdout
 
 
-def test_the_page_has_the_three_steps() -> None:
-    assert [Path(name).parent.as_posix() for name in STEPS] == ["cuir/ops", "cuir/interp/ops", "cuir/lowering/ops"]
+def test_the_page_has_its_steps() -> None:
+    assert [Path(name).parent.as_posix() for name in STEPS] == ["cuir/ops", "cuir/meaning", "cuir/interp/ops", "cuir/lowering/ops"]
 
 
 @pytest.fixture(scope="module")

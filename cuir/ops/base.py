@@ -1,7 +1,7 @@
 """What an entry of the table is, and the registry. Owns no primitive.
 
-An entry says everything about a primitive but what it computes: name, parameters, typing rule, effects on memory and barriers
-as data, architectures, documentation. `cuir/interp/ops` and `cuir/lowering/ops` register the meaning of an entry by its name.
+An entry says everything about a primitive: name, parameters, typing rule, effects on memory and barriers as data, architectures, documentation, and
+for an operation on numbers what it gives (`evaluate`, see cuir/meaning). `cuir/interp/ops` and `cuir/lowering/ops` register how an entry runs by its name.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from ..meaning import Meaning
 from ..types import Type
 
 ALL_ARCHS = ("sm_80", "sm_90a")
@@ -85,6 +86,7 @@ class Op:
     where: Literal["role", "declaration", "any"] = "role"
     spelling: str = ""  # how it is written, if not by its name ("copy_async")
     workers: tuple[int, ...] = (32, 128)  # threads of the workers that may call it
+    evaluate: Meaning | None = None  # what an operation on numbers gives; None: what runs is no function of numbers alone
 
     @property
     def written(self) -> str:
@@ -115,6 +117,7 @@ def op(
     spelling: str = "",
     workers: tuple[int, ...] = (32, 128),
     operator: bool = False,
+    evaluate: Meaning | None = None,
 ) -> Callable[[Rule], Rule]:
     """Enter a primitive whose typing rule is the decorated function. A name entered twice is an error of ours."""
 
@@ -122,7 +125,7 @@ def op(
         table = OPERATORS if operator else TABLE
         if name in table:
             raise ValueError(f"primitive {name} is defined twice")
-        entry = table[name] = Op(name, family, params, rule, doc, effects, archs, where, spelling, workers)
+        entry = table[name] = Op(name, family, params, rule, doc, effects, archs, where, spelling, workers, evaluate)
         if not operator:
             WRITTEN.setdefault(entry.written.removeprefix("with "), []).append(entry)
         return rule

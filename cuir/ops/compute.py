@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..meaning import meaning
 from ..types import BF16, BOOL, F16, F32, I32, DType, Poison, Scalar, SharedView, TileType, Type, Void
 from .base import SM90, Access, CallContext, Effects, Param, op
 from .rules import an_i32, elementwise, known, made, poisoned
@@ -113,8 +114,22 @@ def _extremum(cx: CallContext) -> Type:
 
 
 _XS = Param("x", "scalars or tiles", variadic=True)
-op("min", "compute", _XS, where="any", doc="Elementwise minimum of two or more; a NaN loses against a number, as fminf.")(_extremum)
-op("max", "compute", _XS, where="any", doc="Elementwise maximum of two or more; a NaN loses against a number, as fmaxf.")(_extremum)
+op(
+    "min",
+    "compute",
+    _XS,
+    where="any",
+    doc="Elementwise minimum of two or more, as torch.minimum: a NaN in any of them gives NaN. Which zero comes out of 0.0 and -0.0 is open.",
+    evaluate=meaning("min"),
+)(_extremum)
+op(
+    "max",
+    "compute",
+    _XS,
+    where="any",
+    doc="Elementwise maximum of two or more, as torch.maximum: a NaN in any of them gives NaN. Which zero comes out of 0.0 and -0.0 is open.",
+    evaluate=meaning("max"),
+)(_extremum)
 
 
 @op(
@@ -124,6 +139,7 @@ op("max", "compute", _XS, where="any", doc="Elementwise maximum of two or more; 
     Param("x", "tile or scalar"),
     Param("y", "tile or scalar"),
     doc="x where cond, else y; elementwise with broadcasting; both are evaluated.",
+    evaluate=meaning("where"),
 )
 def _where(cx: CallContext) -> Type:
     cond, found = cx.type("cond"), elementwise(cx, "x", "y")
@@ -149,19 +165,29 @@ op(
     "compute",
     _X,
     where="any",
-    doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 units in the last place.",
+    doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 units in the last place. "
+    "Below 2^-126, the least normal number, the result is 0.",
+    evaluate=meaning("exp2", ulps=2, rounded=False),
 )(_unary_float)
-op("log2", "compute", _X, where="any", doc="Logarithm to base 2; of 0 it is -inf. As exact and as fast as exp2.")(_unary_float)
+op(
+    "log2",
+    "compute",
+    _X,
+    where="any",
+    doc="Logarithm to base 2; of 0 it is -inf, of negatives NaN. 2 units in the last place, also near 1 and of subnormal numbers.",
+    evaluate=meaning("log2", ulps=2, rounded=False),
+)(_unary_float)
 op(
     "tanh",
     "compute",
     _X,
     where="any",
-    doc="Hyperbolic tangent, absolute error below 1e-6. On a tile about an exp2 and a quarter of a division an element.",
+    doc="Hyperbolic tangent, 4 units in the last place, also near 0; of -0.0 it is -0.0.",
+    evaluate=meaning("tanh", ulps=4, rounded=False),
 )(_unary_float)
 
 
-@op("abs", "compute", Param("x", "scalar or tile"), where="any", doc="Absolute value.")
+@op("abs", "compute", Param("x", "scalar or tile"), where="any", doc="Absolute value. i32 wraps.", evaluate=meaning("abs"))
 def _abs(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
@@ -175,7 +201,8 @@ def _abs(cx: CallContext) -> Type:
     Param("x", "scalar or tile"),
     Param("dtype", "dtype"),
     where="any",
-    doc="Converts: floats round to nearest even, f32 to i32 truncates, bool gives 0 or 1, a number to bool is x != 0.",
+    doc="Converts: to a float rounds to nearest even, f32 to i32 truncates and saturates and makes 0 of a NaN, bool gives 0 or 1, a number to bool is x != 0.",
+    evaluate=meaning("cast"),
 )
 def _cast(cx: CallContext) -> Type:
     found, dtype = elementwise(cx, "x"), known(cx, "dtype", DType)
@@ -198,11 +225,23 @@ def _reduction(cx: CallContext) -> Type:
 
 
 _TILE = Param("x", "f32 tile [R, C]")
-op("row_max", "compute", _TILE, doc="The maximum of each row, [R, 1].")(_reduction)
-op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed order.")(_reduction)
+op("row_max", "compute", _TILE, doc="The maximum of each row, [R, 1]. A NaN in a row makes it NaN.", evaluate=meaning("row_max"))(
+    _reduction
+)
+op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed order.", evaluate=meaning("row_sum", rounded=False))(
+    _reduction
+)
 
 
-@op("cdiv", "compute", Param("a", "i32"), Param("b", "i32"), where="any", doc="a / b rounded up, for b > 0: -(-a // b).")
+@op(
+    "cdiv",
+    "compute",
+    Param("a", "i32"),
+    Param("b", "i32"),
+    where="any",
+    doc="a / b rounded up: -(-a // b), exact before it wraps. A divisor of 0 is an error.",
+    evaluate=meaning("cdiv", divides=True),
+)
 def _cdiv(cx: CallContext) -> Type:
     ok = [an_i32(cx, "a"), an_i32(cx, "b")]
     return Scalar(I32) if all(ok) else Poison()

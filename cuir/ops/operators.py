@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..meaning import meaning
 from ..types import BOOL, F32, I32, Poison, Scalar, SharedView, TileType, Type
 from .base import Access, CallContext, Effects, Param, op
 from .rules import elementwise, made, poisoned
@@ -27,6 +28,7 @@ for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
         doc=f"{_doc} i32 wraps; floats round to the dtype. NumPy's broadcasting over [R, C], [R, 1], [1, C].",
         operator=True,
         where="any",
+        evaluate=meaning(_sign),
     )(_arithmetic)
 
 
@@ -35,9 +37,10 @@ for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
     "operators",
     X,
     Y,
-    doc="Quotient of floats. Of tiles a reciprocal, as fast as exp2, and a multiplication.",
+    doc="Quotient of floats, 2 units in the last place, over the whole range: subnormals are kept, x / 0 is inf or NaN. What decides a comparison is divided exactly.",
     operator=True,
     where="any",
+    evaluate=meaning("/", ulps=2),
 )
 def _divide(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")
@@ -63,6 +66,7 @@ op(
     doc="Integer quotient, rounded to minus infinity as Python's. A divisor of 0 is an error.",
     operator=True,
     where="any",
+    evaluate=meaning("//", divides=True),
 )(_integer)
 op(
     "%",
@@ -72,6 +76,7 @@ op(
     doc="Integer remainder with the divisor's sign, as Python's. A divisor of 0 is an error.",
     operator=True,
     where="any",
+    evaluate=meaning("%", divides=True),
 )(_integer)
 
 
@@ -89,16 +94,17 @@ for _sign, _doc in (("&", "And"), ("|", "Or"), ("^", "Exclusive or")):
         doc=f"{_doc}, bitwise on i32 and logical on bool. Binds tighter than comparisons, as in Python.",
         operator=True,
         where="any",
+        evaluate=meaning(_sign),
     )(_bits)
 
 
-@op("~", "operators", X, doc="Complement: bitwise on i32, logical on bool.", operator=True, where="any")
+@op("~", "operators", X, doc="Complement: bitwise on i32, logical on bool.", operator=True, where="any", evaluate=meaning("~"))
 def _invert(cx: CallContext) -> Type:
     found = elementwise(cx, "x", ints=True)
     return Poison() if found is None else made(*found)
 
 
-@op("neg", "operators", X, doc="Negation.", operator=True, where="any", spelling="-x")
+@op("neg", "operators", X, doc="Negation. i32 wraps.", operator=True, where="any", spelling="-x", evaluate=meaning("neg"))
 def _negate(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
@@ -112,7 +118,16 @@ def _compare(cx: CallContext) -> Type:
 
 
 for _sign in ("==", "!=", "<", "<=", ">", ">="):
-    op(_sign, "operators", X, Y, doc="Comparison; it never chains. With a NaN only `!=` is true.", operator=True, where="any")(_compare)
+    op(
+        _sign,
+        "operators",
+        X,
+        Y,
+        doc="Comparison; it never chains. With a NaN only `!=` is true.",
+        operator=True,
+        where="any",
+        evaluate=meaning(_sign),
+    )(_compare)
 
 
 def _logic(cx: CallContext) -> Type:
@@ -131,13 +146,27 @@ def _logic(cx: CallContext) -> Type:
     return Scalar(BOOL)
 
 
-op("and", "operators", X, Y, doc="Both; the right side is evaluated only if the left is true. Scalars only.", operator=True, where="any")(
-    _logic
-)
-op("or", "operators", X, Y, doc="Either; the right side is evaluated only if the left is false. Scalars only.", operator=True, where="any")(
-    _logic
-)
-op("not", "operators", X, doc="Negation of a bool scalar.", operator=True, where="any")(_logic)
+op(
+    "and",
+    "operators",
+    X,
+    Y,
+    doc="Both; the right side is evaluated only if the left is true. Scalars only.",
+    operator=True,
+    where="any",
+    evaluate=meaning("and"),
+)(_logic)
+op(
+    "or",
+    "operators",
+    X,
+    Y,
+    doc="Either; the right side is evaluated only if the left is false. Scalars only.",
+    operator=True,
+    where="any",
+    evaluate=meaning("or"),
+)(_logic)
+op("not", "operators", X, doc="Negation of a bool scalar.", operator=True, where="any", evaluate=meaning("not"))(_logic)
 
 
 @op(
@@ -150,6 +179,7 @@ op("not", "operators", X, doc="Negation of a bool scalar.", operator=True, where
     where="any",
     spelling="x if cond else y",
     doc="x or y; only the chosen one is evaluated. Scalars only: on tiles use where.",
+    evaluate=meaning("ifexp"),
 )
 def _ifexp(cx: CallContext) -> Type:
     if poisoned(cx.type("cond")):

@@ -1,22 +1,27 @@
 """Values of traced expressions with torch, on any device: a predicate of index tensors gives the mask of many pairs at once.
 
-Owns an elementwise meaning of what tracing produces, the kernel's: i32 and f32 arithmetic, reads outside of a tensor give 0.
+What an operation gives is its entry's in the table of primitives, so it is the kernel's: i32 and f32 arithmetic. Owns the walk over what tracing produces, and
+that reads outside of a tensor give 0.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ..diagnostics import CuirError
+from ..meaning import convert
 from ..nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
-from .proxy import CONSTANTS
+from ..ops import OPERATORS, TABLE
+from ..ops.base import Op
+from ..types import DTYPES
 
+CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the transfer adds to a program if it lacks them
 Value = Any  # a Python number or a tensor; they broadcast
+_UNARY = {"-": "neg"}
 
 
 def evaluate(e: Expr, names: Mapping[str, Value]) -> Value:
@@ -40,23 +45,32 @@ class _Evaluation:
         if isinstance(e, Name):
             return self.name(e)
         if isinstance(e, Unary):
-            return _UNARY[e.op](self.expr(e.operand))
+            return self.applied(OPERATORS[_UNARY.get(e.op, e.op)], e, (e.operand,))
         if isinstance(e, Binary):
-            left, right = self.expr(e.left), self.expr(e.right)
-            return _BINARY[e.op](left, _divisor(right, e) if e.op in ("//", "%") else right)
+            return self.applied(OPERATORS[e.op], e, (e.left, e.right))
         if isinstance(e, IfExp):
             cond = self.expr(e.cond)
             if isinstance(cond, torch.Tensor):
-                return torch.where(cond, self.expr(e.then), self.expr(e.other))
+                return self.applied(OPERATORS["ifexp"], e, (e.cond, e.then, e.other))
             return self.expr(e.then if cond else e.other)
         if isinstance(e, Subscript) and isinstance(e.value, Name):
             return _read(self.name(e.value), [self.expr(i) for i in e.indices])  # type: ignore[arg-type]
         if isinstance(e, Call) and isinstance(e.func, Name) and e.func.id == "cast":
             dtype = e.args[1]
-            return _cast(self.expr(e.args[0]), dtype.id if isinstance(dtype, Name) else "")
-        if isinstance(e, Call) and isinstance(e.func, Name) and e.func.id in _CALLS:
-            return _CALLS[e.func.id](*(self.expr(a) for a in e.args))
+            assert isinstance(dtype, Name)
+            return convert(_held(self.expr(e.args[0])), DTYPES[dtype.id])
+        if isinstance(e, Call) and isinstance(e.func, Name) and (entry := TABLE.get(e.func.id)) is not None and entry.evaluate is not None:
+            return self.applied(entry, e, e.args)
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
+
+    def applied(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:
+        assert entry.evaluate is not None
+        values = [_held(self.expr(a)) for a in args]
+        if entry.evaluate.divides:
+            values[-1] = _divisor(values[-1], e)
+        if entry.params[0].variadic:
+            return functools.reduce(entry.evaluate, values)
+        return entry.evaluate(*values)
 
     def name(self, e: Name) -> Value:
         if e.id in self.names:
@@ -78,10 +92,11 @@ def _read(tensor: torch.Tensor, indices: list[Value]) -> torch.Tensor:
     if tensor.numel() == 0:
         shapes = [i.shape for i in indices if isinstance(i, torch.Tensor)]
         return torch.zeros(torch.broadcast_shapes(*shapes), dtype=tensor.dtype, device=tensor.device)
-    return torch.where(inside, tensor[tuple(safe)], 0) if isinstance(inside, torch.Tensor) else tensor[tuple(safe)] * inside
+    taken = tensor[tuple(safe)]
+    return torch.where(inside, taken, 0) if isinstance(inside, torch.Tensor) else taken if inside else torch.zeros_like(taken)
 
 
-def _divisor(x: Value, e: Binary) -> Value:
+def _divisor(x: Value, e: Expr) -> Value:
     if isinstance(x, torch.Tensor):
         return torch.where(x == 0, 1, x)  # of a pair that something else decides
     if x == 0:
@@ -89,43 +104,11 @@ def _divisor(x: Value, e: Binary) -> Value:
     return x
 
 
-def _cast(x: Value, dtype: str) -> Value:
-    if not isinstance(x, torch.Tensor):
-        return {"bool": bool, "i32": int, "f32": float}[dtype](x)
-    return x.to({"bool": torch.bool, "i32": torch.int32, "f32": torch.float32}[dtype])
+def _held(x: Value) -> Value:
+    """A tensor as a kernel holds it: i32, f32 or bool."""
+    if not isinstance(x, torch.Tensor) or x.dtype in (torch.int32, torch.float32, torch.bool):
+        return x
+    return x.to(torch.float32 if x.dtype.is_floating_point else torch.int32)
 
 
-def _not(x: Value) -> Value:
-    return not x if isinstance(x, bool) else ~x
-
-
-def _extremum(scalars: Callable[..., Value], tensors: Callable[..., torch.Tensor]) -> Callable[..., Value]:
-    def two(a: Value, b: Value) -> Value:
-        if not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor):
-            return scalars(a, b)
-        like = a if isinstance(a, torch.Tensor) else b
-        return tensors(*(x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=like.dtype, device=like.device) for x in (a, b)))
-
-    return lambda *xs: functools.reduce(two, xs)
-
-
-def _elementwise(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Value], Value]:
-    return lambda x: f(x) if isinstance(x, torch.Tensor) else f(torch.tensor(x, dtype=torch.float32)).item()
-
-
-def _where(cond: Value, x: Value, y: Value) -> Value:
-    return torch.where(cond, x, y) if isinstance(cond, torch.Tensor) else x if cond else y
-
-
-_UNARY: dict[str, Callable[[Value], Value]] = {"-": operator.neg, "~": _not, "not": _not}
-_BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
-    "&": operator.and_, "|": operator.or_, "^": operator.xor, "and": operator.and_, "or": operator.or_,
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
-_CALLS: dict[str, Callable[..., Value]] = {
-    "min": _extremum(min, torch.minimum), "max": _extremum(max, torch.maximum), "abs": abs, "where": _where, "cdiv": lambda a, b: -(-a // b),
-    "exp2": _elementwise(torch.exp2), "log2": _elementwise(torch.log2), "tanh": _elementwise(torch.tanh),
-}  # fmt: skip
-
-__all__ = ["evaluate"]
+__all__ = ["CONSTANTS", "evaluate"]

@@ -6,7 +6,7 @@ from ..nodes import Assign, AugAssign, Constant, For, Func, GlobalType, Kernel, 
 from ..ops import TABLE
 from ..types import DTYPES
 from ..walk import walk
-from .proxy import CONSTANTS
+from .evaluate import CONSTANTS
 
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without

@@ -12,7 +12,7 @@ import torch
 from ..nodes import Binary, Call, IfExp, Literal, Name, Unary
 from ..printer import show
 from ..types import BOOL, F32, I32, DType
-from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, handles, lift, literal, made, promoted, refuse, to
+from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, exactly, handles, lift, literal, made, promoted, refuse, to
 
 
 @handles("add")
@@ -34,8 +34,6 @@ def _mul(x: Any, y: Any) -> Proxy:
     a, b = promoted(x, y)
     if a.element == BOOL:
         return _made_or("&", a, b)
-    if a.element == F32 and a.varies != b.varies:
-        return _times(a, b) if a.varies else _times(b, a)
     return made(Binary("*", a.expr, b.expr), a.element, a, b, value=operator.mul)
 
 
@@ -46,15 +44,7 @@ def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Proxy:
     if rounding_mode is not None:
         refuse(f"div with rounding_mode={rounding_mode!r} cannot become part of a kernel", "// rounds down")
     a, b = to(lift(x), F32), to(lift(y), F32)
-    if a.varies and not b.varies:  # one division for the block instead of one for each pair
-        return _times(a, _div(1.0, b)) if a.factor is None else _times(Proxy(a.core, F32, True), _div(a.factor, b))
     return made(Binary("/", a.expr, b.expr), F32, a, b, value=operator.truediv)
-
-
-def _times(tile: Proxy, factor: Proxy) -> Proxy:
-    """(x * f) * g is x * (f * g) for factors that are the same in the whole block."""
-    core, factor = (tile.expr, factor) if tile.factor is None else (tile.core, _mul(tile.factor, factor))
-    return Proxy(Binary("*", core, factor.expr), F32, True, core=core, factor=factor)
 
 
 @handles("floordiv", "floor_divide")
@@ -191,7 +181,9 @@ def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
                 refuse(f"`{sign}` of bools")
             unequal = _made_or("^", a, b)
             return unequal if sign == "!=" else _invert(unequal)
-        return made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
+        found = made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
+        exactly(found)
+        return found
 
     return handle
 
@@ -216,9 +208,11 @@ def _where(cond: Any, x: Any, y: Any) -> Proxy:
     if a.element == BOOL:
         return _made_or("|", _made_or("&", c, a), _made_or("&", _invert(c), b))
     if not c.varies and not a.varies and not b.varies:
-        return Proxy(IfExp(c.expr, a.expr, b.expr), a.element, False)
+        return made(IfExp(c.expr, a.expr, b.expr), a.element, c, a, b)
     where = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))  # a condition per block, as a tile
-    return Proxy(Call(Name("where"), (where, a.expr, b.expr)), a.element, True)
+    found = made(Call(Name("where"), (where, a.expr, b.expr)), a.element, c, a, b)
+    found.varies = True
+    return found
 
 
 def _extremum(name: str, value: Callable[..., Any]) -> Handler:
@@ -232,8 +226,24 @@ def _extremum(name: str, value: Callable[..., Any]) -> Handler:
 
 
 _minimum, _maximum = _extremum("min", min), _extremum("max", max)
-handles("minimum", "fmin", "min")(_minimum)
-handles("maximum", "fmax", "max")(_maximum)
+handles("minimum", "min")(_minimum)
+handles("maximum", "max")(_maximum)
+
+
+def _number_first(name: str, sign: str, other: Handler) -> None:
+    """fmin, fmax: a NaN loses against a number. `y != y` is of a NaN alone."""
+
+    @handles(name)
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = promoted(x, y)
+        if a.element != F32:
+            return other(a, b)
+        first = _comparison(sign, getattr(operator, {"<=": "le", ">=": "ge"}[sign]))(a, b)
+        return _where(_made_or("|", first, _comparison("!=", operator.ne)(b, b)), a, b)
+
+
+_number_first("fmin", "<=", _minimum)
+_number_first("fmax", ">=", _maximum)
 
 
 @handles("clamp", "clip")

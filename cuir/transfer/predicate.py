@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..nodes import Binary, Call, Expr, Literal, Name, Unary
-from ..walk import names_read
+from ..nodes import Binary, Call, Expr, Literal, Name, Subscript, Unary
+from ..walk import names_read, walk
 
 MAX_TERMS = 48
 _FLIP = {"<=": ">=", "<": ">", ">=": "<=", ">": "<", "==": "==", "!=": "!="}
@@ -147,7 +147,7 @@ def _dnf(e: Expr, holds: bool, out: Normal) -> list[Term]:
             return _both(parts[0], parts[1], out)
         return _simplified([*parts[0], *parts[1]])
     if isinstance(e, Binary) and e.op in _NOT:
-        return _comparison(e.op if holds else _NOT[e.op], e.left, e.right, out)
+        return _comparison(e.op if holds else _NOT[e.op], e.left, e.right, out, not holds)
     if not names_read(e) & {"q", "k"}:
         return [frozenset([Uniform(e, holds)])]
     return _maybe(out)
@@ -165,7 +165,8 @@ def _both(a: list[Term], b: list[Term], out: Normal) -> list[Term]:
     return _simplified([x | y for x, y in itertools.product(a, b)])
 
 
-def _comparison(op: str, left: Expr, right: Expr, out: Normal) -> list[Term]:
+def _comparison(op: str, left: Expr, right: Expr, out: Normal, negated: bool = False) -> list[Term]:
+    """negated: op is the opposite of what was written, which it is of integers; of floats both are false where one is a NaN."""
     for x, y, sign in ((left, right, op), (right, left, _FLIP[op])):
         if (
             isinstance(x, Binary)
@@ -178,7 +179,7 @@ def _comparison(op: str, left: Expr, right: Expr, out: Normal) -> list[Term]:
         if isinstance(x, Call) and isinstance(x.func, Name) and names_read(x) & {"q", "k"} and sign not in ("==", "!="):
             if x.func.id in ("min", "max", "abs"):
                 choices = (x.args[0], Unary("-", x.args[0])) if x.func.id == "abs" else x.args
-                parts = [_comparison(sign, c, y, out) for c in choices]
+                parts = [_comparison(sign, c, y, out, negated) for c in choices]
                 every = (x.func.id == "min") == (sign in (">=", ">"))  # min(..) >= y asks all of them
                 found = parts[0]
                 for p in parts[1:]:
@@ -186,9 +187,11 @@ def _comparison(op: str, left: Expr, right: Expr, out: Normal) -> list[Term]:
                 return found
             if x.func.id == "where":
                 cond, then, other = x.args
-                first = _both(_dnf(cond, True, out), _comparison(sign, then, y, out), out)
-                return _simplified([*first, *_both(_dnf(cond, False, out), _comparison(sign, other, y, out), out)])
+                first = _both(_dnf(cond, True, out), _comparison(sign, then, y, out, negated), out)
+                return _simplified([*first, *_both(_dnf(cond, False, out), _comparison(sign, other, y, out, negated), out)])
     if not (names_read(left) | names_read(right)) & {"q", "k"}:
+        if negated and (_perhaps_float(left) or _perhaps_float(right)):
+            return [frozenset([Uniform(Binary(_NOT[op], left, right), False)])]
         return [frozenset([Uniform(Binary(op, left, right), True)])]
     a, b = linear(left), linear(right)
     if a is None or b is None:
@@ -202,6 +205,11 @@ def _comparison(op: str, left: Expr, right: Expr, out: Normal) -> list[Term]:
     if None in atoms:
         out.exact = False  # leaving out a condition keeps more pairs
     return [frozenset(x for x in atoms if x is not None)]
+
+
+def _perhaps_float(e: Expr) -> bool:
+    """A read of a captured tensor may be one, and a NaN; numbers that a kernel is given never are NaN."""
+    return any(isinstance(n, Subscript) for n in walk(e))
 
 
 def _chunk(op: str, quotient: Binary, y: Expr, out: Normal) -> list[Term]:

@@ -19,16 +19,15 @@ from typing import Any, NoReturn
 import torch
 
 from ..diagnostics import CuirError
+from ..meaning import convert, shortest
 from ..nodes import NOWHERE, Call, Expr, Literal, Name, Subscript, Unary
 from ..source import Source, Span
 from ..types import BOOL, F32, I32, DType
-from .answers import KINDS, TRACE, Answers, Tracing
+from .answers import KINDS, TRACE, Answers, Constant, Tracing
+from .evaluate import evaluate
 from .methods import class_of
 
 INF = Name("inf")
-LOG2E = Name("LOG2E")  # constants that the transfer adds to a program if it lacks them
-LN2 = Name("LN2")
-CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}
 ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
 _RANK = {BOOL: 0, I32: 1, F32: 2}
 _DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32}
@@ -79,8 +78,7 @@ class Proxy(Answers):
     numbers: frozenset[str] = frozenset()
     pins: set[str] | None = None
     number: bool = False  # it stands for a number of Python's, not for a tensor
-    core: Any = None  # of a product `core * factor` in f32 whose factor is the same in the whole block
-    factor: Proxy | None = None
+    double: frozenset[str] = frozenset()  # captured numbers in arithmetic on floats that is Python's, in double, and the kernel's in f32
     size: int = 1  # of the expression, written out
     trace: Tracing | None = field(default_factory=TRACE.get)  # that it belongs to
 
@@ -177,6 +175,15 @@ def as_constants(*proxies: Proxy) -> None:
     for p in proxies:
         if p.number and p.value is not None:
             p.constant("a constant")
+
+
+def exactly(*proxies: Proxy) -> None:
+    """Before something is decided by these values: arithmetic that Python does in double is done by Python, in the next trace."""
+    for p in proxies:
+        if p.double and TRACE.get() is not None:
+            assert p.pins is not None
+            p.pins |= p.double
+            raise Constant
 
 
 def _operator(name: str, swap: bool = False) -> Callable[..., Any]:
@@ -406,17 +413,12 @@ def to(p: Proxy, dtype: DType) -> Proxy:
     """The conversion that PyTorch would do silently and CuIR wants written."""
     if p.element == dtype:
         return p
-    convert = {F32: float, I32: int, BOOL: bool}[dtype]
-    value = None if p.value is None else convert(p.value)
     if literal(p):
-        return lift(value)
-    return Proxy(_cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins)
-
-
-def _cast(e: Expr, dtype: DType) -> Expr:
-    if isinstance(e, Literal) and not isinstance(e.value, bool):
-        return Literal(float(e.value) if dtype == F32 else int(e.value))
-    return Call(Name("cast"), (e, Name(dtype.name)))
+        return lift(convert(p.value, dtype))
+    if dtype != F32:
+        exactly(p)
+    value = None if p.value is None else KINDS[dtype](p.value)
+    return Proxy(Call(Name("cast"), (p.expr, Name(dtype.name))), dtype, p.varies, value, p.numbers, p.pins, double=p.double)
 
 
 def promoted(*xs: Any) -> list[Proxy]:
@@ -427,20 +429,26 @@ def promoted(*xs: Any) -> list[Proxy]:
 
 
 def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | None = None) -> Proxy:
-    known = all(p.value is not None for p in parts)
+    """An expression of its parts. value: what Python makes of captured numbers, where control flow asks for it."""
+    numbers = frozenset().union(*(p.numbers for p in parts))
+    known = value is not None and all(p.value is not None for p in parts)
     found = None
-    if known and value is not None:
+    if known and (numbers or dtype == I32):
         try:
-            found = value(*(p.value for p in parts))
+            found = value(*(p.value for p in parts))  # type: ignore[misc]
         except (ArithmeticError, ValueError) as error:
             refuse(f"{error}")
-    pins = next((p.pins for p in parts if p.numbers), set())
-    numbers = frozenset().union(*(p.numbers for p in parts))
-    if found is not None and not numbers:
-        return lift(found)  # an expression of literals
+    if known and not numbers:  # an expression of literals; integers beyond 32 bits are refused
+        return lift(found if dtype == I32 else _shown(evaluate(expr, {})))
     if found is not None and dtype == I32 and not -(2**31) <= found < 2**31:
         as_constants(*parts)  # Python's integers have no end
-    return Proxy(expr, dtype, any(p.varies for p in parts), found, numbers if found is not None else frozenset(), pins)
+    double = frozenset().union(*(p.double for p in parts), numbers if known and F32 in (dtype, *(p.element for p in parts)) else ())
+    pins = next((p.pins for p in parts if p.numbers or p.double), set())
+    return Proxy(expr, dtype, any(p.varies for p in parts), found, numbers if found is not None else frozenset(), pins, double=double)
+
+
+def _shown(v: float | bool) -> float | bool:
+    return shortest(v) if isinstance(v, float) and math.isfinite(v) else v
 
 
 # ---- operations

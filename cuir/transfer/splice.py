@@ -35,10 +35,10 @@ from ..spec_loading import as_specification
 from ..walk import assigned, names_read
 from .arguments import Cache, sources_of, tile_sizes
 from .blocks import Blocks, blocks
+from .evaluate import CONSTANTS
 from .lists import Lists, lists_for
 from .names import OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import POINTS, normaliser, score_comment
-from .proxy import CONSTANTS
 from .tiles import Work, tile_for
 from .trace import Parameter, Traced, Value, trace
 

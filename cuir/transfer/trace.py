@@ -29,6 +29,7 @@ from ..user_code import function_span, user_span
 from ..walk import names_read
 from . import operations as operations  # enters the table of operations
 from .answers import TRACE, Constant, Tracing
+from .factoring import factored
 from .methods import globals_read, with_traced_methods
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .proxy import BUILTINS, INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
@@ -128,9 +129,10 @@ class _Tracer:
 
     def run(self) -> Traced:
         b, h, q, k = (Proxy(Name(n), I32, n in "qk") for n in "bhqk")
-        scaled = Proxy(Binary("*", Name("S"), Name("scale")), F32, True, core=Name("S"), factor=Proxy(Name("scale"), F32, False))
+        scaled = Proxy(Binary("*", Name("S"), Name("scale")), F32, True)
         masks: list[Proxy] = []
         result: Proxy = scaled
+        peeled = False
         if self.spec.score_mod is not None:
             found = self.call(self.spec.score_mod, (scaled, b, h, q, k))
             if found.element == BOOL:
@@ -142,6 +144,7 @@ class _Tracer:
                 )
             result = to(found, F32)
             result, masks = _peeled(result)
+            peeled = bool(masks)
         if self.spec.mask_mod is not None:
             found = self.call(self.spec.mask_mod, (b, h, q, k))
             if found.element != BOOL:
@@ -153,7 +156,7 @@ class _Tracer:
         for m in masks:
             keep = m if keep is None else call("and", (keep, m), {})
         everything = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
-        score, factor = _split(result)
+        score, factor = factored(result.expr, [p for p, _ in self.parameters.values()], split=not peeled)
         if self.spec.normalize != "relu":
             factor = Binary("*", factor, Name("LOG2E")) if factor != Literal(1.0) else Name("LOG2E")
         sink = self.sink(h)
@@ -494,13 +497,3 @@ def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
         else:
             break
     return result, masks
-
-
-def _split(result: Proxy) -> tuple[Expr, Expr]:
-    """score -> (score, factor). A factor known to be positive leaves the score and costs nothing per pair."""
-    if result.factor is not None and (result.factor.expr == _SCALE or (result.factor.value or 0) > 0):
-        return result.core, result.factor.expr
-    return result.expr, Literal(1.0)
-
-
-_SCALE = Name("scale")

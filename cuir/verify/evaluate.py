@@ -1,17 +1,19 @@
 """Values of splice points: evaluates @funcs over NumPy arrays, for the enumeration of contracts. Pure expressions only.
 
-Owns an executable meaning of the arithmetic of tables `compute` and `operators`, elementwise; memory and synchronisation belong to the interpreter.
+What an operation gives is its entry's in the table of primitives. Owns statements, calls and names; memory and synchronisation belong to the interpreter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..diagnostics import CuirError
+from ..meaning import convert
 from ..nodes import (
     Assign,
     AugAssign,
@@ -33,10 +35,15 @@ from ..nodes import (
     Tuple,
     Unary,
 )  # fmt: skip
+from ..ops import OPERATORS, TABLE
+from ..ops.base import Op
+from ..printer import show
+from ..types import DTYPES
 
-Value = Any  # a Python number, a NumPy array, or a tuple of these
+Value = Any  # a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a tuple of these
 _SHAPES = {"Q": ("B", "H", "M"), "K": ("B", "HK", "N"), "V": ("B", "HK", "N"), "O": ("B", "H", "M"), "LSE": ("B", "H", "M")}  # but for D
 _ERRORS: dict[str, Any] = {"divide": "ignore", "over": "ignore", "invalid": "ignore", "under": "ignore"}
+_UNARY = {"-": "neg"}
 
 
 class _Returned(Exception):
@@ -48,7 +55,7 @@ class _Returned(Exception):
 class Evaluator:
     """Calls @funcs of a program. `names`: values of dims, consts, scalars (numbers) and tensors (arrays) of the kernel.
 
-    Arguments and results are numbers or broadcasting arrays: i32 as int64, f32 as float32. Reads of a tensor outside of it give 0, as a gather does.
+    Arguments and results are numbers or broadcasting arrays: i32 as int64 (within 32 bits), f32 as float32. Reads of a tensor outside of it give 0, as a gather does.
     Raises CuirError X140 for what is no pure arithmetic.
     """
 
@@ -84,7 +91,7 @@ class Evaluator:
                 values = (value,) if len(s.targets) == 1 else value
                 local.update(zip(s.targets, values))
             elif isinstance(s, AugAssign):
-                local[s.target] = _BINARY[s.op](local[s.target], self.expr(s.value, local))
+                local[s.target] = self.expr(Binary(s.op, Name(s.target), s.value, span=s.span), local)
             elif isinstance(s, If):
                 cond = self.expr(s.cond, local)
                 if np.ndim(cond):
@@ -111,19 +118,23 @@ class Evaluator:
         if isinstance(e, Tuple):
             return tuple(self.expr(i, local) for i in e.items)
         if isinstance(e, Unary):
-            return _UNARY[e.op](self.expr(e.operand, local))
+            return _apply(OPERATORS[_UNARY.get(e.op, e.op)], e, self.expr(e.operand, local))
         if isinstance(e, Binary):
             return self.binary(e, local)
         if isinstance(e, IfExp):
             cond = self.expr(e.cond, local)
             if not np.ndim(cond):
                 return self.expr(e.then if cond else e.other, local)
-            return np.where(cond, self.expr(e.then, local), self.expr(e.other, local))
+            return self.choice(e, cond, local)
         if isinstance(e, Subscript):
             return self.subscript(e, local)
         if isinstance(e, Call) and isinstance(e.func, Name) and not e.keywords:
             return self.called(e, e.func.id, local)
         raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
+
+    def choice(self, e: IfExp, cond: Value, local: Mapping[str, Value]) -> Value:
+        then, other = self.expr(e.then, local), self.expr(e.other, local)
+        return _apply(OPERATORS["ifexp"], e, cond, then, other)
 
     def name(self, e: Name, local: Mapping[str, Value]) -> Value:
         for place in (local, self.names, getattr(self, "constants", {})):
@@ -139,11 +150,7 @@ class Evaluator:
         if e.op in ("and", "or") and not np.ndim(left) and bool(left) == (e.op == "or"):
             return left
         right = self.expr(e.right, local)
-        if e.op in ("//", "%") and not np.all(right):
-            if np.ndim(right) == 0:
-                raise CuirError.of("T154", "the divisor is 0", e.span)
-            right = np.where(right == 0, 1, right)  # in a branch not taken
-        return _BINARY[e.op](left, right)
+        return _apply(OPERATORS[e.op], e, left, right)
 
     def subscript(self, e: Subscript, local: Mapping[str, Value]) -> Value:
         value = self.expr(e.value, local)
@@ -163,15 +170,44 @@ class Evaluator:
     def called(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
         if name == "cast":
             x, dtype = self.expr(e.args[0], local), e.args[1]
-            return _cast(x, dtype.id if isinstance(dtype, Name) else "")
+            if not isinstance(dtype, Name) or dtype.id not in ("bool", "i32", "f32"):
+                raise CuirError.of("X140", f"a cast to {show(dtype)} is not enumerated", e.span)
+            return convert(x, DTYPES[dtype.id])
         if name == "cta_rank":
             return self.rank
         arguments = tuple(self.expr(a, local) for a in e.args)
         if name in self.funcs:
             return self._call(self.funcs[name], arguments)
-        if name not in _CALLS:
+        entry = TABLE.get(name)
+        if entry is None or entry.evaluate is None:
             raise CuirError.of("X140", f"`{name}` is no pure arithmetic", e.span)
-        return _CALLS[name](*arguments)
+        if entry.params[0].variadic:
+            return functools.reduce(lambda x, y: _apply(entry, e, x, y), arguments)
+        return _apply(entry, e, *arguments)
+
+
+def _apply(entry: Op, e: Expr, *operands: Value) -> Value:
+    """What an entry of the table gives. Raises CuirError X140 for one that is of tiles alone, T154 for a divisor of 0."""
+    assert entry.evaluate is not None
+    values = [_plain(x) for x in operands]
+    if entry.evaluate.divides and not np.all(values[-1]):
+        if np.ndim(values[-1]) == 0:
+            raise CuirError.of("T154", "the divisor is 0", e.span)
+        values[-1] = np.where(values[-1] == 0, 1, values[-1])  # in a branch not taken
+    try:
+        return entry.evaluate(*values)
+    except TypeError:
+        raise CuirError.of("X140", f"`{entry.name}` is no pure arithmetic here", e.span) from None
+
+
+def _plain(x: Value) -> Value:
+    """One number of NumPy's as Python's; arrays as i32, f32 or bool are held."""
+    if not isinstance(x, (np.generic, np.ndarray)):
+        return x
+    if np.ndim(x) == 0:
+        return x.item()
+    held = {"i": np.int64, "u": np.int64, "f": np.float32}.get(x.dtype.kind, x.dtype)
+    return x.astype(held, copy=False)
 
 
 def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
@@ -189,39 +225,3 @@ def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, V
     for n, v in values.items():
         names[n] = np.asarray(v) if hasattr(v, "shape") else np.float32(v) if isinstance(v, float) else v
     return names
-
-
-def _cast(x: Value, dtype: str) -> Value:
-    if dtype == "bool":
-        return np.asarray(x) != 0
-    if dtype == "i32":
-        return np.trunc(x).astype(np.int64)
-    if dtype == "f32":
-        return np.asarray(x).astype(np.float32)[()]
-    raise CuirError.of("X140", f"a cast to {dtype or 'that'} is not enumerated")
-
-
-def _not(x: Value) -> Value:
-    return ~x if np.ndim(x) or not isinstance(x, (bool, np.bool_)) else not x
-
-
-def _folded(f: Callable[[Value, Value], Value]) -> Callable[..., Value]:
-    def run(*xs: Value) -> Value:
-        found = xs[0]
-        for x in xs[1:]:
-            found = f(found, x)
-        return found
-
-    return run
-
-
-_UNARY: dict[str, Callable[[Value], Value]] = {"-": lambda x: -x, "~": _not, "not": np.logical_not}
-_BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: np.true_divide(a, b), "//": lambda a, b: a // b, "%": lambda a, b: a % b,
-    "&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "and": np.logical_and, "or": np.logical_or,
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
-}  # fmt: skip
-_CALLS: dict[str, Callable[..., Value]] = {
-    "min": _folded(np.fmin), "max": _folded(np.fmax), "abs": np.abs, "cdiv": lambda a, b: -(-a // b), "where": lambda c, x, y: np.where(c, x, y),
-    "exp2": lambda x: np.exp2(x), "log2": lambda x: np.log2(x), "tanh": lambda x: np.tanh(x),
-}  # fmt: skip

@@ -87,6 +87,21 @@ def test_as_pytorch_computes_it(score: Mod | None, mask: Mod | None) -> None:
     compare(tensors(), score, mask)
 
 
+NANS = torch.randn(N, generator=torch.Generator().manual_seed(3))
+NANS[[3, 40]] = torch.nan
+LIMITS = torch.tensor([0.5, torch.nan])
+
+
+@pytest.mark.parametrize("mask", [
+    lambda b, h, q, k: (torch.maximum(NANS[q], NANS[k]) > 0.3) | (q == k),
+    lambda b, h, q, k: (torch.fmax(NANS[q], NANS[k]) > 0.3) | (q == k),
+    lambda b, h, q, k: (LIMITS[h] >= 0.2) | (k <= q),
+    lambda b, h, q, k: (q * 0.1 - k * 0.1 >= 0) & (q / 3.0 >= k / 3.0),
+], ids=["maximum", "fmax", "a head without a limit", "as written"])  # fmt: skip
+def test_masks_of_nans_and_of_rounded_products(mask: Mod) -> None:
+    compare(tensors(), None, mask)
+
+
 def test_other_dtypes_and_head_dims() -> None:
     compare(tensors(dtype=torch.bfloat16, dim=128, batch=2), None, documents(batch=2))
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import torch
 
-from ...types import BOOL, I32, DType, SharedView, TileType
+from ... import meaning
+from ...meaning import tiles
+from ...types import SharedView, TileType
 from ..agents import Product, Taken, product
 from ..compile import Evaluate, Site, settled
 from ..machine import GO, Worker
 from ..memory import SharedRef
 from ..places import shared_place, touch
 from ..registry import runs
-from ..values import FLOAT, HELD, INTEGER, STORED, cast_scalar, float_unary, tile_operand, wrap
-from .operators import combine
+from ..values import HELD, tile_operand
+from .operators import combine, of_scalars, of_tiles, unary
 
 
 @runs("min", "max", "cdiv")
@@ -24,10 +26,10 @@ def extremum(site: Site) -> Evaluate:
     acc, fresh = site.value(names[0]), site.fresh(names[0])
     for name in names[1:]:
         if isinstance(result, TileType):
-            acc = combine(site, acc, site.value(name), fresh, site.fresh(name), dtype, site.op.name, dtype)
+            acc = combine(site, acc, site.value(name), fresh, site.fresh(name), dtype, dtype)
             fresh = False  # its shape may be smaller than the next operand's
         else:
-            acc = _pair((FLOAT if dtype.is_float else INTEGER)[site.op.name], acc, site.value(name))
+            acc = _pair(of_scalars(site.op, dtype), acc, site.value(name))
     return acc
 
 
@@ -38,7 +40,7 @@ def _pair(function: Any, x: Evaluate, y: Evaluate) -> Evaluate:
 @runs("where")
 def where(site: Site) -> Evaluate:
     cond, x, y, dtype, device = site.value("cond"), site.value("x"), site.value("y"), site.dtype("x"), site.device
-    held, result = HELD[dtype], site.result()
+    held, result, choose = HELD[dtype], site.result(), of_tiles(site.op, dtype)
     assert isinstance(result, TileType)
 
     def operand(v: Any) -> torch.Tensor:
@@ -49,74 +51,26 @@ def where(site: Site) -> Evaluate:
         c, a, b = cond(w), operand(x(w)), operand(y(w))
         lanes = max(c.shape[0], a.shape[0] if a.dim() else 1, b.shape[0] if b.dim() else 1)
         out = torch.empty((lanes, result.rows, result.cols), dtype=held, device=device)
-        return torch.where(c, a, b, out=out)  # with out= it runs several times faster on a CPU
+        return choose(c, a, b, out=out)  # with out= it runs several times faster on a CPU
 
     return run
 
 
-_UNARY = {"exp2": torch.exp2, "log2": torch.log2, "tanh": torch.tanh, "abs": torch.abs}
-
-
-@runs("exp2", "log2", "tanh", "abs")
-def unary(site: Site) -> Evaluate:
-    x, name = site.value("x"), site.op.name
-    if isinstance(site.result(), TileType):
-        function: Any = _UNARY[name]
-        if site.fresh("x"):
-
-            def overwrite(w: Worker) -> torch.Tensor:
-                t = x(w)
-                return function(t, out=t)
-
-            return overwrite
-        return lambda w: function(x(w))
-    if site.dtype("x") == I32:
-        return lambda w: wrap(abs(x(w)))
-    scalar = float_unary(name)
-    return lambda w: scalar(x(w))
+runs("exp2", "log2", "tanh", "abs")(unary)
 
 
 @runs("cast")
 def cast(site: Site) -> Evaluate:
     x, source, target = site.value("x"), site.dtype("x"), site.const("dtype")
     if isinstance(site.result(), TileType):
-        return lambda w: cast_tile(x(w), source, target)
-    return lambda w: cast_scalar(x(w), source, target)
+        return lambda w: tiles.cast(x(w), source, target)
+    return lambda w: meaning.cast(x(w), source, target)
 
 
-def cast_tile(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
-    """A new tile of another dtype: floats round to nearest even, f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0."""
-    if target == BOOL:
-        return t != 0
-    if target.is_float:
-        if STORED[target] is torch.float32 or target == source:
-            return t.to(torch.float32, copy=True)
-        return t.to(STORED[target]).to(torch.float32)
-    if source.is_float:
-        low, high = -(2**31), 2**31 - 1
-        return torch.nan_to_num(t.to(torch.float64), nan=0.0, posinf=high, neginf=low).trunc_().clamp_(low, high).to(torch.int32)
-    return t.to(torch.int32, copy=True)
-
-
-@runs("row_max")
-def row_max(site: Site) -> Evaluate:
-    x = site.value("x")
-
-    def run(w: Worker) -> torch.Tensor:
-        t = x(w)
-        top = t.amax(-1, keepdim=True)
-        if torch.isnan(top).any():  # a NaN loses against a number
-            top = torch.where(torch.isnan(t), -torch.inf, t).amax(-1, keepdim=True)
-            top.masked_fill_(torch.isnan(t).all(-1, keepdim=True), torch.nan)
-        return top
-
-    return run
-
-
-@runs("row_sum")
-def row_sum(site: Site) -> Evaluate:
-    x = site.value("x")
-    return lambda w: x(w).sum(-1, keepdim=True)
+@runs("row_max", "row_sum")
+def reduction(site: Site) -> Evaluate:
+    x, function = site.value("x"), of_tiles(site.op, site.dtype("x"))
+    return lambda w: function(x(w))
 
 
 # ---- products

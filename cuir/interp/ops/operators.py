@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...nodes import Binary, Expr, Subscript
+from ...meaning.tiles import nonzero, round_to
+from ...nodes import Binary, Call, Expr, Name, Node, Subscript
+from ...ops import OPERATORS, TABLE, Op
 from ...types import BOOL, DType, TileType
 from ...walk import walk
 from ..compile import Evaluate, Site
@@ -16,44 +17,48 @@ from ..faults import fault
 from ..machine import Worker
 from ..places import indices_of, is_shared, shared_place, tensor_of, touch
 from ..registry import runs
-from ..values import COMPARE, FLOAT, INTEGER, DivisionByZero, collapse, round_to, tile_operand, uniform, wrap
+from ..values import HELD, collapse, tile_operand, uniform
 
 
-def _checked_divisor(y: Any) -> Any:
-    if (y == 0).any() if isinstance(y, torch.Tensor) else y == 0:
-        raise DivisionByZero
-    return y
+def of_tiles(op: Op, dtype: DType) -> Any:
+    """What an operation gives on tiles of a dtype."""
+    assert op.evaluate is not None
+    return op.evaluate.tile(dtype)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    """As int64, where -2**31 // -1 does not trap; it wraps on the way back."""
-    return x.to(torch.int64)
+def of_scalars(op: Op, dtype: DType) -> Any:
+    """What an operation gives on scalars of a dtype."""
+    assert op.evaluate is not None
+    return op.evaluate.scalar(dtype)
 
 
-def _floor_divide(x: Any, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.div(_wide(x), _checked_divisor(y), rounding_mode="floor").to(torch.int32)
+def unary(site: Site) -> Evaluate:
+    """An operation of one value; a tile that nobody else holds is overwritten."""
+    x, dtype = site.value("x"), site.dtype("x")
+    if not isinstance(site.result(), TileType):
+        scalar = of_scalars(site.op, dtype)
+        return lambda w: scalar(x(w))
+    function = of_tiles(site.op, dtype)
+    if site.fresh("x"):
+
+        def overwrite(w: Worker) -> torch.Tensor:
+            t = x(w)
+            return function(t, out=t)
+
+        return overwrite
+    return lambda w: function(x(w))
 
 
-def _remainder(x: Any, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.remainder(_wide(x), _checked_divisor(y)).to(torch.int32)
-
-
-TILE: dict[str, Callable[..., torch.Tensor]] = {
-    "+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.true_divide, "//": _floor_divide, "%": _remainder,
-    "&": torch.bitwise_and, "|": torch.bitwise_or, "^": torch.bitwise_xor,
-    "==": torch.eq, "!=": torch.ne, "<": torch.lt, "<=": torch.le, ">": torch.gt, ">=": torch.ge,
-}  # fmt: skip
-FLOAT_TILE: dict[str, Callable[..., torch.Tensor]] = {"min": torch.fmin, "max": torch.fmax}  # a NaN loses
-INTEGER_TILE: dict[str, Callable[..., torch.Tensor]] = {"min": torch.minimum, "max": torch.maximum}
-
-
-def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DType, name: str, result: DType) -> Evaluate:
-    """x (name) y elementwise on tiles or a tile and a scalar. fx, fy: that operand's tensor may be overwritten."""
-    function = TILE.get(name) or (FLOAT_TILE if dtype.is_float else INTEGER_TILE)[name]
-    device, swap, tensors_only = site.device, name in "+*&|^", name in ("min", "max")
+def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DType, result: DType) -> Evaluate:
+    """The site's operation of x and y, elementwise on tiles or a tile and a scalar. fx, fy: that operand's tensor may be overwritten."""
+    function = of_tiles(site.op, dtype)
+    if site.op.evaluate is not None and site.op.evaluate.divides:
+        divide = function
+        function = lambda a, b, **into: divide(a, nonzero(b), **into)  # noqa: E731
+    device, swap, tensors_only = site.device, site.op.name in "+*&|^", site.op.name in ("min", "max")
     reuse_x, reuse_y = fx and result == dtype, fy and result == dtype
     rounds = result.is_float and result.itemsize == 2
-    held = torch.float32 if dtype.is_float else torch.bool if dtype == BOOL else torch.int32
+    held = HELD[dtype]
 
     def run(w: Worker) -> torch.Tensor:
         a, b = x(w), y(w)
@@ -89,55 +94,37 @@ def _spans(a: torch.Tensor, b: torch.Tensor) -> bool:
 @runs("+", "-", "*", "/", "//", "%", "&", "|", "^", "==", "!=", "<", "<=", ">", ">=")
 def binary(site: Site) -> Evaluate:
     x, y, result, dtype = site.value("x"), site.value("y"), site.result(), site.dtype("x")
-    name = site.op.name
     if isinstance(result, TileType):
-        return combine(site, x, y, site.fresh("x"), site.fresh("y"), dtype, name, result.dtype)
-    function = COMPARE.get(name) or (FLOAT if dtype.is_float else INTEGER)[name]
+        return combine(site, x, y, site.fresh("x"), site.fresh("y"), dtype, result.dtype)
+    function = of_scalars(site.op, dtype)
     return lambda w: function(x(w), y(w))
 
 
-@runs("neg")
-def negate(site: Site) -> Evaluate:
-    x, dtype = site.value("x"), site.dtype("x")
-    if isinstance(site.result(), TileType):
-        return lambda w: torch.neg(x(w))
-    return (lambda w: -x(w)) if dtype.is_float else (lambda w: wrap(-x(w)))
-
-
-@runs("~")
-def invert(site: Site) -> Evaluate:
-    x = site.value("x")
-    if isinstance(site.result(), TileType):
-        return lambda w: torch.bitwise_not(x(w))
-    if site.dtype("x") == BOOL:
-        return lambda w: _not(x(w))
-    return lambda w: ~x(w)
-
-
-def _not(v: Any) -> Any:
-    return ~v if v.__class__ is np.ndarray else not v
-
-
-@runs("not")
-def logical_not(site: Site) -> Evaluate:
-    x = site.value("x")
-    return lambda w: _not(x(w))
+runs("neg", "~", "not")(unary)
 
 
 def lazy(e: Expr) -> bool:
     """Must this side stay unevaluated when it is not chosen, because it could fail?"""
-    return any(isinstance(n, Subscript) or (isinstance(n, Binary) and n.op in ("//", "%")) for n in walk(e))
+    return any(isinstance(n, Subscript) or _divides(n) for n in walk(e))
+
+
+def _divides(n: Node) -> bool:
+    entry = (
+        OPERATORS.get(n.op) if isinstance(n, Binary) else TABLE.get(n.func.id) if isinstance(n, Call) and isinstance(n.func, Name) else None
+    )
+    return entry is not None and entry.evaluate is not None and entry.evaluate.divides
 
 
 @runs("and", "or")
 def logic(site: Site) -> Evaluate:
     x, y, decided, keep = site.value("x"), site.value("y"), site.op.name == "or", lazy(site.args["y"])
+    both = of_scalars(site.op, BOOL)
 
     def run(w: Worker) -> Any:
         a = collapse(x(w))
         if a.__class__ is np.ndarray:
             if not keep:
-                return np.logical_or(a, y(w)) if decided else np.logical_and(a, y(w))
+                return both(a, y(w))
             a = uniform(a)
         return a if a == decided else y(w)
 
@@ -147,13 +134,13 @@ def logic(site: Site) -> Evaluate:
 @runs("ifexp")
 def choice(site: Site) -> Evaluate:
     cond, x, y = site.value("cond"), site.value("x"), site.value("y")
-    keep = lazy(site.args["x"]) or lazy(site.args["y"])
+    keep, chosen = lazy(site.args["x"]) or lazy(site.args["y"]), of_scalars(site.op, site.dtype("x"))
 
     def run(w: Worker) -> Any:
         c = collapse(cond(w))
         if c.__class__ is np.ndarray:
             if not keep:
-                return np.where(c, x(w), y(w))
+                return chosen(c, x(w), y(w))
             c = uniform(c)
         return x(w) if c else y(w)
 
