@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import cuir
 from cuir.aliasing import Place
+from cuir.bind import TORCH
 from tests.explore.programs import checked_text, explored, fault, tensors
 from tests.interp.conftest import Runner
 
@@ -169,3 +170,119 @@ def test_any_pair_of_ctas(made: list[tuple[Some, int]], lanes: int, grid: int) -
     except cuir.CuirError as error:
         code = error.diagnostics[0].code
     assert code == ("" if right else "R402")
+
+
+# ---- an engine that still reads
+LATE = HEAD.format(cluster="") + '    with role("w", warps=1):\n'
+COPIED = {
+    "bulk copy": ["full0.expect(nbytes(s0))", "copy_async(T[:, :], s0, full0)", "full0.wait(0)"],
+    "cp.async": ["copy_async(T[:, :], s0)", "copy_commit()", "copy_wait(0)"],
+}
+
+
+@pytest.mark.parametrize("copy", COPIED)
+def test_the_source_of_a_copy_in_flight_is_not_stored_to(copy: str) -> None:
+    """An ordinary store to elements that a copy of the same worker may not have read yet."""
+    *issue, wait = COPIED[copy]
+    store = ["store(T[rows(16), cols(32)], zeros(f32, [16, 32]))"]
+    for schedule in TRIED:
+        assert fault(LATE + "".join(f"        {x}\n" for x in [*issue, wait, *store]), schedule) == ""
+        assert fault(LATE + "".join(f"        {x}\n" for x in [*issue, *store, wait]), schedule) == "R402"
+
+
+def test_a_multicast_reads_until_it_has_landed_everywhere() -> None:
+    """CTA 0 waits for its own copy of what it multicasts, then stores to the source: CTA 1's may not have been read yet."""
+    join = ["go.arrive(cluster=True)", "go.wait(0)"]
+    before = ["full0.expect(nbytes(s0))", "if cta_rank() == 0:", "    copy_async(T[:, :], s0, full0, cluster=True)", "full0.wait(0)"]
+    after = ["if cta_rank() == 0:", "    store(T[:, :], zeros(f32, [16, 32]))"]
+    head = HEAD.format(cluster=", cluster=2").replace("mbarrier(1), mbarrier(1), mbarrier(1)", "mbarrier(1), mbarrier(1), mbarrier(2)")
+    for between, code in ((join, ""), ([], "R402")):
+        text = head + block(4, 'with role("w", warps=1)', [*before, *between, *after])
+        assert {fault(text, schedule) for schedule in TRIED} == {code}
+        assert explored(text).ok == (not code)
+
+
+# ---- one access that gives an element two values
+SCATTER = """\
+@kernel(arch="sm_90a")
+def k(X: Global[DT, N, C], I: Global[i32, N], Y: Global[DT, M, C], *, DT: const, C: const):
+    with role("w", warpgroups=1):
+        x = load(X[0 : 64, :])
+        at = I[rows(64)]
+        store(Y[at, cols(C)], x)
+"""
+
+
+def scatter(execute: Runner, at: torch.Tensor, x: torch.Tensor, text: str = SCATTER) -> tuple[str, str]:
+    dtype = next(d for d, t in TORCH.items() if t == x.dtype)
+    ran = execute(text, {"X": x, "I": at.to(torch.int32), "Y": torch.zeros(64, x.shape[1], dtype=x.dtype)}, {"DT": dtype, "C": x.shape[1]})
+    return ran.code, ran.error.diagnostics[0].message if ran.error else ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int32], ids=str)
+def test_rows_of_a_scatter_that_collide(execute: Runner, dtype: torch.dtype) -> None:
+    x = torch.arange(64 * 8).reshape(64, 8).to(dtype)
+    at = torch.randperm(64, generator=torch.Generator().manual_seed(1))
+    assert scatter(execute, at, x) == ("", "")
+    at[40] = at[7]
+    code, message = scatter(execute, at, x)
+    assert code == "R402" and "rows 7 and 40 " in message and f"`Y[{int(at[7])}, 0]`" in message, message
+    x[40] = x[7]
+    assert scatter(execute, at, x) == ("", "")  # the same value twice
+    x[40, 5] = x[7, 5] + 1
+    assert f"`Y[{int(at[7])}, 5]`" in scatter(execute, at, x)[1]
+
+
+def test_values_are_the_same_if_their_bits_are(execute: Runner) -> None:
+    at = torch.arange(64)
+    at[9] = at[3]
+    x = torch.full((64, 8), float("nan"))
+    assert scatter(execute, at, x)[0] == ""
+    x = torch.zeros(64, 8)
+    x[9] = -0.0
+    assert scatter(execute, at, x)[0] == "R402"
+
+
+def test_what_is_not_stored_does_not_collide(execute: Runner) -> None:
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+    at = torch.arange(64)
+    at[20], at[21], at[40], at[41] = 100, 100, -3, -3  # outside
+    assert scatter(execute, at, x)[0] == ""
+    at[20] = at[21] = 5
+    for mask, code in (("rows(64) < 20", ""), ("rows(64) >= 21", ""), ("rows(64) >= 20", "R402"), ("rows(64) > 5", "R402")):
+        assert scatter(execute, at, x, SCATTER.replace("cols(C)], x)", f"cols(C)], x, mask={mask})"))[0] == code, mask
+    assert scatter(execute, at, x, SCATTER.replace("cols(C)], x)", "cols(C)], x, add=True)"))[0] == ""
+
+
+# ---- arguments of a call
+DOUBLE = '@kernel(arch="sm_90a")\ndef k(X: Global[f32, 2, 16, 32], Y: Global[f32, 2, 16, 32]):\n    with role("w", warps=1):\n        store(Y[0, 0 : 16, :], load(X[0, 0 : 16, :]))\n'
+
+
+def test_a_written_tensor_shares_no_memory(execute: Runner) -> None:
+    whole = torch.zeros(2, 16, 4, 32)
+    views = [whole[:, :, i] for i in range(4)]
+    assert execute(DOUBLE, {"X": views[0], "Y": views[1]}).code == ""  # interleaved rows
+    assert execute(DOUBLE, {"X": views[0], "Y": views[0]}).code == "U419"
+    long = torch.zeros(2 * 16 * 32 + 31)
+    x = long[: 2 * 16 * 32].view(2, 16, 32)
+    assert execute(DOUBLE, {"X": x, "Y": long[31:].view(2, 16, 32)}).code == "U419"
+    assert execute(DOUBLE, {"X": torch.zeros(1, 1, 32).expand(2, 16, 32), "Y": torch.zeros(2, 16, 32)}).code == ""
+    assert execute(DOUBLE, {"X": torch.zeros(2, 16, 32), "Y": torch.zeros(1, 16, 32).expand(2, 16, 32)}).code == "U419"
+    assert execute(DOUBLE, {"X": torch.zeros(2, 16, 32), "Y": torch.zeros(16 * 33).as_strided((2, 16, 32), (16, 32, 1))}).code == "U419"
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_memory_is_shared_if_an_element_is(data: st.DataObject) -> None:
+    """Against the sets of addresses."""
+    lengths = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+    made, sets = [], []
+    for _ in range(2):
+        shape = data.draw(lengths)
+        strides = [data.draw(st.integers(0, 9)) for _ in shape]
+        start = data.draw(st.integers(0, 12))
+        found = [start + sum(i * s for i, s in zip(index, strides)) for index in itertools.product(*map(range, shape))]
+        made.append(Place(4 * start, tuple(shape), tuple(strides), 4))
+        assert made[-1].twice() == (len(set(found)) < len(found))
+        sets.append(set(found))
+    assert made[0].meets(made[1]) == made[1].meets(made[0]) == bool(sets[0] & sets[1])
