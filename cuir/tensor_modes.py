@@ -30,7 +30,9 @@ def exchanged(checked: Checked) -> frozenset[str]:
 def _accesses(checked: Checked) -> Iterator[tuple[str, str]]:
     targets: set[int] = set()  # places that a call accesses, and says how
     count: tuple[Node, ...] = () if checked.tiles is None else (checked.tiles.count,)
-    for node in (n for top in (*checked.declarations, *count, *(s for r in checked.roles for s in r.body)) for n in walk(top)):  # parents come first
+    for node in (
+        n for top in (*checked.declarations, *count, *(s for r in checked.roles for s in r.body)) for n in walk(top)
+    ):  # parents come first
         bound = checked.calls.get(id(node))
         if bound is not None:
             for access in bound.op.effects.accesses:

@@ -71,7 +71,9 @@ class Execution:
         self.own = list(self.event)
         self.known = list(self.event)  # what happened before, for each worker
         self.fenced = [0] * n
-        self.tensor_fences: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # the event behind each fence for tensors, and what it covers
+        self.tensor_fences: list[list[tuple[int, int]]] = [
+            [] for _ in range(n)
+        ]  # the event behind each fence for tensors, and what it covers
         self.engines: dict[tuple[int, int], int] = {}
         self.records: list[list[_Record]] = [[] for _ in skeleton.regions]
         self.bars = [_Bar(b.count) for b in skeleton.bars]

@@ -107,7 +107,8 @@ def prepare(
     modes, handed = tensor_modes(checked), exchanged(checked)
     refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})
     tensors = {
-        p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), modes[p.name], detect, p.name in handed) for p in checked.tensors
+        p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), modes[p.name], detect, p.name in handed)
+        for p in checked.tensors
     }
     values: dict[str, object] = dict(bound.dims)
     for p in checked.scalars:
@@ -206,3 +207,8 @@ def chosen_grid(count: int, ring: int) -> int:
     while grid < 32 and grid * 2 * (2 * ring + 1) <= count:
         grid *= 2
     return grid
+
+
+def _read_tensors(checked: Checked) -> set[str]:
+    """Names of tensors that the kernel reads somewhere."""
+    return {name for name, modes in tensor_modes(checked).items() if "read" in modes}

@@ -106,7 +106,12 @@ class Shadow:
                 if not ordered:
                     raise self._race(m, actor, access, old, cluster, owner, done)
                 assert done is not None
-                if access.proxy == "async" and old.proxy == "generic" and old.mode != "read" and not m.workers[old.worker].showed(done, actor.clock):
+                if (
+                    access.proxy == "async"
+                    and old.proxy == "generic"
+                    and old.mode != "read"
+                    and not m.workers[old.worker].showed(done, actor.clock)
+                ):
                     raise self._unfenced(m, actor, access, old)
             if ordered and (mode == "write" or commute):
                 if mode == old.mode and done == access.event and old.proxy == access.proxy:
@@ -116,7 +121,9 @@ class Shadow:
             kept.append(n)
             if commute:
                 clusters.add(owner)
-        if not (same or len(clusters) > 1):  # with two clusters in the history, whoever conflicts with this access conflicts with one of them
+        if not (
+            same or len(clusters) > 1
+        ):  # with two clusters in the history, whoever conflicts with this access conflicts with one of them
             kept.append(number)
         return self._history(kept)
 

@@ -126,7 +126,9 @@ class Some:
         return {self.mode, other.mode} not in ({"read"}, {"add"}) and bool(self.rows(shift) & other.rows(theirs))
 
 
-SOME = st.builds(Some, st.sampled_from(("read", "write", "add")), st.booleans(), st.sampled_from((-8, 0, 8, 16, 24, 40)), st.sampled_from((16, 32)))
+SOME = st.builds(
+    Some, st.sampled_from(("read", "write", "add")), st.booleans(), st.sampled_from((-8, 0, 8, 16, 24, 40)), st.sampled_from((16, 32))
+)
 SIGNAL = st.tuples(st.integers(0, WORKERS - 1), st.integers(0, WORKERS - 1))
 
 
