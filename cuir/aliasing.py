@@ -67,14 +67,14 @@ class Place:
 
 def refuse_shared_memory(tensors: Iterable[TensorParam], places: Mapping[str, Place]) -> None:
     """Raises CuirError U419 if a tensor that the kernel writes shares memory with another argument, or two of its elements do."""
-    tensors = list(tensors)
-    for t in tensors:
+    ends = [(t, p, p.address, p.end) for t in tensors if 0 not in (p := places[t.name]).shape]
+    for t, place, begin, end in ends:
         if not t.written:
             continue
-        if 0 not in places[t.name].shape and places[t.name].twice():
-            raise CuirError.of("U419", f"`{t.name}` is written, and several of its elements lie in one place of memory: strides {list(places[t.name].strides)} of shape {list(places[t.name].shape)}",
+        if place.twice():
+            raise CuirError.of("U419", f"`{t.name}` is written, and several of its elements lie in one place of memory: strides {list(place.strides)} of shape {list(place.shape)}",
                                t.span, f"{t.name}.contiguous(), or a new tensor, in place of an expanded one")  # fmt: skip
-        for other in tensors:
-            if other is not t and places[t.name].meets(places[other.name]):
+        for other, there, first, last in ends:
+            if other is not t and first < end and begin < last and place.meets(there):
                 raise CuirError.of("U419", f"`{t.name}` is written, and shares memory with `{other.name}`: nothing orders the accesses of the two", t.span,
                                    f"{t.name} in memory of its own; a kernel that works in place takes one tensor and reads and writes that")  # fmt: skip
