@@ -40,7 +40,8 @@ def test_barriers_of_the_cluster_carry_its_scope_and_others_do_not() -> None:
 
 def test_a_single_lane_releases_at_each_cta() -> None:
     text = EXCHANGE.replace(
-        '    with role("w"', '    with role("signal", warps=1):\n        for t in work:\n            if X[t, 0, 0, 0] > T[t, 0, 0, 0]:\n                other.arrive(cluster=True)\n    with role("w"'
+        '    with role("w"',
+        '    with role("signal", warps=1):\n        for t in work:\n            if X[t, 0, 0, 0] > T[t, 0, 0, 0]:\n                other.arrive(cluster=True)\n    with role("w"',
     ).replace("there, own, full = mbarrier(CLUSTER)", "other, there, own, full = mbarrier(1), mbarrier(CLUSTER)")
     found = body(source(text))
     assert "for (int cta = 0; cta < 2; ++cta) cuir::release_cluster(other, cta);" in found
@@ -93,7 +94,11 @@ def test_the_qualifiers_are_in_the_ptx(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     ptx = out.read_text()
-    for instruction in ("mbarrier.arrive.release.cluster.shared::cluster.b64", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64", "fence.proxy.async;"):
+    for instruction in (
+        "mbarrier.arrive.release.cluster.shared::cluster.b64",
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64",
+        "fence.proxy.async;",
+    ):
         assert instruction in ptx, instruction
     fence, release = ptx.index("fence.proxy.async;"), ptx.index("mbarrier.arrive.release.cluster")
     acquire = ptx.index("mbarrier.try_wait.parity.acquire.cluster")
