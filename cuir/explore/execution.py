@@ -71,6 +71,9 @@ class Execution:
         self.own = list(self.event)
         self.known = list(self.event)  # what happened before, for each worker
         self.fenced = [0] * n
+        self.tensor_fences: list[list[tuple[int, int]]] = [
+            [] for _ in range(n)
+        ]  # the event behind each fence for tensors, and what it covers
         self.engines: dict[tuple[int, int], int] = {}
         self.records: list[list[_Record]] = [[] for _ in skeleton.regions]
         self.bars = [_Bar(b.count) for b in skeleton.bars]
@@ -303,8 +306,11 @@ class Execution:
                 self.known[worker] |= bit
                 self.own[worker] |= bit
         else:
-            self.fenced[worker] |= self.own[worker]
+            covers = self.own[worker]
+            self.fenced[worker] |= covers
             self._released(worker)
+            if what.tensors:
+                self.tensor_fences[worker].append((self.event[worker], covers))
 
     def _touch(self, worker: int, new: Touch, step: int) -> None:
         known, fenced = self.known[worker], self.fenced[worker]
@@ -314,10 +320,12 @@ class Execution:
                 was = old.touch
                 if new.mode == was.mode and new.mode != "write":
                     continue
-                if not old.bit & known:
+                if not (old.bit & known and (new.array or self._between(record, old))):
                     self._race(record, old)
-                elif new.array and new.proxy == "async" and was.proxy == "generic" and was.mode != "read" and not old.bit & fenced:
-                    self._unfenced(record, old)
+                elif new.proxy == "async" and was.proxy == "generic" and was.mode != "read":
+                    showed = any(event & known and covers & old.bit for event, covers in self.tensor_fences[old.worker])
+                    if not (old.bit & fenced if new.array else showed):
+                        self._unfenced(record, old)
             if covered and new.mode == "write":
                 self.records[region].clear()
         home = self.records[new.region]
@@ -326,6 +334,11 @@ class Execution:
         home.append(record)
         if new.array:
             self._define(record)
+
+    def _between(self, new: _Record, old: _Record) -> bool:
+        """Can barriers order two accesses to a tensor? Those of different CTAs only where the kernel accesses it in more than one way."""
+        workers = self.skeleton.workers
+        return workers[new.worker].cta == workers[old.worker].cta or self.skeleton.regions[new.touch.region].space in self.skeleton.handed
 
     def _define(self, record: _Record) -> None:
         """What is read must have been written, and through no other array over the same bytes since."""
@@ -368,7 +381,7 @@ class Execution:
 
     def _unfenced(self, new: _Record, old: _Record) -> None:
         self.faults.append(Fault("R403", f"{self._who(new)} may miss {self._who(old)}: an ordinary write reaches the async proxy after a fence", new.touch.span,
-                                 (("written here", old.touch.span),), f"{self.skeleton.workers[old.worker].label} calls fence_async() after its write, before the barrier that orders the two",
+                                 (("written here", old.touch.span),), f"{self.skeleton.workers[old.worker].label} calls fence_async({'' if new.touch.array else 'tensors=True'}) after its {old.touch.mode}, before the barrier that orders the two",
                                  self._closure(old.step, new.step), _after(old, new)))  # fmt: skip
 
     # ---- events

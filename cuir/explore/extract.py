@@ -29,6 +29,7 @@ from ..interp.tensors import TensorArg
 from ..interp.values import uniform
 from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
 from ..source import Span
+from ..tensor_modes import exchanged
 from ..types import GlobalView, Scalar, TileType
 from ..views import root_name
 from ..walk import names_read, walk
@@ -125,7 +126,7 @@ class _Worker:
 
     def __init__(self, w: Worker, number: int):
         self.w, self.number = w, number
-        self.trace = Trace(w.label, bool(w.program.loops))
+        self.trace = Trace(w.label, bool(w.program.loops), cta=w.cta)
         self.engines = 0
         self.open: list[int] = []  # cp.async since the last commit
         self.closed: list[list[int]] = []
@@ -188,6 +189,7 @@ class _Extractor:
             self.skeleton.workers.append(worker.trace)
         self.skeleton.regions = list(self.regions)
         self.skeleton.aliases = {a: tuple(b.name for b in others) for a, others in m.shared[0].aliases.items()}
+        self.skeleton.handed = exchanged(self.checked)
         self.skeleton.connect()
         return self.skeleton
 
@@ -285,7 +287,8 @@ class _Extractor:
         elif effects.drains:
             yield self.drain(site, effects.drains, span)
         elif effects.fences:
-            yield lambda worker: worker.trace.local(Fence())
+            tensors = bool(site.const("tensors", False))
+            yield lambda worker: worker.trace.local(Fence(tensors))
         else:
             yield self.accesses(site, span)
 
@@ -370,7 +373,7 @@ class _Extractor:
                         r.alloc.name,
                     )
                 )
-                if r.cta == w.cta and source.tensor.name in self.written:
+                if source.tensor.name in self.written:
                     region = self.tensor_region(source.tensor, box_intervals(source.tensor.shape, source.starts, source.sizes))
                     access = modes["box"]
                     step.locals.append(

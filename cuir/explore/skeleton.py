@@ -35,7 +35,9 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Earlier ordinary writes of the worker are visible to the async proxy."""
+    """Earlier ordinary writes of the worker are visible to the async proxy. tensors: those to tensors too, not to shared memory alone."""
+
+    tensors: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,11 @@ class Trace:
     takes: bool  # whether it takes units of work
     lead: list[Local] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    cta: int = 0  # of its cluster
 
     def without(self, kind: Kind) -> Trace:
         """The trace without steps of a kind; what was done locally behind them is done behind the step before."""
-        found = Trace(self.label, self.takes, list(self.lead))
+        found = Trace(self.label, self.takes, list(self.lead), cta=self.cta)
         for step in self.steps:
             if step.kind != kind:
                 found.steps.append(replace(step, locals=list(step.locals)))
@@ -130,6 +133,7 @@ class Skeleton:
     near: list[list[tuple[int, bool]]] = field(default_factory=list)  # regions that overlap each, and whether it covers them
     bytes: list[int] = field(default_factory=list)  # of each region of shared memory, a bit for some of them
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)  # arrays over the same bytes as another
+    handed: frozenset[str] = frozenset()  # tensors in which barriers order the CTAs of a cluster, too
 
     def at_once(self) -> Skeleton:
         """The same cluster with units of work handed out at once: taking one is no step."""

@@ -14,8 +14,9 @@ import torch
 from .barriers import Mbarrier
 from .memory import SharedRef
 from .races import Actor, Event, Record
+from .shadows import Access
 from .state import State
-from .tensors import Access, BoxRef
+from .tensors import BoxRef
 from .values import POISON
 
 if TYPE_CHECKING:
@@ -48,22 +49,21 @@ class Action(State, ABC):
         for r in self.records:
             r.done = event
         if self.read is not None:
-            self.read.done = event
+            self.read.retire(m, event)
         m.retired(self)
 
 
 class Copy(Action):
     """A box into shared memory of one CTA, landing on a barrier of it or on a group of the worker. A multicast is a copy for each CTA of the cluster."""
 
-    def __init__(self, actor: Actor, box: BoxRef, target: SharedRef, bar: Mbarrier | None, name: str = ""):
+    def __init__(self, actor: Actor, box: BoxRef, target: SharedRef, bar: Mbarrier | None, proxy: str, awaited: str, name: str = ""):
         super().__init__(actor)
-        self.box, self.target, self.bar, self.name = box, target, bar, name
+        self.box, self.target, self.bar, self.proxy, self.awaited, self.name = box, target, bar, proxy, awaited, name
 
     def issue(self, m: Machine) -> None:
         """The destination is undefined from now on, though writing it counts as done: who reads it early is told of the race."""
         ref = self.target
-        if ref.cta == self.actor.cta:
-            self.read = self.box.tensor.enter_read(m, self.actor, self.box, None)
+        self.read = self.box.tensor.enter_read(m, self.actor, self.box, self.proxy, None, self.awaited)
         ref.values(m).fill_(POISON[ref.alloc.dtype])
         m.shared[ref.cta].wrote(ref)
 
@@ -73,19 +73,19 @@ class Copy(Action):
             event = self.bar.land(m, self.target.nbytes, self.actor.label, self.actor.span, self.time)
             self.records[0].done = event
             if self.read is not None:
-                self.read.done = event
+                self.read.retire(m, event)
             m.retired(self)
 
 
 class Store(Action):
     """A shared view to a box; it reads its source at any time until store_wait or the end."""
 
-    def __init__(self, actor: Actor, source: SharedRef, box: BoxRef, add: bool):
+    def __init__(self, actor: Actor, source: SharedRef, box: BoxRef, add: bool, proxy: str):
         super().__init__(actor)
-        self.source, self.box, self.add = source, box, add
+        self.source, self.box, self.add, self.proxy = source, box, add, proxy
 
     def issue(self, m: Machine) -> None:
-        self.box.tensor.enter_write(m, self.actor, self.box, self.add, None)
+        self.box.tensor.enter_write(m, self.actor, self.box, self.add, self.proxy, None)
 
     def perform(self, m: Machine) -> None:
         self.box.tensor.deliver(self.box, self.source.values(m), m.lanes, self.add)

@@ -10,14 +10,15 @@ from typing import cast
 import numpy as np
 import torch
 
+from ..aliasing import Place, refuse_shared_memory
 from ..bind import Argument, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
-from ..nodes import For, Name, Stmt, Subscript
+from ..nodes import For, Name, Stmt
 from ..nodes import Program as CuirProgram
+from ..tensor_modes import exchanged, tensor_modes
 from ..types import F32
-from ..views import root_name
 from ..walk import walk
 from .compile import Compiler, Evaluate
 from .machine import Instruction, Launch, Machine, Program, Worker
@@ -103,7 +104,12 @@ def prepare(
     bound = bind(checked.origin, arguments, dict(checked.consts))
     device = bound.device or torch.device("cpu")
     code = _code(checked, device, trace is not None)
-    tensors = {p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), p.name in code.read) for p in checked.tensors}
+    modes, handed = tensor_modes(checked), exchanged(checked)
+    refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})
+    tensors = {
+        p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), modes[p.name], detect, p.name in handed)
+        for p in checked.tensors
+    }
     values: dict[str, object] = dict(bound.dims)
     for p in checked.scalars:
         given = arguments[p.name]
@@ -120,7 +126,6 @@ class _Code:
     before: list[Instruction]  # the declarations
     programs: list[Program]
     count: Evaluate | None  # of units of work
-    read: set[str]  # tensors that the kernel reads somewhere
 
 
 def _code(checked: Checked, device: torch.device, costs: bool) -> _Code:
@@ -136,7 +141,7 @@ def _code(checked: Checked, device: torch.device, costs: bool) -> _Code:
             loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
             programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
         count = None if checked.tiles is None else compiler.expr(checked.tiles.count)
-        found = checked.made[key] = _Code(compiler, before, programs, count, _read_tensors(checked))
+        found = checked.made[key] = _Code(compiler, before, programs, count)
     return found
 
 
@@ -205,18 +210,5 @@ def chosen_grid(count: int, ring: int) -> int:
 
 
 def _read_tensors(checked: Checked) -> set[str]:
-    """Names of tensors that the kernel reads somewhere: roots of places other than the targets of stores."""
-    names = {p.name for p in checked.tensors}
-    found: set[str] = set()
-    targets: set[int] = set()  # places that a call accesses, and says how
-    for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):  # parents come first
-        bound = checked.calls.get(id(node))
-        if bound is not None:
-            for access in bound.op.effects.accesses:
-                place = bound.args.get(access.arg)
-                targets.add(id(place))
-                if place is not None and access.mode == "read":
-                    found.add(root_name(place) or "")
-        elif isinstance(node, Subscript) and id(node) not in targets:
-            found.add(root_name(node) or "")
-    return found & names
+    """Names of tensors that the kernel reads somewhere."""
+    return {name for name, modes in tensor_modes(checked).items() if "read" in modes}

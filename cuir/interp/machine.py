@@ -5,6 +5,7 @@ A worker is (pc, frame) over code made by compile.py, so that a batch can be cop
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from .deadlocks import by_cause
 from .faults import diagnostic, fault
 from .groups import Groups
 from .memory import Shared
-from .races import Actor, Tracker
+from .races import Actor, Event, Tracker
 from .registry import RUNS
 from .schedule import Picker, Schedule
 from .state import State, select
@@ -91,6 +92,7 @@ class Worker(State):
         self.blocked_at = -1  # the machine's version when it last blocked
         self.ticket: int | None = None  # the generation of a named barrier that it waits in
         self.groups = Groups()
+        self.tensor_fences: list[int] = []  # its epochs that ended with a fence for tensors too
         self.copies = 0  # bulk copies issued
         self.time = 0.0
         self.started = 0.0  # when it came to the named barrier it waits at
@@ -103,9 +105,18 @@ class Worker(State):
         """What follows was not told to anyone yet."""
         self.clock.known[self.number] += 1
 
-    def fence(self) -> None:
-        self.clock.fenced[self.number] = self.clock.known[self.number]
+    def fence(self, tensors: bool) -> None:
+        """What the worker stored so far the engines see that learn of what follows; in tensors too, or in shared memory alone."""
+        now = self.clock.known[self.number]
+        self.clock.fenced[self.number] = now
+        if tensors:
+            self.tensor_fences.append(now)
         self.released()
+
+    def showed(self, event: Event, clock: Clock) -> bool:
+        """Does the clock know of a fence for tensors that the worker passed after one of its own events?"""
+        n = bisect.bisect_left(self.tensor_fences, event[1])
+        return n < len(self.tensor_fences) and clock.known[self.number] > self.tensor_fences[n]
 
     def actor(self, span: Span, what: str) -> Actor:
         return Actor(self.number, self.cta, self.label, self.clock, span, what)

@@ -1,14 +1,8 @@
-"""Tensors in device memory: boxes, gathers, scatters and elements of a batch, and who wrote which element.
-
-A tensor that the kernel writes has a shadow: for each element the number of its last write, so that accesses of different workers or CTAs that nothing
-orders are found. Additions commute with each other.
-"""
+"""Tensors in device memory: boxes, gathers, scatters and elements of a batch. Who accessed which element is kept in its shadow (shadows.py)."""
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,100 +11,38 @@ import torch
 from ..checked import TensorParam
 from .faults import fault
 from .races import Actor, Event
+from .shadows import Access, Shadow
 from .state import State
 from .values import HELD, STORED
 
 if TYPE_CHECKING:
     from .machine import Machine
 
-
-@dataclass
-class Access:
-    """One access of a batch to a tensor; element shadows hold `first + lane`."""
-
-    first: int
-    clusters: np.ndarray
-    worker: int
-    label: str
-    what: str
-    span: Any
-    done: Event | None
-    mode: str
-
-
-class Shadow:
-    """Numbers of the last accesses of one kind (writes, or reads) to each element of a tensor; 0: none."""
-
-    def __init__(self, shape: tuple[int, ...], device: torch.device):
-        size = int(np.prod(shape, dtype=np.int64))
-        self.flat = torch.zeros(size, dtype=torch.int32, device=device)
-        self.strides = tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
-        self.log: list[Access] = []
-        self.firsts: list[int] = []
-        self.next = 1
-
-    def enter(self, m: Machine, actor: Actor, mode: str, done: Event | None) -> Access:
-        access = Access(self.next, m.clusters, actor.worker, actor.label, actor.what, actor.span, done, mode)
-        self.log.append(access)
-        self.firsts.append(self.next)
-        self.next += len(m.clusters)
-        return access
-
-    def find(self, number: int) -> tuple[Access, int]:
-        access = self.log[bisect.bisect_right(self.firsts, number) - 1]
-        return access, int(access.clusters[number - access.first])
+BITS = {2: torch.int16, 4: torch.int32}  # by bytes of an element
 
 
 class TensorArg:
     """A tensor argument, with what the machine needs to reach it: shared by all batches of a launch."""
 
-    def __init__(self, param: TensorParam, t: torch.Tensor, is_read: bool):
+    def __init__(self, param: TensorParam, t: torch.Tensor, modes: Set[str], watched: bool, between: bool):
+        """modes: what the kernel does to it ("read", "write", "add"). watched: whether faults are looked for. between: see Shadow."""
         self.param, self.name, self.t = param, param.name, t
         self.shape = tuple(int(n) for n in t.shape)
         self.strides = tuple(int(s) for s in t.stride())
         extent = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)) if t.numel() else 0
         self.flat = torch.as_strided(t, (extent,), (1,), t.storage_offset())
         self.held = HELD[param.dtype]
-        self.writes = Shadow(self.shape, t.device) if param.written else None
-        self.reads = Shadow(self.shape, t.device) if param.written and is_read else None
-
-    # ---- accesses against the shadow
-    def check(self, m: Machine, actor: Actor, mode: str, seen: torch.Tensor, shadow: Shadow, lane_numbers: Any) -> None:
-        """`seen`: shadow numbers under the access (any shape); `lane_numbers`: the cluster of each, broadcastable. Raises CuirError R402."""
-        if not m.launch.detect or not bool(seen.any()):
-            return
-        clusters = torch.as_tensor(lane_numbers, device=seen.device).expand(seen.shape)
-        pairs = torch.stack((seen.reshape(-1).to(torch.int64), clusters.reshape(-1).to(torch.int64)))
-        for number, cluster in torch.unique(pairs[:, pairs[0] != 0], dim=1).T.tolist():
-            old, owner = shadow.find(number)
-            if mode == "add" and old.mode == "add":
-                continue
-            same = owner == cluster
-            if same and old.done is not None and actor.clock.has(old.done):
-                continue
-            whose = "" if same else f" of another {'cluster' if m.launch.checked.cluster > 1 else 'CTA'} ({owner})"
-            hint = (
-                "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True"
-                if not same
-                else "a bulk store is over when the kernel ends"
-                if old.done is None
-                else "a barrier must lie between the two"
-            )
-            raise fault(m, "R402", f"the {mode} of `{self.name}` by {actor.label} is not ordered after the {old.mode} by {old.label}{whose}", actor.span, hint,
-                        [(f"{old.what} here", old.span)])  # fmt: skip
-
-    def _overlapping_lanes(self, m: Machine, actor: Actor) -> Exception:
-        return fault(m, "R402", f"several CTAs write the same elements of `{self.name}` here", actor.span,
-                     "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True")  # fmt: skip
+        commute = len(modes) < 2 and "write" not in modes
+        self.shadow = Shadow(self.name, self.shape, t.device, between) if watched and not commute and t.numel() else None
 
     # ---- boxes: an access is entered when it is issued, data move when it is done
-    def enter_read(self, m: Machine, actor: Actor, box: BoxRef, done: Event | None) -> Access | None:
-        """Checks a read against the writes before it. `done`: None while an engine may still do it. Gives what was entered, if anything."""
-        return None if self.writes is None else self._mark(m, actor, box, "read", done, self.reads)
+    def enter_read(self, m: Machine, actor: Actor, box: BoxRef, proxy: str, done: Event | None, awaited: str = "") -> Access | None:
+        """Checks a read against the accesses before it. `done`: None while an engine may still do it. Gives what was entered, if anything."""
+        return self._mark(m, actor, box, "read", proxy, done, awaited)
 
-    def enter_write(self, m: Machine, actor: Actor, box: BoxRef, add: bool, done: Event | None) -> Access | None:
+    def enter_write(self, m: Machine, actor: Actor, box: BoxRef, add: bool, proxy: str, done: Event | None) -> Access | None:
         """Checks a write against the accesses before it."""
-        return self._mark(m, actor, box, "add" if add else "write", done, self.writes)
+        return self._mark(m, actor, box, "add" if add else "write", proxy, done)
 
     def fetch(self, box: BoxRef, out: torch.Tensor) -> None:
         """Fills `out` [lanes, R, C] with the box of each lane; elements outside of the tensor read 0."""
@@ -135,19 +67,17 @@ class TensorArg:
             else:
                 _each(self.flat, self.strides, part, offsets, chunk, _deliver)
 
-    def _mark(self, m: Machine, actor: Actor, box: BoxRef, mode: str, done: Event | None, own: Shadow | None) -> Access | None:
-        assert self.writes is not None
-        if mode == "write" and m.launch.detect and box.lanes_overlap(len(m.clusters)):
-            raise self._overlapping_lanes(m, actor)
-        access = own.enter(m, actor, mode, done) if own is not None else None
-        against = [self.writes] if mode == "read" or self.reads is None else [self.writes, self.reads]
-        for lanes, part, offsets in box.pieces(self.writes.strides):
+    def _mark(self, m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, done: Event | None, awaited: str = "") -> Access | None:
+        shadow = self.shadow
+        if shadow is None:
+            return None
+        if mode == "write" and box.lanes_overlap(len(m.clusters)):
+            raise shadow.overlapping_lanes(m, actor)
+        access = shadow.enter(m, actor, mode, proxy, done, awaited)
+        for lanes, part, offsets in box.pieces(shadow.strides):
             chosen = np.arange(len(m.clusters))[lanes]
-            for lane, offset in zip(chosen, np.broadcast_to(offsets, len(chosen))):
-                for shadow in against:
-                    self.check(m, actor, mode, _region(shadow.flat, shadow.strides, part, int(offset)), shadow, int(m.clusters[lane]))
-                if own is not None and access is not None:
-                    _region(own.flat, own.strides, part, int(offset)).fill_(access.first + int(lane))
+            for lane, offset in zip(chosen.tolist(), np.broadcast_to(offsets, len(chosen)).tolist()):
+                shadow.region(m, actor, access, lane, _region(shadow.flat, shadow.strides, part, offset))
         return access
 
     # ---- gathers and scatters
@@ -157,8 +87,7 @@ class TensorArg:
         if not self.t.numel():
             return torch.zeros(offset.shape, dtype=self.held, device=self.t.device)
         taken = self.flat[torch.where(inside, offset, 0)].to(self.held)
-        if self.writes is not None:
-            self._mark_elements(m, actor, indices, inside, "read", self.reads)
+        self._mark_elements(m, actor, indices, inside, "read")
         return taken.masked_fill_(~inside, 0)
 
     def scatter(self, m: Machine, actor: Actor, indices: list[Any], values: Any, mask: torch.Tensor | None, add: bool) -> None:
@@ -170,10 +99,32 @@ class TensorArg:
         inside = (inside if mask is None else inside & mask).expand(shape)
         if not self.t.numel():
             return
-        self._mark_elements(m, actor, indices, inside, "add" if add else "write", self.writes)
+        self._mark_elements(m, actor, indices, inside, "add" if add else "write")
         where = offset.expand(shape)[inside]
-        data = torch.as_tensor(values, dtype=self.held, device=self.t.device).expand(shape)[inside]
-        self.flat.index_put_((where,), data.to(self.flat.dtype), accumulate=add)
+        data = torch.as_tensor(values, dtype=self.held, device=self.t.device).expand(shape)[inside].to(self.flat.dtype)
+        self.flat.index_put_((where,), data, accumulate=add)
+        if not add and m.launch.detect and where.numel() > 1:
+            bits = BITS[self.flat.element_size()]
+            lost = self.flat[where].view(bits) != data.view(bits)
+            if bool(lost.any()):
+                raise self._two_values(m, actor, where, lost, inside)
+
+    def _two_values(self, m: Machine, actor: Actor, where: torch.Tensor, lost: torch.Tensor, inside: torch.Tensor) -> Exception:
+        """Elements of one tile that differ and go to one place. where: their places; lost: those whose value is not there; inside: which of the tile's."""
+        one = int(lost.nonzero()[0])
+        other = int(((where == where[one]) & ~lost).nonzero()[0])
+        (lane, *a), (_, *b) = inside.nonzero()[[min(one, other), max(one, other)]].tolist()
+        column = inside.shape[2] > 1 and a[1] != b[1]
+        said = [f"({x[0]}, {x[1]})" if column else str(x[0]) for x in (a, b)]
+        place, rest = [], int(where[one])
+        for d in sorted(range(len(self.shape)), key=lambda d: -self.strides[d]):
+            i, rest = divmod(rest, self.strides[d]) if self.shape[d] > 1 else (0, rest)
+            place.append((d, i))
+        element = ", ".join(str(i) for _, i in sorted(place))
+        what = "elements (row, column)" if column else "rows"
+        unit = "cluster" if m.launch.checked.cluster > 1 else "CTA"
+        return fault(m, "R402", f"{what} {said[0]} and {said[1]} of a tile store different values to one element, `{self.name}[{element}]`, in {unit} {int(m.clusters[lane])}: either may stay",
+                     actor.span, "each element gets one value: indices that differ for all rows, a mask that leaves one of them, or add=True for the sum")  # fmt: skip
 
     def _offsets(self, indices: list[Any], strides: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         offset: Any = torch.zeros((1, 1, 1), dtype=torch.int64, device=self.t.device)
@@ -186,31 +137,27 @@ class TensorArg:
         offset, inside = torch.broadcast_tensors(offset, inside)
         return offset, inside
 
-    def _mark_elements(self, m: Machine, actor: Actor, indices: list[Any], inside: torch.Tensor, mode: str, own: Shadow | None) -> None:
-        assert self.writes is not None
+    def _mark_elements(self, m: Machine, actor: Actor, indices: list[Any], inside: torch.Tensor, mode: str) -> None:
+        shadow = self.shadow
+        if shadow is None:
+            return
         lanes = len(m.clusters)
-        offset, _ = self._offsets(indices, self.writes.strides)
+        offset, _ = self._offsets(indices, shadow.strides)
         shape = (lanes, *inside.shape[1:])
         inside = inside.expand(shape)
         where = offset.expand(shape)[inside]
         lane = torch.arange(lanes, device=where.device).reshape(-1, 1, 1).expand(shape)[inside]
-        clusters = torch.from_numpy(m.clusters).to(where.device)[lane]
-        for shadow in [self.writes] if mode == "read" or self.reads is None else [self.writes, self.reads]:
-            self.check(m, actor, mode, shadow.flat[where], shadow, clusters)
-        if own is not None:
-            numbers = (own.enter(m, actor, mode, (actor.worker, actor.clock.known[actor.worker])).first + lane).to(torch.int32)
-            own.flat[where] = numbers
-            if mode == "write" and m.launch.detect and not torch.equal(own.flat[where], numbers):
-                raise self._overlapping_lanes(m, actor)
+        access = shadow.enter(m, actor, mode, "generic", (actor.worker, actor.clock.known[actor.worker]))
+        shadow.elements(m, actor, access, where, lane)
 
     # ---- single elements
     def element(self, m: Machine, actor: Actor, indices: list[Any]) -> Any:
         """A scalar for each lane. Raises CuirError M402 outside of the tensor."""
         self._require_inside(m, actor, indices)
         where: Any = sum(i * s for i, s in zip(indices, self.strides))
-        if self.writes is not None:
+        if self.shadow is not None:
             tiles = [torch.full((1, 1, 1), i, device=self.t.device) if isinstance(i, int) else i for i in indices]
-            self._mark_elements(m, actor, tiles, torch.ones((1, 1, 1), dtype=torch.bool, device=self.t.device), "read", self.reads)
+            self._mark_elements(m, actor, tiles, torch.ones((1, 1, 1), dtype=torch.bool, device=self.t.device), "read")
         if isinstance(where, np.ndarray):
             taken = self.flat[torch.from_numpy(where).to(self.t.device)].cpu().numpy()
             return taken.astype(np.int64) if taken.dtype == np.int32 else taken

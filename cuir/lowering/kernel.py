@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..checked import Barrier, Checked, Role, TensorParam
 from ..diagnostics import CuirError
-from ..nodes import Assign, Expr
+from ..nodes import Assign, Expr, Literal
 from ..source import Span
 from ..targets import TARGETS, register_pool
+from ..tensor_modes import exchanged
 from ..types import Scalar, SharedView
 from ..views import Range, root_name, view_of
 from .coalesce import coalesced
@@ -87,6 +89,7 @@ class KernelEmitter:
         self.next_barrier = 1  # hardware barrier 0 is the whole CTA's
         self.named: dict[str, int] = {}
         self.worker_barriers: dict[str, int] = {}
+        self.handed = exchanged(checked)
         self.queue = choose(self)
         self.tile_count = "tile_count"
 
@@ -94,6 +97,18 @@ class KernelEmitter:
     def draws(self) -> bool:
         """Whether units of work are drawn from a counter in global memory."""
         return self.queue is not None and self.queue.dynamic
+
+    @functools.cached_property
+    def between_ctas(self) -> frozenset[str]:
+        """Barriers that are arrived at across the cluster in a kernel whose CTAs may hand over data in tensors: they order these, too."""
+        if self.checked.cluster == 1 or not self.handed:
+            return frozenset()
+        found = set()
+        for bound in self.checked.calls.values():
+            across = bound.args.get("cluster")
+            if bound.op.effects.arrives and isinstance(across, Literal) and across.value:
+                found.add(root_name(bound.args[bound.op.effects.arrives]) or "")
+        return frozenset(found)
 
     # ---- services of the emitters
     def choice(self, text: str, span: Span | None) -> None:
@@ -229,7 +244,10 @@ class KernelEmitter:
         for name in self.pointers:
             t = self.tensors[name]
             const = "" if t.written else "const "
-            params.append(f"{const}{MEMORY[t.dtype]}* __restrict__ {identifier(name)}")
+            # what a kernel both reads and writes others may write between two of its reads: a compiler that takes the pointer for the only way there moves
+            # loads across barriers, or reads through the texture path
+            alone = "" if name in self.handed else "__restrict__ "
+            params.append(f"{const}{MEMORY[t.dtype]}* {alone}{identifier(name)}")
             params += [f"const int64_t {identifier(name)}_stride{i}" for i in range(len(t.dims) - 1)]
         if self.draws:
             params.append("unsigned* __restrict__ counter")

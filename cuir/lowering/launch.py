@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..aliasing import Place, refuse_shared_memory
 from ..bind import Bound, bind
 from ..checked import Checked
 from ..diagnostics import CuirError
@@ -246,6 +247,9 @@ class Launcher:
     def _pack(self, plan: Plan, places: tuple[int, ...], counter: int) -> Packed:
         cuda = self.cuda
         at = {t.name: place for t, place in zip(self.checked.tensors, places, strict=True)}
+        refuse_shared_memory(
+            self.checked.tensors, {t.name: Place(at[t.name], *plan.shapes[t.name], t.dtype.itemsize) for t in self.checked.tensors}
+        )
         encoded = [self._encode(m, at[m.tensor], *plan.shapes[m.tensor]) for m in cuda.maps]
         values: list[Any] = []
         for name in cuda.tensors:

@@ -230,6 +230,35 @@ _part(
     "Bar",
 )
 _part(
+    "try_wait_cluster",
+    """
+// Waits for arrivals of other CTAs of the cluster, and for what they did to tensors before: a load behind it is not served from a stale line of the L1 cache
+DEV bool try_wait_cluster(uint64_t* bar, int parity) {
+  uint32_t done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }" : "=r"(done) : "r"(cute::cast_smem_ptr_to_uint(bar)), "r"(parity) : "memory");
+  return done;
+}""",
+)
+WAIT_CLUSTER = "DEV void wait_cluster(uint64_t* bar, int parity) { while (!try_wait_cluster(bar, parity)) {} }"  # here too
+_part("wait_cluster", WAIT_CLUSTER, "wait", "try_wait_cluster")  # `wait`: its place takes what both of the watchdog's need
+_part(
+    "release_cluster",
+    """
+// Arrives at the barrier of a CTA of the cluster, after what this one did to tensors
+DEV void release_cluster(uint64_t* bar, int cta) {
+  asm volatile("{ .reg .b32 to; mapa.shared::cluster.u32 to, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [to]; }" :: "r"(cute::cast_smem_ptr_to_uint(bar)), "r"(cta) : "memory");
+}""",
+)
+_part(
+    "release_cluster_warp",
+    "DEV void release_cluster_warp(uint64_t* bar, int lane, int ctas) { __syncwarp(); if (lane < ctas) release_cluster(bar, lane); }",
+    "release_cluster",
+)
+_part(
+    "fence_proxy",
+    'DEV void fence_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }  // for tensors and shared memory; CUTLASS has that for shared memory',
+)
+_part(
     "bar_sync",
     'DEV void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }  // CUTLASS\'s orders no memory for the compiler',
 )

@@ -148,8 +148,8 @@ class RoleEmitter:
         written to this array are accumulator rows, to the same view. Then no warp waits for another one."""
         checked, found = self.kernel.checked, list(calls(self.kernel.checked, self.role.body))
         sent = [checked.call(c).args for c in found if checked.call(c).op.name == "store_async"]
-        if self.threads != 128 or not sent:
-            return False
+        if self.threads != 128 or not sent or any(root_name(a["box"]) in self.kernel.handed for a in sent):
+            return False  # nor where another warp may have read, or stored, what a warp's bulk store overwrites
         view = sent[0]["shared"]
         array, text, ref = root_name(view), self._text(view), self.views.shared(view)
         written = [a for c in found if checked.call(c).op.name == "store" and root_name((a := checked.call(c).args)["place"]) == array]

@@ -16,7 +16,7 @@ from ..diagnostics import CuirError
 from ..source import Span
 from .compile import compile_cuda
 from .kernel import Cuda
-from .prelude import WAIT
+from .prelude import WAIT, WAIT_CLUSTER
 
 RECORDS, WORDS = 256, 4
 # One line, as the text that it replaces, so that the line map holds. Each warp reports once; the first to trap would silence the others, so all wait for them.
@@ -41,6 +41,12 @@ DEV void wait(uint64_t* bar, int parity, int line = __builtin_LINE()) {
   asm volatile("" ::: "memory");
 }
 """
+_WATCHED_CLUSTER = """
+DEV void wait_cluster(uint64_t* bar, int parity, int line = __builtin_LINE()) {
+  const unsigned long long begin = nanoseconds();
+  while (!try_wait_cluster(bar, parity)) { if (nanoseconds() - begin > LIMITull) give_up(bar, parity, line, begin); }
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,11 @@ def watched(cuda: Cuda, seconds: float) -> Cuda:
     """The kernel with waits on mbarriers that give up after `seconds`. Raises CuirError L002 for a kernel without such waits."""
     if WAIT not in cuda.source:
         raise CuirError.of("L002", f"`{cuda.name}` waits on no mbarrier", cuda.checked.origin.span)
-    text = _WATCHED.replace("RECORDS", str(RECORDS)).replace("WORDS", str(WORDS)).replace("LIMIT", str(int(seconds * 1e9)))
-    return replace(cuda, source=cuda.source.replace(WAIT, " ".join(text.split("\n")).strip(), 1))
+    source = cuda.source
+    for plain, ours in ((WAIT, _WATCHED), (WAIT_CLUSTER, _WATCHED_CLUSTER)):
+        text = ours.replace("RECORDS", str(RECORDS)).replace("WORDS", str(WORDS)).replace("LIMIT", str(int(seconds * 1e9)))
+        source = source.replace(plain, " ".join(text.split("\n")).strip(), 1)
+    return replace(cuda, source=source)
 
 
 def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) -> list[Stuck]:

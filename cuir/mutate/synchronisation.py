@@ -262,6 +262,9 @@ def one_worker_arrives(of: Places) -> Iterator[Mutant]:
             put = If(Binary("==", Name(role.name), Literal(0)), (site.node,))
             yield made(of, 6, "one worker arrives", site, f"`{show(call)}` by worker 0 of `{role.name}` alone", put)
         for k in call.keywords:
+            if k.name == "tensors" and op.effects.fences:
+                alone = ExprStmt(replace(call, keywords=tuple(x for x in call.keywords if x is not k)))
+                yield made(of, 5, "fence of shared memory alone", site, f"`{show(call)}` without `tensors`", alone)
             if k.name == "cluster":
                 alone = ExprStmt(replace(call, keywords=tuple(x for x in call.keywords if x is not k)))
                 yield made(of, 6 if op.effects.arrives else 9, "own CTA alone", site, f"`{show(call)}` without `cluster`", alone)

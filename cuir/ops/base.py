@@ -46,6 +46,10 @@ class Effects:
     fences: bool = False  # makes the worker's ordinary writes visible to the async proxy
     joins: bool = False  # every worker of the CTA
 
+    def proxy(self, arg: str) -> str:
+        """Through which proxy an argument is accessed."""
+        return next(a.proxy for a in self.accesses if a.arg == arg)
+
 
 @dataclass(frozen=True)
 class Param:

@@ -142,9 +142,13 @@ def _sync(cx: CallContext) -> Type:
 @op(
     "fence_async",
     "sync",
+    Param("tensors", "const bool", "False", keyword=True),
     archs=SM90,
     effects=Effects(fences=True),
-    doc="Makes the worker's earlier ordinary stores and cp.async copies visible to the tensor core and the copy engine (fence.proxy.async). Another worker's engines need a barrier after it as well, the writer's do not.",
+    doc="Makes the worker's earlier ordinary stores to shared memory, and its cp.async copies, visible to the tensor core and the copy engine (fence.proxy.async.shared::cta). Another worker's engines need a barrier after it as well, the writer's do not. "
+    "tensors=True: its earlier ordinary stores and additions to tensors as well (fence.proxy.async), which a bulk copy, bulk store or bulk addition of the same elements needs.",
 )
 def _fence(cx: CallContext) -> Type:
+    if cx.has("tensors"):
+        known(cx, "tensors", bool)
     return Void()

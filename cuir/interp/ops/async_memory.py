@@ -17,7 +17,7 @@ def copy_name(w: Worker, number: int, cta: int | None) -> str:
 @runs("copy_async.bulk")
 def copy_bulk(site: Site) -> Evaluate:
     box, shared, bar, op, span = box_place(site, "box"), shared_place(site, "shared"), barrier_place(site, "bar"), site.op, site.span
-    cluster = bool(site.const("cluster", False))
+    cluster, proxy = bool(site.const("cluster", False)), op.effects.proxy("box")
 
     def run(w: Worker) -> int:
         m = w.m
@@ -28,8 +28,9 @@ def copy_bulk(site: Site) -> Evaluate:
         w.copies += 1
         copies = []
         for r, b in zip(refs, bars):
-            action = Copy(actor, source, r, b, copy_name(w, w.copies, r.cta if len(refs) > 1 else None))
-            action.records = touch(op, w, actor, {"shared": r}, None, f"a wait for its phase of `{b.text}`")
+            awaited = f"a wait for its phase of `{b.text}`"
+            action = Copy(actor, source, r, b, proxy, awaited, copy_name(w, w.copies, r.cta if len(refs) > 1 else None))
+            action.records = touch(op, w, actor, {"shared": r}, None, awaited)
             copies.append(action)
         for action in copies:
             action.issue(m)
@@ -46,13 +47,15 @@ def copy_bulk(site: Site) -> Evaluate:
 @runs("copy_async.cp")
 def copy_cp(site: Site) -> Evaluate:
     box, shared, op, span = box_place(site, "box"), shared_place(site, "shared"), site.op, site.span
+    proxy = op.effects.proxy("box")
 
     def run(w: Worker) -> int:
         m = w.m
         ref, source = shared(w), box(w)
         actor = w.engine("cp.async", span, "the copy")
-        action = Copy(actor, source, ref, None)
-        action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls copy_commit and copy_wait")
+        awaited = f"{w.label} calls copy_commit and copy_wait"
+        action = Copy(actor, source, ref, None, proxy, awaited)
+        action.records = touch(op, w, actor, {"shared": ref}, None, awaited)
         action.issue(m)
         w.groups.open.append(action)
         m.count("cp.async copies")
@@ -90,12 +93,13 @@ def copy_wait(site: Site) -> Evaluate:
 @runs("store_async")
 def store_async(site: Site) -> Evaluate:
     shared, box, op, span, add = shared_place(site, "shared"), box_place(site, "box"), site.op, site.span, bool(site.const("add", False))
+    proxy = op.effects.proxy("box")
 
     def run(w: Worker) -> int:
         m = w.m
         ref, target = shared(w), box(w)
         actor = w.engine("bulk store", span, "the store")
-        action = Store(actor, ref, target, add)
+        action = Store(actor, ref, target, add, proxy)
         action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls store_wait")
         action.issue(m)
         w.groups.stores.append(action)

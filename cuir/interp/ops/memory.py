@@ -77,11 +77,12 @@ def load(site: Site) -> Evaluate:
         return load_shared
     box, t = box_place(site, "view"), site.result()
     assert isinstance(t, TileType)
+    proxy = op.effects.proxy("view")
 
     def load_tensor(w: Worker) -> torch.Tensor:
         out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device)
         ref = box(w)
-        ref.tensor.enter_read(w.m, w.actor(span, "the load"), ref, w.event())
+        ref.tensor.enter_read(w.m, w.actor(span, "the load"), ref, proxy, w.event())
         ref.tensor.fetch(ref, out)
         return out
 
@@ -112,12 +113,12 @@ def store(site: Site) -> Evaluate:
 
         return store_shared
     if isinstance(place, GlobalView):
-        box = box_place(site, "place")
+        box, proxy = box_place(site, "place"), op.effects.proxy("place")
 
         def store_box(w: Worker) -> int:
             ref, v = box(w), value(w)
             if mask is None:
-                ref.tensor.enter_write(w.m, w.actor(span, "the store"), ref, add, w.event())
+                ref.tensor.enter_write(w.m, w.actor(span, "the store"), ref, add, proxy, w.event())
                 ref.tensor.deliver(ref, v, w.m.lanes, add)
             else:
                 ref.tensor.scatter(w.m, w.actor(span, "the store"), _coordinates(ref, v), v, mask(w), add)

@@ -117,8 +117,10 @@ def join(w: Worker, bar: NamedBarrier, span: Span) -> int:
 
 @runs("fence_async")
 def fence_async(site: Site) -> Evaluate:
+    tensors = bool(site.const("tensors", False))
+
     def run(w: Worker) -> int:
-        w.fence()
+        w.fence(tensors)
         return GO
 
     return run

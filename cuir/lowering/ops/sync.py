@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...nodes import Call, Expr, Literal, Name, Subscript
+from ...views import root_name
 from ..registry import emits
 from ..values import strip
 from ..writer import identifier
@@ -24,11 +25,18 @@ def barrier(role: RoleEmitter, expr: Expr) -> str:
     return f"{identifier(expr.value.id)} + {role.scalars.scalar(expr.indices[0])}"  # type: ignore[arg-type]
 
 
+def _keep_reads_before(role: RoleEmitter) -> None:
+    """An arrival of a single lane is no barrier to the compiler: what it reads of a tensor that others overwrite afterwards must have been read."""
+    if role.kernel.handed:
+        role.out.line('asm volatile("" ::: "memory");')
+
+
 @emits("mbarrier.expect", "statement")
 def expect(role: RoleEmitter, call: Call) -> None:
     args = role.call(call).args
     bar, size = barrier(role, args["bar"]), strip(role.scalars.scalar(args["bytes"]))
     if role.single:
+        _keep_reads_before(role)
         role.out.line(f"cuir::expect({bar}, {size});")
         return
     role.out.line("__syncwarp();")
@@ -44,7 +52,14 @@ def arrive(role: RoleEmitter, call: Call) -> None:
     bar = barrier(role, args["bar"])
     ctas = role.kernel.checked.cluster
     everywhere = ctas > 1 and isinstance(args.get("cluster"), Literal) and bool(args["cluster"].value)  # type: ignore[union-attr]
-    if everywhere and role.single:
+    if role.single:
+        _keep_reads_before(role)
+    if everywhere and root_name(args["bar"]) in role.kernel.between_ctas:
+        if role.single:
+            role.out.line(f"for (int cta = 0; cta < {ctas}; ++cta) cuir::release_cluster({bar}, cta);")
+        else:
+            role.out.line(f"cuir::release_cluster_warp({bar}, lane, {ctas});")
+    elif everywhere and role.single:
         role.out.line(f"for (int cta = 0; cta < {ctas}; ++cta) cuir::Bar::arrive({bar}, cta, true);")
     elif everywhere:
         role.out.line(f"cuir::arrive_cluster({bar}, lane, {ctas});")
@@ -57,7 +72,8 @@ def arrive(role: RoleEmitter, call: Call) -> None:
 @emits("mbarrier.wait", "statement")
 def wait(role: RoleEmitter, call: Call) -> None:
     args = role.call(call).args
-    role.out.line(f"cuir::wait({barrier(role, args['bar'])}, {strip(role.scalars.scalar(args['parity']))});")
+    function = "wait_cluster" if root_name(args["bar"]) in role.kernel.between_ctas else "wait"
+    role.out.line(f"cuir::{function}({barrier(role, args['bar'])}, {strip(role.scalars.scalar(args['parity']))});")
 
 
 def _named(role: RoleEmitter, call: Call, function: str) -> None:
@@ -94,4 +110,6 @@ def sync(role: RoleEmitter, call: Call) -> None:
 
 @emits("fence_async", "statement")
 def fence_async(role: RoleEmitter, call: Call) -> None:
-    role.out.line("cutlass::arch::fence_view_async_shared();")
+    tensors = role.call(call).args.get("tensors")
+    everything = isinstance(tensors, Literal) and bool(tensors.value)
+    role.out.line("cuir::fence_proxy();" if everything else "cutlass::arch::fence_view_async_shared();")

@@ -1,0 +1,106 @@
+"""What is emitted where a kernel both reads and writes a tensor: plain pointers, barriers of cluster scope, the fence of all state spaces. Elsewhere nothing changes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import corpus
+from cuir.check import check
+from cuir.lowering import lower
+from cuir.lowering.compile import find_nvcc, include_dir
+from cuir.lowering.watchdog import watched
+from cuir.parser import parse
+from cuir.types import F16
+from tests.gpu.exchange_cases import EXCHANGE
+
+
+def source(text: str = EXCHANGE, **consts: int) -> str:
+    return lower(check(parse(text, "k.cuir"), None, consts)).source
+
+
+def body(text: str) -> str:
+    """The kernel without the functions before it."""
+    return text[text.index('extern "C" __global__') :]
+
+
+def test_barriers_of_the_cluster_carry_its_scope_and_others_do_not() -> None:
+    found = body(source())
+    assert re.findall(r"cuir::release_cluster_warp\((\w+)", found) == ["there"] * 2 and "arrive_cluster(" not in found
+    assert re.findall(r"cuir::wait_cluster\((\w+)", found) == ["there"] * 2
+    assert re.findall(r"cuir::wait\((\w+)", found) == ["full", "own"]
+    assert re.findall(r"cuir::fence_proxy\(\)", found) == ["cuir::fence_proxy()"]
+    alone = body(source(CLUSTER=1))
+    assert "_cluster" not in alone and "cuir::wait(there" in alone and "cuir::fence_proxy();" in alone
+
+
+def test_a_single_lane_releases_at_each_cta() -> None:
+    text = EXCHANGE.replace(
+        '    with role("w"',
+        '    with role("signal", warps=1):\n        for t in work:\n            if X[t, 0, 0, 0] > T[t, 0, 0, 0]:\n                other.arrive(cluster=True)\n    with role("w"',
+    ).replace("there, own, full = mbarrier(CLUSTER)", "other, there, own, full = mbarrier(1), mbarrier(CLUSTER)")
+    found = body(source(text))
+    assert "for (int cta = 0; cta < 2; ++cta) cuir::release_cluster(other, cta);" in found
+    assert re.search(r'asm volatile\("" ::: "memory"\);\s+for \(int cta', found)  # what the lane has read it has read
+
+
+def test_a_tensor_that_is_read_and_written_is_a_plain_pointer() -> None:
+    found = body(source())
+    assert "const float* __restrict__ X," in found and "float* __restrict__ Y," in found
+    assert re.search(r"^ +float\* T,", found, re.MULTILINE)
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_the_flagship_is_as_it_was(cluster: int) -> None:
+    text = (corpus.kernels()["flash_fwd_sm90"]).read_text(encoding="utf-8")
+    found = source(text, T=F16, D=128, CLUSTER=cluster)  # type: ignore[arg-type]
+    for word in ("release_cluster", "wait_cluster", "fence_proxy", 'asm volatile("" ::: "memory");\n'):
+        assert word not in body(found)
+    assert all("__restrict__" in line for line in body(found).split("\n") if re.match(r" +(const )?(float|__half)\* ", line))
+
+
+def test_bulk_stores_over_what_warps_read_are_not_issued_by_warps() -> None:
+    text = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
+    s = shared(f16, [64, 64])
+    with role("w", warpgroups=1):
+        x = load(SOURCE[0 : 64, :])
+        store(s, x)
+        fence_async()
+        store_async(s, Y[0 : 64, :])
+"""
+    assert "if (lane == 0)" in body(source(text.replace("SOURCE", "X")))
+    assert "threadIdx.x % 128 == 0" in body(source(text.replace("SOURCE", "Y")))
+
+
+def test_watched_waits_of_both_kinds() -> None:
+    cuda = lower(check(parse(EXCHANGE, "k.cuir")))
+    found = watched(cuda, 2.0).source
+    assert found.count("give_up(bar, parity, line, begin)") == 2 and len(found.splitlines()) == len(cuda.source.splitlines())
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_the_qualifiers_are_in_the_ptx(tmp_path: Path) -> None:
+    """And loads of the tensor are coherent, while those of the input are not. With the watchdog's waits, which must compile as well."""
+    cuda = watched(lower(check(parse(EXCHANGE, "k.cuir"))), 2.0)
+    file, out = tmp_path / "k.cu", tmp_path / "k.ptx"
+    file.write_text(cuda.source)
+    command = [find_nvcc(), "-ptx", "-arch=sm_90a", "-std=c++17", "-I", include_dir(), "-o", str(out), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ptx = out.read_text()
+    for instruction in (
+        "mbarrier.arrive.release.cluster.shared::cluster.b64",
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64",
+        "fence.proxy.async;",
+    ):
+        assert instruction in ptx, instruction
+    fence, release = ptx.index("fence.proxy.async;"), ptx.index("mbarrier.arrive.release.cluster")
+    acquire = ptx.index("mbarrier.try_wait.parity.acquire.cluster")
+    assert ptx.index("st.global") < fence < release < acquire
+    assert ptx.count("ld.global.nc.f32") == ptx.count("ld.global.f32") == 32 and ptx.index("ld.global.f32") > acquire
