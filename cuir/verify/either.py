@@ -94,13 +94,12 @@ def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 
 
 def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; one CTA has nothing to do."""
+    """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; other grids give some one unit and some none."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(ring_draws(checked, spec))
     (BM, BN), uses = tile_sizes(checked), 2 * checked.longest_ring + 1
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
-    alone = Case("a CTA without work", Lengths(1, 1, 1, BM, 2 * BN))
-    return [tiles, alone, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
+    return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
 
 
 def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: int | None = None) -> list[dict[str, object]]:  # fmt: skip
