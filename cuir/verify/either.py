@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from typing import Any
 from ..checked import Checked
 from ..diagnostics import CuirError
 from ..interp import Schedule, run
+from ..interp.launch import Grid
 from ..nodes import Program
 from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
@@ -18,18 +20,21 @@ from ..transfer.rebuilt import bounded
 from .evaluate import kernel_names
 from .functions import judge_function, table_rows
 from .inputs import FunctionLaunch, draws, function_launch
-from .lengths import Draw, ring_draws, schedule_draws, simpler_draws
+from .lengths import Draw, ring_draws, schedule_draws, simpler_draws, wider_draws
 from .memory import require_memory
 from .numeric import judge, with_note
 from .problems import Case, Launch, cases, is_attention, launch, require_attention, require_inputs_kept, simpler, small_attention_launches
+from .steps import steps_of_dims, tile_of_dims
+from .unreached import ENOUGH, short_loops, unentered_loops
 
 AnyCase = Case | Draw
 AnyLaunch = Launch | FunctionLaunch
 
 
 def tile_sizes(checked: Checked) -> tuple[int, int]:
-    """BM and BN: queries and keys of a tile."""
-    return int(checked.consts.get("BM", 128)), int(checked.consts.get("BN", 128))  # type: ignore[arg-type]
+    """BM and BN: queries and keys of a tile; by the boxes that are moved, where the kernel has no consts of these names."""
+    steps = tile_of_dims(checked)
+    return tuple(int(checked.consts.get(name) or steps.get(dim) or 128) for name, dim in (("BM", "M"), ("BN", "N")))  # type: ignore[arg-type, return-value]
 
 
 def prepared(spec: Any) -> AnySpecification:
@@ -102,13 +107,48 @@ def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
 
 
-def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: int | None = None) -> list[dict[str, object]]:  # fmt: skip
+def wider_cases(program: Program, checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+    """Longer problems, in which loops make three turns that have made fewer in all runs so far; none for an attention, whose problems do not depend on its text."""
+    if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
+        return []
+
+    def wanted() -> list[int]:
+        return [*short_loops(checked, below=ENOUGH), *unentered_loops(checked)]
+
+    def enough(draw: Draw) -> bool:
+        before = wanted()
+        if before:
+            with contextlib.suppress(CuirError):  # told when it is asked for its faults
+                run(checked, launch_of(program, checked, spec, draw).arguments())
+                return len(wanted()) < len(before)
+            return True
+        return False
+
+    return list(wider_draws(checked, spec, enough)) if wanted() else []
+
+
+def single_steps(checked: Checked, spec: AnySpecification, cases: Iterable[AnyCase]) -> list[str]:
+    """Dims of which no problem is longer than one tile or block, as the kernel goes through them."""
+    if not isinstance(spec, FunctionSpecification):
+        return []
+    steps, draws = steps_of_dims(checked, spec), [c for c in cases if isinstance(c, Draw)]
+    return [d for d in checked.dims if draws and max(c.sizes[d] for c in draws) <= max(1, steps[d])]
+
+
+def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: Grid | None = None) -> list[dict[str, object]]:  # fmt: skip
     """Runs one problem (grid: on so many CTAs) and judges its numbers; gives rows of the stage's table. Raises CuirError: V301 to V304, or a fault of the program."""
     given = launch_of(program, checked, spec, case)
     try:
-        run(checked, given.arguments(), schedule=schedule, grid=grid)
+        report = run(checked, given.arguments(), schedule=schedule, grid=grid)
     except CuirError as error:
         raise with_note(error, f"in the case {case}") from error
+    try:
+        return _judged(checked, spec, case, given)
+    except CuirError as error:
+        raise (with_note(error, f"replay: --grid {report.grid}") if callable(grid) else error) from None
+
+
+def _judged(checked: Checked, spec: AnySpecification, case: AnyCase, given: AnyLaunch) -> list[dict[str, object]]:
     if isinstance(given, FunctionLaunch):
         assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
         return [dict(r) for r in table_rows(case, judge_function(checked, spec, given, case), given.positive)]
@@ -130,14 +170,20 @@ def made_positive(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def smallest(
-    program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, error: CuirError, seconds: float = 5.0
+    program: Program,
+    checked: Checked,
+    spec: AnySpecification,
+    case: AnyCase,
+    error: CuirError,
+    seconds: float = 5.0,
+    grid: Grid | None = None,
 ) -> CuirError:
     """The error of the smallest case that was found to fail with the same code, by trying simpler ones for a while; `error` is that of `case`."""
     code, end, found, now = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
     trying = _simpler(checked, spec, now)
     while time.perf_counter() < end and (candidate := next(trying, None)) is not None:
         try:
-            check_case(program, checked, spec, candidate)
+            check_case(program, checked, spec, candidate, grid=grid)
         except CuirError as other:
             if other.diagnostics[0].code == code:
                 found, now, trying = other, candidate, _simpler(checked, spec, candidate)

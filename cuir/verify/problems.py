@@ -182,7 +182,11 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
         Case("whole tiles", Lengths(1, 2, 1, 2 * BM, 2 * BN), "large"),
         Case("another scale", Lengths(1, 2, 1, 40, BN + 9), "scaled"),
         Case("small and large queries", Lengths(1, 2, 2, BM - 3, BN + 1), "wide"),
-        Case("three of all", Lengths(3, 6, 3, 9, 40)),
+        Case(
+            "five of all", Lengths(5, 10, 5, 9, 40)
+        ),  # more than four of a batch and of key heads, and than eight heads: bits of their numbers may be masked
+        Case("nine blocks of keys", Lengths(1, 1, 1, max(1, BM // 2), 8 * BN + 3)),
+        Case("nine tiles of queries", Lengths(1, 1, 1, 8 * BM + 1, BN)),
         Case("one key", Lengths(2, 32, 16, 1, 1), "huge"),  # no other one has a logit near 0
         Case("alike keys", Lengths(1, 2, 2, BM, BN + 40), "equal"),
         Case("no keys", Lengths(1, 2, 1, 40, 0)),
