@@ -18,6 +18,7 @@ from .steps import steps_of_dims, with_heads
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
 _SHORT = (1, 2, 3)  # lengths of dims that the kernel only steps through
+_LONG = 2051  # of a dim that grows until a loop turns
 _ELEMENTS = 6_000_000  # of one tensor
 
 
@@ -152,14 +153,11 @@ def _many(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int
 def wider_draws(checked: Checked, spec: FunctionSpecification, enough: Callable[[Draw], bool]) -> Iterator[Draw]:
     """Longer and longer problems, all dims together and one after the other, each kept if it is `enough` for something that no other one has shown."""
     steps = steps_of_dims(checked, spec)
-    for names in (list(checked.dims), *([d] for d in checked.dims)):
-        for count in (4, 16, 64):
-            sizes = {
-                d: count * max(1, n if len(names) == 1 else min(n, 64)) + 3 if d in names else max(1, n // 2) for d, n in steps.items()
-            }
-            for draw in fitting(checked, spec, [Draw(f"longer {' and '.join(names)}", _paired(sizes))])[0]:
-                if enough(draw):
-                    yield draw
+    for names, count in itertools.product((list(checked.dims), *([d] for d in checked.dims)), (4, 16, 64, 256)):
+        sizes = {d: min(count * max(1, n) + 3, _LONG) if d in names else max(1, n // 2) for d, n in steps.items()}
+        for draw in fitting(checked, spec, [Draw(f"longer {' and '.join(names)}", _paired(sizes))])[0]:
+            if max(_elements(t, {**known_sizes(checked), **draw.sizes}) for t in checked.tensors) <= _LONG * 512 and enough(draw):
+                yield draw
 
 
 def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str, int]:
