@@ -14,6 +14,7 @@ from ..bind import Argument, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
+from ..index_ranges import require_index_ranges
 from ..nodes import For, Name, Stmt, Subscript
 from ..nodes import Program as CuirProgram
 from ..types import F32
@@ -111,6 +112,7 @@ def prepare(
     for p in checked.scalars:
         given = arguments[p.name]
         values[p.name] = f32(float(given)) if p.dtype == F32 else given
+    require_index_ranges(checked, bound.dims, arguments)
     launch = Launch(checked, tensors, values, code.programs, device, schedule or Schedule(), 1, [range(1)], detect, trace)
     return launch, _plan(launch, code, grid), code.compiler
 
