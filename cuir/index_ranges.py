@@ -23,11 +23,16 @@ Interval = tuple[int, int]
 
 def require_index_ranges(checked: Checked, dims: Mapping[str, int], scalars: Mapping[str, object]) -> None:
     """Raises CuirError U419 if a dim, the number of units of work, or a value on the way to a subscript or a trip count may lie outside of an i32."""
+    for name, n in dims.items():
+        if n > LONGEST:
+            t = next(t for t in checked.tensors if name in t.dims)
+            raise CuirError.of("U419", f"the dim `{name}` of `{t.name}` is {n:,}; indices are i32, so a dim is at most {LONGEST:,}", t.span,
+                                "view the tensor with more dims")  # fmt: skip
     numbers = {p.name: v for p in checked.scalars if p.dtype == I32 and isinstance(v := scalars[p.name], int)}
     around = {n: (1, _round(v)) for n, v in dims.items()} | {n: (-_round(v), _round(v)) for n, v in numbers.items()}
-    if _kept(checked, dims, around) is not None:  # for all lengths up to there; most launches ask no further
+    if _kept(checked, around) is not None:  # for all lengths up to there; most launches ask no further
         exactly = {n: (max(1, v), max(1, v)) for n, v in dims.items()} | {n: (v, v) for n, v in numbers.items()}
-        if (error := _kept(checked, dims, exactly)) is not None:
+        if (error := _kept(checked, exactly)) is not None:
             raise error
 
 
@@ -36,20 +41,15 @@ def _round(n: int) -> int:
     return 1 << max(10, (abs(n) - 1).bit_length())
 
 
-def _kept(checked: Checked, dims: Mapping[str, int], given: Mapping[str, Interval]) -> CuirError | None:
+def _kept(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
     key = (require_index_ranges, tuple(sorted(given.items())))
     if key not in checked.made:
-        checked.made[key] = _found(checked, dims, given)
+        checked.made[key] = _found(checked, given)
     found: CuirError | None = checked.made[key]
     return found
 
 
-def _found(checked: Checked, dims: Mapping[str, int], given: Mapping[str, Interval]) -> CuirError | None:
-    for name, n in dims.items():
-        if n > LONGEST:
-            t = next(t for t in checked.tensors if name in t.dims)
-            return CuirError.of("U419", f"the dim `{name}` of `{t.name}` is {n:,}; indices are i32, so a dim is at most {LONGEST:,}", t.span,
-                                "view the tensor with more dims")  # fmt: skip
+def _found(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
     known: dict[str, Interval | None] = dict(given)
     outer = _Ranges(checked, known)
     for stmt in checked.declarations:

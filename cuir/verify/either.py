@@ -108,8 +108,8 @@ def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 
 
 def wider_cases(program: Program, checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Longer problems, in which loops make three turns that have made fewer in all runs so far; none for an attention, whose problems do not depend on its text."""
-    if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
+    """Longer problems, in which loops make three turns that have made fewer in all runs so far; none for mods, whose problems do not depend on the kernel's text."""
+    if not isinstance(spec, FunctionSpecification):
         return []
 
     def wanted() -> list[int]:

@@ -260,6 +260,7 @@ def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int, ring: in
     blocks = max(blocks, -(-(2 * ring + 1) // tiles))
     return [
         (Case(f"{tiles} tiles of {blocks} blocks", Lengths(1, tiles, 1, BM, blocks * BN)), 1),
+        (Case("one tile a CTA", Lengths(1, tiles, 1, BM, blocks * BN)), tiles),
         (Case("square", Lengths(1, 1, 1, blocks * BN, blocks * BN)), max(1, -(-blocks * BN // (BM * tiles)))),
         (Case("one block", Lengths(1, max(3, 2 * ring + 1), 1, BM, max(1, BN // 2))), 1),
         (Case("tiles without keys", Lengths(1, 1, 1, 3 * BM, BN)), 1),
