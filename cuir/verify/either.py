@@ -33,8 +33,9 @@ AnyLaunch = Launch | FunctionLaunch
 
 def tile_sizes(checked: Checked) -> tuple[int, int]:
     """BM and BN: queries and keys of a tile; by the boxes that are moved, where the kernel has no consts of these names."""
-    steps = tile_of_dims(checked)
-    return tuple(int(checked.consts.get(name) or steps.get(dim) or 128) for name, dim in (("BM", "M"), ("BN", "N")))  # type: ignore[arg-type, return-value]
+    BM, BN = (checked.consts.get(name) for name in ("BM", "BN"))
+    steps = tile_of_dims(checked) if BM is None or BN is None else {}
+    return int(BM or steps.get("M") or 128), int(BN or steps.get("N") or 128)  # type: ignore[arg-type]
 
 
 def prepared(spec: Any) -> AnySpecification:

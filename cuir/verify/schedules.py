@@ -82,7 +82,8 @@ def check_schedules(
         if first is None:
             first = now.outputs
             if checked.tiles is not None:  # orders between agents were asked above; a fault of a share of units shows in nearly any order
-                tried += [(s, None, g) for g in other_grids(report.units) if g != usual for s in (_FEW[:1] if few else _FEW[:2])]
+                grids = [g for g in other_grids(report.units) if g != usual]
+                tried += [(_FEW[0], None, g) for g in grids] + [(_FEW[1], None, g) for g in grids[:1] if not few]
             continue
         for name, a in first.items():
             b = now.outputs[name]
