@@ -51,18 +51,21 @@ def _kept(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
 
 def _found(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
     known: dict[str, Interval | None] = dict(given)
-    outer = _Ranges(checked, known)
+    outer = _Ranges(checked, known, {})
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
-            known[stmt.targets[0]] = outer.of(stmt.value)
+            known[stmt.targets[0]] = outer.known[stmt.targets[0]] = outer.of(stmt.value)
     units = outer.of(checked.tiles.count) if checked.tiles is not None else None
     if checked.tiles is not None and (outer.outside or (units is not None and units[1] > LONGEST)):
         most = max([hi for _, (_, hi) in outer.outside] + ([units[1]] if units is not None else []))
         return CuirError.of("U419", f"the number of units of work, or a part of it, is {most:,}; units are counted in i32, so there are at most {LONGEST:,}",
                             checked.tiles.count.span, "give a unit more to do, or launch the kernel on parts of the tensors")  # fmt: skip
-    for role in checked.roles:
-        ranges = _Ranges(checked, known, role, units)
-        for wanted in _indices(checked, role):
+    for role, (indices, bound) in zip(checked.roles, _texts(checked), strict=True):
+        inside = {n: v for n, v in known.items() if n not in bound} | (
+            {role.index: (0, role.workers - 1)} if role.index is not None else {}
+        )
+        ranges = _Ranges(checked, inside, bound, units)
+        for wanted in indices:
             ranges.of(wanted)
             if ranges.outside:
                 e, (lo, hi) = ranges.outside[0]
@@ -72,34 +75,39 @@ def _found(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
     return None
 
 
-def _indices(checked: Checked, role: Role) -> list[Expr]:
-    """What picks an element or a box of a tensor, and bounds of loops."""
-    tensors, found = {t.name for t in checked.tensors}, list[Expr]()
+Bound = dict[str, list[Assign | For]]  # what binds each name of a role
+
+
+def _texts(checked: Checked) -> list[tuple[list[Expr], Bound]]:
+    """Of each role: what picks an element or a box of a tensor and bounds a loop, each once; and what binds its names. Kept with the kernel."""
+    if _texts not in checked.made:
+        checked.made[_texts] = [_text(checked, role) for role in checked.roles]
+    found: list[tuple[list[Expr], Bound]] = checked.made[_texts]
+    return found
+
+
+def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
+    tensors = {t.name for t in checked.tensors}
+    found: list[Expr] = []
+    bound: Bound = {}
     for node in (n for stmt in role.body for n in walk(stmt)):
+        if isinstance(node, (Assign, For)):
+            bound.setdefault(node.targets[0] if isinstance(node, Assign) else node.target, []).append(node)
         if isinstance(node, For) and isinstance(node.iter, Call):
             found += node.iter.args
         elif isinstance(node, Subscript) and root_name(node) in tensors:
             parts: list[Node] = [p for i in node.indices for p in (children(i) if isinstance(i, Slice) else (i,))]
-            found += [p for p in parts if isinstance(p, Expr)]
-    return found
+            found += [p for p in parts if isinstance(p, Expr) and not isinstance(p, Literal)]
+    return list({show(e): e for e in found}.values()), bound
 
 
 class _Ranges:
     """Least and greatest values of i32 expressions of a role, None where nothing is known; `outside`: sums, differences and products that may leave 32 bits."""
 
-    def __init__(self, checked: Checked, known: Mapping[str, Interval | None], role: Role | None = None, units: Interval | None = None):
-        self.checked, self.units = checked, units
+    def __init__(self, checked: Checked, known: Mapping[str, Interval | None], bound: Bound, units: Interval | None = None):
+        self.checked, self.bound, self.units = checked, bound, units
         self.known = dict(known)
-        self.bound: dict[str, list[Assign | For]] = {}
         self.outside: list[tuple[Expr, Interval]] = []
-        if role is not None:
-            if role.index is not None:
-                self.known[role.index] = (0, role.workers - 1)
-            for node in (n for stmt in role.body for n in walk(stmt)):
-                if isinstance(node, (Assign, For)):
-                    name = node.targets[0] if isinstance(node, Assign) else node.target
-                    self.bound.setdefault(name, []).append(node)
-                    self.known.pop(name, None)
 
     def of(self, e: Expr) -> Interval | None:
         kind = self.checked.types.get(id(e))

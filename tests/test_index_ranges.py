@@ -83,6 +83,13 @@ def test_units_of_work_are_counted_in_32_bits(count: str, says: str) -> None:
     text = FLAT.replace("WHERE", "c").replace("cdiv(M, ROWS)", count)
     checked = check(parse(text))
     arguments = {"first": 0}
+    declared = check(parse(text.replace(f"work = tiles({count})", f"many = {count}\n    work = tiles(many)")))
+    try:
+        require_index_ranges(declared, {"L": 1, "M": 100_000, "N": 100_000}, arguments)
+    except CuirError as error:
+        assert says and error.diagnostics[0].code == "U419"
+    else:
+        assert not says
     if not says:
         require_index_ranges(checked, {"L": 1, "M": 100_000, "N": 100_000}, arguments)
         return
