@@ -27,10 +27,11 @@ from cuir.spec_function import FunctionSpecification
 from cuir.verify.either import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
 from cuir.verify.functions import judge_function
 from cuir.verify.inputs import FunctionLaunch
-from cuir.verify.lengths import Draw, tile_of_dims
+from cuir.verify.lengths import Draw
 from cuir.verify.numeric import judge
 from cuir.verify.problems import Case
 from cuir.verify.sizes import mask_integers
+from cuir.verify.steps import tile_of_dims
 
 from .faults import Origin, origin
 

@@ -7,6 +7,7 @@ that nobody else holds, so that the next operation may overwrite it; all that ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,23 @@ from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, unifor
 Evaluate = Callable[[Worker], Any]
 
 
+@dataclass
+class Turns:
+    """How often the body of a loop ran: at least and at most for one time that a worker came to the loop, and in all, in all runs."""
+
+    stmt: For
+    least: int = -1  # nobody came there
+    most: int = -1
+    total: int = 0
+
+    def count(self, n: int) -> None:
+        self.total += n
+        if n > self.most:
+            self.most = n
+        if n < self.least or self.least < 0:
+            self.least = n
+
+
 class Compiler:
     """Compiles statements and expressions, for all launches on a device. `costs`: instructions also advance the worker's time, by the trace's cost model."""
 
@@ -37,6 +55,7 @@ class Compiler:
         self.loops = 0
         self.blocks: list[Sequence[Stmt]] = []
         self.entered: set[int] = set()  # numbers of blocks that some run has entered
+        self.turns: dict[int, Turns] = {}  # of each loop, by its number
 
     # ---- statements
     def body(self, stmts: Sequence[Stmt]) -> list[Instruction]:
@@ -127,12 +146,15 @@ class Compiler:
     def loop(self, stmt: For, code: list[Instruction]) -> None:
         self.loops += 1
         key = f"#{self.loops}"  # no name of the language, so it is free in the frame
+        turns = self.turns[self.loops] = Turns(stmt)
         head = len(code) + 1
         if isinstance(stmt.iter, Call):
             start, stop, step = self.range(stmt.iter)
 
             def begin(w: Worker) -> None:
-                w.frame[key] = uniform(start(w))
+                first = w.frame[key] = uniform(start(w))
+                if by := w.frame[steps]:
+                    turns.count(max(0, -((first - w.frame[end_at]) // by)))
 
             def advance(w: Worker) -> None:
                 i, end, by = w.frame[key], uniform(stop(w)), uniform(step(w))
@@ -144,14 +166,16 @@ class Compiler:
                 else:
                     w.pc = exit_at
 
-            bounds = [self.frozen(e, f"{key}{part}", code) for part, e in zip("se", (stop, step))]
-            stop, step = bounds
+            end_at, steps = f"{key}s", f"{key}e"
+            stop, step = self.frozen(stop, end_at, code), self.frozen(step, steps, code)
             head = len(code) + 1
             following: Instruction = advance
         else:
 
             def begin(w: Worker) -> None:
                 w.frame[key] = 0
+                for c in w.m.clusters:
+                    turns.count(len(w.m.launch.work[c]))
 
             def take(w: Worker) -> int | None:
                 handout = w.m.handout

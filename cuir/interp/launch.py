@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,12 +15,13 @@ from ..bind import Argument, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
+from ..index_ranges import require_index_ranges
 from ..nodes import For, Name, Stmt
 from ..nodes import Program as CuirProgram
 from ..tensor_modes import exchanged, tensor_modes
 from ..types import F32
 from ..walk import walk
-from .compile import Compiler, Evaluate
+from .compile import Compiler, Evaluate, Turns
 from .machine import Instruction, Launch, Machine, Program, Worker
 from .ops import RUNS
 from .schedule import Schedule
@@ -30,6 +31,9 @@ from .values import Diverge, f32, uniform
 
 IDLE = 1024  # CTAs or clusters beyond the units of work that a grid may have
 LANES = 32  # CTAs that run as one batch at first: enough to amortise an instruction, few enough for the caches
+
+
+Grid = int | Callable[[int], int]  # how many CTAs or clusters, or what says so of the number of units of work
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def run(
     arguments: Mapping[str, Argument],
     *,
     consts: Mapping[str, Const] | None = None,
-    grid: int | None = None,
+    grid: Grid | None = None,
     schedule: Schedule | str | None = None,
     trace: Trace | None = None,
     detect: bool = True,
@@ -62,7 +66,7 @@ def run(
     """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
 
     checked: a checked kernel, or a program of one kernel, which is checked with what the tensors say and `consts`.
-    arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters); chosen from the work if left out, at most IDLE beyond the units of work. schedule: who acts
+    arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters), or a function that gives it for a number of units of work; chosen from the work if left out, at most IDLE beyond the units of work. schedule: who acts
     when, or its text as reports and `--schedule` have it ("random:7"); in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
     consequences show in the results. lanes: CTAs of a batch at first. Raises CuirError: a bad call (U...), or the first fault of the program
     (M, R, S, D: memory, races, barrier protocol, deadlock).
@@ -94,7 +98,7 @@ def run(
 
 
 def prepare(
-    checked: Checked | CuirProgram, arguments: Mapping[str, Argument], *, consts: Mapping[str, Const] | None = None, grid: int | None = None,
+    checked: Checked | CuirProgram, arguments: Mapping[str, Argument], *, consts: Mapping[str, Const] | None = None, grid: Grid | None = None,
     schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True,
 ) -> tuple[Launch, int, Compiler]:  # fmt: skip
     """A launch that is ready to run, the number of its units of work, and what made its code. Raises CuirError for a bad call."""
@@ -114,6 +118,7 @@ def prepare(
     for p in checked.scalars:
         given = arguments[p.name]
         values[p.name] = f32(float(given)) if p.dtype == F32 else given
+    require_index_ranges(checked, bound.dims, arguments)
     launch = Launch(checked, tensors, values, code.programs, device, schedule or Schedule(), 1, [range(1)], detect, trace)
     return launch, _plan(launch, code, grid), code.compiler
 
@@ -150,10 +155,17 @@ def entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:
     return [block for c in _compilers(checked) for number, block in enumerate(c.blocks) if number in c.entered]
 
 
+def turns_of_loops(checked: Checked) -> list[Turns]:
+    """How many turns the loops of a kernel's roles have made in runs of it since forget_entered()."""
+    return [turns for c in _compilers(checked) for turns in c.turns.values()]
+
+
 def forget_entered(checked: Checked) -> None:
     """A checked kernel is kept for whoever checks the same text, with what its runs have entered."""
     for compiler in _compilers(checked):
         compiler.entered.clear()
+    for turns in turns_of_loops(checked):
+        turns.least, turns.most, turns.total = -1, -1, 0
 
 
 def _compilers(checked: Checked) -> list[Compiler]:
@@ -171,13 +183,18 @@ def _finish(machine: Machine) -> None:
             waiting.extend(reversed(batch.split(diverged)))
 
 
-def _plan(launch: Launch, code: _Code, grid: int | None) -> int:
-    """Settles the grid and who does which unit of work; returns their number."""
+def _plan(launch: Launch, code: _Code, wanted: Grid | None) -> int:
+    """Settles the grid and who does which unit of work; returns their number. A kernel without tiles(...) is launched as one CTA or cluster."""
     tiles = launch.checked.tiles
+    grid = None if callable(wanted) else wanted
     if grid is not None and (not isinstance(grid, int) or isinstance(grid, bool) or grid < 1):
         raise CuirError.of("U112", f"grid must be a positive integer, found {grid!r}", hint="left out, the grid follows the units of work")
     if tiles is None or code.count is None:
-        launch.grid = _admitted(grid, 0) or 1
+        if grid is not None and grid > 1:
+            what = "cluster" if launch.checked.cluster > 1 else "CTA"
+            raise CuirError.of("U112", f"a grid of {grid:,} for a kernel without units of work, which is launched as one {what}", launch.checked.origin.span,
+                               "declare the work, and share it: work = tiles(n), and for t in work in each role")  # fmt: skip
+        launch.grid = 1
         launch.work = [range(0)] * launch.grid
         return launch.grid
     scratch = Machine(launch, np.zeros(1, dtype=np.int64))
@@ -187,6 +204,7 @@ def _plan(launch: Launch, code: _Code, grid: int | None) -> int:
     for instruction in code.before:
         instruction(w)
     count = max(0, uniform(code.count(w)))
+    grid = wanted(count) if callable(wanted) else grid
     launch.grid = _admitted(grid, count) or chosen_grid(count, launch.checked.longest_ring)
     launch.work = RUNS["tiles"](launch.schedule, count, launch.grid, tiles.dynamic)
     return count

@@ -162,6 +162,9 @@ def partition(schedule: Schedule, count: int, groups: int, dynamic: bool) -> lis
         return [range(c, count, groups) for c in range(groups)]
     rng = random.Random(f"{schedule}/tiles")
     owned: list[list[int]] = [[] for _ in range(groups)]
+    if schedule.policy == "engines_first":  # the others come too late for any
+        owned[-1] = list(range(count))
+        return owned
     for t in range(count):
         rng.choice(owned).append(t)
     return owned

@@ -18,6 +18,7 @@ from ..bind import Bound, bind
 from ..checked import Checked
 from ..diagnostics import CuirError
 from ..fold import specialised
+from ..index_ranges import require_index_ranges
 from ..nodes import Assign, Expr, Literal
 from ..types import BF16, F16, F32, I32
 from .compile import Compiled
@@ -199,6 +200,7 @@ class Launcher:
         """What a launch with checked arguments needs besides addresses and a stream."""
         cuda = self.cuda
         scalars = {s: arguments[s] for s in cuda.scalars}
+        require_index_ranges(self.checked, bound.dims, arguments)
         count = tile_count(self.checked, bound, scalars)
         grid = cuda.cluster if count is None else min(max(count, 0), self.clusters) * cuda.cluster
         numbers = [CTYPES[p.dtype.name](scalars[p.name]) for p in self.checked.scalars]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from typing import Any
 from ..checked import Checked
 from ..diagnostics import CuirError
 from ..interp import Schedule, run
+from ..interp.launch import Grid
 from ..nodes import Program
 from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
@@ -18,18 +20,22 @@ from ..transfer.rebuilt import bounded
 from .evaluate import kernel_names
 from .functions import judge_function, table_rows
 from .inputs import FunctionLaunch, draws, function_launch
-from .lengths import Draw, ring_draws, schedule_draws, simpler_draws
+from .lengths import Draw, ring_draws, schedule_draws, simpler_draws, wider_draws
 from .memory import require_memory
 from .numeric import judge, with_note
 from .problems import Case, Launch, cases, is_attention, launch, require_attention, require_inputs_kept, simpler, small_attention_launches
+from .steps import steps_of_dims, tile_of_dims
+from .unreached import ENOUGH, short_loops, unentered_loops
 
 AnyCase = Case | Draw
 AnyLaunch = Launch | FunctionLaunch
 
 
 def tile_sizes(checked: Checked) -> tuple[int, int]:
-    """BM and BN: queries and keys of a tile."""
-    return int(checked.consts.get("BM", 128)), int(checked.consts.get("BN", 128))  # type: ignore[arg-type]
+    """BM and BN: queries and keys of a tile; by the boxes that are moved, where the kernel has no consts of these names."""
+    BM, BN = (checked.consts.get(name) for name in ("BM", "BN"))
+    steps = tile_of_dims(checked) if BM is None or BN is None else {}
+    return int(BM or steps.get("M") or 128), int(BN or steps.get("N") or 128)  # type: ignore[arg-type]
 
 
 def prepared(spec: Any) -> AnySpecification:
@@ -94,22 +100,56 @@ def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 
 
 def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; one CTA has nothing to do."""
+    """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; other grids give some one unit and some none."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(ring_draws(checked, spec))
     (BM, BN), uses = tile_sizes(checked), 2 * checked.longest_ring + 1
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
-    alone = Case("a CTA without work", Lengths(1, 1, 1, BM, 2 * BN))
-    return [tiles, alone, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
+    return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
 
 
-def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: int | None = None) -> list[dict[str, object]]:  # fmt: skip
+def wider_cases(program: Program, checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+    """Longer problems, in which loops make three turns that have made fewer in all runs so far; none for mods, whose problems do not depend on the kernel's text."""
+    if not isinstance(spec, FunctionSpecification):
+        return []
+
+    def wanted() -> list[int]:
+        return [*short_loops(checked, below=ENOUGH), *unentered_loops(checked)]
+
+    def enough(draw: Draw) -> bool:
+        before = wanted()
+        if before:
+            with contextlib.suppress(CuirError):  # told when it is asked for its faults
+                run(checked, launch_of(program, checked, spec, draw).arguments())
+                return len(wanted()) < len(before)
+            return True
+        return False
+
+    return list(wider_draws(checked, spec, enough)) if wanted() else []
+
+
+def single_steps(checked: Checked, spec: AnySpecification, cases: Iterable[AnyCase]) -> list[str]:
+    """Dims of which no problem is longer than one tile or block, as the kernel goes through them."""
+    if not isinstance(spec, FunctionSpecification):
+        return []
+    steps, draws = steps_of_dims(checked, spec), [c for c in cases if isinstance(c, Draw)]
+    return [d for d in checked.dims if draws and max(c.sizes[d] for c in draws) <= max(1, steps[d])]
+
+
+def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: Grid | None = None) -> list[dict[str, object]]:  # fmt: skip
     """Runs one problem (grid: on so many CTAs) and judges its numbers; gives rows of the stage's table. Raises CuirError: V301 to V304, or a fault of the program."""
     given = launch_of(program, checked, spec, case)
     try:
-        run(checked, given.arguments(), schedule=schedule, grid=grid)
+        report = run(checked, given.arguments(), schedule=schedule, grid=grid)
     except CuirError as error:
         raise with_note(error, f"in the case {case}") from error
+    try:
+        return _judged(checked, spec, case, given)
+    except CuirError as error:
+        raise (with_note(error, f"replay: --grid {report.grid}") if callable(grid) else error) from None
+
+
+def _judged(checked: Checked, spec: AnySpecification, case: AnyCase, given: AnyLaunch) -> list[dict[str, object]]:
     if isinstance(given, FunctionLaunch):
         assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
         return [dict(r) for r in table_rows(case, judge_function(checked, spec, given, case), given.positive)]
@@ -131,14 +171,20 @@ def made_positive(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def smallest(
-    program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, error: CuirError, seconds: float = 5.0
+    program: Program,
+    checked: Checked,
+    spec: AnySpecification,
+    case: AnyCase,
+    error: CuirError,
+    seconds: float = 5.0,
+    grid: Grid | None = None,
 ) -> CuirError:
     """The error of the smallest case that was found to fail with the same code, by trying simpler ones for a while; `error` is that of `case`."""
     code, end, found, now = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
     trying = _simpler(checked, spec, now)
     while time.perf_counter() < end and (candidate := next(trying, None)) is not None:
         try:
-            check_case(program, checked, spec, candidate)
+            check_case(program, checked, spec, candidate, grid=grid)
         except CuirError as other:
             if other.diagnostics[0].code == code:
                 found, now, trying = other, candidate, _simpler(checked, spec, candidate)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..checked import Checked, TensorParam
 from ..diagnostics import CuirError
-from ..nodes import Subscript
 from ..spec_function import FunctionSpecification
-from ..types import TileType
-from ..views import Range, root_name, view_of
-from ..walk import walk
 from .problems import Case, cases, is_attention, less_than
+from .steps import steps_of_dims, with_heads
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
 _SHORT = (1, 2, 3)  # lengths of dims that the kernel only steps through
+_LONG = 2051  # of a dim that grows until a loop turns
 _ELEMENTS = 6_000_000  # of one tensor
 
 
@@ -43,7 +43,8 @@ def all_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list
         BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
         found = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level)]
     else:
-        found = _of_tiles(checked, level)
+        steps = steps_of_dims(checked, spec)
+        found = [*_of_tiles(checked, steps, level), *_many(checked, spec, steps)]
     return _admitted(checked, spec, found)
 
 
@@ -54,7 +55,7 @@ def known_sizes(checked: Checked) -> dict[str, int]:
 
 def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     """Problems for many schedules: one dim after the other so long that short rings are used over and over; short rows, of which a CTA has several."""
-    tiles = tile_of_dims(checked)
+    tiles = steps_of_dims(checked, spec)
     stepped = [d for d in checked.dims if not tiles[d] and d != "HK"]
     each = [d for d in checked.dims if tiles[d]]
     lengths = functools.partial(_lengths, checked, stepped)
@@ -72,15 +73,15 @@ def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
 
 def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     """Problems for a few schedules: one dim after the other so long that each of two CTAs, whose units of work or whose steps it makes, comes to the third round of every ring."""
-    tiles = tile_of_dims(checked)
+    tiles = steps_of_dims(checked, spec)
     each, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
-    many = 2 * (2 * checked.longest_ring + 1)
+    many = max(10, 2 * (2 * checked.longest_ring + 1))
     found = [
         Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
         for d in each
     ]
     found += [Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1)))] if stepped else []
-    return _fitting(checked, spec, found)[0]  # may be none: the stage says so
+    return fitting(checked, spec, found)[0]  # may be none: the stage says so
 
 
 def _lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) -> dict[str, int]:
@@ -89,33 +90,15 @@ def _lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) 
 
 
 def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw:
-    """An attention problem as lengths of the kernel's dims; dims of other tensors are 1 unless the specification's `sizes` says more."""
-    at = case.lengths
+    """An attention problem as lengths of the kernel's dims; dims of other tensors are 1, or a few or many steps, by the case, where the specification admits that."""
+    at, steps = case.lengths, steps_of_dims(checked, spec)
+    others = [d for d in checked.dims if not hasattr(at, d)]
+    count = (1, 2, 9)[zlib.crc32(case.name.encode()) % 3]
     sizes = {d: getattr(at, d, 1) for d in checked.dims}
+    more = {**sizes, **{d: count * max(1, steps[d]) - (count > 2) for d in others}}
+    if found := fitting(checked, spec, [Draw(case.name, more, case.kind, case.seed)])[0]:
+        return found[0]
     return _admitted(checked, spec, [Draw(case.name, sizes, case.kind, case.seed)], required=True)[0]
-
-
-def tile_of_dims(checked: Checked) -> dict[str, int]:
-    """For each run-time dim the longest box or tile of it that the kernel moves, 0 if it only steps through it, as it does through batches and heads."""
-    found = dict.fromkeys(checked.dims, 0)
-    dims = {t.name: t.dims for t in checked.tensors}
-
-    def seen(name: str, position: int, length: int | None) -> None:
-        d = dims[name][position]
-        if isinstance(d, str) and d not in ("B", "H", "HK"):
-            found[d] = max(found[d], length or 16)
-
-    for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
-        name = root_name(node) if isinstance(node, Subscript) else None
-        if name not in dims or not isinstance(node, Subscript):
-            continue
-        view = view_of(node, len(dims[name]))
-        for i, part in enumerate(view.parts if view is not None else ()):
-            if isinstance(part, Range):
-                seen(name, i, part.size)
-            elif isinstance(t := checked.types.get(id(part.index)), TileType):
-                seen(name, i, t.rows * t.cols)
-    return found
 
 
 def simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Iterator[Draw]:
@@ -138,8 +121,7 @@ def _multiple(sizes: dict[str, int]) -> dict[str, int]:
     return sizes if not HK or H % HK == 0 else {**sizes, "HK": 1}
 
 
-def _of_tiles(checked: Checked, level: str) -> list[Draw]:
-    tiles = tile_of_dims(checked)
+def _of_tiles(checked: Checked, tiles: Mapping[str, int], level: str) -> list[Draw]:
     rng = random.Random(0)
 
     def every(name: str, length: Any, short: Sequence[int] = _SHORT, kind: str = "normal") -> Draw:
@@ -160,22 +142,39 @@ def _of_tiles(checked: Checked, level: str) -> list[Draw]:
     for i in range(4 if level == "quick" else 24):
         d = every(f"drawn {i}", lambda n: max(1, rng.choice([rng.randint(1, 3 * n), rng.randint(1, 3) * n + rng.randint(-2, 2)])))
         found.append(replace(d, kind=rng.choice(KINDS), seed=rng.randrange(1, 2**31)))
-    for t in (d for d in checked.dims if tiles[d]):  # one dim longer than the others, so that what belongs to it shows
-        found.append(Draw(f"long {t}", _paired({d: (5 * n + 3 if d == t else n) or 2 for d, n in tiles.items()}, rng)))
     return found
+
+
+def _many(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int]) -> Iterator[Draw]:
+    """One dim after the other much longer than the others, so that what belongs to it shows: more than eight steps, which is more than rings and masks of bits in kernels hold; fewer only where memory forbids."""
+    for t, step in steps.items():
+        for count, others in itertools.product((8, 5, 3, 2), (2, 1024)):
+            sizes = {d: n // others + 1 for d, n in steps.items()}
+            draw = Draw(f"long {t}", _paired({**sizes, t: count * step + 3 if step else count + 1}))
+            if kept := fitting(checked, spec, [draw])[0]:
+                yield kept[0]
+                break
+
+
+def wider_draws(checked: Checked, spec: FunctionSpecification, enough: Callable[[Draw], bool]) -> Iterator[Draw]:
+    """Longer and longer problems, all dims together and one after the other, each kept if it is `enough` for something that no other one has shown."""
+    steps = steps_of_dims(checked, spec)
+    for names, count in itertools.product((list(checked.dims), *([d] for d in checked.dims)), (4, 16, 64, 256)):
+        sizes = {d: min(count * max(1, n) + 3, _LONG) if d in names else max(1, n // 2) for d, n in steps.items()}
+        for draw in fitting(checked, spec, [Draw(f"longer {' and '.join(names)}", _paired(sizes))])[0]:
+            if max(_elements(t, {**known_sizes(checked), **draw.sizes}) for t in checked.tensors) <= _LONG * 512 and enough(draw):
+                yield draw
 
 
 def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str, int]:
     """H a multiple of HK, where a kernel has both."""
-    if "H" not in sizes or "HK" not in sizes:
-        return sizes
-    group = max(1, sizes["H"]) if rng is None else rng.choice((1, 2, 3))
-    return {**sizes, "H": sizes["HK"] * group}
+    drawn = rng is not None and "H" in sizes and "HK" in sizes
+    return with_heads({**sizes, "H": rng.choice((1, 2, 3))} if drawn and rng else sizes)
 
 
 def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw], required: bool = False) -> list[Draw]:
     """Those that the specification admits, with the lengths that it gives them. Raises CuirError X108 if there is none."""
-    kept, large = _fitting(checked, spec, found)
+    kept, large = fitting(checked, spec, found)
     if not kept and large:
         elements, name, draw = min(large, key=lambda one: one[0])
         raise CuirError.of("X108", f"`{name}` has {elements:,} elements in the problem {draw}, and problems are tried with tensors of at most {_ELEMENTS:,}", checked.origin.span,
@@ -187,7 +186,7 @@ def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Dra
     return kept
 
 
-def _fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
+def fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
     """Those that the specification admits, with the lengths that it gives them; and those whose largest tensor has too many elements, with how many and its name."""
     kept: list[Draw] = []
     large: list[tuple[int, str, Draw]] = []

@@ -182,7 +182,11 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
         Case("whole tiles", Lengths(1, 2, 1, 2 * BM, 2 * BN), "large"),
         Case("another scale", Lengths(1, 2, 1, 40, BN + 9), "scaled"),
         Case("small and large queries", Lengths(1, 2, 2, BM - 3, BN + 1), "wide"),
-        Case("three of all", Lengths(3, 6, 3, 9, 40)),
+        Case(
+            "five of all", Lengths(5, 10, 5, 9, 40)
+        ),  # more than four of a batch and of key heads, and than eight heads: bits of their numbers may be masked
+        Case("nine blocks of keys", Lengths(1, 1, 1, max(1, BM // 2), 8 * BN + 3)),
+        Case("nine tiles of queries", Lengths(1, 1, 1, 8 * BM + 1, BN)),
         Case("one key", Lengths(2, 32, 16, 1, 1), "huge"),  # no other one has a logit near 0
         Case("alike keys", Lengths(1, 2, 2, BM, BN + 40), "equal"),
         Case("no keys", Lengths(1, 2, 1, 40, 0)),
@@ -256,6 +260,7 @@ def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int, ring: in
     blocks = max(blocks, -(-(2 * ring + 1) // tiles))
     return [
         (Case(f"{tiles} tiles of {blocks} blocks", Lengths(1, tiles, 1, BM, blocks * BN)), 1),
+        (Case("one tile a CTA", Lengths(1, tiles, 1, BM, blocks * BN)), tiles),
         (Case("square", Lengths(1, 1, 1, blocks * BN, blocks * BN)), max(1, -(-blocks * BN // (BM * tiles)))),
         (Case("one block", Lengths(1, max(3, 2 * ring + 1), 1, BM, max(1, BN // 2))), 1),
         (Case("tiles without keys", Lengths(1, 1, 1, 3 * BM, BN)), 1),

@@ -46,6 +46,8 @@ class VerifyReport:
     stages: list[Stage] = field(default_factory=list)
     left_out: list[tuple[int, int]] = field(default_factory=list)
     unreached: list[tuple[int, int]] = field(default_factory=list)
+    short: list[int] = field(default_factory=list)  # lines of loops that made at most one turn in every run
+    steps: list[str] = field(default_factory=list)  # dims of which no problem was longer than one tile or block
     source: str = ""  # where these lines stand
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
@@ -73,6 +75,15 @@ class VerifyReport:
             said.append(
                 f"no run has reached {_lines(self.unreached)} of {self.source}: at other lengths they may run, and nothing is said of that"
             )
+        if self.short:
+            loops = "the loop" if len(self.short) == 1 else "each loop"
+            said.append(
+                f"in no run {loops} at {_lines([(n, n) for n in self.short])} of {self.source} made more than one turn: nothing is said of what one turn leaves to the next"
+            )
+        if self.steps:
+            said.append(
+                f"no problem is longer than one step of the kernel through {', '.join(self.steps)}: nothing is said of a second one"
+            )
         if self.negative:
             said.append(
                 f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end, so add the length to it: {self.negative}"
@@ -97,6 +108,8 @@ class VerifyReport:
             "stages": [s.as_json() for s in self.stages],
             "left_out": [list(lines) for lines in self.left_out],
             "unreached": [list(lines) for lines in self.unreached],
+            "short_loops": self.short,
+            "single_steps": self.steps,
             "negative": self.negative,
         }
 

@@ -19,6 +19,7 @@ from ..transfer.ranges import negative_read
 from ..types import BF16, F16, I32, DType
 from .contracts import check_contracts, has_splice_points
 from .either import (
+    AnyCase,
     check_case,
     empty_cases,
     made_positive,
@@ -28,8 +29,10 @@ from .either import (
     require_judgeable,
     ring_cases,
     schedule_cases,
+    single_steps,
     smallest,
     tile_sizes,
+    wider_cases,
 )
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems
@@ -38,9 +41,9 @@ from .numeric import with_note
 from .orders import Order, orders
 from .problems import is_attention
 from .report import Stage, VerifyReport
-from .schedules import check_schedules
+from .schedules import NUMBER_GRIDS, check_schedules
 from .sizes import few_problems, mask_integers, problems_for
-from .unreached import forget_entered, unreached
+from .unreached import forget_entered, short_loops, unreached
 
 Level = Literal["quick", "full"]
 Progress = Callable[[str], None]
@@ -91,6 +94,8 @@ class _Verification:
         self.program, self.spec, self.kernel, self.consts, self.level, self.progress = program, spec, kernel, consts, level, progress
         self.shrink, self.seeded = shrink, seeded
         self.orders: list[Order] = []
+        self.wider: list[AnyCase] = []
+        self.steps: list[str] = []
         self.stages = [
             Stage("well-formed", "types, capacities, architecture"),
             Stage("contracts", "the splice points keep their contracts"),
@@ -109,6 +114,8 @@ class _Verification:
             self.mask(checked)
             self.numbers(checked)
             report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
+            report.steps = self.steps
+            report.short = short_loops(checked, *(o.checked for o in self.orders))
             report.source = checked.origin.span.source.name
             report.negative = negative_read(self.spec) if isinstance(self.spec, Specification) else ""
         except _Stop:
@@ -190,7 +197,11 @@ class _Verification:
                 runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, others=self.orders, few=True, grid=1)
             rings = ring_cases(checked, self.spec)
             runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in rings)
-            stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, all alike"
+            self.wider = wider_cases(self.program, checked, self.spec)
+            runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in self.wider)
+            stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, on grids that give a CTA no unit of work, one, and unequal shares, all alike"
+            if checked.tiles is None:
+                stage.reason = f"{runs} runs under different schedules, all alike; without tiles(...) the kernel is launched as one {'cluster' if checked.cluster > 1 else 'CTA'}"
             if not rings:
                 stage.reason += f"; no problem that the specification and memory admit goes round rings of {checked.longest_ring} stages"
             if self.level == "full":
@@ -234,16 +245,18 @@ class _Verification:
 
     def numbers(self, checked: Checked) -> None:
         with self.stage(4) as stage:
-            todo = [(checked, c) for c in number_cases(checked, self.spec, self.marks, self.level)]
+            todo = [(checked, c) for c in [*number_cases(checked, self.spec, self.marks, self.level), *self.wider]]
+            self.steps = single_steps(checked, self.spec, (c for _, c in todo))
             for other in self.others():
                 again = check(self.program, self.kernel, other)
                 todo += [(again, c) for c in number_cases(again, self.spec, self.marks, "quick")]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
                 try:
-                    stage.rows += check_case(self.program, kernel, self.spec, case)
+                    grid = NUMBER_GRIDS[done % len(NUMBER_GRIDS)]  # outputs that are added to are compared here alone
+                    stage.rows += check_case(self.program, kernel, self.spec, case, grid=grid)
                 except CuirError as error:
-                    raise smallest(self.program, kernel, self.spec, case, error) if self.shrink else error from None
+                    raise smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error from None
             worst = max((r["error"] / y for r in stage.rows if (y := r.get("PyTorch, half", r.get("PyTorch, same dtype")))), default=0.0)
             stage.reason = f"{len(todo)} problems, the error at most {worst:.2f} x PyTorch's own in half precision"
             if left := not_compared(checked, stage.rows):

@@ -21,8 +21,9 @@ from cuir.types import F16, F32
 from cuir.verify import Problem, check_contracts
 from cuir.verify.either import check_case, launch_of, number_cases, schedule_cases, simpler_draws
 from cuir.verify.inputs import contract_problems, draws, function_launch, readable
-from cuir.verify.lengths import Draw, tile_of_dims
+from cuir.verify.lengths import Draw
 from cuir.verify.mask import check_function_mask
+from cuir.verify.steps import tile_of_dims
 
 SCALED = """
 @kernel(arch="sm_80")
