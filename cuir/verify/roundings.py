@@ -39,7 +39,9 @@ class _Flow:
                     self.held.update(node.targets)
                 elif isinstance(node, Call) and (bound := self.checked.calls.get(id(node))) is not None:
                     self.held.update(self.written(bound))
-        return any(self.used(n) for n in nodes)
+        bound = [self.checked.calls[id(n)] for n in nodes if id(n) in self.checked.calls]
+        places = {id(e) for b in bound for e, _ in self.places(b).values()}  # what calls do there is their affair
+        return any(self.used(n) for n in nodes if id(n) not in places)
 
     def written(self, bound: BoundCall) -> Iterator[str]:
         """Roots of the places into which the call moves something rounded."""
@@ -52,7 +54,9 @@ class _Flow:
                 yield root
 
     def places(self, bound: BoundCall) -> dict[str, tuple[Expr, str]]:
-        return {a.arg: (bound.args[a.arg], a.mode) for a in bound.op.effects.accesses if a.arg in bound.args}
+        """Arguments in memory, with what is done to them; an operand of a product may be a tile instead."""
+        named = {a.arg: (bound.args[a.arg], a.mode) for a in bound.op.effects.accesses if a.arg in bound.args}
+        return {n: (e, mode) for n, (e, mode) in named.items() if mode != "read" or not isinstance(self.checked.types.get(id(e)), TileType)}
 
     def rounded(self, e: Node) -> bool:
         """Whether the expression is a tile of 16 bits that was computed here."""
@@ -75,7 +79,7 @@ class _Flow:
             return self.rounded(node.left) or self.rounded(node.right)
         if isinstance(node, Unary):
             return self.rounded(node.operand)
-        if isinstance(node, Subscript):  # a gather of what the kernel wrote; a place of a call is judged there
+        if isinstance(node, Subscript):  # a gather of what the kernel wrote
             return isinstance(self.checked.types.get(id(node)), TileType) and root_name(node) in self.held and self.half(node)
         if not isinstance(node, Call) or (bound := self.checked.calls.get(id(node))) is None:
             return False

@@ -63,10 +63,10 @@ def _perturbed(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.
     """Each number off by the error that an operation of that name may have, up or down."""
     sign = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int8).to(x.dtype) * 2 - 1
     if name in _OWN:
-        return x + x * (sign * _OFF)
+        return torch.where(x.isinf(), x, x + x * (sign * _OFF))
     exponent = torch.where(x == 0, 0.0, x.abs().log2().abs()).nan_to_num(0.0, 0.0, 0.0)
     most = x.abs() * (_OFF + 2 * _ULP * exponent)
-    return x + sign * (most + _OFF_ABSOLUTE if name in _ABSOLUTE else most)
+    return torch.where(x.isinf(), x, x + sign * (most + _OFF_ABSOLUTE if name in _ABSOLUTE else most))
 
 
 def _named(name: str, args: Sequence[Any]) -> str:
@@ -87,7 +87,15 @@ def _decision(x: Any) -> bool:
     return isinstance(x, (bool, int, float)) or (isinstance(x, torch.Tensor) and not x.is_floating_point())
 
 
-class _Decisions(TorchDispatchMode):
+class _Mode(TorchDispatchMode):
+    """A mode that needs nothing of torch.compile, whose import takes seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class _Decisions(_Mode):
     """Notes what is decided by floats."""
 
     def __init__(self, decided: list[Any]):
@@ -110,7 +118,7 @@ class _Decisions(TorchDispatchMode):
             self.decided.append(found)
 
 
-class _Off(TorchDispatchMode):
+class _Off(_Mode):
     """Takes the decisions as they were noted, and puts each computed number off."""
 
     def __init__(self, decided: Sequence[Any], generator: torch.Generator):
