@@ -25,6 +25,7 @@ from .sizes import Problem
 
 _EPSILON = ("eps", "epsilon")
 _VAST = 1e30  # of a scalar: far beyond whatever it is added to
+_POISONED = ("normal", "strided", "ties")  # kinds in which no derivative is 0 but where nothing is read
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with other values once more
 
 
@@ -42,6 +43,7 @@ class FunctionLaunch:
     poisoned: Mapping[str, torch.Tensor] = field(default_factory=dict)
     clean: Mapping[str, torch.Tensor] = field(default_factory=dict)
     given: Collection[str] = ()  # what the specification's `inputs` gave
+    exact: Mapping[str, torch.Tensor] | None = None  # what the function gives for these inputs, where it was asked already
 
     def __post_init__(self) -> None:
         self.outputs = self.outputs or {n: x.clone() for n, x in self.before.items()}
@@ -52,13 +54,13 @@ class FunctionLaunch:
 
     def fresh(self) -> FunctionLaunch:
         """The same inputs, outputs as before."""
-        return FunctionLaunch(self.inputs, self.before, positive=self.positive, poisoned=self.poisoned, clean=self.clean, given=self.given)
+        return FunctionLaunch(self.inputs, self.before, positive=self.positive, poisoned=self.poisoned, clean=self.clean, given=self.given, exact=self.exact)
 
     def poisoned_only(self, wanted: Mapping[str, torch.Tensor]) -> FunctionLaunch:
         """The same problem, with NaN in these elements alone; outputs as before."""
         inputs = {**self.inputs, **{n: _with_nan(x, wanted.get(n)) for n, x in self.clean.items()}}
         before = {n: inputs[n] if n in self.clean else x for n, x in self.before.items()}
-        return FunctionLaunch(inputs, before, positive=self.positive, poisoned=wanted, clean=self.clean, given=self.given)  # type: ignore[arg-type]
+        return FunctionLaunch(inputs, before, positive=self.positive, poisoned=wanted, clean=self.clean, given=self.given, exact=self.exact)  # type: ignore[arg-type]
 
 
 def _with_nan(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
@@ -110,7 +112,7 @@ def function_launch(
     if positive:
         given = _launch(checked, spec, draw, tile, turned(positive), small)
     given = replace(given, positive=(*(n for n, is_root in small.items() if is_root), *positive))
-    return _poisoned(checked, spec, given) if poison else given
+    return _poisoned(checked, spec, given) if poison and draw.kind in _POISONED else given
 
 
 def _unasked(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> int:
@@ -150,9 +152,10 @@ def _tried(checked: Checked, spec: FunctionSpecification, asked: Sequence[str]) 
 
 
 def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> FunctionLaunch:
-    """NaN in what the function does not read of the floats that were drawn."""
+    """NaN in what the function does not read of the floats that were drawn. What its `inputs` gives stays."""
     drawn = [n for n, x in given.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in given.given]
-    where = unread(checked, spec, readable(checked, given), list(given.before), drawn)
+    where, exact = unread(checked, spec, readable(checked, given), list(given.before), drawn)
+    given = replace(given, exact=exact)
     if not where:
         return given
     clean = {n: x for n, x in given.inputs.items() if n in where and isinstance(x, torch.Tensor)}
@@ -178,9 +181,9 @@ def _launch(
     needed = [t for t in checked.tensors if not t.written or t.name in kept]
     floats = [t for t in needed if t.dtype != I32]
     attention = is_attention(checked.origin)
-    chosen = None if attention else _chosen(floats, draw.kind, draw.seed + turn)
+    chosen, form = (None, 0) if attention else _chosen(floats, draw.kind, draw.seed + turn)
     for t in floats:
-        drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, [float(drawn[n]) for n in small])
+        drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, [float(drawn[n]) for n in small], form)
     if attention:
         case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
         q, k, v = attention_inputs(case, lengths["D"], lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
@@ -208,13 +211,13 @@ def _launch(
     return FunctionLaunch({n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}, before, given=made)  # type: ignore[arg-type]
 
 
-def _chosen(floats: Sequence[TensorParam], kind: str, seed: int) -> TensorParam | None:
-    """The tensor that a kind is about, another one for each seed: of those with rows, if there are any."""
+def _chosen(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple[TensorParam | None, int]:
+    """The tensor that a kind is about, another one for each seed: of those with rows, if there are any; and how often each had its turn before."""
     if kind not in SHAPED:
-        return None
+        return None, 0
     found = [t for t in floats if deep_enough(kind, len(t.dims))]
     found = [t for t in found if len(t.dims) > 1] or found
-    return found[seed % len(found)] if found else None
+    return (found[seed % len(found)], seed // len(found)) if found else (None, 0)
 
 
 def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]:
@@ -263,10 +266,10 @@ def _values(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]
         return []
     small, kinds = small_scalars(checked, spec), applicable(checked, spec)
     plain = sorted((d for d in found if min(d.sizes.values(), default=1) > 1), key=lambda d: _elements(checked, d)) or list(found)
-    at = [d for d in plain if _elements(checked, d) <= _PLAIN][: 1 + len(plain) // 2] or plain[:1]
+    at = [d for d in plain if _elements(checked, d) <= _PLAIN][: 1 + len(plain) // 3] or plain[:1]
     shaped = [t for t in checked.tensors if t.dtype.is_float and not t.written]
     each = max(1, min(3, sum(len(t.dims) > 1 for t in shaped) or len(shaped)))
-    wanted = [("offset", i) for i in range(each)]
+    wanted = [("offset", i) for i in range(2 * each)]
     wanted += [("faint", i) for i in range(max(each, min(4, 4 * len(small))))]
     wanted += [(kind, i) for i, kind in enumerate(("largest", "ties", "onehot", "equal", "growing", "wide"))]
     return [Draw(f"{kind} {i}", at[n % len(at)].sizes, kind, i) for n, (kind, i) in enumerate(wanted) if kind in kinds]

@@ -11,7 +11,8 @@ from ..checked import TensorParam
 from ..types import DType
 
 SHAPED = ("large", "wide", "zero", "constant", "equal", "growing", "offset", "largest", "ties", "onehot", "faint")  # kinds of one tensor
-MEAN = 1024.0  # of `offset`, about a thousand times the deviation
+MEAN = 1020.0  # of `offset`, about a thousand times the deviation
+_STEP = {"f16": 0.5, "bf16": 4.0}  # between numbers below it
 _FAR = (17, 40, 60, 126)  # powers of 2 beyond f16, up to 1e38; the squares of the last are beyond f32
 _FAINT = 1e-6  # the second moment of faint rows where no scalar says one
 
@@ -19,11 +20,11 @@ SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a 
 
 
 def tensor_of(
-    t: TensorParam, shape: Sequence[int], kind: str, generator: torch.Generator, chosen: bool, small: Sequence[float] = ()
+    t: TensorParam, shape: Sequence[int], kind: str, generator: torch.Generator, chosen: bool, small: Sequence[float] = (), turn: int = 0
 ) -> torch.Tensor:
     """Floats of a kind, in the tensor's dtype. chosen: whether the tensor is the one that kinds in SHAPED are about, the others stay N(0, 1), so that products stay far from an overflow.
 
-    small: scalars of the problem that are added to something squared; faint rows are as small as they are.
+    small: scalars of the problem that are added to something squared; faint rows are as small as they are. turn: of kinds that have two forms.
     """
     x = torch.randn(list(shape), generator=generator)
     if kind == "tiny":
@@ -33,12 +34,12 @@ def tensor_of(
     elif kind == "spikes":
         x = torch.where(torch.rand(x.shape, generator=generator) < 1 / 256, torch.sign(x) * 40, x * 0.1)
     elif chosen and x.dim():
-        x = _shaped(x, kind, generator, t.dtype, small)
+        x = _shaped(x, kind, generator, t.dtype, small, turn)
     largest = torch.finfo(TORCH[t.dtype]).max
     return x.clamp(-largest, largest).to(TORCH[t.dtype])
 
 
-def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float]) -> torch.Tensor:
+def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float], turn: int) -> torch.Tensor:
     columns, rows = x.shape[-1], (*x.shape[:-1], 1)
     if kind == "large":
         return x * 30
@@ -54,7 +55,7 @@ def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType
         ramp = torch.linspace(-8, 8, columns)
         return x * 0.5 + torch.where(_count(rows) % 2 == 0, ramp, -ramp)
     if kind == "offset":
-        return _offset(x, generator, dtype)
+        return _offset(x, generator, dtype, turn % 2 == 1)
     if kind == "largest":
         top = torch.finfo(TORCH[dtype]).max
         if top < 1e6:  # f16
@@ -72,18 +73,22 @@ def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType
     return x
 
 
-def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType) -> torch.Tensor:
-    """All about MEAN, each row off by pairs of opposite deviations, so that its mean is one that the dtype holds; with fewer deviating elements where the dtype holds no small ones."""
-    step = MEAN * {"f16": 2.0**-10, "bf16": 2.0**-7}.get(dtype.name, 0.0)
-    columns = x.shape[-1]
-    pairs = columns // 2 if dtype.name != "bf16" else max(1, columns // 128)
-    pairs = min(pairs, columns // 2)
+def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: bool) -> torch.Tensor:
+    """All about MEAN. even: each row off by pairs of opposite deviations, so that its mean is one that the dtype holds and half precision makes no error of it.
+
+    The deviations are a few steps of the dtype, in fewer elements where these are large.
+    """
+    columns, step = x.shape[-1], _STEP.get(dtype.name, 0.0)
+    some = columns if dtype.name != "bf16" else min(columns, max(2, columns // 16))
     off = torch.zeros_like(x)
     if step:
-        off[..., :pairs] = torch.sign(x[..., :pairs]) * step
+        most = 4 if dtype.name != "bf16" or not even else 2
+        off[..., :some] = torch.sign(x[..., :some]) * step * torch.randint(1, most, x[..., :some].shape, generator=generator)
     else:
-        off[..., :pairs] = x[..., :pairs] * MEAN / 1000
-    off[..., pairs : 2 * pairs] = -off[..., :pairs]
+        off = x * MEAN / 1000
+    if even:
+        half = some // 2
+        off[..., half : 2 * half], off[..., 2 * half : some] = -off[..., :half], 0.0
     order = torch.rand(x.shape, generator=generator).argsort(-1)
     return MEAN + off.gather(-1, order)
 

@@ -17,8 +17,8 @@ _LARGEST = 3_000_000  # elements of a problem that is searched
 
 def unread(
     checked: Checked, spec: FunctionSpecification, given: Mapping[str, Value], outputs: Sequence[str], names: Sequence[str]
-) -> dict[str, torch.Tensor]:
-    """Where inputs may be NaN and every output stays what it is, by name, as bool tensors; only those that have such a place.
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor] | None]:
+    """Where inputs may be NaN and every output stays what it is, by name, as bool tensors, only those that have such a place; and the outputs in float64, if they were computed.
 
     Looked for where integers say what is read, or where the function of a problem without them has once left something unread. An element counts if
     the derivatives of all outputs by it are 0 and NaN there, together with all others, changes nothing: a factor of 0 does not make it unread.
@@ -28,22 +28,23 @@ def unread(
     tensors = {n: given[n] for n in names}
     small = sum(x.numel() for x in tensors.values() if isinstance(x, torch.Tensor)) <= _LARGEST
     if not names or not small or (not selected and checked.made.get(key) is spec):
-        return {}
-    found = _Search(spec, given, outputs).places([n for n in names if isinstance(tensors[n], torch.Tensor)])
+        return {}, None
+    search = _Search(spec, given, outputs)
+    found = search.places([n for n in names if isinstance(tensors[n], torch.Tensor)])
     if not found and not selected:
         checked.made[key] = spec
-    return found
+    return found, search.wanted
 
 
 class _Search:
     def __init__(self, spec: FunctionSpecification, given: Mapping[str, Value], outputs: Sequence[str]):
         self.spec, self.given, self.outputs, self.tries = spec, dict(given), outputs, 0
+        self.wanted: dict[str, torch.Tensor] | None = None
 
     def places(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         candidates = self.without_derivative(names)
         if not candidates:
             return {}
-        self.wanted = self.spec.exact(self.given, self.outputs)
         for narrowed in (candidates, {n: _whole_rows(x) for n, x in candidates.items()}):
             kept = {n: x for n, x in narrowed.items() if x.any()}
             if kept and self.unchanged(kept):
@@ -72,6 +73,7 @@ class _Search:
         leaves = {n: self.given[n].detach().double().requires_grad_() for n in names}  # type: ignore[union-attr]
         try:
             found = self.spec.attached({**self.given, **leaves}, self.outputs)
+            self.wanted = {n: x.detach() for n, x in found.items()}
             total = sum((torch.where(x.isfinite(), x, 0.0) * _weights(x)).sum() for x in found.values() if x.requires_grad)
             if not isinstance(total, torch.Tensor):
                 return {}
@@ -83,12 +85,18 @@ class _Search:
 
     def unchanged(self, places: Mapping[str, torch.Tensor]) -> bool:
         """Whether NaN in these places leaves every output as it is."""
+        assert self.wanted is not None
         self.tries += 1
         try:
             found = self.spec.exact({**self.given, **{n: self.given[n].masked_fill(x, torch.nan) for n, x in places.items()}}, self.outputs)  # type: ignore[union-attr]
         except CuirError:
             return False
-        return found.keys() == self.wanted.keys() and all(torch.equal(torch.nan_to_num(x, 0.0), torch.nan_to_num(self.wanted[n], 0.0)) and torch.equal(x.isnan(), self.wanted[n].isnan()) for n, x in found.items())  # fmt: skip
+        return found.keys() == self.wanted.keys() and all(_same(x, self.wanted[n]) for n, x in found.items())
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """NaN in the same places, all else equal."""
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def _weights(x: torch.Tensor) -> torch.Tensor:
