@@ -79,10 +79,10 @@ def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: boo
     The deviations are a few steps of the dtype, in fewer elements where these are large.
     """
     columns, step = x.shape[-1], _STEP.get(dtype.name, 0.0)
-    some = columns if dtype.name != "bf16" else min(columns, max(2, columns // 16))
+    some = columns if dtype.name != "bf16" else min(columns, max(1 + even, columns // 32))
     off = torch.zeros_like(x)
     if step:
-        most = 4 if dtype.name != "bf16" or not even else 2
+        most = 4 if dtype.name != "bf16" else 2
         off[..., :some] = torch.sign(x[..., :some]) * step * torch.randint(1, most, x[..., :some].shape, generator=generator)
     else:
         off = x * MEAN / 1000

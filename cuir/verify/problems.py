@@ -214,6 +214,8 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
         Case("spikes", Lengths(1, 4, 1, BM + 9, 2 * BN + 9), "spikes"),
         Case("products that overflow f16", Lengths(1, 2, 1, BM + 3, 2 * BN - 1), "huge"),
         Case("far from 0", Lengths(1, 2, 1, BM - 1, 2 * BN), "offset"),
+        Case("the largest values", Lengths(1, 2, 1, 9, BN + 5), "largest"),
+        Case("one-hot rows", Lengths(1, 2, 2, 10, BN + 3), "onehot"),
     ]
     count = 3
     if level == "full":
