@@ -72,6 +72,10 @@ class FunctionSpecification:
         """Whether the reference asks for something of this name."""
         return any(p.name.lower() == name.lower() for p in inspect.signature(self.reference).parameters.values())
 
+    def asks_exactly(self, name: str) -> bool:
+        """Whether the reference asks for something of this name, letter by letter."""
+        return name in inspect.signature(self.reference).parameters
+
     def exact(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
         """The outputs in float64, by the kernel's names. given: what the kernel reads, dims, consts. Raises CuirError X105, X106, X113."""
         return _asked(self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64))

@@ -171,7 +171,7 @@ def _launch(
     reads, adds = _read_tensors(checked), added(checked)
     lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
     outputs = [t for t in checked.tensors if t.written]
-    kept = {t.name for t in outputs if t.name in reads or spec.asks(t.name)}  # their values before the run matter
+    kept = {t.name for t in outputs if t.name in reads or _asks(checked, spec, t)}  # their values before the run matter
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
     drawn |= {n: small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
     drawn |= {n: drawn[n] * times for n, times in factors.items()}
@@ -211,6 +211,11 @@ def _launch(
     return FunctionLaunch({n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}, before, given=made)  # type: ignore[arg-type]
 
 
+def _asks(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:
+    """Whether the function asks for the tensor, and not for a dim or a const whose name differs in the case of letters alone."""
+    return spec.asks(t.name) and not any(spec.asks_exactly(n) for n in (*checked.dims, *checked.consts) if n != t.name and n.lower() == t.name.lower())
+
+
 def _chosen(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple[TensorParam | None, int]:
     """The tensor that a kind is about, another one for each seed: of those with rows, if there are any; and how often each had its turn before."""
     if kind not in SHAPED:
@@ -228,7 +233,7 @@ def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]
         return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale))
     kept = _read_tensors(checked)
     given = _given(checked, spec)
-    floats = [t for t in checked.tensors if t.dtype.is_float and (not t.written or t.name in kept or spec.asks(t.name)) and t.name not in given]
+    floats = [t for t in checked.tensors if t.dtype.is_float and (not t.written or t.name in kept or _asks(checked, spec, t)) and t.name not in given]
 
     def fits(kind: str) -> bool:
         if kind in ("normal", "scaled", "faint"):
