@@ -99,7 +99,9 @@ class FunctionSpecification:
         Raises CuirError as `exact`, or X107 if PyTorch cannot evaluate the function in that dtype.
         """
         try:
-            return _asked(self._outputs({n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}, outputs, torch.float32))
+            return _asked(
+                self._outputs({n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}, outputs, torch.float32)
+            )
         except CuirError as error:
             if error.diagnostics[0].code != "X113":
                 raise
@@ -165,7 +167,9 @@ class FunctionSpecification:
             raise CuirError.of("X106", f"`{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {type(found).__name__}",
                                function_span(self.reference))  # fmt: skip
         if all(x is None for x in found.values()):
-            raise CuirError.of("X106", f"`{self.name}` gives None for every output, so that nothing is asked of the kernel", function_span(self.reference))
+            raise CuirError.of(
+                "X106", f"`{self.name}` gives None for every output, so that nothing is asked of the kernel", function_span(self.reference)
+            )
         known = {n.lower(): n for n in outputs}
         unknown = [n for n in found if str(n).lower() not in known]
         if unknown:

@@ -21,7 +21,10 @@ from .output import print_json, stdout
 from .verifying_gpu import Verified
 
 Number = int | float | bool
-_WHY = {"scaled": "the function asks for no scalar called scale", "faint": "no scalar keeps a root or a quotient away from 0, as an eps does"}
+_WHY = {
+    "scaled": "the function asks for no scalar called scale",
+    "faint": "no scalar keeps a root or a quotient away from 0, as an eps does",
+}
 _NO_TENSOR = "it is of tensors with more dims than those that are drawn"
 _CASE = re.compile(r"in the case .*?: ((?:\w+=\d+, )+)(\w+) inputs(?:, seed (\d+))?")
 

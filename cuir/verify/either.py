@@ -17,7 +17,7 @@ from ..spec_loading import as_any
 from ..transfer.rebuilt import bounded
 from .evaluate import kernel_names
 from .functions import check_function
-from .inputs import FunctionLaunch, draws, function_launch
+from .inputs import FunctionLaunch, draws, fitting, function_launch
 from .lengths import Draw, ring_draws, schedule_draws, simpler_draws
 from .memory import require_memory
 from .numeric import judge, with_note
@@ -73,7 +73,7 @@ def number_cases(checked: Checked, spec: AnySpecification, marks: list[int], lev
 def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Problems of the schedules stage, on two CTAs each."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(schedule_draws(checked, spec))
+        return list(fitting(checked, spec, schedule_draws(checked, spec)))
     BM, BN = tile_sizes(checked)
     return [
         Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
@@ -96,7 +96,7 @@ def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; one CTA has nothing to do."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(ring_draws(checked, spec))
+        return list(fitting(checked, spec, ring_draws(checked, spec)))
     (BM, BN), uses = tile_sizes(checked), 2 * checked.longest_ring + 1
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
     alone = Case("a CTA without work", Lengths(1, 1, 1, BM, 2 * BN))

@@ -18,7 +18,9 @@ from .roundings import rounds_between
 from .yardstick import SingleError
 
 HIDDEN = 1 / 8  # of the output's rounding: what may be wrong in all elements alike, beside what rounding explains of each
-_CANCELLED = 2.0**-20  # of the largest input: what a kernel that rounds to 16 bits in between leaves of a row whose terms cancel, as those of a gradient that is 0 do
+_CANCELLED = (
+    2.0**-20
+)  # of the largest input: what a kernel that rounds to 16 bits in between leaves of a row whose terms cancel, as those of a gradient that is 0 do
 _EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between a number and infinity
 _BROKEN = 1 / 8  # relative error of a row in PyTorch's float32, of which nothing can be asked where intermediate values overflow
 
@@ -57,7 +59,12 @@ def check_function(
 
 
 def _blamed(
-    checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw, run: Callable[[FunctionLaunch], None], error: CuirError
+    checked: Checked,
+    spec: FunctionSpecification,
+    given: FunctionLaunch,
+    case: Draw,
+    run: Callable[[FunctionLaunch], None],
+    error: CuirError,
 ) -> CuirError:
     """The error, told as one of reading an element that the function does not read, if there is none without NaN there."""
 
@@ -109,7 +116,14 @@ def judge_function(checked: Checked, spec: FunctionSpecification, given: Functio
 class _Measure:
     """PyTorch's own error: in float32 where the kernel computes in f32 from what it is given; in the kernel's dtype where it rounds to it in between, or float32 says nothing."""
 
-    def __init__(self, checked: Checked, spec: FunctionSpecification, inputs: Mapping[str, object], names: Sequence[str], exact: Mapping[str, torch.Tensor]):
+    def __init__(
+        self,
+        checked: Checked,
+        spec: FunctionSpecification,
+        inputs: Mapping[str, object],
+        names: Sequence[str],
+        exact: Mapping[str, torch.Tensor],
+    ):
         self.spec, self.inputs, self.names = spec, inputs, names
         self.dtype = TORCH[half_dtype(checked)]
         self.coarse = rounds_between(checked)
@@ -225,7 +239,9 @@ class _Judged:
             self.hidden = unexplained.norm().item() / size, RATIO * beyond.norm().item() / size + HIDDEN * unit
             shares.append(share(*self.hidden))
         self.x, self.w = x, w
-        return OutputNumbers(self.name, rows.norm().item() / size, allowed, yardstick, _largest(rows / sizes), row_allowed, row_yardstick, max(shares))
+        return OutputNumbers(
+            self.name, rows.norm().item() / size, allowed, yardstick, _largest(rows / sizes), row_allowed, row_yardstick, max(shares)
+        )
 
     def refused(self, n: OutputNumbers) -> CuirError:
         words, name = self.measure.words, self.name
@@ -276,7 +292,9 @@ def _pattern(bad: torch.Tensor, name: str) -> str | None:
     return f"wrong rows of {name}: {int(bad.sum())} of {bad.numel()}" + (", " + "; ".join(said) if said else "")
 
 
-def table_rows(case: Draw, found: Sequence[OutputNumbers], positive: Sequence[str], scratch: Sequence[str] = ()) -> list[Mapping[str, object]]:
+def table_rows(
+    case: Draw, found: Sequence[OutputNumbers], positive: Sequence[str], scratch: Sequence[str] = ()
+) -> list[Mapping[str, object]]:
     """Rows for the table of the numbers stage; positive: scalars that had to be; scratch: tensors of which the function says that they are nobody's business."""
     return [{"case": str(case), "output": n.name, "error": n.error, "allowed": n.allowed, "PyTorch's own": n.yardstick, "worst row": n.row, "allowed of a row": n.row_allowed,
              "worst row, PyTorch's own": n.row_yardstick, "error / allowed": n.share, "made positive": ", ".join(positive), "scratch": ", ".join(scratch)} for n in found]  # fmt: skip

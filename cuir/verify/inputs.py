@@ -54,7 +54,9 @@ class FunctionLaunch:
 
     def fresh(self) -> FunctionLaunch:
         """The same inputs, outputs as before."""
-        return FunctionLaunch(self.inputs, self.before, positive=self.positive, poisoned=self.poisoned, clean=self.clean, given=self.given, exact=self.exact)
+        return FunctionLaunch(
+            self.inputs, self.before, positive=self.positive, poisoned=self.poisoned, clean=self.clean, given=self.given, exact=self.exact
+        )
 
     def poisoned_only(self, wanted: Mapping[str, torch.Tensor]) -> FunctionLaunch:
         """The same problem, with NaN in these elements alone; outputs as before."""
@@ -213,7 +215,9 @@ def _launch(
 
 def _asks(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:
     """Whether the function asks for the tensor, and not for a dim or a const whose name differs in the case of letters alone."""
-    return spec.asks(t.name) and not any(spec.asks_exactly(n) for n in (*checked.dims, *checked.consts) if n != t.name and n.lower() == t.name.lower())
+    return spec.asks(t.name) and not any(
+        spec.asks_exactly(n) for n in (*checked.dims, *checked.consts) if n != t.name and n.lower() == t.name.lower()
+    )
 
 
 def _chosen(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple[TensorParam | None, int]:
@@ -233,7 +237,11 @@ def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]
         return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale))
     kept = _read_tensors(checked)
     given = _given(checked, spec)
-    floats = [t for t in checked.tensors if t.dtype.is_float and (not t.written or t.name in kept or _asks(checked, spec, t)) and t.name not in given]
+    floats = [
+        t
+        for t in checked.tensors
+        if t.dtype.is_float and (not t.written or t.name in kept or _asks(checked, spec, t)) and t.name not in given
+    ]
 
     def fits(kind: str) -> bool:
         if kind in ("normal", "scaled", "faint"):
@@ -262,7 +270,13 @@ def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
     found = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or _means_something(checked, spec, d)]
-    return found + _values(checked, spec, found)
+    return fitting(checked, spec, found + _values(checked, spec, found))
+
+
+def fitting(checked: Checked, spec: FunctionSpecification, found: Iterable[Draw]) -> list[Draw]:
+    """The problems, with normal inputs where their kind does not apply."""
+    kinds = applicable(checked, spec)
+    return [d if d.kind in kinds else replace(d, kind="normal") for d in found]
 
 
 def _values(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]) -> list[Draw]:

@@ -110,5 +110,3 @@ def small_value(index: int, generator: torch.Generator) -> float:
     """A value for a scalar that keeps a root away from 0: those that people write, and one between 1e-12 and 1, evenly in its logarithm."""
     drawn = float(10 ** (-12 * torch.rand((), generator=generator, dtype=torch.float64)))
     return (*SMALL, drawn)[index % (len(SMALL) + 1)]
-
-

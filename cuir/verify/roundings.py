@@ -39,8 +39,8 @@ class _Flow:
                     self.held.update(node.targets)
                 elif isinstance(node, Call) and (bound := self.checked.calls.get(id(node))) is not None:
                     self.held.update(self.written(bound))
-        bound = [self.checked.calls[id(n)] for n in nodes if id(n) in self.checked.calls]
-        places = {id(e) for b in bound for e, _ in self.places(b).values()}  # what calls do there is their affair
+        calls = [self.checked.calls[id(n)] for n in nodes if id(n) in self.checked.calls]
+        places = {id(e) for b in calls for e, _ in self.places(b).values()}  # what calls do there is their affair
         return any(self.used(n) for n in nodes if id(n) not in places)
 
     def written(self, bound: BoundCall) -> Iterator[str]:
@@ -66,7 +66,9 @@ class _Flow:
             return False
         if isinstance(e, Call):
             bound = self.checked.calls.get(id(e))
-            return bound is None or not bound.op.effects.accesses and any(isinstance(self.checked.types.get(id(x)), TileType) for x in bound.args.values())
+            return bound is None or (
+                not bound.op.effects.accesses and any(isinstance(self.checked.types.get(id(x)), TileType) for x in bound.args.values())
+            )
         return isinstance(e, (Binary, Unary, IfExp))
 
     def half(self, e: Node) -> bool:

@@ -18,20 +18,167 @@ _FLOATS = (torch.float32, torch.float64)
 
 # Operations that round nothing: they choose, move or negate.
 _EXACT = frozenset(
-    "abs amax amin argmax argmin as_strided bernoulli cat clamp clamp_max clamp_min clone constant_pad_nd copy copy_ cummax cummin detach diagonal embedding empty "
-    "empty_like empty_strided expand eye fill fill_ flip floor ceil full full_like gather index index_copy index_put index_put_ index_select lift_fresh "
-    "masked_fill masked_fill_ masked_scatter masked_select max maximum min minimum neg new_empty new_full new_ones new_zeros nan_to_num ones ones_like pad permute "
-    "relu repeat roll round scatter scatter_ select select_backward select_scatter sgn sign slice slice_backward slice_scatter sort split squeeze stack t threshold topk "
-    "transpose tril triu trunc unbind unfold unsqueeze view where zero_ zeros zeros_like _to_copy _unsafe_view _reshape_copy alias arange set_ fmax fmin".split()
+    [
+        "abs",
+        "amax",
+        "amin",
+        "argmax",
+        "argmin",
+        "as_strided",
+        "bernoulli",
+        "cat",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "clone",
+        "constant_pad_nd",
+        "copy",
+        "copy_",
+        "cummax",
+        "cummin",
+        "detach",
+        "diagonal",
+        "embedding",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "expand",
+        "eye",
+        "fill",
+        "fill_",
+        "flip",
+        "floor",
+        "ceil",
+        "full",
+        "full_like",
+        "gather",
+        "index",
+        "index_copy",
+        "index_put",
+        "index_put_",
+        "index_select",
+        "lift_fresh",
+        "masked_fill",
+        "masked_fill_",
+        "masked_scatter",
+        "masked_select",
+        "max",
+        "maximum",
+        "min",
+        "minimum",
+        "neg",
+        "new_empty",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "nan_to_num",
+        "ones",
+        "ones_like",
+        "pad",
+        "permute",
+        "relu",
+        "repeat",
+        "roll",
+        "round",
+        "scatter",
+        "scatter_",
+        "select",
+        "select_backward",
+        "select_scatter",
+        "sgn",
+        "sign",
+        "slice",
+        "slice_backward",
+        "slice_scatter",
+        "sort",
+        "split",
+        "squeeze",
+        "stack",
+        "t",
+        "threshold",
+        "topk",
+        "transpose",
+        "tril",
+        "triu",
+        "trunc",
+        "unbind",
+        "unfold",
+        "unsqueeze",
+        "view",
+        "where",
+        "zero_",
+        "zeros",
+        "zeros_like",
+        "_to_copy",
+        "_unsafe_view",
+        "_reshape_copy",
+        "alias",
+        "arange",
+        "set_",
+        "fmax",
+        "fmin",
+    ]
 )
 # Operations whose result may be off by that much though it is near 0.
 _ABSOLUTE = frozenset(
-    "log log_ log2 log10 log1p tanh tanh_ erf erfc gelu logsumexp logaddexp _log_softmax softplus sin cos log_sigmoid_forward mish atan asin acos".split()
+    [
+        "log",
+        "log_",
+        "log2",
+        "log10",
+        "log1p",
+        "tanh",
+        "tanh_",
+        "erf",
+        "erfc",
+        "gelu",
+        "logsumexp",
+        "logaddexp",
+        "_log_softmax",
+        "softplus",
+        "sin",
+        "cos",
+        "log_sigmoid_forward",
+        "mish",
+        "atan",
+        "asin",
+        "acos",
+    ]
 )
 # Operations that the language has as such; any other is made of logarithms and powers, whose errors grow with the exponent.
 _OWN = frozenset(
-    "add add_ sub sub_ mul mul_ div div_ rsub sum mean mm bmm addmm baddbmm mv dot matmul addcmul addcdiv lerp cumsum reciprocal var var_mean square "
-    "addmv linalg_vector_norm native_layer_norm convolution".split()
+    [
+        "add",
+        "add_",
+        "sub",
+        "sub_",
+        "mul",
+        "mul_",
+        "div",
+        "div_",
+        "rsub",
+        "sum",
+        "mean",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "mv",
+        "dot",
+        "matmul",
+        "addcmul",
+        "addcdiv",
+        "lerp",
+        "cumsum",
+        "reciprocal",
+        "var",
+        "var_mean",
+        "square",
+        "addmv",
+        "linalg_vector_norm",
+        "native_layer_norm",
+        "convolution",
+    ]
 )
 
 
@@ -54,7 +201,10 @@ class SingleError:
 
     def _once(self, seed: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        given = {n: _perturbed(x.float(), generator, "add") if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in self.given.items()}
+        given = {
+            n: _perturbed(x.float(), generator, "add") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for n, x in self.given.items()
+        }
         with _Off(self.decided, generator):
             return self.spec.single(given, self.outputs)
 
@@ -75,7 +225,7 @@ def _named(name: str, args: Sequence[Any]) -> str:
 
 
 def _has_floats(args: Sequence[Any]) -> bool:
-    return any(isinstance(a, torch.Tensor) and a.dtype in _FLOATS or isinstance(a, (list, tuple)) and _has_floats(a) for a in args)
+    return any((isinstance(a, torch.Tensor) and a.dtype in _FLOATS) or (isinstance(a, (list, tuple)) and _has_floats(a)) for a in args)
 
 
 def _endless(x: Any) -> bool:
@@ -148,6 +298,6 @@ class _Off(_Mode):
         at, self.next = self.next, self.next + 1
         if at < len(self.decided):
             known = self.decided[at]
-            if type(known) is type(x) and (not isinstance(x, torch.Tensor) or known.shape == x.shape and known.dtype == x.dtype):
+            if type(known) is type(x) and (not isinstance(x, torch.Tensor) or (known.shape == x.shape and known.dtype == x.dtype)):
                 return known
         return x

@@ -128,7 +128,10 @@ KERNELS: dict[str, Small] = {
             ("m = row_max(x)", "m = row_sum(x)"),
         ),
         ALL,
-        right=(("exp2((x - m) * 1.4426950408889634)", "exp2(x * 1.4426950408889634 - m * 1.4426950408889634)"), ("e / row_sum(e)", "e * (1.0 / row_sum(e))")),
+        right=(
+            ("exp2((x - m) * 1.4426950408889634)", "exp2(x * 1.4426950408889634 - m * 1.4426950408889634)"),
+            ("e / row_sum(e)", "e * (1.0 / row_sum(e))"),
+        ),
     ),
     "variance": Small(
         rows(
@@ -152,7 +155,12 @@ KERNELS: dict[str, Small] = {
             """,
         ),
         lambda x: x.logsumexp(-1),
-        (("m + log2(s) * 0.6931471805599453", "m + log2(s)"), ("m + log2(s) * 0.69", "log2(s) * 0.69"), ("(x - m)", "x"), ("log2(s)", "log2(s + 0.001)")),
+        (
+            ("m + log2(s) * 0.6931471805599453", "m + log2(s)"),
+            ("m + log2(s) * 0.69", "log2(s) * 0.69"),
+            ("(x - m)", "x"),
+            ("log2(s)", "log2(s + 0.001)"),
+        ),
         ALL,
         right=(("row_max(x)", "row_max(x) + 1.0"),),
     ),
@@ -179,7 +187,12 @@ KERNELS: dict[str, Small] = {
             """,
         ).replace("            x = cast(X[q, cols(D)], f32)\n", ""),
         rope,
-        (("x1 * c - x2 * s", "x1 * c + x2 * s"), ("x2 * c + x1 * s", "x2 * c + x2 * s"), ("s = C[q, cols(D // 2)], S[q", "s = C[q, cols(D // 2)], S[q + 1"), ("x2 * c +", "x2 * c * 1.004 +")),
+        (
+            ("x1 * c - x2 * s", "x1 * c + x2 * s"),
+            ("x2 * c + x1 * s", "x2 * c + x2 * s"),
+            ("s = C[q, cols(D // 2)], S[q", "s = C[q, cols(D // 2)], S[q + 1"),
+            ("x2 * c +", "x2 * c * 1.004 +"),
+        ),
         ALL,
         sizes=lambda drawn: {"H2": drawn["D"] // 2},
     ),

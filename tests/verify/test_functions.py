@@ -162,7 +162,11 @@ def test_scalars_that_a_function_admits_positive_are_made_so_and_told(reference:
     checked = check(program, "norm", consts)
     drawn: list[dict[str, Any]] = [function_launch(checked, spec, d).inputs for d in draws(checked, spec, "full")]
     assert all(bool(((x["X"].double() ** 2).mean(-1) + 2 * min(0.0, x["eps"]) >= 0).all()) for x in drawn), "never near the edge"
-    assert any(x["gain"] < 0 for x in drawn) and {1e-12, 1e-5, 1e-3, 1.0} <= {x["eps"] for x in drawn} and all(1e-12 <= x["eps"] <= 1 for x in drawn)
+    assert (
+        any(x["gain"] < 0 for x in drawn)
+        and {1e-12, 1e-5, 1e-3, 1.0} <= {x["eps"] for x in drawn}
+        and all(1e-12 <= x["eps"] <= 1 for x in drawn)
+    )
 
 
 def test_a_nan_of_the_kernel_is_not_hidden_by_the_sign_of_a_scalar() -> None:

@@ -49,7 +49,9 @@ def test_what_lies_beyond_a_length_is_found() -> None:
 
 def test_a_factor_of_0_reads_what_it_is_multiplied_with() -> None:
     """Of the function: then nothing is NaN. Of the kernel: then the element is named."""
-    weighed = FunctionSpecification("weighed", lambda x, w, length: (x * (w * (torch.arange(x.shape[1]) < length[:, None]))[..., None]).sum(1), inputs)
+    weighed = FunctionSpecification(
+        "weighed", lambda x, w, length: (x * (w * (torch.arange(x.shape[1]) < length[:, None]))[..., None]).sum(1), inputs
+    )
     checked = check(parse(LENGTHS), "mean", CONSTS)
     given = function_launch(checked, weighed, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
     assert not given.poisoned
@@ -60,7 +62,10 @@ def test_a_factor_of_0_reads_what_it_is_multiplied_with() -> None:
     assert found.code == "V302" and "the NaN comes from the input element X[" in found.message and "`mean` does not read" in found.message
 
 
-@pytest.mark.parametrize("function", [lambda x, factor: x * factor, lambda x, factor: x.relu() * factor, lambda x, factor: x.amax(1, keepdim=True) * factor + 0 * x])
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, factor: x * factor, lambda x, factor: x.relu() * factor, lambda x, factor: x.amax(1, keepdim=True) * factor + 0 * x],
+)
 def test_functions_that_read_everything_have_no_poison(function: object) -> None:
     text = """
 @kernel(arch="sm_80")

