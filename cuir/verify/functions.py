@@ -21,6 +21,7 @@ HIDDEN = 1 / 8  # of the output's rounding: what may be wrong in all elements al
 _CANCELLED = (
     2.0**-20
 )  # of the largest input: what a kernel that rounds to 16 bits in between leaves of a row whose terms cancel, as those of a gradient that is 0 do
+_NEAR = 0.5  # of what is allowed by PyTorch's plain error: from there on the errors of the language's own operations count as well
 _EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between a number and infinity
 _BROKEN = 1 / 8  # relative error of a row in PyTorch's float32, of which nothing can be asked where intermediate values overflow
 
@@ -189,7 +190,7 @@ class _Judged:
             )
         self.free = free | endless
         verdict = self.compared(own, measure.first[name])
-        if verdict.share > 1 and (off := measure.off(name)):
+        if verdict.share > _NEAR and (off := measure.off(name)):
             more = [self.own_error(o) for o in off]
             beyond = torch.stack([(o.double() - w).abs() for o in off]).amax(0)
             verdict = self.compared(torch.stack([own, *more]).amax(0), None, beyond)

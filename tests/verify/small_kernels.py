@@ -196,4 +196,38 @@ KERNELS: dict[str, Small] = {
         ALL,
         sizes=lambda drawn: {"H2": drawn["D"] // 2},
     ),
+    "rms_norm_copied": Small(
+        """
+@kernel(arch="sm_90a")
+def kernel(X: Global[T, M, D], G: Global[f32, D], Y: Global[T, M, D], eps: f32, *, T: const, D: const, STAGES: const = 2):
+    buf = shared(T, [STAGES, 64, D])
+    filled, free = mbarrier(1, stages=STAGES), mbarrier(1, stages=STAGES)
+    work = tiles(cdiv(M, 64))
+    with role("load", warps=1):
+        i = 0
+        for t in work:
+            free[i % STAGES].wait(i // STAGES % 2 ^ 1)
+            filled[i % STAGES].expect(nbytes(buf[i % STAGES]))
+            copy_async(X[t * 64 : t * 64 + 64, :], buf[i % STAGES], filled[i % STAGES])
+            i += 1
+    with role("norm", warpgroups=1):
+        i = 0
+        for t in work:
+            filled[i % STAGES].wait(i // STAGES % 2)
+            x = cast(load(buf[i % STAGES]), f32)
+            free[i % STAGES].arrive()
+            y = x * exp2(-0.5 * log2(row_sum(x * x) / D + eps)) * G[cols(D)]
+            store(Y[t * 64 : t * 64 + 64, :], cast(y, T))
+            i += 1
+""",
+        lambda x, g, eps: rms_norm(x, g, eps),
+        (
+            ("row_sum(x * x) / D + eps", "row_sum(x * x) / D"),
+            ("row_sum(x * x) / D + eps", "row_sum(x * x) / D + eps * eps"),
+            ("exp2(-0.5 * log2(row_sum(x * x) / D + eps))", "(1.0 / (exp2(0.5 * log2(row_sum(x * x) / D)) + eps))"),
+            ("row_sum(x * x) / D", "row_sum(x * x) / (D - 1)"),
+            ("G[cols(D)]", "G[0]"),
+        ),
+        ({"T": F16, "D": 64}, {"T": BF16, "D": 128}),
+    ),
 }
