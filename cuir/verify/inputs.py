@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -133,9 +134,9 @@ def small_scalars(checked: Checked, spec: FunctionSpecification) -> dict[str, bo
 
 
 def _tried(checked: Checked, spec: FunctionSpecification, asked: Sequence[str]) -> dict[str, bool]:
-    sizes = dict.fromkeys(checked.dims, 2)
-    admitted = spec.admitted({**known_sizes(checked), **sizes}) or sizes
-    draw = Draw("a scalar", {d: admitted[d] for d in checked.dims})
+    draw = _smallest(checked, spec, 2)
+    if draw is None:
+        return {}
 
     def open_places(name: str, value: float) -> float | None:
         try:
@@ -255,16 +256,21 @@ def _given(checked: Checked, spec: FunctionSpecification) -> Collection[str]:
     """Tensors that the specification gives itself."""
     if spec.inputs is None:
         return ()
-    sizes = dict.fromkeys(checked.dims, 1)
-    admitted = spec.admitted({**known_sizes(checked), **sizes}) or sizes
-    return _launch(checked, spec, Draw("what is given", {d: admitted[d] for d in checked.dims}), None, {}, ()).given
+    draw = _smallest(checked, spec, 1)
+    try:
+        return _launch(checked, spec, draw, None, {}, ()).given if draw is not None else ()
+    except CuirError:  # told where a problem is made
+        return ()
 
 
-def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
-    """What a reference may ask for: what the kernel reads (before the run), dims and integer consts."""
-    tensors = {n: x for n, x in launch.arguments().items() if isinstance(x, torch.Tensor)}
-    dims = {d: tensors[t.name].shape[i] for t in checked.tensors for i, d in enumerate(t.dims) if isinstance(d, str)}
-    return {**launch.inputs, **dims, **known_sizes(checked)}
+def _smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Draw | None:
+    """The first problem that the specification admits for dims of that length, or longer ones."""
+    for n in (length, 16, 64, 128):
+        sizes = dict.fromkeys(checked.dims, n)
+        with contextlib.suppress(CuirError):
+            if (admitted := spec.admitted({**known_sizes(checked), **sizes})) is not None:
+                return Draw("a small one", {d: admitted[d] for d in checked.dims})
+    return None
 
 
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:

@@ -112,6 +112,8 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
     at, scale = case.lengths, dim**-0.5 * (SCALED if case.kind == "scaled" else 1)
     q, k, v = (x.to(dtype) for x in attention_inputs(case, dim, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
+    if case.kind == "largest" and spec.normalize != "softmax":  # a sum of values, not a mean
+        v = v / max(1, at.N)
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     return Launch(q, k, v, *outputs(q), scale, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
