@@ -273,6 +273,13 @@ def _smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Dra
     return None
 
 
+def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
+    """What a reference may ask for: what the kernel reads (before the run), dims and integer consts."""
+    tensors = {n: x for n, x in {**launch.inputs, **launch.outputs}.items() if isinstance(x, torch.Tensor)}
+    dims = {d: tensors[t.name].shape[i] for t in checked.tensors for i, d in enumerate(t.dims) if isinstance(d, str)}
+    return {**launch.inputs, **dims, **known_sizes(checked)}
+
+
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
     found = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or _means_something(checked, spec, d)]
