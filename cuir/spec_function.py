@@ -16,7 +16,7 @@ from .user_code import function_span, user_span
 
 Value = torch.Tensor | int | float | bool
 Values = Mapping[str, Value]
-Outputs = torch.Tensor | tuple[torch.Tensor, ...] | Mapping[str, torch.Tensor]
+Outputs = torch.Tensor | tuple[torch.Tensor | None, ...] | Mapping[str, torch.Tensor | None]
 _BITS = {torch.float16: 11, torch.bfloat16: 8}  # of a mantissa
 
 
@@ -26,8 +26,12 @@ class FunctionSpecification:
 
     `reference` asks by name for what the kernel reads, its tensors and scalars in any case of letters (`q` is `Q`), and for the lengths of its dims and
     its integer consts as they are written (`N`, `BM`). For an attention kernel that is `reference(q, k, v, scale)`. Tensors are float64 on the CPU, and
-    integers as they are. It gives the outputs: one tensor (the kernel's first output, the others are not asked about), a tuple of all in the order of
-    the kernel's parameters, or a dict by name. Where it gives NaN, nothing is asked of the kernel.
+    integers as they are. It gives what the kernel writes: one tensor (the kernel's first output), a tuple of all in the order of the kernel's parameters, or
+    a dict by name. Where it gives NaN, nothing is asked of the kernel. None for a tensor, `{"W": None}`, says that it is scratch; of any other tensor that the kernel writes
+    and the function does not give, verification says that it was not compared, and does not pass.
+
+    A tensor that the kernel reads and writes (in place) is asked for as it was before the run, and given as it is after it, under one name. So is one that the kernel
+    adds to, or writes in part, if `reference` asks for it; else it is 0, or NaN, before. A tuple has all tensors that the kernel writes, or those that it only writes.
 
     inputs: most are drawn from the kernel's signature; `inputs(sizes, generator)` gives those with a structure, by name: tables of pages, lengths, the
     LSE of a forward pass. It must give tensors of integers. It may ask by name, as `reference` does, for what was drawn. `sizes` are the lengths of all
@@ -68,9 +72,26 @@ class FunctionSpecification:
         """Whether the reference asks for something of this name."""
         return any(p.name.lower() == name.lower() for p in inspect.signature(self.reference).parameters.values())
 
+    def asks_exactly(self, name: str) -> bool:
+        """Whether the reference asks for something of this name, letter by letter."""
+        return name in inspect.signature(self.reference).parameters
+
     def exact(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
         """The outputs in float64, by the kernel's names. given: what the kernel reads, dims, consts. Raises CuirError X105, X106, X113."""
-        return self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64)
+        return _asked(self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64))
+
+    def attached(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
+        """`exact`, with the graph that autograd needs."""
+        return _asked(self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64, attached=True))
+
+    def single(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The outputs as PyTorch computes them in float32 from the inputs as they are given. Raises CuirError as `exact`."""
+        return _asked(self._outputs({n: _to(v, torch.float32) for n, v in given.items()}, outputs, torch.float32))
+
+    def scratch(self, given: Values, outputs: Sequence[str]) -> list[str]:
+        """Tensors that the kernel writes and that are nobody's business afterwards: those that the function gives as None."""
+        found = self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64)
+        return [n for n, x in found.items() if x is None]
 
     def half(self, given: Values, outputs: Sequence[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """The outputs as PyTorch computes them in the kernel's dtype: in the dtypes of the inputs, or, where the function mixes those, all in `dtype`.
@@ -78,12 +99,14 @@ class FunctionSpecification:
         Raises CuirError as `exact`, or X107 if PyTorch cannot evaluate the function in that dtype.
         """
         try:
-            return self._outputs(given, outputs, torch.float32)
+            return _asked(
+                self._outputs({n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}, outputs, torch.float32)
+            )
         except CuirError as error:
             if error.diagnostics[0].code != "X113":
                 raise
         try:
-            return self._outputs({n: _to(v, dtype) for n, v in given.items()}, outputs, dtype)
+            return _asked(self._outputs({n: _to(v, dtype) for n, v in given.items()}, outputs, dtype))
         except CuirError as error:
             found = error.diagnostics[0]
             raise CuirError([replace(found, code="X107", message=f"`{self.name}` in {str(dtype).removeprefix('torch.')}: {found.message}",
@@ -129,24 +152,30 @@ class FunctionSpecification:
                                f"it has: {', '.join(drawn)}")  # fmt: skip
         return {**drawn, **found}
 
-    def _outputs(self, given: Values, outputs: Sequence[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    def _outputs(self, given: Values, outputs: Sequence[str], dtype: torch.dtype, attached: bool = False) -> dict[str, torch.Tensor | None]:
+        """What the function gives, by the kernel's names. outputs: all that the kernel writes; those that are given as well are written in place."""
         found = self._called(self.reference, "reference", given, dtype)
+        only = [n for n in outputs if n not in given] or list(outputs)  # written and not read
         if isinstance(found, torch.Tensor):
-            found = {outputs[0]: found}
+            found = {only[0]: found}
         elif isinstance(found, tuple):
-            if len(found) != len(outputs):
+            if len(found) not in (len(outputs), len(only)):
                 raise CuirError.of("X106", f"`{self.name}` gives {len(found)} outputs, the kernel writes {len(outputs)}: {', '.join(outputs)}",
                                    function_span(self.reference), "give all in this order, or a dict of some by name")  # fmt: skip
-            found = dict(zip(outputs, found, strict=True))
-        if not isinstance(found, Mapping) or not found or not all(isinstance(x, torch.Tensor) for x in found.values()):
+            found = dict(zip(outputs if len(found) == len(outputs) else only, found, strict=True))
+        if not isinstance(found, Mapping) or not found or not all(x is None or isinstance(x, torch.Tensor) for x in found.values()):
             raise CuirError.of("X106", f"`{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {type(found).__name__}",
                                function_span(self.reference))  # fmt: skip
+        if all(x is None for x in found.values()):
+            raise CuirError.of(
+                "X106", f"`{self.name}` gives None for every output, so that nothing is asked of the kernel", function_span(self.reference)
+            )
         known = {n.lower(): n for n in outputs}
         unknown = [n for n in found if str(n).lower() not in known]
         if unknown:
             raise CuirError.of("X106", f"`{self.name}` gives `{unknown[0]}`, which the kernel does not write", function_span(self.reference),
                                f"it writes: {', '.join(outputs)}")  # fmt: skip
-        return {known[n.lower()]: x.detach() for n, x in found.items()}
+        return {known[n.lower()]: x if x is None or attached else x.detach() for n, x in found.items()}
 
     def _called(self, function: Callable[..., Any], what: str, given: Mapping[str, Any], dtype: torch.dtype) -> Any:
         """A function of the user's with what it asks for by name."""
@@ -189,9 +218,16 @@ def scale_of(dim: int) -> float:
     return 1 / math.sqrt(dim)
 
 
+def _asked(found: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    return {n: x for n, x in found.items() if x is not None}
+
+
 def _is(value: object, dtype: torch.dtype) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == dtype
 
 
 def _to(value: Value, dtype: torch.dtype) -> Value:
-    return value.to(dtype) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
+    """In another dtype, and never the caller's own tensor: a function may write what it is given."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(dtype, copy=True) if value.dtype.is_floating_point else value.clone()

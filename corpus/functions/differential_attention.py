@@ -16,11 +16,11 @@ def differential_attention() -> FunctionSpecification:
 
     def reference(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q2: torch.Tensor, k2: torch.Tensor, scale: float, lam: float
-    ) -> torch.Tensor:
+    ) -> dict[str, torch.Tensor | None]:
         group = q.shape[1] // k.shape[1]
         k, v, k2 = (x.repeat_interleave(group, 1) for x in (k, v, k2))
         first, second = ((a @ b.mT * scale).softmax(-1) for a, b in ((q, k), (q2, k2)))
-        return (first - lam * second) @ v
+        return {"O": (first - lam * second) @ v, "LSE": None}  # there is no one sum
 
     return FunctionSpecification("differential_attention", reference, doc=differential_attention.__doc__ or "",
                                  parameters="Q2: Global[T, B, H, M, D], K2: Global[T, B, HK, N, D], lam: f32")  # fmt: skip

@@ -12,7 +12,8 @@ from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import Schedule
 from ..spec import LENGTHS, Lengths
 from ..spec_function import FunctionSpecification
-from ..verify.either import AnyCase, check_case, made_positive, not_compared, require_judgeable
+from ..verify.either import AnyCase, check_case, made_positive, require_compared, require_judgeable
+from ..verify.inputs import applicable
 from ..verify.lengths import Draw
 from ..verify.problems import KINDS, Case
 from .inputs import read_numbers, suggestion
@@ -20,6 +21,11 @@ from .output import print_json, stdout
 from .verifying_gpu import Verified
 
 Number = int | float | bool
+_WHY = {
+    "scaled": "the function asks for no scalar called scale",
+    "faint": "no scalar keeps a root or a quotient away from 0, as an eps does",
+}
+_NO_TENSOR = "it is of tensors with more dims than those that are drawn"
 _CASE = re.compile(r"in the case .*?: ((?:\w+=\d+, )+)(\w+) inputs(?:, seed (\d+))?")
 
 
@@ -31,29 +37,32 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
         raise CuirError.of("U100", f"there are no inputs `{kind}`", hint=suggestion(kind, KINDS, "there are"))
     given = read_numbers(problem, "--problem")
     function = isinstance(spec, FunctionSpecification)
+    fit = applicable(checked, spec) if isinstance(spec, FunctionSpecification) else tuple(k for k in KINDS if k != "faint")
+    if kind not in fit:
+        raise CuirError.of("U100", f"--inputs {kind} does not apply to `{checked.name}` against `{spec.name}`: {_WHY.get(kind, _NO_TENSOR)}",
+                           hint=f"these do: {', '.join(fit)}")  # fmt: skip
     wanted = list(checked.dims) if function else list(LENGTHS)
     _require_lengths(given, wanted)
     sizes = {n: int(given[n]) for n in wanted}
     case: AnyCase = Draw("one problem", sizes, kind, seed) if function else Case("one problem", Lengths(**sizes), kind, seed)
     rows = check_case(verified.program, checked, spec, case, Schedule.parse(schedule), grid)
-    left = not_compared(checked, rows)
     if as_json:
-        print_json({"ok": True, "diagnostics": [], "case": str(case), "rows": rows, "not_compared": left})
+        require_compared(checked, spec, rows)
+        print_json({"ok": True, "diagnostics": [], "case": str(case), "rows": rows})
         return 0
     for row in rows:
         stdout().print(
-            ", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items() if n != "made positive"),
+            ", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items() if n not in ("made positive", "scratch")),
             markup=False,
             soft_wrap=True,
         )
-    if left:
-        stdout().print(f"not compared: {', '.join(left)}", markup=False, soft_wrap=True)
     if positive := made_positive(rows):
         stdout().print(
             f"made positive, since the function fails or gives more NaN for a negative value: {', '.join(positive)}",
             markup=False,
             soft_wrap=True,
         )
+    require_compared(checked, spec, rows)
     return 0
 
 

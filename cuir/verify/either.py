@@ -18,8 +18,8 @@ from ..spec_function import AnySpecification, FunctionSpecification
 from ..spec_loading import as_any
 from ..transfer.rebuilt import bounded
 from .evaluate import kernel_names
-from .functions import judge_function, table_rows
-from .inputs import FunctionLaunch, draws, function_launch
+from .functions import check_function
+from .inputs import FunctionLaunch, draws, fitting, function_launch
 from .lengths import Draw, ring_draws, schedule_draws, simpler_draws, wider_draws
 from .memory import require_memory
 from .numeric import judge, with_note
@@ -55,8 +55,8 @@ def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
         raise CuirError.of("V300", f"`{checked.name}` writes no tensor: there is nothing to compare", checked.origin.span)
 
 
-def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase) -> AnyLaunch:
-    """Arguments of a kernel for a problem, its outputs poisoned. Raises CuirError as `require_memory`, `launch` and `function_launch` do."""
+def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, poison: bool = False) -> AnyLaunch:
+    """Arguments of a kernel for a problem, its outputs poisoned; poison: what a function does not read of its inputs, too. Raises CuirError as `require_memory`, `launch` and `function_launch` do."""
     if isinstance(case, Case):
         at = case.lengths
         logits = 8 * at.B * at.H * at.M * at.N  # of the reference, in float64
@@ -64,7 +64,7 @@ def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: 
     else:
         require_memory(checked, case.sizes)
     if isinstance(spec, FunctionSpecification):
-        return function_launch(checked, spec, case)
+        return function_launch(checked, spec, case, poison=poison)
     assert isinstance(case, Case)
     return launch(program, checked, spec, case)
 
@@ -79,7 +79,7 @@ def number_cases(checked: Checked, spec: AnySpecification, marks: list[int], lev
 def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Problems of the schedules stage, on two CTAs each."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(schedule_draws(checked, spec))
+        return list(fitting(checked, spec, schedule_draws(checked, spec)))
     BM, BN = tile_sizes(checked)
     return [
         Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
@@ -102,7 +102,7 @@ def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; other grids give some one unit and some none."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(ring_draws(checked, spec))
+        return list(fitting(checked, spec, ring_draws(checked, spec)))
     (BM, BN), uses = tile_sizes(checked), 2 * checked.longest_ring + 1
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
     return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
@@ -138,31 +138,44 @@ def single_steps(checked: Checked, spec: AnySpecification, cases: Iterable[AnyCa
 
 def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: Grid | None = None) -> list[dict[str, object]]:  # fmt: skip
     """Runs one problem (grid: on so many CTAs) and judges its numbers; gives rows of the stage's table. Raises CuirError: V301 to V304, or a fault of the program."""
-    given = launch_of(program, checked, spec, case)
-    try:
-        report = run(checked, given.arguments(), schedule=schedule, grid=grid)
-    except CuirError as error:
-        raise with_note(error, f"in the case {case}") from error
-    try:
-        return _judged(checked, spec, case, given)
-    except CuirError as error:
-        raise (with_note(error, f"replay: --grid {report.grid}") if callable(grid) else error) from None
+    given = launch_of(program, checked, spec, case, poison=True)
+    ran: list[int] = []  # on how many CTAs
 
+    def launched(now: AnyLaunch) -> None:
+        try:
+            ran.append(run(checked, now.arguments(), schedule=schedule, grid=grid).grid)
+        except CuirError as error:
+            raise with_note(error, f"in the case {case}") from error
 
-def _judged(checked: Checked, spec: AnySpecification, case: AnyCase, given: AnyLaunch) -> list[dict[str, object]]:
-    if isinstance(given, FunctionLaunch):
-        assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
-        return [dict(r) for r in table_rows(case, judge_function(checked, spec, given, case), given.positive)]
-    assert isinstance(spec, Specification) and isinstance(case, Case)
-    found = judge(given, spec, case, checked.origin.span)
-    return [{"case": str(case), "error": found.error, "PyTorch, half": found.yardstick, "worst query": found.row, "worst query, half": found.row_yardstick,
-             "LSE": found.lse}]  # fmt: skip
+    try:
+        if isinstance(given, FunctionLaunch):
+            assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
+            return [dict(r) for r in check_function(checked, spec, given, case, launched)]
+        launched(given)
+        assert isinstance(spec, Specification) and isinstance(case, Case)
+        found = judge(given, spec, case, checked.origin.span)
+    except CuirError as error:
+        raise (with_note(error, f"replay: --grid {ran[-1]}") if ran and callable(grid) else error) from None
+    return [{"case": str(case), "error": found.error, "allowed": found.allowed, "PyTorch, half": found.yardstick, "worst query": found.row,
+             "allowed of a query": found.row_allowed, "worst query, half": found.row_yardstick, "LSE": found.lse, "allowed of LSE": found.lse_allowed,
+             "error / allowed": found.share}]  # fmt: skip
 
 
 def not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list[str]:
-    """Tensors that the kernel writes and no row of the numbers is about: a function may give some outputs only. Rows of mods are about all of them."""
-    asked = {row["output"] for row in rows if "output" in row}
-    return [t.name for t in checked.tensors if t.written and t.name not in asked] if asked else []
+    """Tensors that the kernel writes and no row of the numbers is about, nor says that they are scratch: a function may give some outputs only. Rows of mods are about all of them."""
+    found = list(rows)
+    asked = {row["output"] for row in found if "output" in row}
+    scratch = {name for row in found for name in str(row.get("scratch", "")).split(", ")}
+    return [t.name for t in checked.tensors if t.written and t.name not in asked | scratch] if asked else []
+
+
+def require_compared(checked: Checked, spec: AnySpecification, rows: Iterable[Mapping[str, object]]) -> None:
+    """Raises CuirError V307 if the kernel writes what nothing was compared with."""
+    if left := not_compared(checked, rows):
+        one = left[0]
+        spans = {t.name: t.span for t in checked.tensors}
+        raise CuirError.of("V307", f"not compared: `{checked.name}` writes {', '.join(left)}, which `{spec.name}` does not give", spans[one],
+                           f'let the function give it under its name, {{..., "{one}": ...}}, or None if it is scratch: {{..., "{one}": None}}')  # fmt: skip
 
 
 def made_positive(rows: Iterable[Mapping[str, object]]) -> list[str]:

@@ -20,7 +20,8 @@ from ..transfer import captured_arguments
 from ..types import DType
 from ..walk import walk
 
-Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant", "wide", "scaled"]
+Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant", "wide", "scaled",
+               "largest", "ties", "onehot", "faint"]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # around 8, the growth below which kernels keep a row's reference; query m has GROWTHS[m % 6]
 SCALED = 24  # times the usual scale
@@ -36,8 +37,12 @@ class Case:
     one of GROWTHS, upwards in the even key heads, downwards in the odd ones, and what is small when seen first has large values. huge: products that
     overflow f16 before they are scaled, logits of some thousands. offset: all logits near +-160, where exp overflows or gives 0 unless the maximum is
     taken off. constant: all queries, keys and values of a head alike. wide: queries from
-    2^-12 to 2^5; of functions that are no attention, rows from 2^-12 to 2^9. scaled: as normal, the scale
-    24 / sqrt(head dim) instead of 1 / sqrt(head dim). seed: of the numbers.
+    2^-12 to 2^5. scaled: as normal, the scale 24 / sqrt(head dim) instead of 1 / sqrt(head dim). largest: values up to half of the largest that f16 has, for
+    bfloat16 up to 1e30. ties: each key twice. onehot: queries, keys and values of a single 1. seed: of the numbers.
+
+    Of functions that are no attention, one tensor, which the seed picks, is large (x 30), wide (rows from 2^-14 to 2^13), zero, constant (rows alike), equal (each
+    row of one value), growing (along a row), offset (a mean a thousand times the deviation), largest (up to the largest number of f16, or beyond f16's range up to 1e38), ties (small
+    integers), onehot, or faint (rows as small as the scalar that is added below a root); the others are N(0, 1). huge: all x 64. tiny, spikes, strided: all.
     """
 
     name: str
@@ -106,7 +111,9 @@ def require_inputs_kept(checked: Checked) -> None:
 def launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
     at, scale = case.lengths, dim**-0.5 * (SCALED if case.kind == "scaled" else 1)
-    q, k, v = (x.to(dtype) for x in attention_inputs(case, dim, int(checked.consts.get("BN", 128)), scale))  # type: ignore[arg-type]
+    q, k, v = (x.to(dtype) for x in attention_inputs(case, dim, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
+    if case.kind == "largest" and spec.normalize != "softmax":  # a sum of values, not a mean
+        v = v / max(1, at.N)
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     return Launch(q, k, v, *outputs(q), scale, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
@@ -117,8 +124,10 @@ def outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.full_like(q, math.nan), torch.full(q.shape[:-1], math.nan)
 
 
-def attention_inputs(case: Case, dim: int, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Q [B, H, M, dim], K and V [B, HK, N, dim] in f32, as the case's kind says."""
+def attention_inputs(
+    case: Case, dim: int, BN: int, scale: float, dtype: torch.dtype = torch.float16
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Q [B, H, M, dim], K and V [B, HK, N, dim] in f32, as the case's kind says, for a kernel of that dtype."""
     at, kind, rng = case.lengths, case.kind, torch.Generator().manual_seed(case.seed)
     q, k, v = (torch.randn(at.B, heads, n, dim, generator=rng) for heads, n in ((at.H, at.M), (at.HK, at.N), (at.HK, at.N)))
     if kind == "large":
@@ -135,6 +144,13 @@ def attention_inputs(case: Case, dim: int, BN: int, scale: float) -> tuple[torch
         return _alike(q), _alike(k), _alike(v)
     if kind == "huge":
         return q * 64, k * 64, v
+    if kind == "largest":  # a weighted mean of such values is one that the dtype holds, also where weights are rounded
+        top = 2.0**15 if dtype == torch.float16 else 2.0**100
+        return q, k, torch.where(torch.rand(v.shape, generator=rng) < 1 / 64, torch.sign(v) * top, v * top / 64)
+    if kind == "ties":
+        return q, _twice(k), v
+    if kind == "onehot":
+        return _onehot(q), _onehot(k), _onehot(v)
     if kind == "spikes":
         q, k, v = (torch.where(torch.rand(x.shape, generator=rng) < 1 / 256, torch.sign(x) * 40, x * 0.1) for x in (q, k, v))
     elif kind == "offset":
@@ -149,6 +165,16 @@ def attention_inputs(case: Case, dim: int, BN: int, scale: float) -> tuple[torch
 def _alike(x: torch.Tensor) -> torch.Tensor:
     """The first position everywhere."""
     return x[:, :, :1].expand(x.shape).clone() if x.shape[2] else x
+
+
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    """Each position twice in turn."""
+    return x[:, :, torch.arange(x.shape[2]) // 2 * 2]
+
+
+def _onehot(x: torch.Tensor) -> torch.Tensor:
+    """A 1 where a row is largest."""
+    return torch.zeros_like(x).scatter(-1, x.argmax(-1, keepdim=True), 1.0) if x.numel() else x
 
 
 def _growing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -194,6 +220,8 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
         Case("spikes", Lengths(1, 4, 1, BM + 9, 2 * BN + 9), "spikes"),
         Case("products that overflow f16", Lengths(1, 2, 1, BM + 3, 2 * BN - 1), "huge"),
         Case("far from 0", Lengths(1, 2, 1, BM - 1, 2 * BN), "offset"),
+        Case("the largest values", Lengths(1, 2, 1, 9, BN + 5), "largest"),
+        Case("one-hot rows", Lengths(1, 2, 2, 10, BN + 3), "onehot"),
     ]
     count = 3
     if level == "full":
@@ -219,7 +247,7 @@ def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:
         max(1, rng.choice([rng.randint(1, most * size), rng.randint(1, most) * size + rng.randint(-2, 2)]))
         for size, most in ((BM, 3), (BN, 4))
     )
-    kind: Kind = rng.choice([k for k in KINDS if k not in ("zero", "tiny", "wide", "scaled")])
+    kind: Kind = rng.choice([k for k in KINDS if k not in ("zero", "tiny", "wide", "scaled", "faint")])
     return Case(name, Lengths(rng.choice([1, 1, 2]), group * hk, hk, M, N), kind, rng.randrange(1, 2**31))
 
 

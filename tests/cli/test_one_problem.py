@@ -117,7 +117,27 @@ def test_one_problem_names_what_is_not_compared(cuir: Callable, tmp_path: Path) 
     path = tmp_path / "first.py"
     path.write_text("def reference(q, k, v, scale):\n    return (q @ k.mT * scale).softmax(-1) @ v\n")
     command = ("verify", "flash_fwd", "--head-dim", "64", "--against", path, "--problem", "B=1,H=2,HK=1,M=1,N=1")
-    assert cuir(*command, "--json").json["not_compared"] == ["LSE"] and "not compared: LSE" in cuir(*command).out
+    shown = cuir(*command)
+    assert shown.code == 1 and "error[V307]" in shown.err and "writes LSE" in shown.err
+    assert [d["code"] for d in cuir(*command, "--json").json["diagnostics"]] == ["V307"]
+    path.write_text(path.read_text().replace("return ", "return {'LSE': None, 'O': ").replace("@ v", "@ v}"))
+    assert cuir(*command).code == 0
+
+
+def test_inputs_that_do_not_apply_are_refused(cuir: Callable) -> None:
+    problem = ("--problem", "M=5,N=33,K=16")
+    assert cuir("verify", "gemm", *SMALL, *problem, "--inputs", "offset").code == 0
+    for kind, says in (("faint", "no scalar keeps a root"), ("scaled", "no scalar called scale"), ("strided", "more dims")):
+        shown = cuir("verify", "gemm", *SMALL, *problem, "--inputs", kind)
+        assert shown.code == 2 and "error[U100]" in shown.err and says in " ".join(shown.err.split()) and "these do: normal" in shown.err
+    shown = cuir("verify", "flash_fwd", "--head-dim", "64", "--problem", "B=1,H=2,HK=1,M=3,N=20", "--inputs", "faint")
+    assert shown.code == 2 and "error[U100]" in shown.err
+
+
+def test_every_kind_of_inputs_is_given_to_an_attention(cuir: Callable) -> None:
+    for kind in ("largest", "ties", "onehot"):
+        shown = cuir("verify", "flash_fwd", "--head-dim", "64", "--problem", "B=1,H=2,HK=1,M=3,N=20", "--inputs", kind)
+        assert shown.code == 0 and f"{kind} inputs" in shown.out and "allowed" in shown.out
 
 
 def test_exhaustive_says_what_it_does_not_ask(cuir: Callable) -> None:

@@ -91,7 +91,7 @@ def test_programs_compute_their_functions(name: str, kernel: str) -> None:
     assert isinstance(spec, FunctionSpecification)
     for case in draws(checked, spec, "quick")[:3]:
         rows = check_case(checked.program, checked, spec, case)
-        assert rows and all(0 <= row["error"] < 1e-2 for row in rows)  # type: ignore[operator]
+        assert rows and all(0 <= row["error / allowed"] <= 1 for row in rows)  # type: ignore[operator]
 
 
 def test_a_verdict_for_every_stage() -> None:
@@ -102,13 +102,20 @@ def test_a_verdict_for_every_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "left"), [(lambda x, factor: x * factor, "S"), (lambda x, factor: {"s": right(x, factor)[1]}, "Y"), (right, "")]
+    ("reference", "left"),
+    [
+        (lambda x, factor: x * factor, "S"),
+        (lambda x, factor: {"s": right(x, factor)[1]}, "Y"),
+        (right, ""),
+        (lambda x, factor: (x * factor, None), ""),
+        (lambda x, factor: {"Y": x * factor, "S": None}, ""),
+    ],
 )
-def test_outputs_that_the_function_leaves_out_are_named(reference: Callable[..., Any], left: str) -> None:
+def test_outputs_that_the_function_leaves_out_are_a_finding_unless_they_are_scratch(reference: Callable[..., Any], left: str) -> None:
     program, _ = scaled()
     report = verify(program, FunctionSpecification("scaled", reference, sizes=some), consts={"T": F16, "D": 32}, seeded=0)
-    said = report.as_json()["stages"][-1]["reason"]
-    assert report.ok and (said.endswith(f"; not compared: {left}") if left else "not compared" not in said)
+    assert report.ok == (not left) and [d.code for d in report.diagnostics] == (["V307"] if left else [])
+    assert not left or f"writes {left}, which" in report.summary()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,11 @@ def test_scalars_that_a_function_admits_positive_are_made_so_and_told(reference:
     checked = check(program, "norm", consts)
     drawn: list[dict[str, Any]] = [function_launch(checked, spec, d).inputs for d in draws(checked, spec, "full")]
     assert all(bool(((x["X"].double() ** 2).mean(-1) + 2 * min(0.0, x["eps"]) >= 0).all()) for x in drawn), "never near the edge"
-    assert any(x["gain"] < 0 for x in drawn) and any(x["eps"] < 0 for x in drawn) == (reference is normed)
+    assert (
+        any(x["gain"] < 0 for x in drawn)
+        and {1e-12, 1e-5, 1e-3, 1.0} <= {x["eps"] for x in drawn}
+        and all(1e-12 <= x["eps"] <= 1 for x in drawn)
+    )
 
 
 def test_a_nan_of_the_kernel_is_not_hidden_by_the_sign_of_a_scalar() -> None:
