@@ -19,7 +19,7 @@ from ..spec_loading import as_any
 from ..transfer.rebuilt import bounded
 from .evaluate import kernel_names
 from .functions import check_function
-from .inputs import FunctionLaunch, draws, fitting, function_launch
+from .inputs import FunctionLaunch, draws, function_launch, with_applicable_kinds
 from .lengths import Draw, ring_draws, schedule_draws, simpler_draws, wider_draws
 from .memory import require_memory
 from .numeric import judge, with_note
@@ -79,7 +79,7 @@ def number_cases(checked: Checked, spec: AnySpecification, marks: list[int], lev
 def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Problems of the schedules stage, on two CTAs each."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(fitting(checked, spec, schedule_draws(checked, spec)))
+        return list(with_applicable_kinds(checked, spec, schedule_draws(checked, spec)))
     BM, BN = tile_sizes(checked)
     return [
         Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
@@ -102,7 +102,7 @@ def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; other grids give some one unit and some none."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(fitting(checked, spec, ring_draws(checked, spec)))
+        return list(with_applicable_kinds(checked, spec, ring_draws(checked, spec)))
     (BM, BN), uses = tile_sizes(checked), 2 * checked.longest_ring + 1
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
     return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]

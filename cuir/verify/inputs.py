@@ -283,10 +283,10 @@ def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
     found = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or _means_something(checked, spec, d)]
-    return fitting(checked, spec, found + _values(checked, spec, found))
+    return with_applicable_kinds(checked, spec, found + _values(checked, spec, found))
 
 
-def fitting(checked: Checked, spec: FunctionSpecification, found: Iterable[Draw]) -> list[Draw]:
+def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, found: Iterable[Draw]) -> list[Draw]:
     """The problems, with normal inputs where their kind does not apply."""
     kinds = applicable(checked, spec)
     return [d if d.kind in kinds else replace(d, kind="normal") for d in found]
