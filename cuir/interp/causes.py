@@ -7,12 +7,12 @@ Owns the words of causes; what is a fault at all is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..nodes import Call
+from ..nodes import Call, For, If, Stmt
 from ..source import Span
 from ..views import root_name
 from ..walk import walk
@@ -74,6 +74,36 @@ class Text:
                         found.append(Use(kind, name, role.name, node.span, array, everywhere))
         return found
 
+    @cached_property
+    def guards(self) -> dict[tuple[str, Span], Use]:
+        """For each call in a role: the wait before it in its block, or around it up to a loop. Inside of one turn nothing else can hold it back."""
+        waits = {(u.role, u.span): u for u in self.of("waits")}
+        found: dict[tuple[str, Span], Use] = {}
+
+        def block(role: str, stmts: Sequence[Stmt], guard: Use | None) -> None:
+            for stmt in stmts:
+                if isinstance(stmt, For):
+                    block(role, stmt.body, None)
+                elif isinstance(stmt, If):
+                    block(role, stmt.body, guard)
+                    block(role, stmt.orelse, guard)
+                else:
+                    for node in walk(stmt):
+                        if isinstance(node, Call) and guard is not None:
+                            found[role, node.span] = guard
+                        if isinstance(node, Call):
+                            guard = waits.get((role, node.span), guard)
+
+        for role in self.checked.roles:
+            block(role.name, role.body, None)
+        return found
+
+    @cached_property
+    def pairs(self) -> dict[str, str]:
+        """Rings by which buffers are given back -> those by which they are filled: a copy that lands on the one lies behind a wait on the other."""
+        copies = ((u, self.guards.get((u.role, u.span))) for u in self.of("lands"))
+        return {guard.name: u.name for u, guard in copies if guard is not None and guard.name != u.name}
+
     def of(self, kind: str, name: str | None = None, role: str | None = None, array: str | None = None) -> list[Use]:
         return [u for u in self.uses if u.kind == kind and name in (None, u.name) and role in (None, u.role) and array in (None, u.array)]
 
@@ -82,6 +112,13 @@ class Text:
         roles = {u.role for u in self.of("arrives", name)}
         wide = any(u.cluster for u in self.of("arrives", name))
         return sum(r.workers for r in self.checked.roles if r.name in roles) * (self.checked.cluster if wide else 1)
+
+
+def text_of(checked: Checked) -> Text:
+    found = checked.made.get(Text)
+    if found is None:
+        found = checked.made[Text] = Text(checked)
+    return found
 
 
 # ---- what the machine remembers
@@ -133,7 +170,7 @@ def _parity(m: Machine, bar: Mbarrier, phase: int) -> str:
 # ---- faults of one barrier
 def wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     """More workers arrive than a phase takes."""
-    text, name = Text(m.launch.checked), _name(m, bar)[0]
+    text, name = text_of(m.launch.checked), _name(m, bar)[0]
     came = [m.workers[n].label for n in bar.came]
     able = max(len(came), text.arriving(name) if m.launch.checked.barriers[name].kind == "mbarrier" else 0)
     if able <= bar.count:
@@ -228,7 +265,7 @@ def _astray(m: Machine, bar: Mbarrier) -> Cause | None:
 # ---- a wait that let somebody pass too early
 def _idle(m: Machine, worker: int, since: int, until: int) -> Cause | None:
     """A wait of a worker, between two moments, that returned at once though a right one would not: it meant a phase that the worker knew, or none at all where data land."""
-    text = Text(m.launch.checked)
+    text = text_of(m.launch.checked)
     filled = {u.name for u in text.of("lands")}
     for e, bar in _all_waits(m, worker):
         if since < e.tick < until and e.at_once and (e.phase >= 0 or _name(m, bar)[0] in filled or any(o.tick < e.tick for o in _waits(bar, worker))):
@@ -244,6 +281,79 @@ def _short(m: Machine, worker: int, since: int, until: int, without: int | None 
             if found is not None:
                 return found
     return None
+
+
+def _unwaited(m: Machine, worker: int, given: str, cta: int) -> Cause | None:
+    """An arrival of a worker that gives back a stage which it has not waited for since it gave it back before: of the wrong stage, once too often, or without its wait."""
+    filled = text_of(m.launch.checked).pairs.get(given)
+    back, full = m.barriers[given, cta], m.barriers.get((filled or "", cta), [])
+    if len(back) != len(full) or not full:
+        return None
+    found = []
+    for r, p in zip(back, full):
+        last = -1 if len(r.marks) <= 4 else None  # type: ignore[union-attr]
+        waits = [e.tick for e in _waits(p, worker)]  # type: ignore[arg-type]
+        for a in reversed(_arrivals(r, worker=worker)):  # type: ignore[arg-type]
+            if last is not None and not any(last < t < a.tick for t in waits):
+                found.append((a, r, p))
+                break
+            last = a.tick
+    if not found:
+        return None
+    a, r, p = min(found, key=lambda x: x[0].tick)
+    before = max((e for b in full for e in _waits(b, worker) if e.tick < a.tick), key=lambda e: e.tick, default=None)  # type: ignore[arg-type]
+    earlier = next((e for e in _arrivals(r, worker=worker) if e.tick < a.tick), None)  # type: ignore[arg-type]
+    fresh = before is not None and before.tick > max((e.tick for b in back for e in _arrivals(b, worker=worker) if e.tick < a.tick), default=-1)  # type: ignore[arg-type]
+    since = f" since it arrived on `{r.text}` before" if earlier is not None else ""
+    said: list[Said] = [(f"{a.label} arrives on `{r.text}` here, and no wait of its own on `{p.text}` lies before{since}", a.span)]
+    other = [(f"what it waited for is another stage, `{next(b.text for b in full if before in _waits(b, worker))}`", before.span)] if fresh and before is not None else []  # type: ignore[arg-type]
+    return Cause([*said, *other], f"for each use of a stage one wait on `{filled}` and then one arrival on `{given}`, of that stage", 2)
+
+
+def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause | None:
+    """A reader waited for a phase, and what landed then has been written over: why whoever filled it again did not wait for the reader."""
+    bar, text = copy.bar, text_of(m.launch.checked)
+    assert bar is not None
+    filler = m.workers[copy.worker]
+    name, stage, _ = _name(m, bar)
+    guard = text.guards.get((filler.program.name, copy.span))
+    rings = [guard.name] if guard is not None else []
+    rings = [n for n in rings if reader.program.name in {u.role for u in text.of("arrives", n)}]
+    issued = next((e for e in bar.events() if e.kind == "issue" and e.span == copy.span and e.tick > wait.tick), None)
+    until = issued.tick if issued is not None else 1 << 60
+    if not rings:
+        back = [n for n in {u.name for u in text.of("arrives", role=reader.program.name)} if text.of("waits", n, filler.program.name)]
+        said = f"`{back[0]}`" if len(back) == 1 else "a barrier that the reader arrives on"
+        same = [n for n in back if len(m.barriers[n, filler.cta]) == len(m.barriers[name, bar_cta(m, bar)])]
+        said = f"`{same[0]}`" if len(same) == 1 and len(back) > 1 else said
+        return Cause([("this copy writes over what is still read", copy.span)], f"no wait by {filler.label} on {said} lies before this copy, which writes over what {reader.label} is still to read", 1)  # fmt: skip
+    ring: list[Mbarrier] = m.barriers[rings[0], filler.cta]  # type: ignore[assignment]
+    passed = max(((e, b) for b in ring for e in _waits(b, filler.number) if e.tick < until), key=lambda x: x[0].tick, default=None)
+    if passed is None:
+        return None
+    e, b = passed
+    if e.at_once and (e.phase >= 0 or any(o.tick < e.tick for o in _waits(b, filler.number))):
+        return Cause([(_already(b, e), e.span)], _parity(m, b, e.phase + 1), 2)
+    twice = _came_twice(b, e.phase)
+    if twice is not None:
+        return twice
+    count = wrong_count(m, b)
+    if count is not None:
+        return count
+    for x in {a.worker for a in _arrivals(b, e.phase)} | {reader.number}:
+        found = _unwaited(m, x, rings[0], filler.cta)
+        if found is not None:
+            return found
+    if len(ring) > 1 and ring.index(b) != stage and len(ring) == len(m.barriers[name, bar_cta(m, bar)]):
+        return Cause([(f"{filler.label} waits on `{b.text}` here, and its copy lands on `{bar.text}`: another stage", e.span)], "the wait, the copy and the array's view have the same stage", 1)
+    inside = _arrivals(b, e.phase, reader.number)
+    if inside:
+        return Cause([(f"{reader.label} arrives on `{b.text}` here, before its read: that lets {filler.label} write over it", inside[0].span)], f"{reader.label} arrives on `{b.text}` after its last read", 2)
+    return None
+
+
+def bar_cta(m: Machine, bar: Mbarrier) -> int:
+    return _name(m, bar)[2]
 
 
 def of_conflict(m: Machine, new: Record, old: Record, former: int) -> Cause:
@@ -283,6 +393,10 @@ def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
         if twice is not None:
             return twice
         return Cause([(f"this wait returned when phase {wait.phase} of `{bar.text}` was over, which ended before the copy landed", wait.span)], "the phase must expect the bytes of this copy: expect(nbytes(view))")  # fmt: skip
+    if wait is not None and wait.tick > former and new.mode == "read":
+        past = _overtaken(m, old, w, wait)
+        if past is not None:
+            return past
     if sibling is not None:
         return Cause([(f"{w.label} waits on `{sibling[1].text}` here, and the copy lands on `{bar.text}`: no wait on that one lies before this {new.mode}", sibling[0].span)],
                      "wait on the barrier of the stage that is used: the i-th use is of stage i % n", 1)  # fmt: skip
@@ -311,7 +425,7 @@ def _sibling(m: Machine, bar: Mbarrier, worker: int, since: int) -> tuple[Event,
 
 def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     """The earlier access is a worker's, or an engine's that the worker waits for: the worker arrives on a barrier after it."""
-    text, w, owner = Text(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
+    text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     over = old.done[1] if old.done is not None and old.done[0] == old.worker else None
     arrived = sorted(((e, bar) for bar in mbarriers(m) for e in _arrivals(bar, worker=old.worker)), key=lambda x: x[0].tick)
     waited = {u.name for u in text.of("waits", role=w.program.name)}
@@ -320,11 +434,16 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     done = f"its {old.mode} is over" if not old.awaited else f"its {old.mode} is over ({old.awaited})"
     if not shared and not after:
         return _no_barrier(m, new, old)
-    if after:
-        arrival, bar = _closest(m, after, new.worker)
+    guard = text.guards.get((w.program.name, new.span))
+    guarded = guard.name if guard is not None and guard.name in {_name(m, b)[0] for _, b in shared} else None
+    same = [(e, bar) for e, bar in after if _name(m, bar)[0] == guarded]
+    if same or (after and guarded is None):
+        arrival, bar = _closest(m, same or after, new.worker)
         needed = arrival.phase
     else:
-        arrival, bar = max(shared, key=lambda x: max((e.tick for e in _waits(x[1], new.worker)), default=-1))
+        after = []
+        near = [(e, bar) for e, bar in shared if guarded in (None, _name(m, bar)[0])]
+        arrival, bar = max(near, key=lambda x: max((e.tick for e in _waits(x[1], new.worker)), default=-1))
         arrival = next(e for e in _arrivals(bar, worker=old.worker))
         needed = arrival.phase + 1
     waits = _waits(bar, new.worker)
@@ -346,7 +465,7 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
         return twice
     inside = _arrivals(bar, wait.phase, old.worker)
     if inside:
-        unread = _idle(m, old.worker, inside[0].tick, old.tick)
+        unread = _idle(m, old.worker, inside[0].tick, old.tick) or next((f for x in {e.worker for e in _arrivals(bar, wait.phase)} if (f := _unwaited(m, x, _name(m, bar)[0], w.cta))), None)
         if unread is not None and new.mode != "read":
             return unread
         return Cause([(f"{owner.label} arrives on `{bar.text}` here, which is what the {new.mode} waited for, and not after {done}", inside[0].span)],
@@ -363,7 +482,7 @@ def _closest(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tu
 
 def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
     """The earlier party never arrived where the later one waits."""
-    text, w, owner = Text(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
+    text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     named = [b for (name, _), ring in m.barriers.items() if m.launch.checked.barriers[name].kind == "named_barrier" for b in ring]
     for bar in named:
         found = wrong_count(m, bar) if old.worker in bar.came or new.worker in bar.came else None
@@ -384,7 +503,7 @@ def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
 
 def of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     """Why a read finds nothing written: what should have been waited for."""
-    text, w = Text(m.launch.checked), m.workers[actor.worker]
+    text, w = text_of(m.launch.checked), m.workers[actor.worker]
     rings = list(dict.fromkeys(u.name for u in text.of("lands", array=ref.alloc.name)))
     copies = text.of("lands", array=ref.alloc.name)
     waits = [(e, bar) for e, bar in _all_waits(m, actor.worker) if _name(m, bar)[0] in rings]
@@ -465,9 +584,15 @@ def _of_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None
     twice = _came_twice(bar, phase + 1) or _came_twice(bar, max(phase, 0))
     if twice is not None:
         return twice
-    text = Text(m.launch.checked)
+    text = text_of(m.launch.checked)
     filled = {u.name for u in text.of("lands")}
     arrived = list(reversed(_arrivals(bar, phase + 1)))
+    ring, cta = _name(m, bar)[0], _name(m, bar)[2]
+    for given, who in ((n, [w.number]) if p == ring else (n, [a.worker for a in arrived]) for n, p in text.pairs.items() if ring in (n, p)):
+        for x in who:
+            found = _unwaited(m, x, given, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
+            if found is not None:
+                return found
     if phase < 0 and _name(m, bar)[0] not in filled and arrived:
         a = arrived[0]
         return Cause([(f"{a.label} arrives on `{bar.text}` here, before {w.label} has used it for the first time", a.span)],
@@ -514,7 +639,7 @@ def of_block(m: Machine, w: Worker) -> Cause:
 
 
 def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
-    text, (name, stage, cta) = Text(m.launch.checked), _name(m, bar)
+    text, (name, stage, cta) = text_of(m.launch.checked), _name(m, bar)
     roles = {u.role for u in text.of("arrives", name)}
     if not roles:
         return Cause([(f"no statement arrives on `{name}`", bar.span)], "every wait needs an arrival: arrive(), or expect(nbytes(view)) for copies", 4)
@@ -531,6 +656,14 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
         return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {_n(able, 'worker')} of {who} can arrive on it, once a phase each", bar.span)],
                      f"the count is the number of workers that arrive in a phase, here {able}", 4)  # fmt: skip
     early = _came_twice(bar, bar.phase)
+    if name in text.pairs:
+        for x in m.workers:
+            found = _unwaited(m, x.number, name, cta) if x.program.name in roles and (x.cta == cta or able > 1) else None
+            if found is not None:
+                return Cause(found.notes, found.hint, 3)
+    missed = _missed(m, w, bar, phase)
+    if missed is not None:
+        return missed
     astray = _astray(m, bar)
     if astray is not None:
         return Cause(astray.notes, astray.hint, 3)
@@ -548,23 +681,36 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
                      f"{w.label} waits on `{name}` more often than {x.label} arrives there: both make the same number of turns" + (f", this is wait {waits} at least" if waits > came else ""), 3)  # fmt: skip
     if early is not None:
         return early
+    partner = text.pairs.get(name)
+    for x in lacking:
+        before = next(iter(_arrivals(bar, worker=x.number)), None)
+        since = before.tick if before is not None else -1
+        given = {partner} if partner else {u.name for u in text.of("lands", role=w.program.name)}
+        passed = [(e, b) for e, b in _all_waits(m, x.number) if e.tick > since and _name(m, b)[0] in given and (_name(m, b)[1] == stage or len(m.barriers[name, cta]) == 1)]
+        if passed:
+            e, b = passed[-1]
+            return Cause([(f"{x.label} passed `{b.text}` here, and no arrival of its own on `{bar.text}` has followed", e.span)],
+                         f"on every path, {x.label} arrives on `{name}` once for each use", 2)  # fmt: skip
     if bar.last is None and phase == 0:
         circle = any(x.block is not None and x.block.barrier is not bar for x in lacking)
         hint = "nobody has arrived yet: wait(0) waits for the first arrivals, while a first wait(1) returns at once (how a producer finds an empty ring free)"
         back = [(f"{x.label}, which arrives on it, waits here", x.block.span) for x in lacking if x.block is not None][:1]
         giver = any(u.role == w.program.name for x in lacking if x.block is not None for u in text.of("arrives", _block_name(m, x)))
         return Cause([(f"`{bar.text}` has had no arrival when {w.label} waits here for the first time, for phase 0", w.block.span if w.block else None), *back] if giver else back, hint, 2 if circle and giver else 1)  # fmt: skip
-    for x in lacking:
-        before = next(iter(_arrivals(bar, worker=x.number)), None)
-        since = before.tick if before is not None else -1
-        given = {u.name for u in text.of("arrives", role=w.program.name)} | {u.name for u in text.of("lands", role=w.program.name)}
-        passed = [(e, b) for e, b in _all_waits(m, x.number) if e.tick > since and _name(m, b)[0] in given and (_name(m, b)[1] == stage or len(m.barriers[name, cta]) == 1)]
-        if passed:
-            e, b = passed[-1]
-            return Cause([(f"{x.label} passed `{b.text}` here, and no arrival of its own on `{bar.text}` has followed", e.span)],
-                         f"on every path, {x.label} arrives on `{name}` once for each use", 2)  # fmt: skip
     notes: list[Said] = [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last is not None else [("nobody ever arrived", bar.span)]
     return Cause(notes, "every wait needs its arrivals (and bytes) on every path, for empty tiles too")
+
+
+def _missed(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause | None:
+    """Another stage of the ring has a phase that is over and that the worker never waited for: it waits at the wrong stage."""
+    name, stage, _ = _name(m, bar)
+    ring: list[Mbarrier] = m.barriers[name, w.cta]  # type: ignore[assignment]
+    for other in ring:
+        done = max((e.phase for e in _waits(other, w.number)), default=-1)
+        if other is not bar and other.phase - 1 > done and done < phase and text_of(m.launch.checked).of("lands", name):
+            return Cause([(f"phase {done + 1} of `{other.text}` is over, which {w.label} has not waited for: it waits on `{bar.text}` here, another stage", w.block.span if w.block else None)],
+                         "wait on the stages in the order in which they are filled: the i-th use is of stage i % n", 3)  # fmt: skip
+    return None
 
 
 def _block_name(m: Machine, x: Worker) -> str | None:
@@ -576,10 +722,13 @@ def _block_name(m: Machine, x: Worker) -> str | None:
 def _of_meeting(m: Machine, bar: NamedBarrier) -> Cause:
     """A named barrier, or the join of a CTA, that does not fill."""
     came = [m.workers[n] for n in bar.came]
-    if bar.span is not None and len(came) < bar.count:
-        missing = f"{_n(len(came), 'worker')} ever come{'s' * (len(came) == 1)}"
-        return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {missing}: {', '.join(x.label for x in came)}", bar.span)],
-                     "the count of a named barrier is the number of workers that come to it, those that only arrive() too", 3)  # fmt: skip
+    if bar.span is not None:
+        text, name = text_of(m.launch.checked), _name(m, bar)[0]
+        able = text.arriving(name)
+        if len(came) < bar.count:
+            who = f"{', '.join(x.label for x in came)} ever came" if able >= bar.count else f"{_n(able, 'worker')} can come to it"
+            return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {who}", bar.span)],
+                         "the count of a named barrier is the number of workers that come to it, those that only arrive() too", 4 if able < bar.count else 0)  # fmt: skip
     here = {a.label for a in bar.arrivals}
     absent = [x for x in came if x.label not in here]
     if absent:
