@@ -393,6 +393,12 @@ def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
         if twice is not None:
             return twice
         return Cause([(f"this wait returned when phase {wait.phase} of `{bar.text}` was over, which ended before the copy landed", wait.span)], "the phase must expect the bytes of this copy: expect(nbytes(view))")  # fmt: skip
+    back = next((n for n, p in text_of(m.launch.checked).pairs.items() if p == _name(m, bar)[0]), None)
+    ring = m.barriers.get((back or "", w.cta), [])
+    if wait is not None and len(ring) == len(m.barriers[_name(m, bar)[0], _name(m, bar)[2]]):  # given back since: the wait was for the turn before
+        given = _arrivals(ring[_name(m, bar)[1]], worker=new.worker)  # type: ignore[arg-type]
+        former = max([former, *(e.tick for e in given if e.tick > wait.tick)])
+        sibling = _sibling(m, bar, new.worker, max(former, wait.tick))
     if wait is not None and wait.tick > former and new.mode == "read":
         past = _overtaken(m, old, w, wait)
         if past is not None:
@@ -437,6 +443,11 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     guard = text.guards.get((w.program.name, new.span))
     guarded = guard.name if guard is not None and guard.name in {_name(m, b)[0] for _, b in shared} else None
     same = [(e, bar) for e, bar in after if _name(m, bar)[0] == guarded]
+    passed = [(e, b) for b in mbarriers(m) if _name(m, b)[0] == guarded for e in _waits(b, new.worker) if e.tick > former]
+    if same and passed and (newest := max(passed, key=lambda x: x[0].tick))[1] is not same[0][1]:
+        stray = _unwaited(m, old.worker, str(guarded), w.cta)
+        return stray or Cause([(f"{w.label} waits on `{newest[1].text}` here, and {owner.label} gives these bytes back by arriving on `{same[0][1].text}`", newest[0].span),
+                               (f"{owner.label} arrives here", same[0][0].span)], "wait and arrive on the barrier of the stage that is used: the i-th use is of stage i % n", 1)  # fmt: skip
     if same or (after and guarded is None):
         arrival, bar = _closest(m, same or after, new.worker)
         needed = arrival.phase
@@ -451,7 +462,7 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     count = wrong_count(m, bar)
     if wait is not None and wait.tick > former and wait.phase >= 0 and count is not None:
         return count
-    if wait is not None and wait.tick > former and wait.at_once and wait.phase < needed:
+    if wait is not None and wait.tick > former and wait.at_once and wait.phase < needed and (wait.phase >= 0 or any(o.tick < wait.tick for o in waits) or not _waits_first(m, bar, new)):
         return Cause([(f"{_already(bar, wait)}; {owner.label} arrives for phase {needed} after {done}", wait.span)], _parity(m, bar, needed), 2)
     if wait is None or wait.tick < former:
         sibling = _sibling(m, bar, new.worker, former)
@@ -473,6 +484,11 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     ended = _arrivals(bar, wait.phase)
     return Cause([(f"this wait was for phase {wait.phase} of `{bar.text}`, which ended with the arrivals of {_labels(ended)}, without {owner.label}", wait.span)],
                  f"{owner.label} arrives on `{bar.text}` after {done}, once a phase, and the count takes its arrival in")  # fmt: skip
+
+
+def _waits_first(m: Machine, bar: Mbarrier, new: Record) -> bool:
+    """Whether a first wait for phase -1 is how the worker finds the buffer free: it is the one behind which a copy lands."""
+    return _name(m, bar)[0] in text_of(m.launch.checked).pairs and new.mode != "read"
 
 
 def _closest(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tuple[Event, Mbarrier]:
