@@ -132,7 +132,9 @@ def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, i
     return found
 
 
-def _describe(report: Exploration, checked: Checked, arguments: Mapping[str, Argument], short: Short, skeleton: Skeleton, late: bool) -> None:
+def _describe(
+    report: Exploration, checked: Checked, arguments: Mapping[str, Argument], short: Short, skeleton: Skeleton, late: bool
+) -> None:
     fault = short.fault
     names = steps_of(skeleton, short.schedule) + tuple(skeleton.workers[w].label for w in fault.after)
     report.schedule = Written(checked.name, dict(checked.consts), report.lengths, skeleton.clusters, skeleton.cluster, skeleton.units, late, names, fault.code, fault.message)  # fmt: skip
@@ -140,7 +142,9 @@ def _describe(report: Exploration, checked: Checked, arguments: Mapping[str, Arg
     at = Note(f"after {_steps(len(names))} of {place(checked, skeleton, late)}; {least}")
     told = _told(checked, arguments, report.schedule)
     if told is not None and told.code == fault.code and told.span == fault.span:
-        report.diagnostics = (Diagnostic(told.code, told.message, told.span, (*(n for n in told.notes if n.span is not None), at), told.hint),)
+        report.diagnostics = (
+            Diagnostic(told.code, told.message, told.span, (*(n for n in told.notes if n.span is not None), at), told.hint),
+        )
         return
     notes = (*(Note(text, span) for text, span in fault.notes), at)
     report.diagnostics = (Diagnostic(fault.code, fault.message, fault.span, notes, fault.hint),)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from ..source import Span
 from . import causes
+from .chains import KEPT
 from .clocks import Clock
 from .state import State
 
 if TYPE_CHECKING:
     from .machine import Machine, Worker
-
-
-KEPT = 6  # phases of a barrier that its log reaches back
 
 
 class Event:
@@ -27,7 +25,19 @@ class Event:
 
     __slots__ = ("before", "epoch", "kind", "known", "label", "phase", "span", "tick", "value", "worker")
 
-    def __init__(self, before: Event | None, m: Machine, kind: str, phase: int, worker: int, label: str, span: Span, value: int, epoch: int, known: int = 0):
+    def __init__(
+        self,
+        before: Event | None,
+        m: Machine,
+        kind: str,
+        phase: int,
+        worker: int,
+        label: str,
+        span: Span,
+        value: int,
+        epoch: int,
+        known: int = 0,
+    ):
         m.tick += 1
         self.before, self.tick, self.kind, self.phase, self.worker, self.label, self.span = before, m.tick, kind, phase, worker, label, span
         self.value, self.epoch, self.known = value, epoch, known

@@ -17,9 +17,8 @@ from ..diagnostics import CuirError
 from ..source import Span
 from .agents import Action, Copy
 from .barriers import Handout, Mbarrier, NamedBarrier
-from .causes import causes
 from .clocks import Clock
-from .deadlocks import by_cause
+from .deadlocks import by_cause, causes
 from .faults import diagnostic, fault
 from .groups import Groups
 from .memory import Shared

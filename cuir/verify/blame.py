@@ -166,7 +166,9 @@ def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
         _bits(x)[marked[n]] = _MARKS[x.element_size()]
     arguments = given.arguments()
     watch = _Watch({n: arguments[n] for n in outputs})
-    launch, _, _ = prepare(checked, arguments, schedule=Schedule.adversarial("engines_first"), detect=False, compiler=_Watched)  # engines act at once: what changes is this statement's
+    launch, _, _ = prepare(
+        checked, arguments, schedule=Schedule.adversarial("engines_first"), detect=False, compiler=_Watched
+    )  # engines act at once: what changes is this statement's
     _Watched.watch = watch
     try:
         run_each(launch)
@@ -187,7 +189,11 @@ def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
         return watch, bad
     same = (found == wanted) | wanted.isnan()
     off = torch.where(same, 0.0, (found - wanted).abs().nan_to_num(nan=torch.inf))
-    rounding = 8 * (torch.finfo(outputs[name].dtype).eps if outputs[name].dtype.is_floating_point else 0) * wanted[wanted.isfinite()].abs().max().item()
+    rounding = (
+        8
+        * (torch.finfo(outputs[name].dtype).eps if outputs[name].dtype.is_floating_point else 0)
+        * wanted[wanted.isfinite()].abs().max().item()
+    )
     return watch, (off > 0) & (off > min(rounding, 0.25 * off.max().item()))
 
 
@@ -197,7 +203,10 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
     if unwritten.any():
         sites = _stores(checked, name)
         where = _pattern(unwritten)
-        text = f"no store reached {int(unwritten.sum()):,} of {last.numel():,} elements of `{name}`, the first {_element(name, unwritten)}" + (f"; {where}" if where else "")
+        text = (
+            f"no store reached {int(unwritten.sum()):,} of {last.numel():,} elements of `{name}`, the first {_element(name, unwritten)}"
+            + (f"; {where}" if where else "")
+        )
         others = [Note(f"`{name}` is stored to here too", s) for s in sites[1:2]]
         return replace(first, span=sites[0] if sites else first.span, notes=(Note(text), *others, *first.notes))
     at = tuple(torch.nonzero(wrong)[0].tolist())  # the first in the order of memory
@@ -210,7 +219,12 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
         own = [x for x in mine if x[0].label == step.label] or mine
         if own:
             began, target = own[0]
-            notes.append(Note(f"the first NaN of {step.label}'s unit of work: `{spoken(target, began.span)}` has one here, and no operand had{began.where}", began.span))
+            notes.append(
+                Note(
+                    f"the first NaN of {step.label}'s unit of work: `{spoken(target, began.span)}` has one here, and no operand had{began.where}",
+                    began.span,
+                )
+            )
     return replace(first, span=step.span, notes=(*notes, *first.notes))
 
 
@@ -220,7 +234,8 @@ def _stores(checked: Checked, name: str) -> list[Span]:
     for role in checked.roles:
         for node in (n for stmt in role.body for n in walk(stmt)):
             bound = checked.calls.get(id(node))
-            if bound is not None and any(a.mode != "read" and root_name(bound.args.get(a.arg) or node) == name for a in bound.op.effects.accesses):  # type: ignore[arg-type]
+            places = [bound.args.get(a.arg) for a in bound.op.effects.accesses if a.mode != "read"] if bound is not None else []
+            if any(e is not None and root_name(e) == name for e in places):
                 found.append(node.span)
     return list(dict.fromkeys(found))
 
@@ -234,12 +249,16 @@ def _share(watch: _Watch, last: torch.Tensor, wrong: torch.Tensor) -> str:
     steps = [watch.steps[n - 1] for n in torch.unique(last[wrong]).tolist() if n]
     others = [watch.steps[n - 1] for n in torch.unique(last[~wrong]).tolist() if n]
     said = []
-    for what, key in (("unit of work", lambda s: s.unit), ("worker", lambda s: s.label), ("statement", lambda s: (s.span.line, s.span.column))):
+    for what, key in (
+        ("unit of work", lambda s: s.unit),
+        ("worker", lambda s: s.label),
+        ("statement", lambda s: (s.span.line, s.span.column)),
+    ):
         mine, all_ = {key(s) for s in steps}, {key(s) for s in (*steps, *others)}
         if len(mine) == 1 and len(all_) > 1:
             said.append(f"this {what}")
         elif what == "unit of work" and None not in all_ and len(mine) < len(all_):
-            said.append(f"units of work {', '.join(map(str, sorted(mine)))} of {len(all_)}")  # type: ignore[type-var]
+            said.append(f"units of work {', '.join(sorted(map(str, mine)))} of {len(all_)}")
     return f"; the wrong elements are all of {' and '.join(said)}" if said else ""
 
 
@@ -256,5 +275,3 @@ def _pattern(wrong: torch.Tensor) -> str:
 def _places(places: Any) -> str:
     text = ranges(places)
     return text if text.count(",") < 4 else f"{len(places)} places from {places[0]} to {places[-1]}"
-
-

@@ -41,7 +41,9 @@ def line_faults(text: str) -> Iterator[LineFault]:
                     yield with_line(f"count {sign} 1", i, f"{line[: m.start(2)]}{m[2]} {sign} 1{line[m.end(2) :]}", name)
         if (c := COPY.match(line)) is not None and c[4]:
             for stage in ("0", f"({c[4][1:-1]} + 1) % STAGES"):
-                yield with_line(f"copy on stage {stage}", i, f"{c[1]}copy_async({c[2]}, {c[3]}[{stage}]{c[5] or ''})", c[3], _partners(lines, i, c[3]))
+                yield with_line(
+                    f"copy on stage {stage}", i, f"{c[1]}copy_async({c[2]}, {c[3]}[{stage}]{c[5] or ''})", c[3], _partners(lines, i, c[3])
+                )
         if (m := CALL.match(line)) is None:
             continue
         indent, name, stage, what, argument, _ = m.groups()
@@ -79,4 +81,8 @@ def _near(lines: list[str], i: int) -> tuple[int, ...]:
 
 def _partners(lines: list[str], i: int, name: str) -> tuple[int, ...]:
     """The copies and expects near a line that are on the same barrier."""
-    return tuple(j + 1 for j in range(max(0, i - 4), min(len(lines), i + 5)) if j != i and re.search(rf"\b{name}\b", lines[j]) and ("copy_async" in lines[j] or ".expect(" in lines[j]))
+    return tuple(
+        j + 1
+        for j in range(max(0, i - 4), min(len(lines), i + 5))
+        if j != i and re.search(rf"\b{name}\b", lines[j]) and ("copy_async" in lines[j] or ".expect(" in lines[j])
+    )
