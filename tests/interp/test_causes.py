@@ -22,7 +22,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, int], int]] = {  # path,
     "pipeline": ("corpus/faulty/clean_pipeline.cuir", {}, {"M": 320}, 1),
     "gemm": ("corpus/programs/gemm.cuir", {"T": cuir.f16, "BM": 128, "BN": 128}, {"M": 256, "N": 256, "K": 320}, 1),
     "attention": ("corpus/programs/flash_fwd.cuir", {"T": cuir.f16, "D": 64, "BN": 64}, ATTENTION, 8),
-    "expert attention": ("corpus/kernels/flash_fwd_sm90.cuir", {"T": cuir.f16, "D": 64, "BN": 64}, ATTENTION, 24),
+    "expert attention": ("corpus/kernels/flash_fwd_sm90.cuir", {"T": cuir.f16, "D": 64, "BN": 64}, ATTENTION, 13),
 }
 
 
