@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
+
 from ..bind import Argument
 from ..checked import Checked
-from ..diagnostics import Diagnostic, Note
+from ..diagnostics import CuirError, Diagnostic, Note
+from ..interp import run
 from .clusters import conflict_between
 from .extract import one_unit_each, skeletons
 from .file import Written
@@ -100,7 +103,7 @@ def explore(
             if found.faulty is not None:
                 progress(f"{where}: a fault; looking for the shortest schedule that shows one")
                 report.verdict = "faulty"
-                _describe(report, checked, shortest(found.faulty, SHORTEN), found.faulty.skeleton, late)
+                _describe(report, checked, arguments, shortest(found.faulty, SHORTEN), found.faulty.skeleton, late)
             elif not found.complete:
                 report.verdict, hint = "unknown", "explore a smaller launch, or give it a larger budget"
                 report.diagnostics = (Diagnostic("V203", report.summary(), checked.origin.span, (), hint),)
@@ -129,16 +132,32 @@ def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, i
     return found
 
 
-def _describe(report: Exploration, checked: Checked, short: Short, skeleton: Skeleton, late: bool) -> None:
+def _describe(
+    report: Exploration, checked: Checked, arguments: Mapping[str, Argument], short: Short, skeleton: Skeleton, late: bool
+) -> None:
     fault = short.fault
     names = steps_of(skeleton, short.schedule) + tuple(skeleton.workers[w].label for w in fault.after)
     report.schedule = Written(checked.name, dict(checked.consts), report.lengths, skeleton.clusters, skeleton.cluster, skeleton.units, late, names, fault.code, fault.message)  # fmt: skip
     least = "no schedule of fewer steps fails" if short.least else "none of them can be left out"
-    notes = (
-        *(Note(text, span) for text, span in fault.notes),
-        Note(f"after {_steps(len(names))} of {place(checked, skeleton, late)}; {least}"),
-    )
+    at = Note(f"after {_steps(len(names))} of {place(checked, skeleton, late)}; {least}")
+    told = _told(checked, arguments, report.schedule)
+    if told is not None and told.code == fault.code and told.span == fault.span:
+        report.diagnostics = (
+            Diagnostic(told.code, told.message, told.span, (*(n for n in told.notes if n.span is not None), at), told.hint),
+        )
+        return
+    notes = (*(Note(text, span) for text, span in fault.notes), at)
     report.diagnostics = (Diagnostic(fault.code, fault.message, fault.span, notes, fault.hint),)
+
+
+def _told(checked: Checked, arguments: Mapping[str, Argument], schedule: Written) -> Diagnostic | None:
+    """What the interpreter says when it replays the schedule, on copies of the tensors: it knows why a wait was over too early, or what never arrives."""
+    copies = {n: x.clone() if isinstance(x, torch.Tensor) else x for n, x in arguments.items()}
+    try:
+        run(checked, copies, schedule=schedule.schedule(), grid=schedule.grid)
+    except CuirError as error:
+        return error.diagnostics[0]
+    return None
 
 
 def place(checked: Checked, skeleton: Skeleton, late: bool) -> str:

@@ -66,11 +66,14 @@ class Copy(Action):
         self.read = self.box.tensor.enter_read(m, self.actor, self.box, self.proxy, None, self.awaited)
         ref.values(m).fill_(POISON[ref.alloc.dtype])
         m.shared[ref.cta].wrote(ref)
+        if self.bar is not None:
+            self.records[0].bar = self.bar
+            self.bar.issued(m, ref.nbytes, self.actor.worker, self.actor.label, self.actor.span)
 
     def perform(self, m: Machine) -> None:
         self.box.tensor.fetch(self.box, self.target.values(m))
         if self.bar is not None:
-            event = self.bar.land(m, self.target.nbytes, self.actor.label, self.actor.span, self.time)
+            event = self.bar.land(m, self.target.nbytes, self.actor.worker, self.actor.label, self.actor.span, self.time)
             self.records[0].done = event
             if self.read is not None:
                 self.read.retire(m, event)

@@ -6,12 +6,46 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..source import Span
+from . import causes
+from .chains import KEPT
 from .clocks import Clock
-from .faults import fault
 from .state import State
 
 if TYPE_CHECKING:
     from .machine import Machine, Worker
+
+
+class Event:
+    """Something that happened at a barrier, for reports: never changed but for the end of the log, so that the parts of a batch share it.
+
+    kind: "arrive" (value: bytes expected), "issue" and "land" of a copy (value: its bytes), "wait" once it has returned (value: the parity).
+    phase: of the barrier, or the one that the wait meant. epoch: of the worker. tick: counts the events of a machine.
+    known: the last phase that the waiter knew to be over before it waited.
+    """
+
+    __slots__ = ("before", "epoch", "kind", "known", "label", "phase", "span", "tick", "value", "worker")
+
+    def __init__(
+        self,
+        before: Event | None,
+        m: Machine,
+        kind: str,
+        phase: int,
+        worker: int,
+        label: str,
+        span: Span,
+        value: int,
+        epoch: int,
+        known: int = 0,
+    ):
+        m.tick += 1
+        self.before, self.tick, self.kind, self.phase, self.worker, self.label, self.span = before, m.tick, kind, phase, worker, label, span
+        self.value, self.epoch, self.known = value, epoch, known
+
+    @property
+    def at_once(self) -> bool:
+        """Of a wait: whether the worker knew before that the phase was over."""
+        return self.known >= self.phase
 
 
 class Arrival(State):
@@ -28,21 +62,22 @@ class Mbarrier(State):
         self.expected, self.landed = 0, 0  # bytes of the current phase, for reports
         self.clock = Clock(workers, entries)  # joined over all arrivals: an arrival continues the release of those before it
         self.seen = self.clock.copy()  # the clock when the last phase ended: what its waiters learn
-        self.waits: dict[int, tuple[int, int, str, Span]] = {}  # worker -> its last wait: phase, epoch, label, place
-        self.arrivals: list[Arrival] = []  # of the current phase
-        self.finished: list[Arrival] = []  # of the last phase that is over
-        self.last: Arrival | None = None
+        self.waits: dict[int, Event] = {}  # worker -> its last wait
+        self.came: dict[int, int] = {}  # worker -> how often it has arrived
+        self.log: Event | None = None  # what happened last, and through it what before
+        self.marks: list[Event | None] = []  # the ends of the last phases in the log
+        self.last: Event | None = None  # arrival
         self.used_phase = -1  # the last phase that a copy landed in, and the copy
-        self.user: Arrival | None = None
+        self.user: Event | None = None
         self.time, self.seen_time = 0.0, 0.0
 
     def arrive(self, m: Machine, w: Worker, span: Span, expect: int = 0) -> None:
         """One arrival of a worker, adding `expect` bytes to the phase. Raises CuirError S402 (too many arrivals)."""
-        self.last = Arrival(w.label, span)
+        n = w.number
         if self.pending == 0:
-            raise fault(m, "S402", f"`{self.text}` takes {self.count} arrivals a phase; one more came from {w.label} while phase {self.phase} still misses {self.bytes} bytes",
-                        span, "arrive for the next phase only after a wait that knows this one over; or the count is too small: it is the number of workers that arrive", [(a.label + " arrived here", a.span) for a in self.arrivals])  # fmt: skip
-        self.arrivals.append(self.last)
+            raise causes.too_many(m, self, w, span)
+        self.last = self.log = Event(self.log, m, "arrive", self.phase, n, w.label, span, expect, w.clock.known[n])
+        self.came[n] = self.came.get(n, 0) + 1
         self.clock.join(w.clock)
         self.pending -= 1
         self.bytes += expect
@@ -50,17 +85,20 @@ class Mbarrier(State):
         self.time = max(self.time, w.time)
         self._complete(m)
 
-    def land(self, m: Machine, nbytes: int, label: str, span: Span, time: float) -> tuple[int, int]:
+    def issued(self, m: Machine, nbytes: int, worker: int, label: str, span: Span) -> None:
+        """A copy that will land here was issued."""
+        self.log = Event(self.log, m, "issue", self.phase, worker, label, span, nbytes, 0)
+
+    def land(self, m: Machine, nbytes: int, worker: int, label: str, span: Span, time: float) -> tuple[int, int]:
         """Bytes of a copy arrived; returns the event at which the copy is over. Raises CuirError S403 (more bytes than expected)."""
         event = (self.entry, self.phase)
-        self.used_phase, self.user = self.phase, Arrival(label, span)
+        self.user = self.log = Event(self.log, m, "land", self.phase, worker, label, span, nbytes, 0)
+        self.used_phase = self.phase
         self.bytes -= nbytes
         self.landed += nbytes
         self.time = max(self.time, time)
         if self.pending == 0 and self.bytes < 0:
-            raise fault(m, "S403", f"phase {self.phase} of `{self.text}` expected {self.expected} bytes, and {self.landed} landed with {label}", span,
-                        "expect(nbytes(view)) for each view that is copied on this barrier",
-                        [(f"{a.label} arrived here", a.span) for a in self.arrivals])  # fmt: skip
+            raise causes.too_many_bytes(m, self, label, span)
         self._complete(m)
         return event
 
@@ -71,14 +109,15 @@ class Mbarrier(State):
         self.clock.known[self.entry] = self.clock.fenced[self.entry] = over
         self.phase, self.pending = over + 1, self.count
         self.expected = self.landed = 0
-        finished = self.finished = self.arrivals
-        self.arrivals = []
+        self.marks.append(self.log)
+        if len(self.marks) > KEPT and (end := self.marks.pop(0)) is not None:
+            end.before = None
         self.seen = self.clock.copy()
         self.seen_time = self.time
         m.changed()
-        for worker, (phase, epoch, label, span) in self.waits.items():
-            if phase == over - 1 and self.seen.known[worker] < epoch and m.launch.detect:
-                raise self.lapped(m, label, span, phase, finished)
+        for worker, wait in self.waits.items():
+            if wait.phase == over - 1 and self.seen.known[worker] < wait.epoch and m.launch.detect:
+                raise causes.lapped(m, self, m.workers[worker], wait.phase, wait.span, wait)
 
     def phase_meant(self, known: int, parity: int) -> int:
         """The first phase of this parity that is not before the last one known complete."""
@@ -86,27 +125,25 @@ class Mbarrier(State):
 
     def wait(self, m: Machine, w: Worker, parity: int, span: Span) -> bool:
         """True, and the worker knows the phase, if it is over. Raises CuirError S401 (a lap behind)."""
-        phase = self.phase_meant(w.clock.known[self.entry], parity)
+        known = w.clock.known[self.entry]
+        phase = known if known % 2 == parity else known + 1
         if self.phase <= phase:
             return False
         if self.phase > phase + 1 and m.launch.detect:
-            raise self.lapped(m, w.label, span, phase, [])
+            raise causes.lapped(m, self, w, phase, span, None)
         if phase >= 0:
             w.clock.join(self.seen)
-        self.waits[w.number] = (phase, w.clock.known[w.number], w.label, span)
+        n = w.number
+        self.waits[n] = self.log = Event(self.log, m, "wait", phase, n, w.label, span, parity, w.clock.known[n], known)
         return True
 
-    def lapped(self, m: Machine, label: str, span: Span, phase: int, finished: list[Arrival]) -> Exception:
-        notes = [(f"{a.label} arrives here for phase {phase + 1}, without waiting for it", a.span) for a in finished]
-        return fault(m, "S401", f"{label} waits for phase {phase} of `{self.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart",
-                     span, "whoever lets the barrier advance must first wait for something that the waiter does after this wait",
-                     [*notes, (f"`{self.text}` is declared here", self.span)])  # fmt: skip
-
-    def released(self, waiter: int, label: str) -> tuple[Span, Span] | None:
-        """Where a worker waited for the last phase, and where another one, by its label, arrived for it; None if either did not."""
-        phase, _, _, span = self.waits.get(waiter, (-1, 0, "", self.span))
-        arrived = next((a.span for a in reversed(self.finished) if a.label == label), None)
-        return (span, arrived) if arrived is not None and 0 <= phase == self.phase - 1 else None
+    def events(self) -> list[Event]:
+        """What the log holds, the last first."""
+        found, event = [], self.log
+        while event is not None:
+            found.append(event)
+            event = event.before
+        return found
 
     def missing(self) -> str:
         """Why the current phase is not over, in words."""
@@ -151,6 +188,7 @@ class NamedBarrier(State):
         self.generation, self.waiting = 0, 0
         self.clock = Clock(*self.size)
         self.arrivals: list[Arrival] = []
+        self.came: dict[int, int] = {}  # worker -> how often it has arrived
         self.last: Arrival | None = None
         self.over: dict[int, Generation] = {}
         self.time = 0.0
@@ -159,6 +197,7 @@ class NamedBarrier(State):
         """One arrival; returns the generation it belongs to."""
         self.last = Arrival(w.label, span)
         self.arrivals.append(self.last)
+        self.came[w.number] = self.came.get(w.number, 0) + 1
         self.clock.join(w.clock)
         self.time = max(self.time, w.time)
         self.waiting += waits

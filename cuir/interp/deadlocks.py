@@ -1,16 +1,31 @@
-"""Which blocked workers of a deadlock to report first. Owns no rule of barriers, and no wording."""
+"""Deadlocks: why each blocked worker will wait for ever, and whom to report first. Owns no rule of barriers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..checked import Barrier
-from .barriers import Mbarrier
+from .barriers import Mbarrier, NamedBarrier
+from .chains import (
+    Cause,
+    Said,
+    all_waits,
+    arrivals_of,
+    astray,
+    came_twice,
+    counted,
+    place_of,
+    ring_of,
+    text_of,
+    unwaited,
+    waits_of,
+    wrong_bytes,
+)
 
 if TYPE_CHECKING:
-    from .machine import Worker
+    from .machine import Machine, Worker
 
 
 def by_cause(workers: Sequence[Worker], barriers: Mapping[str, Barrier]) -> list[Worker]:
@@ -55,3 +70,134 @@ def _reached(role: str, waits: Mapping[str, set[str]]) -> set[str]:
         found |= new
         todo += new
     return found
+
+
+# ---- causes
+def of_block(m: Machine, w: Worker) -> Cause:
+    """Why a worker that waits at a barrier will wait for ever."""
+    assert w.block is not None
+    bar = w.block.barrier
+    if isinstance(bar, Mbarrier):
+        return _of_wait(m, w, bar, w.block.phase)
+    assert isinstance(bar, NamedBarrier)
+    return _of_meeting(m, bar)
+
+
+def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
+    text, (name, stage, cta) = text_of(m.launch.checked), place_of(m, bar)
+    roles = {u.role for u in text.of("arrives", name)}
+    if not roles:
+        return Cause(
+            [(f"no statement arrives on `{name}`", bar.span)],
+            "every wait needs an arrival: arrive(), or expect(nbytes(view)) for copies",
+            4,
+        )
+    if bar.pending == 0 and bar.bytes > 0:
+        found = astray(m, bar) or wrong_bytes(bar, bar.phase)
+        if found is not None:
+            return Cause(found.notes, found.hint, 4)
+    if bar.bytes < 0 and bar.user is not None:
+        return Cause([(f"this copy landed on `{bar.text}`, and no arrival by expect() announces its bytes in phase {bar.phase}", bar.user.span)],
+                     "expect(nbytes(view)) once for each phase that copies land in", 4)  # fmt: skip
+    able, arrived = text.arriving(name), arrivals_of(bar, bar.phase)
+    who = f"role{'s' if len(roles) > 1 else ''} `{'`, `'.join(sorted(roles))}`"
+    if able < bar.count:
+        return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {counted(able, 'worker')} of {who} can arrive on it, once a phase each", bar.span)],
+                     f"the count is the number of workers that arrive in a phase, here {able}", 4)  # fmt: skip
+    early = came_twice(bar, bar.phase)
+    if name in text.pairs:
+        for x in m.workers:
+            found = unwaited(m, x.number, name, cta) if x.program.name in roles and (x.cta == cta or able > 1) else None
+            if found is not None:
+                return Cause(found.notes, found.hint, 3)
+    missed = _missed(m, w, bar, phase)
+    if missed is not None:
+        return missed
+    stray = astray(m, bar)
+    if stray is not None:
+        return Cause(stray.notes, stray.hint, 3)
+    lacking = [
+        x for x in m.workers if x.program.name in roles and all(e.worker != x.number for e in arrived) and (x.cta == cta or able > 1)
+    ]
+    ended = [x for x in lacking if x.finished]
+    if ended:
+        x = ended[0]
+        came = sum(b.came.get(x.number, 0) for b in ring_of(m, name, cta))
+        waits = 1 + sum(1 for b in ring_of(m, name, cta) for e in waits_of(b, w.number))
+        last = next(iter(arrivals_of(bar, worker=x.number)), None) or max(
+            (e for b in ring_of(m, name, cta) for e in arrivals_of(b, worker=x.number)),
+            key=lambda e: e.tick,
+            default=None,
+        )
+        at = last.span if last is not None else next(u.span for u in text.of("arrives", name))
+        return Cause([(f"{x.label} has arrived {counted(came, 'time')} on `{name}`, {'the last time ' if last else ''}here, and is at its end: nobody can arrive for phase {phase} any more", at)],
+                     f"{w.label} waits on `{name}` more often than {x.label} arrives there: both make the same number of turns" + (f", this is wait {waits} at least" if waits > came else ""), 3)  # fmt: skip
+    if early is not None:
+        return early
+    partner = text.pairs.get(name)
+    for x in lacking:
+        before = next(iter(arrivals_of(bar, worker=x.number)), None)
+        since = before.tick if before is not None else -1
+        given = {partner} if partner else {u.name for u in text.of("lands", role=w.program.name)}
+        passed = [
+            (e, b)
+            for e, b in all_waits(m, x.number)
+            if e.tick > since and place_of(m, b)[0] in given and (place_of(m, b)[1] == stage or len(ring_of(m, name, cta)) == 1)
+        ]
+        if passed:
+            e, b = passed[-1]
+            return Cause([(f"{x.label} passed `{b.text}` here, and no arrival of its own on `{bar.text}` has followed", e.span)],
+                         f"on every path, {x.label} arrives on `{name}` once for each use", 2)  # fmt: skip
+    if bar.last is None and phase == 0:
+        circle = any(x.block is not None and x.block.barrier is not bar for x in lacking)
+        hint = "nobody has arrived yet: wait(0) waits for the first arrivals, while a first wait(1) returns at once (how a producer finds an empty ring free)"
+        back = [(f"{x.label}, which arrives on it, waits here", x.block.span) for x in lacking if x.block is not None][:1]
+        giver = any(u.role == w.program.name for x in lacking if x.block is not None for u in text.of("arrives", _block_name(m, x)))
+        return Cause([(f"`{bar.text}` has had no arrival when {w.label} waits here for the first time, for phase 0", w.block.span if w.block else None), *back] if giver else back, hint, 2 if circle and giver else 1)  # fmt: skip
+    notes: list[Said] = (
+        [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last is not None else [("nobody ever arrived", bar.span)]
+    )
+    return Cause(notes, "every wait needs its arrivals (and bytes) on every path, for empty tiles too")
+
+
+def _missed(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause | None:
+    """Another stage of the ring has a phase that is over and that the worker never waited for: it waits at the wrong stage."""
+    name = place_of(m, bar)[0]
+    ring = ring_of(m, name, w.cta)
+    for other in ring:
+        done = max((e.phase for e in waits_of(other, w.number)), default=-1)
+        if other is not bar and other.phase - 1 > done and done < phase and text_of(m.launch.checked).of("lands", name):
+            return Cause([(f"phase {done + 1} of `{other.text}` is over, which {w.label} has not waited for: it waits on `{bar.text}` here, another stage", w.block.span if w.block else None)],
+                         "wait on the stages in the order in which they are filled: the i-th use is of stage i % n", 3)  # fmt: skip
+    return None
+
+
+def _block_name(m: Machine, x: Worker) -> str | None:
+    assert x.block is not None
+    bar = x.block.barrier
+    return next((name for (name, _), ring in m.barriers.items() if any(b is bar for b in ring)), "")
+
+
+def _of_meeting(m: Machine, bar: NamedBarrier) -> Cause:
+    """A named barrier, or the join of a CTA, that does not fill."""
+    came = [m.workers[n] for n in bar.came]
+    if bar.span is not None:
+        text, name = text_of(m.launch.checked), place_of(m, bar)[0]
+        able = text.arriving(name)
+        if len(came) < bar.count:
+            who = f"{', '.join(x.label for x in came)} ever came" if able >= bar.count else f"{counted(able, 'worker')} can come to it"
+            return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {who}", bar.span)],
+                         "the count of a named barrier is the number of workers that come to it, those that only arrive() too", 4 if able < bar.count else 0)  # fmt: skip
+    here = {a.label for a in bar.arrivals}
+    absent = [x for x in came if x.label not in here]
+    if absent:
+        x = absent[0]
+        where = "is at its end" if x.finished else f"waits at `{x.block.barrier.text}`" if x.block is not None else "has not come"
+        return Cause([(f"no arrival of {x.label} on `{bar.text}` has come for this turn: it has come {counted(bar.came[x.number], 'time')}, and {where}", x.block.span if x.block is not None else None)],
+                     f"the workers of `{bar.text}` come to it equally often, on every path", 1 + x.finished)  # fmt: skip
+    return Cause([(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last is not None else [], "the workers of a named barrier come to it equally often, on every path")  # fmt: skip
+
+
+def causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker, Cause]]:
+    """Each blocked worker with its cause, the surest first; those that are equally sure in the order given."""
+    yield from sorted(((w, of_block(m, w)) for w in blocked), key=lambda x: -x[1].sure)

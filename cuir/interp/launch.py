@@ -99,7 +99,7 @@ def run(
 
 def prepare(
     checked: Checked | CuirProgram, arguments: Mapping[str, Argument], *, consts: Mapping[str, Const] | None = None, grid: Grid | None = None,
-    schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True,
+    schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True, compiler: type[Compiler] = Compiler,
 ) -> tuple[Launch, int, Compiler]:  # fmt: skip
     """A launch that is ready to run, the number of its units of work, and what made its code. Raises CuirError for a bad call."""
     if not isinstance(checked, Checked):
@@ -107,7 +107,7 @@ def prepare(
         checked = check(checked, kernel.name, bind(kernel, arguments, consts).consts)
     bound = bind(checked.origin, arguments, dict(checked.consts))
     device = bound.device or torch.device("cpu")
-    code = _code(checked, device, trace is not None)
+    code = _code(checked, device, trace is not None, compiler)
     modes, handed = tensor_modes(checked), exchanged(checked)
     refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})
     tensors = {
@@ -133,11 +133,18 @@ class _Code:
     count: Evaluate | None  # of units of work
 
 
-def _code(checked: Checked, device: torch.device, costs: bool) -> _Code:
-    key = (_code, device, costs)
+def run_each(launch: Launch) -> None:
+    """Runs a launch that is ready, one CTA (or cluster) after the other."""
+    with np.errstate(all="ignore"), torch.no_grad():
+        for cluster in range(launch.grid):
+            _finish(Machine(launch, np.array([cluster])))
+
+
+def _code(checked: Checked, device: torch.device, costs: bool, kind: type[Compiler] = Compiler) -> _Code:
+    key = (_code, device, costs, kind)
     found = checked.made.get(key)
     if found is None:
-        compiler = Compiler(checked, device, costs)
+        compiler = kind(checked, device, costs)
         before = compiler.body(checked.declarations)
         programs = []
         for role in checked.roles:

@@ -19,7 +19,7 @@ from ..source import Span
 from .agents import Action, Copy
 from .barriers import Handout, Mbarrier, NamedBarrier
 from .clocks import Clock
-from .deadlocks import by_cause
+from .deadlocks import by_cause, causes
 from .faults import diagnostic, fault
 from .groups import Groups
 from .memory import Shared
@@ -153,6 +153,7 @@ class Machine(State):
         self.engines = 0
         self.products = 0
         self.version = 0
+        self.tick = 0  # events of barriers, for reports
         self.pending: list[Action] = []  # issued, not acted, free to act now
         self.picker = Picker(launch.schedule, workers, int(clusters[0]))
         self.engine_time: dict[str, float] = {}  # when each engine is free, by the cost model
@@ -277,34 +278,29 @@ class Machine(State):
 
     def deadlock(self) -> CuirError:
         """One report for each blocked worker, the likely causes first: the others often only wait for them."""
-        found = []
-        for w in by_cause(self.workers, self.launch.checked.barriers):
+        found, order = [], by_cause(self.workers, self.launch.checked.barriers)
+        blocked = [w for w in order if not w.finished and w.block is not None]
+        for w, cause in causes(self, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]):
             b = w.block
-            if w.finished or b is None:
-                continue
+            assert b is not None
             bar = b.barrier
-            hint = "every wait needs its arrivals (and bytes) on every path, for empty tiles too"
             if isinstance(bar, Mbarrier):
-                if bar.bytes > 0:
-                    hint = "expect() promised more bytes than the copies on this barrier bring: nbytes(view) for each view that is copied"
-                elif bar.last is None and b.phase == 0:
-                    hint = "nobody has arrived yet: wait(0) waits for the first arrivals, while a first wait(1) returns at once (how a producer finds an empty ring free)"
                 message = (
                     f"deadlock: {w.label} waits for phase {b.phase} of `{bar.text}`, which is in phase {bar.phase} with {bar.missing()}"
                 )
-            elif isinstance(bar, Handout):
-                who = ", ".join(self.workers[n].label for n in bar.behind(b.phase))
-                message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {who} has not"
-                hint = "no worker may need, before it takes a unit of work, what another one does after the next"
-                found.append(diagnostic(self, "D401", message, b.span, hint, [("the units of work are declared here", bar.span)]))
-                continue
             else:
+                assert isinstance(bar, NamedBarrier)
                 message = f"deadlock: {w.label} waits at `{bar.text}`, where {len(bar.arrivals)} of {bar.count} have arrived"
-            notes: list[tuple[str, Span | None]] = (
-                [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last else [("nobody ever arrived", bar.span)]
-            )
+            notes = [*cause.notes[:2]]
             ended = [x.label for x in self.workers if x.finished]
             if ended:
                 notes.append((f"already at their end: {', '.join(ended)}", None))
-            found.append(diagnostic(self, "D401", message, b.span, hint, notes))
+            found.append(diagnostic(self, "D401", message, b.span, cause.hint, notes))
+        for w in blocked:
+            b = w.block
+            if b is not None and isinstance(b.barrier, Handout):
+                who = ", ".join(self.workers[n].label for n in b.barrier.behind(b.phase))
+                message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {who} has not"
+                hint = "no worker may need, before it takes a unit of work, what another one does after the next"
+                found.append(diagnostic(self, "D401", message, b.span, hint, [("the units of work are declared here", b.barrier.span)]))
         return CuirError(found)

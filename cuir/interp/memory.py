@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..checked import SharedAlloc
-from ..source import Span
 from ..types import PANEL_BYTES
+from .causes import of_unwritten
 from .faults import fault
-from .races import Intervals
+from .races import Actor, Intervals
 from .state import State
 from .values import HELD, POISON
 
@@ -56,14 +56,15 @@ class Shared(State):
             for a in allocs.values()
         }
 
-    def require_defined(self, m: Machine, ref: SharedRef, span: Span, who: str) -> None:
+    def require_defined(self, m: Machine, ref: SharedRef, actor: Actor) -> None:
         """Raises CuirError M401 if a byte of the view was never written, or was last written through an array over it."""
         defined, base = self.defined[ref.alloc.name], ref.alloc.offset
         if m.launch.detect and any(defined.find(0, lo - base, hi - base) >= 0 for lo, hi in ref.intervals):
             others = [a.name for a in self.aliases[ref.alloc.name]]
             over = f", or was overwritten through {' or '.join(f'`{n}`' for n in others)}" if others else ""
-            raise fault(m, "M401", f"{who} reads `{ref.text}`, which was never written{over}", span, "write it before, on every path and in every tile",
-                        [(f"`{ref.alloc.name}` is declared here", ref.alloc.span)])  # fmt: skip
+            cause = of_unwritten(m, actor, ref)
+            raise fault(m, "M401", f"{actor.label} reads `{ref.text}`, which was never written{over}", actor.span, cause.hint,
+                        [*cause.notes, (f"`{ref.alloc.name}` is declared here", ref.alloc.span)])  # fmt: skip
 
     def wrote(self, ref: SharedRef) -> None:
         """The view is defined now, and what lies over the same bytes is not."""

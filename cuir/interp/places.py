@@ -149,5 +149,5 @@ def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Eve
         if ref is not None:
             records.append(w.m.trackers[ref.cta].access(w.m, actor, ref, access.mode, access.proxy, done, awaited))
             if access.mode == "read":
-                w.m.shared[ref.cta].require_defined(w.m, ref, actor.span, actor.label)
+                w.m.shared[ref.cta].require_defined(w.m, ref, actor)
     return records

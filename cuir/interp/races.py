@@ -6,15 +6,17 @@ on; an access in flight is done at no event yet, so nothing is ordered after it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..source import Span
-from .barriers import Mbarrier
+from .causes import of_conflict
 from .clocks import Clock
 from .faults import fault
 from .state import State
 
 if TYPE_CHECKING:
+    from .barriers import Mbarrier
     from .machine import Machine
     from .memory import SharedRef
 
@@ -34,6 +36,8 @@ class Record(State):
         self.worker, self.label, self.span, self.what = actor.worker, actor.label, actor.span, actor.what
         self.mode, self.proxy, self.done, self.text = mode, proxy, done, text
         self.awaited = awaited  # what has to be waited for before the access is over, for reports
+        self.bar: Mbarrier | None = None  # that a copy lands on
+        self.tick = 0  # of the machine when it was entered
 
     def words(self) -> str:
         return f"the {self.mode} of `{self.text}` by {self.label}"
@@ -65,6 +69,7 @@ class Tracker(State):
     def access(self, m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, done: Event | None, awaited: str = "") -> Record:
         """Checks an access against all before it and enters it. Raises CuirError R401 (race) or R403 (missing fence)."""
         record = Record(actor, mode, proxy, done, ref.text, awaited)
+        record.tick = m.tick
         reads = mode == "read"
         clock = actor.clock
         for region, covered in self._overlapping(ref.intervals):
@@ -72,7 +77,7 @@ class Tracker(State):
                 if reads and old.mode == "read":
                     continue
                 if (old.done is None or not clock.has(old.done)) and m.launch.detect:
-                    raise race(m, record, old)
+                    raise race(m, record, old, [r for near, _ in self._overlapping(ref.intervals) for r in near.records])
                 if proxy == "async" and old.proxy == "generic" and old.mode != "read" and m.launch.detect:
                     assert old.done is not None
                     if not clock.has_fenced(old.done):
@@ -95,36 +100,13 @@ def covers(a: Intervals, b: Intervals) -> bool:
     return all(any(x <= u and v <= y for x, y in a) for u, v in b)
 
 
-def race(m: Machine, new: Record, old: Record) -> Exception:
+def race(m: Machine, new: Record, old: Record, others: Sequence[Record]) -> Exception:
     kind = "write" if old.mode == "write" and new.mode == "write" else "read" if new.mode == "read" else "overwrite"
     verb = {"write": "write", "overwrite": "write", "read": "read"}[kind]
     message = f"the {verb} of `{new.text}` by {new.label} is not ordered after {old.words()}"
-    notes = [(f"{old.what} here: it must be over before", old.span), *_release(m, new, old)]
-    return fault(m, "R401", message, new.span, _missing(new, old), notes)
-
-
-def _release(m: Machine, new: Record, old: Record) -> list[tuple[str, Span | None]]:
-    """The arrival of the earlier party that let the later one go on: that of the barrier which the later one waited for last, by the text."""
-    if new.mode == "read" or new.worker == old.worker:
-        return []
-    label, at = m.workers[old.worker].label, (new.span.line, new.span.column)
-    rings = (bar for ring in m.barriers.values() for bar in ring if isinstance(bar, Mbarrier))
-    found = [(pair, bar.text) for bar in rings if (pair := bar.released(new.worker, label)) is not None]
-    before = [((wait.line, wait.column), arrive, text) for (wait, arrive), text in found if (wait.line, wait.column) < at]
-    if not before:
-        return []
-    _, arrive, text = max(before, key=lambda x: x[0])
-    return [(f"{label} arrives on `{text}` here, which is what the {new.mode} waited for, and not after its {old.mode} is over", arrive)]
-
-
-def _missing(new: Record, old: Record) -> str:
-    """What would have had to happen."""
-    if old.awaited:
-        who = "" if old.worker == new.worker else f", and that wait must happen before this {new.mode}"
-        return f"{old.label} is over after {old.awaited}{who}"
-    if old.worker == new.worker:
-        return f"{new.label} must wait for its own earlier access"
-    return f"a barrier must lie between: {old.label} arrives after its {old.mode}, and who does this {new.mode} waits for that phase"
+    former = max((r.tick for r in others if r.worker == new.worker and r.mode == new.mode), default=-1)
+    cause = of_conflict(m, new, old, former)
+    return fault(m, "R401", message, new.span, cause.hint, [*cause.notes, (f"{old.what} here: it must be over before", old.span)])
 
 
 def unfenced(m: Machine, new: Record, old: Record) -> Exception:

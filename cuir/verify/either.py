@@ -17,6 +17,7 @@ from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..spec_loading import as_any
 from ..transfer.rebuilt import bounded
+from .blame import blamed
 from .evaluate import kernel_names
 from .functions import check_function
 from .inputs import FunctionLaunch, draws, function_launch, with_applicable_kinds
@@ -201,6 +202,7 @@ def smallest(
         except CuirError as other:
             if other.diagnostics[0].code == code:
                 found, now, trying = other, candidate, _simpler(checked, spec, candidate)
+    found = blamed(checked, spec, launch_of(program, checked, spec, now), found)
     return found if now is case else with_note(found, f"the smallest problem found that fails like this; first seen in the case {case}")
 
 

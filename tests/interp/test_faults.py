@@ -155,7 +155,7 @@ def test_a_report_says_who_where_and_how_to_replay(pipe) -> None:
     text = str(ran.error)
     assert "bulk copy #" in text and "by load[0]" in text and "by compute[" in text
     assert "replay: --schedule adversarial:workers_first --grid 1" in text
-    assert "is over after a wait for its phase of `full[" in text
+    assert "no wait by compute[0] on `full[0]` lies before this read: wait there for phase 0, parity 0" in text
 
 
 def test_deadlock_names_every_blocked_worker(pipe) -> None:

@@ -1,0 +1,115 @@
+"""A report of a fault of synchronisation names the faulty line: systematic faults of right kernels, and what the report points at first."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cuir
+from cuir.diagnostics import CuirError, Diagnostic
+from tests.interp.line_faults import LineFault, line_faults
+from tests.strategies.arguments import arguments
+
+ROOT = Path(__file__).parent.parent.parent
+SCHEDULES = ("in_order", "adversarial:workers_first", "adversarial:reverse")
+ATTENTION = {"B": 1, "H": 2, "HK": 1, "M": 256, "N": 320}
+KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, int], int]] = {  # path, consts, dims, every so-manieth fault
+    "pipeline": ("corpus/faulty/clean_pipeline.cuir", {}, {"M": 320}, 1),
+    "gemm": ("corpus/programs/gemm.cuir", {"T": cuir.f16, "BM": 128, "BN": 128}, {"M": 256, "N": 256, "K": 320}, 1),
+    "attention": ("corpus/programs/flash_fwd.cuir", {"T": cuir.f16, "D": 64, "BN": 64}, ATTENTION, 8),
+    "expert attention": ("corpus/kernels/flash_fwd_sm90.cuir", {"T": cuir.f16, "D": 64, "BN": 64}, ATTENTION, 13),
+}
+
+
+def refused(fault: LineFault, name: str, consts: Mapping[str, Any], dims: Mapping[str, int]) -> Diagnostic | None:
+    """The first report of the interpreter; None if the text does not check, or nothing goes wrong."""
+    try:
+        checked = cuir.check(cuir.parse(fault.text, name), None, consts)
+    except CuirError:
+        return None
+    for schedule in SCHEDULES:
+        try:
+            cuir.run(
+                checked,
+                arguments(checked, {**dims, **{n: int(c) for n, c in consts.items() if isinstance(c, int)}}),
+                grid=1,
+                schedule=schedule,
+            )
+        except CuirError as error:
+            return error.diagnostics[0]
+    return None
+
+
+def names(fault: LineFault, found: Diagnostic) -> bool:
+    """Whether the place or the first note is a line to blame; of something left out, the words may say what is missing where."""
+    spans = [found.span, *[n.span for n in found.notes if n.span is not None][:1]]
+    if any(s is not None and s.line in fault.lines for s in spans):
+        return True
+    words = " ".join([found.message, found.hint or "", *(n.message for n in found.notes)])
+    return fault.left_out and re.search(rf"no (wait|arrival|statement)[^.]*`{fault.barrier}\b", words) is not None
+
+
+@functools.cache
+def judged(kernel: str) -> tuple[tuple[LineFault, Diagnostic], ...]:
+    path, consts, dims, every = KERNELS[kernel]
+    faults = list(line_faults((ROOT / path).read_text(encoding="utf-8")))[::every]
+    return tuple((f, found) for f in faults if (found := refused(f, path, consts, dims)) is not None)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_faulty_line_is_named(kernel: str) -> None:
+    found = judged(kernel)
+    other = [f"{fault}: {d.code} {d.span}" for fault, d in found if not names(fault, d)]
+    assert len(found) >= 5 and len(other) <= 0.1 * len(found), "\n".join(other)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_reports_are_short(kernel: str) -> None:
+    """A message, at most three notes with a place, one hint."""
+    for _, d in judged(kernel):
+        assert d.hint and sum(n.span is not None for n in d.notes) <= 3, d.render()
+
+
+PIPE = (ROOT / KERNELS["pipeline"][0]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "says"),
+    [
+        ("full[s].wait(phase)", "full[s].wait(phase ^ 1)", ("M401", "R401"), "returned at once: it means phase -1, which is over before the first arrival; the copy lands in phase 0"),
+        ("full[s].expect(nbytes(sX[s]))", "full[s].expect(2 * nbytes(sX[s]))", ("D401", "S402"), "16,384 bytes are expected here for phase 0 of `full[0]`, and 8,192 are copied by 1 copy"),
+        ("empty[s].wait(phase ^ 1)", "empty[s].wait(phase)", ("D401",), "a first wait(1) returns at once"),
+        ("                empty[s].wait(phase ^ 1)\n", "", ("R401", "S402"), "no wait"),
+        ("mbarrier(1, stages=STAGES)\n", "mbarrier(2, stages=STAGES)\n", ("D401",), "the count of `empty[0]` is 2, and only 1 worker of role `compute` can arrive on it"),
+        ("                empty[s].arrive()\n", "", ("D401",), "no statement arrives on `empty`"),
+        ("copy_async(X[j * 64 : j * 64 + 64, :], sX[s], full[s])", "copy_async(X[j * 64 : j * 64 + 64, :], sX[s], full[1 - s])", ("R401", "D401", "M401"), "this copy lands on `full[1]`, and the expect that goes with it announces its bytes on `full[0]`"),
+        ("range(cdiv(M, 64)):\n                s, phase = it % STAGES, it // STAGES % 2\n                full", "range(cdiv(M, 64) - 3):\n                s, phase = it % STAGES, it // STAGES % 2\n                full", ("D401",), "is at its end: nobody can arrive"),
+    ],
+    ids=["parity of the reader", "too many bytes expected", "parity of the loader", "no wait of the loader", "count too high", "never given back", "another stage", "fewer turns"],
+)  # fmt: skip
+def test_the_report_says_the_cause(old: str, new: str, code: tuple[str, ...], says: str) -> None:
+    assert old in PIPE
+    found = refused(LineFault("", PIPE.replace(old, new, 1), (0,), ""), "k.cuir", {}, {"M": 320})
+    assert found is not None and found.code in code and says in found.render(), found and found.render()
+
+
+def test_two_copies_where_one_is_announced() -> None:
+    """The phase ends after the first copy: the expect's line, and both numbers."""
+    halves = "copy_async(X[j * 64 : j * 64 + 32, :], sX[s, 0 : 32], full[s])\n                copy_async(X[j * 64 + 32 : j * 64 + 32 + 32, :], sX[s, 32 : 64], full[s])"
+    text = PIPE.replace("copy_async(X[j * 64 : j * 64 + 64, :], sX[s], full[s])", halves).replace("nbytes(sX[s])", "nbytes(sX[s, 0 : 32])")
+    found = refused(LineFault("", text, (0,), ""), "k.cuir", {}, {"M": 320})
+    assert found is not None and "4,096 bytes" in found.render(), found and found.render()
+    note = next((n for n in found.notes if n.span is not None), None)
+    assert note is not None and note.span is not None and ".expect(" in note.span.text(), found.render()
+
+
+def test_arguments_are_of_the_kernels() -> None:
+    """Nothing is refused before it is made faulty."""
+    for path, consts, dims, _ in KERNELS.values():
+        right = LineFault("", (ROOT / path).read_text(encoding="utf-8"), (0,), "")
+        assert refused(right, path, consts, dims) is None
