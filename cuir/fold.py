@@ -14,6 +14,7 @@ _BINARY = {
     "&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "and": lambda a, b: a and b, "or": lambda a, b: a or b,
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
 }  # fmt: skip
+_LARGEST = 2**63  # beyond, integers are left as they are written: no dtype holds them, and squares of squares would fill the memory
 _INT_ONLY = {"//", "%", "&", "|", "^"}
 _BOOL_ONLY = {"and", "or"}
 _CALLS = {"min": min, "max": max, "abs": abs, "cdiv": lambda a, b: -(-a // b)}
@@ -95,7 +96,8 @@ def _binary(expr: Binary) -> Expr:
         return expr
     if expr.op == "/" and isinstance(a, int) and isinstance(b, int):
         return expr
-    return Literal(_BINARY[expr.op](a, b), span=expr.span)
+    found = _BINARY[expr.op](a, b)
+    return expr if isinstance(found, int) and abs(found) >= _LARGEST else Literal(found, span=expr.span)
 
 
 def _dtypes() -> set[str]:

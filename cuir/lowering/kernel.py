@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..check import check
 from ..checked import Barrier, Checked, Role, TensorParam
 from ..diagnostics import CuirError
-from ..nodes import Assign, Expr
+from ..given import program_of
+from ..nodes import Assign, Expr, Program
 from ..source import Span
 from ..targets import TARGETS, register_pool
 from ..types import Scalar, SharedView
@@ -62,8 +65,10 @@ class Cuda:
         return hashlib.sha256(self.source.encode()).hexdigest()[:16]
 
 
-def lower(checked: Checked) -> Cuda:
-    """Emit CUDA C++ for a checked kernel; the same kernel always gives the same text. Raises CuirError (codes L0xx) naming the statement."""
+def lower(checked: Checked | Program | str | os.PathLike[str]) -> Cuda:
+    """Emit CUDA C++ for a checked kernel (or a program, or the path of its file, whose consts have defaults); the same kernel always gives the same text. Raises CuirError (codes L0xx) naming the statement."""
+    if not isinstance(checked, Checked):
+        checked = check(program_of(checked, "lower"))
     emitter = KernelEmitter(*coalesced(checked))
     return replace(emitter.emit(), checked=checked)
 

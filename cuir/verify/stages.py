@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import Any, Literal
 from ..check import check
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
+from ..given import program_of
+from ..interp.budget import allowing
 from ..nodes import Program
 from ..spec import Specification
 from ..spec_function import AnySpecification, FunctionSpecification
@@ -42,12 +45,13 @@ from .schedules import check_schedules
 from .sizes import few_problems, mask_integers, problems_for
 from .unreached import forget_entered, unreached
 
+BUDGET = 20.0  # seconds of one run: the problems are small
 Level = Literal["quick", "full"]
 Progress = Callable[[str], None]
 
 
 def verify(
-    program: Program | Checked,
+    program: Program | Checked | str | os.PathLike[str],
     spec: AnySpecification | Callable[..., Any],
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
@@ -55,6 +59,7 @@ def verify(
     progress: Progress | None = None,
     shrink: bool = True,
     seeded: int | None = None,
+    budget: float = BUDGET,
 ) -> VerifyReport:
     """Asks whether a kernel computes a specification, on the CPU.
 
@@ -62,14 +67,19 @@ def verify(
     2. Can it go wrong under any schedule: races, deadlocks, phases, proxies; do all schedules give the same bits?
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
-    program: with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
+    program: a program or the path of its file, with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
     spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is.
-    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
+    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. budget: seconds of processor time that one run may take. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
     if isinstance(program, Checked):
         kernel, consts, program = kernel or program.name, {**program.consts, **(consts or {})}, program.program
-    return _Verification(program, prepared(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink, seeded).run()
+    program = program_of(program, "verify")
+    verification = _Verification(
+        program, prepared(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink, seeded
+    )
+    with allowing(budget):
+        return verification.run()
 
 
 class _Stop(Exception):
