@@ -16,6 +16,7 @@ from .given import program_of
 from .lowering import Compiled, compile_cuda, lower
 from .nodes import Program
 from .repeats import Repeat, empty, number, repeat_of
+from .requirements import require_layout
 
 KNOWN_LIMIT = 1024  # signatures of calls that are kept
 REPEATS = 4  # calls that the next one is compared with first
@@ -110,14 +111,14 @@ class CompiledKernel:
 
     def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Known:
         """Checks a call as a whole."""
-        from .lowering.launch import Launcher, bound_arguments, check_alignment, need_device
+        from .lowering.launch import Launcher, bound_arguments, need_device
 
         names = self._names(args, named, outs)
         arguments = dict(zip(names, given, strict=True))
         self._allocate(arguments)
         bound = bound_arguments(self._interface, arguments)
         device = need_device(self._interface, bound.device)
-        check_alignment(self._interface, self.compiled.cuda.aligned, arguments)
+        require_layout(self._interface, self.compiled.cuda.aligned, arguments)
         if device not in self._launchers:
             self._launchers[device] = Launcher(self.compiled, device)
         launcher = self._launchers[device]

@@ -16,7 +16,8 @@ from .diagnostics import CuirError, Diagnostic, Sink
 from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
 from .given import program_of
-from .infer import Scope, Typer, shortened
+from .infer import Scope, Typer
+from .literals import check_literals, shortened
 from .nodes import (
     Assign,
     Call,
@@ -171,7 +172,7 @@ class _Checker:
         if unusable:  # what the roles do with these arrays and rings would be wrong only for that
             raise CuirError([*unusable, *(d for d in self.sink.found if d.code not in SIZES)])
         roles = self.roles(flat, typer, scope)
-        typer.check_literals()
+        check_literals(typer.literals, typer.types, self.sink)
         barriers = self.barrier_table(typer)
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
         check_fragments(roles, typer.calls, typer.types, self.sink)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from .checked import Const
 from .compositions import hint_for
-from .diagnostics import CuirError, Sink
+from .diagnostics import Sink
 from .fold import fold
+from .growth import Growth
 from .nodes import (
     Assign,
     Attribute,
@@ -67,9 +68,6 @@ from .views import compose
 from .walk import assigned, names_read
 
 
-MAX_CALLS, MAX_STATEMENTS, MAX_VALUES = 40, 5_000, 1_000  # nesting of inlined calls, statements of the flat kernel, values of a tuple
-
-
 @dataclass
 class FlatKernel:
     declarations: tuple[Stmt, ...]
@@ -99,7 +97,7 @@ class _Flattener:
         self.fresh = FreshNames()
         self.known: set[str] = set()  # flat names of locals that a literal stands for
         self.inlined: set[str] = set()
-        self.made = 0  # statements that were flattened so far
+        self.growth = Growth()
         self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(constants)
 
     # ---- kernel
@@ -143,12 +141,6 @@ class _Flattener:
         """How many statements bind each name. outer: what names stand for that the body may read, beside consts."""
         return bindings(body, {n: v for n, v in (self.globals | dict(outer)).items() if isinstance(v, Literal)})
 
-    def count(self, node: Node, frame: Frame) -> None:
-        """One statement or inlined call more. Raises CuirError N121: functions that call functions twice double the kernel at each step."""
-        self.made += 1
-        if self.made > MAX_STATEMENTS:
-            raise CuirError.of("N121", f"the kernel has more than {MAX_STATEMENTS:,} statements once its functions are inlined", self.at(node, frame), "call fewer functions, or loop")  # fmt: skip
-
     # ---- statements
     def block(self, body: tuple[Stmt, ...], frame: Frame, out: list[Stmt]) -> None:
         """A block's own consts end with it: the name stays bound, its value is no longer known."""
@@ -160,7 +152,7 @@ class _Flattener:
                 frame.values[name] = frame.flat[name]
 
     def statement(self, stmt: Stmt, frame: Frame, out: list[Stmt]) -> None:
-        self.count(stmt, frame)
+        self.growth.statement(self.at(stmt, frame))
         if isinstance(stmt, Assign):
             self.assign(stmt.targets, self.expr(stmt.value, frame, out), frame, out, self.at(stmt, frame))
         elif isinstance(stmt, AugAssign):
@@ -181,8 +173,7 @@ class _Flattener:
                 for inner in stmt.body if cond.value else stmt.orelse:
                     self.statement(inner, frame, out)
                 return
-            then: list[Stmt] = []
-            other: list[Stmt] = []
+            then, other = list[Stmt](), list[Stmt]()
             self.block(stmt.body, frame, then)
             self.block(stmt.orelse, frame, other)
             out.append(If(cond, tuple(then), tuple(other), span=self.at(stmt, frame)))
@@ -337,7 +328,7 @@ class _Flattener:
             parts = self.operands([*e.items], frame, out)
             if isinstance(e, List):
                 return List(tuple(self.no_group(p) for p in parts), span=span)
-            return self.group(parts, span)
+            return self.growth.group(parts, span)
         if isinstance(e, Unary):
             return self.folded(Unary(e.op, self.single(e.operand, frame, out), span=span))
         if isinstance(e, Binary) and e.op in ("and", "or"):
@@ -351,17 +342,6 @@ class _Flattener:
             return Attribute(self.single(e.value, frame, out), e.attr, span=span)
         assert isinstance(e, Subscript)
         return self.subscript(e, frame, out, span)
-
-    def group(self, parts: list[Value], span: Span) -> Group:
-        made = Group(tuple(parts), span)
-        if made.size > MAX_VALUES:
-            raise CuirError.of(
-                "N121",
-                f"a tuple of more than {MAX_VALUES:,} values",
-                span,
-                "tuples are taken apart when the kernel is specialised: keep what is large in an array",
-            )
-        return made
 
     def operands(self, items: list[Expr], frame: Frame, out: list[Stmt]) -> list[Value]:
         """Left to right; an operand whose inlined text does something comes after those before it."""
@@ -515,11 +495,7 @@ class _Flattener:
                 "N106", f"@func `{func.name}` calls itself ({' -> '.join([*caller.stack, func.name])}); functions are inlined", span
             )
             return Name(UNKNOWN, span=span)
-        if len(caller.stack) >= MAX_CALLS:
-            raise CuirError.of(
-                "N121", f"calls of @funcs are nested more than {MAX_CALLS} deep", span, "call fewer functions from one another"
-            )
-        self.count(e, caller)
+        self.growth.call(caller, span)
         values = self.operands([*e.args, *(k.value for k in e.keywords)], caller, out)
         given = dict(zip(func.params, values[: len(e.args)], strict=False))
         for k, v in zip(e.keywords, values[len(e.args) :], strict=True):

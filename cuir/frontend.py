@@ -24,7 +24,6 @@ from .parser import parse, parse_source
 from .source import Source, Span
 from .walk import assigned, walk
 
-
 LONGEST, SILENCE = 2**20, 5  # bytes of a file; seconds that a pipe may say nothing
 
 

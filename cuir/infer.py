@@ -38,16 +38,10 @@ from .ops.rules import broadcast
 from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
 from .source import Span
-from .types import BF16, BOOL, DTYPES, F16, F32, I32, BarrierType, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
+from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
 from .views import Drop, Range, View, panel_cols, root_name, view_of
 
-LARGEST = {F16: 65520.0, BF16: 3.3961775e38, F32: 3.4028236e38}  # from here on a number rounds to infinity
 SAME_DTYPE = {"where": ("x", "y"), "ifexp": ("x", "y")}  # arguments a literal among which takes the others' dtype
-
-
-def shortened(value: float) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} digits)"
 
 
 @dataclass
@@ -274,27 +268,6 @@ class Typer:
                 self.types[id(e)] = Scalar(dtype)
                 if isinstance(e, Unary):
                     self.retype(e.operand, dtype)
-
-    def check_literals(self) -> None:
-        """Numbers fit the dtype that they took."""
-        for e in self.literals:
-            t = self.types[id(e)]
-            if not isinstance(t, Scalar) or isinstance(e.value, bool):
-                continue
-            if t.dtype == I32 and not -(2**31) <= e.value < 2**31:
-                self.sink.error(
-                    "T175",
-                    f"an i32 has 32 bits, found {shortened(e.value)}",
-                    e.span,
-                    "numbers from -2147483648 to 2147483647; an f32 is written with a point: 4e9",
-                )
-            elif t.dtype in LARGEST and not abs(e.value) < LARGEST[t.dtype]:
-                self.sink.error(
-                    "T175",
-                    f"{shortened(e.value)} is beyond the largest {t.dtype}, {LARGEST[t.dtype]:.4g}",
-                    e.span,
-                    "write `inf` for infinity",
-                )
 
     # ---- subscripts
     def subscript(self, e: Subscript, place: bool) -> Type:

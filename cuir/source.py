@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
-
 LONG = 240  # columns of a line that is shown whole
 
 

@@ -18,6 +18,7 @@ from ..diagnostics import CuirError
 from ..given import program_of
 from ..nodes import For, Name, Stmt, Subscript
 from ..nodes import Program as CuirProgram
+from ..requirements import copied, require_layout
 from ..types import F32
 from ..views import root_name
 from ..walk import walk
@@ -108,6 +109,7 @@ def prepare(
         kernel = pick_kernel(program, None)
         checked = check(program, kernel.name, bind(kernel, arguments, consts).consts)
     bound = bind(checked.origin, arguments, dict(checked.consts))
+    require_layout(checked, copied(checked), arguments)
     device = bound.device or torch.device("cpu")
     code = _code(checked, device, trace is not None)
     tensors = {p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), p.name in code.read) for p in checked.tensors}

@@ -16,6 +16,7 @@ from ..diagnostics import CuirError
 from ..nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from .proxy import CONSTANTS
 
+_HALVES = {"f16": torch.float16, "bf16": torch.bfloat16}
 Value = Any  # a Python number or a tensor; they broadcast
 
 
@@ -90,6 +91,8 @@ def _divisor(x: Value, e: Binary) -> Value:
 
 
 def _cast(x: Value, dtype: str) -> Value:
+    if dtype in _HALVES:
+        return torch.as_tensor(x, dtype=torch.float32).to(_HALVES[dtype]).to(torch.float32)
     if not isinstance(x, torch.Tensor):
         return {"bool": bool, "i32": int, "f32": float}[dtype](x)
     return x.to({"bool": torch.bool, "i32": torch.int32, "f32": torch.float32}[dtype])

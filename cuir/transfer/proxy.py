@@ -21,7 +21,7 @@ import torch
 from ..diagnostics import CuirError
 from ..nodes import NOWHERE, Call, Expr, Literal, Name, Subscript, Unary
 from ..source import Source, Span
-from ..types import BOOL, F32, I32, DType
+from ..types import BF16, BOOL, F16, F32, I32, DType
 from .answers import KINDS, TRACE, Answers, Tracing
 from .methods import class_of
 
@@ -31,7 +31,7 @@ LN2 = Name("LN2")
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}
 ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
 _RANK = {BOOL: 0, I32: 1, F32: 2}
-_DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32}
+_DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
 _HOME = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -82,6 +82,7 @@ class Proxy(Answers):
     core: Any = None  # of a product `core * factor` in f32 whose factor is the same in the whole block
     factor: Proxy | None = None
     size: int = 1  # of the expression, written out
+    precision: DType | None = None  # f16 or bf16, to which it was rounded
     trace: Tracing | None = field(default_factory=TRACE.get)  # that it belongs to
 
     # ---- what Python asks of a value
@@ -134,7 +135,7 @@ class Proxy(Answers):
     def dtype(self) -> torch.dtype:
         """As in the kernel."""
         as_constants(self)
-        return _DTYPES[self.element]
+        return _DTYPES[self.precision or self.element]
 
     @property
     def ndim(self) -> int:
@@ -446,6 +447,8 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
 # ---- operations
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
+CONVERSIONS = ("to", "type", "float", "double", "half", "bfloat16", "type_as")
+ROUNDS: list[Callable[[Any, tuple[Any, ...]], Any]] = []  # what becomes of a result whose operands were rounded (halves.py)
 MAX_SIZE = 2000
 PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
@@ -467,6 +470,9 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         found = handler(*args, **kwargs)
     except TypeError as error:
         refuse(f"`{name}`: {error}")
+    if plain not in CONVERSIONS:
+        for rounds in ROUNDS:
+            found = rounds(found, args)
     found.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
     if found.size > MAX_SIZE:
         refuse(

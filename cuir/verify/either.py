@@ -10,7 +10,7 @@ from typing import Any
 from ..checked import Checked
 from ..diagnostics import CuirError
 from ..interp import Schedule, run
-from ..nodes import Program
+from ..nodes import Kernel, Program
 from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..spec_loading import as_any
@@ -32,10 +32,12 @@ def tile_sizes(checked: Checked) -> tuple[int, int]:
     return int(checked.consts.get("BM", 128)), int(checked.consts.get("BN", 128))  # type: ignore[arg-type]
 
 
-def prepared(spec: Any) -> AnySpecification:
+def prepared(spec: Any, kernel: Kernel | None = None) -> AnySpecification:
     """The specification for lengths that the user's tensors were not made for. Raises CuirError as `as_any` does for what is none."""
     known = (
-        spec if isinstance(spec, (Specification, FunctionSpecification)) else as_any(spec, getattr(spec, "__name__", type(spec).__name__))
+        spec
+        if isinstance(spec, (Specification, FunctionSpecification))
+        else as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
     )
     return known if isinstance(known, FunctionSpecification) else bounded(known)
 

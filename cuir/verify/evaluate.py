@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
+from ..bind import TORCH
 from ..diagnostics import CuirError
 from ..nodes import (
     Assign,
@@ -198,6 +200,8 @@ def _cast(x: Value, dtype: str) -> Value:
         return np.trunc(x).astype(np.int64)
     if dtype == "f32":
         return np.asarray(x).astype(np.float32)[()]
+    if dtype in ("f16", "bf16"):
+        return torch.from_numpy(np.array(x, np.float32)).to(TORCH[DTYPES[dtype]]).float().numpy()[()]
     raise CuirError.of("X140", f"a cast to {dtype or 'that'} is not enumerated")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ..checked import Checked, TensorParam
 from ..diagnostics import CuirError
 from ..nodes import Subscript
+from ..requirements import admitted_length
 from ..spec_function import FunctionSpecification
 from ..types import TileType
 from ..views import Range, root_name, view_of
@@ -192,7 +193,8 @@ def _fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw
     kept: list[Draw] = []
     large: list[tuple[int, str, Draw]] = []
     for d in found:
-        sizes = spec.admitted({**known_sizes(checked), **d.sizes})
+        needed = {n: admitted_length(checked, n) for n in d.sizes}
+        sizes = spec.admitted({**known_sizes(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
         if sizes is None:
             continue
         elements, name = max(((_elements(t, sizes), t.name) for t in checked.tensors), default=(0, ""))

@@ -47,6 +47,7 @@ class VerifyReport:
     left_out: list[tuple[int, int]] = field(default_factory=list)
     unreached: list[tuple[int, int]] = field(default_factory=list)
     source: str = ""  # where these lines stand
+    spills: str = ""  # what ptxas says of tiles that do not fit the registers
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
     @property
@@ -64,7 +65,7 @@ class VerifyReport:
     @property
     def left_open(self) -> str:
         """What is verified only as far as the checker goes, in words; "" if that is nothing."""
-        said = []
+        said = [self.spills] if self.spills else []
         if self.left_out:
             said.append(
                 f"these consts leave out {_lines(self.left_out)} of {self.source}: other consts make another kernel, of which nothing is said"
@@ -98,6 +99,7 @@ class VerifyReport:
             "left_out": [list(lines) for lines in self.left_out],
             "unreached": [list(lines) for lines in self.unreached],
             "negative": self.negative,
+            "spills": self.spills,
         }
 
     def as_markdown(self) -> str:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from ..check import check
+from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..given import program_of
 from ..interp.budget import allowing
 from ..nodes import Program
+from ..requirements import lengths_required
 from ..spec import Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
@@ -36,6 +37,7 @@ from .either import (
 )
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems
+from .launchable import require_launchable, spills
 from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
 from .orders import Order, orders
@@ -76,7 +78,14 @@ def verify(
         kernel, consts, program = kernel or program.name, {**program.consts, **(consts or {})}, program.program
     program = program_of(program, "verify")
     verification = _Verification(
-        program, prepared(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink, seeded
+        program,
+        prepared(spec, pick_kernel(program, kernel)),
+        kernel,
+        dict(consts or {}),
+        level,
+        progress or (lambda text: None),
+        shrink,
+        seeded,
     )
     with allowing(budget):
         return verification.run()
@@ -145,9 +154,12 @@ class _Verification:
             forget_entered(checked)
             report.kernel, report.consts = checked.name, dict(checked.consts)
             require_judgeable(checked, self.spec)
-            for other in self.others():
-                check(self.program, self.kernel, other)
+            for other in (checked, *(check(self.program, self.kernel, consts) for consts in self.others())):
+                cuda = require_launchable(other)
+                report.spills = report.spills or spills(cuda, compile=self.level == "full" and other is checked)
             stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
+            if needs := lengths_required(checked):
+                stage.reason += f"; {needs}"
         return checked
 
     def others(self) -> list[dict[str, Const]]:

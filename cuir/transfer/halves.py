@@ -1,0 +1,43 @@
+"""Scores that a mod converts to f16 or bf16: a value in f32, rounded as PyTorch would round it. Owns which results stay in half precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..nodes import Binary, Call, Expr, Name
+from ..types import BF16, F16, F32, DType
+from .proxy import ROUNDS, Proxy, lift, literal, to
+
+HALVES = {torch.float16: F16, torch.bfloat16: BF16}
+_TORCH = {d: t for t, d in HALVES.items()}
+
+
+def in_half(p: Proxy, dtype: DType) -> Proxy:
+    """The number rounded to f16 or bf16. Operations on it are rounded, too, as PyTorch's are."""
+    value = None if p.value is None else float(torch.tensor(float(p.value), dtype=_TORCH[dtype]))
+    if literal(p):
+        return replace(lift(value), precision=dtype)
+    tile: Expr = p.expr if p.varies else Call(Name("where"), (Binary("==", Name("k"), Name("k")), p.expr, p.expr))  # scalars are f32
+    rounded = Call(Name("cast"), (Call(Name("cast"), (tile, Name(dtype.name))), Name("f32")))
+    return Proxy(rounded, F32, True, value, p.numbers if value is not None else frozenset(), p.pins, precision=dtype)
+
+
+def in_f32(p: Proxy) -> Proxy:
+    """The number as an f32, to which it may have been rounded before; operations on it are f32's."""
+    found = to(p, F32)
+    return found if found.precision is None else replace(found, precision=None)
+
+
+def rounded_like(found: Any, operands: tuple[Any, ...]) -> Any:
+    """The result of an operation in the dtype that PyTorch's promotion gives it: half precision if all its floating-point tensors are of one."""
+    floats = [o for o in operands if isinstance(o, Proxy) and o.element == F32 and not o.number]
+    kinds = {o.precision for o in floats}
+    if not isinstance(found, Proxy) or found.element != F32 or len(kinds) != 1 or None in kinds or found.precision is not None:
+        return found
+    return in_half(found, kinds.pop())
+
+
+ROUNDS.append(rounded_like)
