@@ -1,4 +1,4 @@
-"""Scores that a mod converts to f16 or bf16: a value in f32, rounded as PyTorch would round it. Owns which results stay in half precision."""
+"""Numbers that a mod converts to f16 or bf16: values in f32, rounded as PyTorch would round them. Owns which results stay in half precision."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ import torch
 
 from ..nodes import Binary, Call, Expr, Name
 from ..types import BF16, F16, F32, DType
-from .proxy import ROUNDS, Proxy, lift, literal, to
+from ..walk import names_read
+from .proxy import ROUNDS, Proxy, lift, literal, refuse, to
 
 HALVES = {torch.float16: F16, torch.bfloat16: BF16}
+SCORE = "S"  # the scores as the kernel calls them
 _TORCH = {d: t for t, d in HALVES.items()}
 
 
 def in_half(p: Proxy, dtype: DType) -> Proxy:
-    """The number rounded to f16 or bf16. Operations on it are rounded, too, as PyTorch's are."""
+    """The number rounded to f16 or bf16. Operations on it are rounded, too, as PyTorch's are.
+
+    Raises CuirError X120 for what depends on the score: that is known up to rounding alone, so that it may fall to either side of a step.
+    """
+    if SCORE in names_read(p.expr):
+        refuse(f"a conversion of the score to {dtype} cannot become part of a kernel, which computes scores in f32",
+               "leave it out; indices, and what is read from captured tensors, can be converted")  # fmt: skip
     value = None if p.value is None else float(torch.tensor(float(p.value), dtype=_TORCH[dtype]))
     if literal(p):
         return replace(lift(value), precision=dtype)
@@ -35,9 +43,10 @@ def rounded_like(found: Any, operands: tuple[Any, ...]) -> Any:
     """The result of an operation in the dtype that PyTorch's promotion gives it: half precision if all its floating-point tensors are of one."""
     floats = [o for o in operands if isinstance(o, Proxy) and o.element == F32 and not o.number]
     kinds = {o.precision for o in floats}
-    if not isinstance(found, Proxy) or found.element != F32 or len(kinds) != 1 or None in kinds or found.precision is not None:
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None or not isinstance(found, Proxy) or found.element != F32 or found.precision is not None:
         return found
-    return in_half(found, kinds.pop())
+    return in_half(found, kind)
 
 
 ROUNDS.append(rounded_like)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..bind import TORCH
 from ..diagnostics import CuirError
 from ..nodes import (
     Assign,
@@ -201,7 +200,7 @@ def _cast(x: Value, dtype: str) -> Value:
     if dtype == "f32":
         return np.asarray(x).astype(np.float32)[()]
     if dtype in ("f16", "bf16"):
-        return torch.from_numpy(np.array(x, np.float32)).to(TORCH[DTYPES[dtype]]).float().numpy()[()]
+        return torch.from_numpy(np.array(x, np.float32)).to({"f16": torch.float16, "bf16": torch.bfloat16}[dtype]).float().numpy()[()]
     raise CuirError.of("X140", f"a cast to {dtype or 'that'} is not enumerated")
 
 
