@@ -170,17 +170,25 @@ def _bytes(file: Path) -> bytes:
     """All of a file, pipe or terminal, which must come to an end. Raises CuirError U202 for more than LONGEST bytes, or a pipe that stays silent."""
     found, place = b"", os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
-        if stat.S_ISDIR(os.fstat(place).st_mode):
+        kind = os.fstat(place).st_mode
+        if stat.S_ISDIR(kind):
             raise IsADirectoryError
+        waited = not stat.S_ISFIFO(kind)  # a pipe that nobody has opened for writing yet gives nothing, and is not at its end
         while len(found) <= LONGEST:
-            if stat.S_ISFIFO(os.fstat(place).st_mode) and not select.select([place], [], [], SILENCE)[0]:
+            try:
+                part = os.read(place, LONGEST + 1)
+            except BlockingIOError:
+                part = None
+            if part or (part == b"" and (found or waited)):
+                if not part:
+                    return found
+                found += part
+            elif select.select([place], [], [], SILENCE)[0]:
+                waited = True
+            else:
                 raise CuirError.of(
                     "U202", f"{file} is a pipe from which nothing came for {SILENCE} seconds", hint="write the program to a file"
                 )
-            part = os.read(place, LONGEST + 1)
-            if not part:
-                return found
-            found += part
     finally:
         os.close(place)
     raise CuirError.of("U202", f"{file} has more than {LONGEST:,} bytes, and no program has", hint="name a .cuir or .py file")

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ..nodes import Binary, Call, Expr, Name
-from ..types import BF16, F16, F32, DType
+from ..types import BF16, F16, F32, I32, DType
 from ..walk import names_read
-from .proxy import ROUNDS, Proxy, lift, literal, refuse, to
+from .proxy import PROMOTIONS, Proxy, lift, literal, refuse, to
 
 HALVES = {torch.float16: F16, torch.bfloat16: BF16}
+COMPARED = ("eq", "equal", "ne", "not_equal", "lt", "less", "le", "less_equal", "gt", "greater", "ge", "greater_equal")
 SCORE = "S"  # the scores as the kernel calls them
 _TORCH = {d: t for t, d in HALVES.items()}
 
@@ -39,14 +40,33 @@ def in_f32(p: Proxy) -> Proxy:
     return found if found.precision is None else replace(found, precision=None)
 
 
+def kind_of(operands: tuple[Any, ...]) -> DType | None:
+    """The half precision that PyTorch computes an operation in: if all its floating-point tensors are of one."""
+    kinds = {o.precision for o in operands if isinstance(o, Proxy) and o.element == F32 and not o.number}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def joined(name: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Operands as PyTorch promotes them: integers beside half precision become it; so do numbers that are compared with it."""
+    kind = kind_of(operands)
+    if kind is None:
+        return operands
+
+    def one(o: Any) -> Any:
+        if isinstance(o, Proxy) and o.element == I32 and not o.number:
+            return in_half(to(o, F32), kind)
+        compared = name in COMPARED and isinstance(o, (int, float)) and not isinstance(o, bool)
+        return float(torch.tensor(float(o), dtype=_TORCH[kind])) if compared else o
+
+    return tuple(map(one, operands))
+
+
 def rounded_like(found: Any, operands: tuple[Any, ...]) -> Any:
-    """The result of an operation in the dtype that PyTorch's promotion gives it: half precision if all its floating-point tensors are of one."""
-    floats = [o for o in operands if isinstance(o, Proxy) and o.element == F32 and not o.number]
-    kinds = {o.precision for o in floats}
-    kind = kinds.pop() if len(kinds) == 1 else None
+    """The result of an operation in the dtype that PyTorch's promotion gives it."""
+    kind = kind_of(operands)
     if kind is None or not isinstance(found, Proxy) or found.element != F32 or found.precision is not None:
         return found
     return in_half(found, kind)
 
 
-ROUNDS.append(rounded_like)
+PROMOTIONS.append((joined, rounded_like))

@@ -448,7 +448,9 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
 CONVERSIONS = ("to", "type", "float", "double", "half", "bfloat16", "type_as")
-ROUNDS: list[Callable[[Any, tuple[Any, ...]], Any]] = []  # what becomes of a result whose operands were rounded (halves.py)
+PROMOTIONS: list[
+    tuple[Callable[[str, tuple[Any, ...]], tuple[Any, ...]], Callable[[Any, tuple[Any, ...]], Any]]
+] = []  # of operands before an operation, and of its result (halves.py)
 MAX_SIZE = 2000
 PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
@@ -466,13 +468,15 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         )
     if handler is None:
         refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
+    promotions = PROMOTIONS if plain not in CONVERSIONS else ()
+    for before, _ in promotions:
+        args = before(plain, args)
     try:
         found = handler(*args, **kwargs)
     except TypeError as error:
         refuse(f"`{name}`: {error}")
-    if plain not in CONVERSIONS:
-        for rounds in ROUNDS:
-            found = rounds(found, args)
+    for _, after in promotions:
+        found = after(found, args)
     found.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
     if found.size > MAX_SIZE:
         refuse(
