@@ -21,7 +21,7 @@ from .prelude import HEADERS, HEADERS_90, render
 from .role import RoleEmitter
 from .tile_queue import choose, declare, hand_out
 from .values import CTYPE, MEMORY, Scalars, strip, summand
-from .writer import Writer, identifier
+from .writer import Writer, identifier, symbol
 
 WARPS = 4  # of a warpgroup
 
@@ -243,7 +243,7 @@ class KernelEmitter:
         listed = ",\n    ".join(params)
         head = [
             f'extern "C" __global__ void __launch_bounds__({checked.threads}, 1)',
-            *f"{identifier(checked.name)}({listed}) {{".split("\n"),
+            *f"{symbol(checked.name)}({listed}) {{".split("\n"),
         ]
         out.depth = 1
         out.line("extern __shared__ __align__(1024) uint8_t smem[];")

@@ -22,7 +22,7 @@ from ..requirements import COPY_ALIGNMENT
 from ..types import BF16, F16, F32, I32
 from .compile import Compiled
 from .kernel import TensorMap
-from .writer import identifier
+from .writer import symbol
 
 PACKED_LIMIT = 4096  # launches whose arguments are kept packed
 COUNTERS, COUNTER_BYTES = 1024, 64  # of one allocation; each in a sector of its own
@@ -110,7 +110,7 @@ class Launcher:
     def __init__(self, compiled: Compiled, device: torch.device):
         self.cu, self.compiled, self.device = driver(), compiled, device
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
-        self.symbol = identifier(self.cuda.name)
+        self.symbol = symbol(self.cuda.name)
         self.configs: dict[tuple[int, int], Any] = {}  # of launches in clusters: grid, stream
         self.starts = starts()
         with torch.cuda.device(device), self._outside_of_capture():
