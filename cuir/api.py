@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +12,11 @@ import torch
 from .bind import TORCH
 from .checked import Checked, Const
 from .diagnostics import CuirError
+from .given import program_of
 from .lowering import Compiled, compile_cuda, lower
 from .nodes import Program
 from .repeats import Repeat, empty, number, repeat_of
+from .requirements import require_layout
 
 KNOWN_LIMIT = 1024  # signatures of calls that are kept
 REPEATS = 4  # calls that the next one is compared with first
@@ -108,14 +111,14 @@ class CompiledKernel:
 
     def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Known:
         """Checks a call as a whole."""
-        from .lowering.launch import Launcher, bound_arguments, check_alignment, need_device
+        from .lowering.launch import Launcher, bound_arguments, need_device
 
         names = self._names(args, named, outs)
         arguments = dict(zip(names, given, strict=True))
         self._allocate(arguments)
         bound = bound_arguments(self._interface, arguments)
         device = need_device(self._interface, bound.device)
-        check_alignment(self._interface, self.compiled.cuda.aligned, arguments)
+        require_layout(self._interface, self.compiled.cuda.aligned, arguments)
         if device not in self._launchers:
             self._launchers[device] = Launcher(self.compiled, device)
         launcher = self._launchers[device]
@@ -175,14 +178,17 @@ def _signature(given: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...
     return tuple(parts)
 
 
-def compile(program: Program | Checked, *, kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> CompiledKernel:
+def compile(
+    program: Program | Checked | str | os.PathLike[str], *, kernel: str | None = None, consts: Mapping[str, Const] | None = None
+) -> CompiledKernel:
     """Check (a program), lower and compile a kernel; cached on disk.
 
-    program: a parsed program, or a checked kernel. kernel: its name, if there are several. consts: const parameters by name.
+    program: a parsed program, the path of a file, or a checked kernel. kernel: its name, if there are several. consts: const parameters by name.
     Raises CuirError with every error of the program, or U503 without nvcc.
     """
-    if not isinstance(program, Program):
+    if isinstance(program, Checked):
         return CompiledKernel(compile_cuda(lower(program)))
+    program = program_of(program, "compile")
     from .check import check
     from .lowering import kernel_cache
 

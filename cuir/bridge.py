@@ -5,6 +5,7 @@ Owns the order of the steps and the output folder; every step is a library funct
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .checked import Checked, Const
 from .diagnostics import CuirError, Diagnostic
+from .given import program_of
 from .jsontext import to_json
 from .nodes import Program
 from .source import Span
@@ -82,7 +84,7 @@ Progress = Callable[[Step], None]
 
 def bridge(
     specification: Specification,
-    origin: Program,
+    origin: Program | str | os.PathLike[str],
     *,
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
@@ -99,7 +101,7 @@ def bridge(
     missing, "yes" makes that an error, "no" leaves it out. A program that is wrong ends the job with its diagnostics in the report; a call that is wrong
     raises CuirError.
     """
-    job = _Job(specification, origin, kernel, dict(consts or {}), level, out, progress or (lambda step: None))
+    job = _Job(specification, program_of(origin, "bridge"), kernel, dict(consts or {}), level, out, progress or (lambda step: None))
     return job.run(compile, run)
 
 

@@ -177,6 +177,9 @@ class ExpressionBuilder:
         if text.endswith("_") or "__" in text or len(text) > 40:
             self._error("P017", f"`{text[:40]}` is not an integer that CuIR can hold", children[0])
             text = "0"
+        elif int(text) >= 2**64:
+            self._error("P017", f"`{text}` does not fit 64 bits", children[0], "integers of a kernel have 32 bits; write a float: 1e20")
+            text = "0"
         return Literal(int(text), span=self._span(children[0], children[0]))
 
     def floating(self, children: list[Child]) -> Literal:

@@ -6,6 +6,7 @@ Typing of expressions is in infer.py, limits of the machine in resources.py, rul
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,9 @@ from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, Ti
 from .diagnostics import CuirError, Diagnostic, Sink
 from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
+from .given import program_of
 from .infer import Scope, Typer
+from .literals import check_literals, shortened
 from .nodes import (
     Assign,
     Call,
@@ -44,12 +47,13 @@ SIZES = ("T104", "T162")  # codes of lengths, counts and stages
 DECLARATIONS = ("shared", "mbarrier", "named_barrier", "tiles")
 
 
-def check(program: Program, kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> Checked:
+def check(program: Program | str | os.PathLike[str], kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> Checked:
     """Checks one kernel of a program, specialised.
 
-    kernel: its name; may be left out if there is only one. consts: values of const parameters (dtypes, also as "f16" or torch.float16; ints, bools); the kernel's defaults fill
+    program: a parsed one, a decorated kernel, or the path of a file. kernel: its name; may be left out if there is only one. consts: values of const parameters (dtypes, also as "f16" or torch.float16; ints, bools); the kernel's defaults fill
     the rest. Raises CuirError with every error found.
     """
+    program = program_of(program, "check")
     sink = Sink()
     picked = pick_kernel(program, kernel)
     values = const_values(picked, consts or {}, sink)
@@ -60,7 +64,12 @@ def check(program: Program, kernel: str | None = None, consts: Mapping[str, Cons
 @functools.lru_cache(maxsize=16)  # whoever finds a setting that fits, runs it or lowers it next
 def _checked(program: Itself, kernel: Itself, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
     assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
-    return _Checker(program.tree, kernel.tree, {name: value for name, _, value in consts}, Sink()).run()
+    try:
+        return _Checker(program.tree, kernel.tree, {name: value for name, _, value in consts}, Sink()).run()
+    except RecursionError:
+        raise CuirError.of(
+            "P018", "expressions are nested too deeply once functions are inlined", kernel.tree.span, "bind parts of them to names"
+        ) from None
 
 
 def pick_kernel(program: Program, name: str | None) -> Kernel:
@@ -106,6 +115,8 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
             sink.error("T103", f"const `{name}` is a dim and must be an integer >= 0, found {_show(value)}", p.span)
         elif wanted == "dtype" and not isinstance(value, DType):
             sink.error("T103", f"const `{name}` must be a dtype ({', '.join(DTYPES)}), found {_show(value)}", p.span)
+        elif type(value) is int and not -(2**31) <= value < 2**31:
+            sink.error("T103", f"const `{name}` is an integer of 32 bits, found {shortened(value)}", p.span)
         elif default is not None and type(default) is not type(value) and not (isinstance(default, float) and type(value) is int):
             sink.error("T103", f"const `{name}` must be of the kind of its default {_show(default)}, found {_show(value)}", p.span)
         else:
@@ -161,6 +172,7 @@ class _Checker:
         if unusable:  # what the roles do with these arrays and rings would be wrong only for that
             raise CuirError([*unusable, *(d for d in self.sink.found if d.code not in SIZES)])
         roles = self.roles(flat, typer, scope)
+        check_literals(typer.literals, typer.types, self.sink)
         barriers = self.barrier_table(typer)
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
         check_fragments(roles, typer.calls, typer.types, self.sink)
@@ -322,6 +334,15 @@ class _Checker:
         if (numbers["warps"] is None) == (numbers["warpgroups"] is None):
             self.sink.error("S214", "a role has either warps=n or warpgroups=n", call.span)
         threads = 128 if numbers["warpgroups"] is not None else 32
+        most = TARGETS[self.kernel.arch].threads // threads
+        for key in ("warps", "warpgroups"):
+            if (numbers[key] or 0) > most:
+                self.sink.error(
+                    "M305",
+                    f"a CTA has at most {TARGETS[self.kernel.arch].threads} threads, found {shortened((numbers[key] or 0) * threads)}",
+                    args[key].span,
+                )
+                numbers[key] = most
         return word.value if isinstance(word, Str) else "?", numbers["warpgroups"] or numbers["warps"] or 1, threads, numbers["registers"]
 
     def barrier_table(self, typer: Typer) -> dict[str, Barrier]:

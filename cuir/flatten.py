@@ -13,6 +13,7 @@ from .checked import Const
 from .compositions import hint_for
 from .diagnostics import Sink
 from .fold import fold
+from .growth import Growth
 from .nodes import (
     Assign,
     Attribute,
@@ -96,6 +97,7 @@ class _Flattener:
         self.fresh = FreshNames()
         self.known: set[str] = set()  # flat names of locals that a literal stands for
         self.inlined: set[str] = set()
+        self.growth = Growth()
         self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(constants)
 
     # ---- kernel
@@ -150,6 +152,7 @@ class _Flattener:
                 frame.values[name] = frame.flat[name]
 
     def statement(self, stmt: Stmt, frame: Frame, out: list[Stmt]) -> None:
+        self.growth.statement(self.at(stmt, frame))
         if isinstance(stmt, Assign):
             self.assign(stmt.targets, self.expr(stmt.value, frame, out), frame, out, self.at(stmt, frame))
         elif isinstance(stmt, AugAssign):
@@ -170,8 +173,7 @@ class _Flattener:
                 for inner in stmt.body if cond.value else stmt.orelse:
                     self.statement(inner, frame, out)
                 return
-            then: list[Stmt] = []
-            other: list[Stmt] = []
+            then, other = list[Stmt](), list[Stmt]()
             self.block(stmt.body, frame, then)
             self.block(stmt.orelse, frame, other)
             out.append(If(cond, tuple(then), tuple(other), span=self.at(stmt, frame)))
@@ -326,7 +328,7 @@ class _Flattener:
             parts = self.operands([*e.items], frame, out)
             if isinstance(e, List):
                 return List(tuple(self.no_group(p) for p in parts), span=span)
-            return Group(tuple(parts), span)
+            return self.growth.group(parts, span)
         if isinstance(e, Unary):
             return self.folded(Unary(e.op, self.single(e.operand, frame, out), span=span))
         if isinstance(e, Binary) and e.op in ("and", "or"):
@@ -493,6 +495,7 @@ class _Flattener:
                 "N106", f"@func `{func.name}` calls itself ({' -> '.join([*caller.stack, func.name])}); functions are inlined", span
             )
             return Name(UNKNOWN, span=span)
+        self.growth.call(caller, span)
         values = self.operands([*e.args, *(k.value for k in e.keywords)], caller, out)
         given = dict(zip(func.params, values[: len(e.args)], strict=False))
         for k, v in zip(e.keywords, values[len(e.args) :], strict=True):

@@ -10,6 +10,8 @@ import functools
 import inspect
 import math
 import os
+import select
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,8 @@ from .nodes import Constant, Expr, Func, GlobalType, Kernel, Literal, Name, Prog
 from .parser import parse, parse_source
 from .source import Source, Span
 from .walk import assigned, walk
+
+LONGEST, SILENCE = 2**20, 5  # bytes of a file; seconds that a pipe may say nothing
 
 
 class _Decorated:
@@ -149,15 +153,45 @@ def load(path: str | os.PathLike[str]) -> Program:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        return _bytes(file).decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError:
         raise CuirError.of("U201", f"there is no file {file}", hint="check the path") from None
     except IsADirectoryError:
         raise CuirError.of("U202", f"{file} is a folder, not a file", hint="name a .cuir or .py file in it") from None
     except OSError as error:
         raise CuirError.of("U202", f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
+    except ValueError as error:
+        if not isinstance(error, UnicodeDecodeError):  # a zero byte in the path
+            raise CuirError.of("U201", f"no file can be called {str(file)!r}", hint="check the path") from None
         raise CuirError.of("U203", f"{file} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
+
+
+def _bytes(file: Path) -> bytes:
+    """All of a file, pipe or terminal, which must come to an end. Raises CuirError U202 for more than LONGEST bytes, or a pipe that stays silent."""
+    found, place = b"", os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        kind = os.fstat(place).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError
+        waited = not stat.S_ISFIFO(kind)  # a pipe that nobody has opened for writing yet gives nothing, and is not at its end
+        while len(found) <= LONGEST:
+            try:
+                part = os.read(place, LONGEST + 1)
+            except BlockingIOError:
+                part = None
+            if part or (part == b"" and (found or waited)):
+                if not part:
+                    return found
+                found += part
+            elif select.select([place], [], [], SILENCE)[0]:
+                waited = True
+            else:
+                raise CuirError.of(
+                    "U202", f"{file} is a pipe from which nothing came for {SILENCE} seconds", hint="write the program to a file"
+                )
+    finally:
+        os.close(place)
+    raise CuirError.of("U202", f"{file} has more than {LONGEST:,} bytes, and no program has", hint="name a .cuir or .py file")
 
 
 # ---- Python files

@@ -69,6 +69,7 @@ class Typer:
         self.locals: dict[str, Type] = {}
         self.first: dict[str, Span] = {}  # where a local was bound first
         self.bound: set[str] = set()
+        self.literals: list[Literal] = []  # all that were seen; what they are is known when all is typed
         self.role_name: str | None = None
         self.threads = 128
 
@@ -164,6 +165,7 @@ class Typer:
 
     def _infer(self, e: Expr, place: bool) -> Type:
         if isinstance(e, Literal):
+            self.literals.append(e)
             return Scalar(BOOL if isinstance(e.value, bool) else I32 if isinstance(e.value, int) else F32)
         if isinstance(e, Name):
             return self.name(e)

@@ -21,6 +21,7 @@ from .nodes import Program
 from .source import Source, Span
 from .syntax_hints import explain
 
+LONGEST, ERRORS = 2**20, 50  # characters of a text; syntax errors that are told: each takes another parse of what follows
 _LOCK = threading.RLock()  # the parser below, its indenter and its builder are shared and hold the state of one parse
 
 
@@ -61,6 +62,12 @@ def parse(text: str, name: str = "<text>", first_line: int = 1) -> Program:
     `name` is what reports call the text (a path), `first_line` the number of its first line there. Raises CuirError with the
     first syntax error of each definition, and every violation of the rules of form (codes P... and N00.).
     """
+    if not isinstance(text, str):
+        raise CuirError.of(
+            "U208", f"cuir.parse takes the text of a program, found {type(text).__name__}", hint="cuir.load(path) reads a file"
+        )
+    if len(text) > LONGEST:
+        raise CuirError.of("P019", f"{name} has {len(text):,} characters, a program at most {LONGEST:,}")
     return _parsed(name, text.replace("\r\n", "\n"), first_line)
 
 
@@ -89,7 +96,7 @@ def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Pr
         sink.stop_if_any()
     with _LOCK:
         start: int | None = 0
-        while start is not None:
+        while start is not None and len(sink.found) < ERRORS:
             # Lines before `start` are blanked, so that positions stay.
             part = "\n".join([""] * start + lines[start:])
             program, start = _attempt(source, part, indent, sink, start)

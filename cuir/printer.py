@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Sequence
 
+from .given import program_of
 from .nodes import (
     BINDS,
     Assign,
@@ -51,10 +53,12 @@ INDENT = "    "
 _IFEXP, _OR, _NOT, _COMPARE, _UNARY, _POSTFIX = 0, BINDS["or"], 3, BINDS["=="], 10, 11
 
 
-def show(node: Node) -> str:
-    """The canonical text of a program, definition, statement, type or expression; ends in a newline unless it is a type or expression."""
+def show(node: Node | str | os.PathLike[str]) -> str:
+    """The canonical text of a program (or of that in a file, by its path), definition, statement, type or expression; ends in a newline unless it is a type or expression."""
     if isinstance(node, Program):
         return _program(node)
+    if not isinstance(node, Node):
+        return _program(program_of(node, "show"))
     if isinstance(node, Constant | Func | Kernel):
         return "\n".join(_definition(node)) + "\n"
     if isinstance(node, Assign | AugAssign | ExprStmt | For | If | With | Return):

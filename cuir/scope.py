@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -25,6 +26,11 @@ class Group:
 
     items: tuple[Value, ...]
     span: Span
+
+    @functools.cached_property
+    def size(self) -> int:
+        """How many values it holds in all."""
+        return sum(i.size if isinstance(i, Group) else 1 for i in self.items)
 
 
 Value = Expr | Group

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
+LONG = 240  # columns of a line that is shown whole
+
 
 @dataclass(frozen=True)
 class Source:
@@ -57,7 +59,10 @@ class Span:
 
 def caret(span: Span) -> str:
     """The source line with carets below the spanned part, as shown in a terminal."""
-    line = span.source.line(span.line)
+    line, column = span.source.line(span.line), span.column
     stop = span.end_column if span.end_line == span.line else len(line) + 1
-    width = max(1, stop - span.column)
-    return f"{span.line:5d} | {line}\n      | {' ' * (span.column - 1)}{'^' * width}"
+    if len(line) > LONG:  # a window of it
+        first = max(0, min(column - 1 - LONG // 2, len(line) - LONG))
+        line, column, stop = f"...{line[first : first + LONG]}...", column - first + 3, min(stop - first + 3, LONG + 7)
+    width = max(1, stop - column)
+    return f"{span.line:5d} | {line}\n      | {' ' * (column - 1)}{'^' * width}"

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 
 from .diagnostics import CuirError
+from .nodes import Kernel
 from .spec import Captured, Specification
 from .spec_function import AnySpecification, FunctionSpecification
 from .user_code import function_span, user_span
 
 Parameter = int | float | bool | str
 REFERENCE = "reference"  # the name of a function of the inputs
+BESIDE = ("inputs", "sizes")  # functions that go with it
 
 
 def load_specification(reference: str, parameters: Mapping[str, Parameter] | None = None) -> Specification:
@@ -33,10 +35,10 @@ def load_specification(reference: str, parameters: Mapping[str, Parameter] | Non
     return _of_mods(load_any(reference, parameters), reference)
 
 
-def load_any(reference: str, parameters: Mapping[str, Parameter] | None = None) -> AnySpecification:
+def load_any(reference: str, parameters: Mapping[str, Parameter] | None = None, kernel: Kernel | None = None) -> AnySpecification:
     """`path/to/file.py:name`, or `path/to/file.py` for its function `reference`, the one called as the file or its only public one -> a specification of either kind (see `as_any`).
 
-    The functions `inputs` and `sizes` of the file, if it has them, go with `reference`. Errors as of `load_specification`.
+    The functions `inputs` and `sizes` of the file, if it has them, go with a function of the inputs. kernel: what it is to specify, as of `as_any`. Errors as of `load_specification`.
     """
     path_text, colon, name = reference.rpartition(":")
     if not colon:
@@ -49,17 +51,18 @@ def load_any(reference: str, parameters: Mapping[str, Parameter] | None = None) 
     if not path.is_file():
         raise CuirError.of("X111", f"no file `{path}`", hint="the path is relative to the current folder")
     module = import_file(path)
-    offered = _offered(module)
+    offered = [n for n in _offered(module) if n not in BESIDE] or _offered(module)
     if not colon and not hasattr(module, name) and (path.stem in offered or len(offered) == 1):
         name = path.stem if path.stem in offered else offered[0]
     if not hasattr(module, name):
         which = f"name one, {path}:{offered[0]}; " if offered and not colon else ""
-        raise CuirError.of("X112", f"`{path}` has no `{name}`", hint=f"{which}it has: {', '.join(offered)}" if offered else None)
+        several = f" and {len(offered)} other functions" if which else ""
+        raise CuirError.of("X112", f"`{path}` has no `{name}`{several}", hint=f"{which}it has: {', '.join(offered)}" if offered else None)
     value = getattr(module, name)
-    if name == REFERENCE and inspect.isfunction(value):
-        beside = {n: getattr(module, n) for n in ("inputs", "sizes") if inspect.isfunction(getattr(module, n, None))}
-        value = FunctionSpecification(path.stem, value, **beside, doc=inspect.getdoc(value) or "")
-    return as_any(value, name, parameters)
+    if inspect.isfunction(value) and _is_reference(name, value, parameters or {}, kernel):
+        beside = {n: getattr(module, n) for n in BESIDE if inspect.isfunction(getattr(module, n, None))}
+        value = FunctionSpecification(path.stem if name == REFERENCE else name, value, **beside, doc=inspect.getdoc(value) or "")
+    return as_any(value, name, parameters, kernel)
 
 
 def _offered(module: ModuleType) -> list[str]:
@@ -83,9 +86,12 @@ def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] 
     return _of_mods(as_any(value, name, parameters), name)
 
 
-def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None) -> AnySpecification:
-    """As `as_specification`, and besides: a `FunctionSpecification`, a function called `reference` or with parameters q, k and v, or a factory of one."""
-    found = _as_any(value, name, dict(parameters or {}))
+def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None, kernel: Kernel | None = None) -> AnySpecification:
+    """As `as_specification`, and besides: a `FunctionSpecification`, a function called `reference` or with parameters q, k and v, or a factory of one.
+
+    kernel: what it is to specify, where that is known: mods say nothing about one without Q, K and V, so that every function is one of its inputs there.
+    """
+    found = _as_any(value, name, dict(parameters or {}), kernel)
     if parameters and isinstance(found, Specification) and _computes_nan(found):
         listed = ", ".join(f"{n}={v}" for n, v in parameters.items())
         defaults = [
@@ -106,7 +112,20 @@ def _computes_nan(spec: Specification) -> bool:
     return False
 
 
-def _as_any(value: Any, name: str, given: dict[str, Parameter]) -> AnySpecification:
+def _is_reference(name: str, function: Callable[..., Any], given: Mapping[str, Parameter], kernel: Kernel | None) -> bool:
+    """Whether a function is one of the inputs, rather than a mod or what gives a specification."""
+    required = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if name == REFERENCE or {"q", "k", "v"} <= {n.lower() for n in required}:
+        return True
+    no_attention = kernel is not None and not {"Q", "K", "V"} <= {p.name for p in kernel.params}
+    return no_attention and any(n not in given for n in required)
+
+
+def _as_any(value: Any, name: str, given: dict[str, Parameter], kernel: Kernel | None = None) -> AnySpecification:
     if isinstance(value, (Specification, FunctionSpecification)):
         if given:
             raise CuirError.of(
@@ -119,7 +138,7 @@ def _as_any(value: Any, name: str, given: dict[str, Parameter]) -> AnySpecificat
         raise CuirError.of("X115", f"`{name}` must be a function or a Specification, found {type(value).__name__}")
     signature = inspect.signature(value)
     required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if name == REFERENCE or {"q", "k", "v"} <= {p.name.lower() for p in required}:
+    if _is_reference(name, value, given, kernel):
         return _as_any(FunctionSpecification(name, value, doc=inspect.getdoc(value) or ""), name, given)
     if len(required) in (4, 5):
         captured: dict[str, Captured] = {n: _converted(n, v, signature, name) for n, v in given.items()}
@@ -135,7 +154,7 @@ def _as_any(value: Any, name: str, given: dict[str, Parameter]) -> AnySpecificat
         return Specification(name, *made, doc=inspect.getdoc(value) or "")
     if not isinstance(made, (Specification, FunctionSpecification)) and not (callable(made) and not isinstance(made, type)):
         raise CuirError.of("X115", f"`{name}` must give a Specification or a mod, found {type(made).__name__}", function_span(value))
-    return _as_any(made, name, {})
+    return _as_any(made, name, {}, kernel)
 
 
 def _of_mods(found: AnySpecification, name: str) -> Specification:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import cuir
 from cuir.diagnostics import CuirError
@@ -223,3 +226,36 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
     path = tmp_path / "bom.cuir"
     path.write_bytes(b"\xef\xbb\xbfA = 1\n")
     assert load(path) == parse("A = 1\n")
+
+
+def test_functions_take_a_program_or_the_path_of_one(tmp_path: Path) -> None:
+    text = '@kernel(arch="sm_90a")\ndef k(X: Global[f32, M, 64]):\n    with role("all", warpgroups=1):\n        store(X[0 : 64, :], zeros(f32, [64, 64]))\n'
+    path = tmp_path / "k.cuir"
+    path.write_text(text, encoding="utf-8")
+    x = torch.ones(64, 64)
+    cuir.run(path, {"X": x})
+    assert not x.any()
+    for given in (str(path), path, cuir.load(path)):
+        assert cuir.check(given).name == "k" and cuir.show(given) == cuir.show(cuir.parse(text)) and "k_u(" in cuir.lower(given).source
+
+
+@pytest.mark.parametrize("given", [3, None, "gemm", b"x", ["k.cuir"], "@kernel\ndef k():\n    x = 1\n"])
+def test_what_is_no_program_is_said(given: Any) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: cuir.check(given),
+        lambda: cuir.run(given, {}),
+        lambda: cuir.lower(given),
+        lambda: cuir.compile(given),
+        lambda: cuir.show(given),
+        lambda: cuir.verify(given, lambda b, h, q, k: q >= k),
+        lambda: cuir.transfer(given, lambda b, h, q, k: q >= k),
+    ]
+    for call in calls:
+        with pytest.raises(CuirError) as error:
+            call()
+        assert error.value.diagnostics[0].code == "U208" and error.value.diagnostics[0].hint
+
+
+def test_a_path_of_no_file_is_said() -> None:
+    with pytest.raises(CuirError, match="U201"):
+        cuir.check("nowhere.cuir")

@@ -10,7 +10,8 @@ import pytest
 import corpus
 import cuir
 from cuir.diagnostics import CuirError
-from cuir.spec import Lengths
+from cuir.parser import parse
+from cuir.spec import Lengths, Specification
 from cuir.spec_function import FunctionSpecification
 from cuir.spec_loading import load_any, load_specification
 
@@ -150,3 +151,49 @@ def test_functions_stand_for_specifications() -> None:
         with pytest.raises(cuir.CuirError) as caught:
             call()
         assert caught.value.diagnostics[0].code == "X115"
+
+
+BESIDE = "import torch\nfrom torch.nn.functional import layer_norm as norm\nfrom math import sqrt\n\ndef _helper(x):\n    return x\n\n"
+PLAIN = parse("@kernel(arch=\"sm_90a\")\ndef k(X: Global[f16, M, 64], W: Global[f16, 64], B: Global[f16, 64], Y: Global[f16, M, 64], eps: f32):\n    with role(\"a\", warps=1):\n        i = 0\n").kernels()["k"]  # fmt: skip
+ATTENTION = parse("@kernel(arch=\"sm_90a\")\ndef k(Q: Global[f16, B, H, M, 64], K: Global[f16, B, HK, N, 64], V: Global[f16, B, HK, N, 64], scale: f32):\n    with role(\"a\", warps=1):\n        i = 0\n").kernels()["k"]  # fmt: skip
+
+
+@pytest.mark.parametrize("arity", range(1, 8))
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_function_of_any_name_and_arity_specifies_a_kernel_without_mods(tmp_path: Path, arity: int, by_name: bool) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"{BESIDE}def layer_norm({', '.join(f'a{i}' for i in range(arity))}, c=1.0):\n    return norm(a0, (64,))\n")
+    found = load_any(f"{file}:layer_norm" if by_name else str(file), kernel=PLAIN)
+    assert isinstance(found, FunctionSpecification) and found.name == "layer_norm"
+
+
+def test_inputs_and_sizes_go_with_the_only_function(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"{BESIDE}def rows(x, w, b, eps):\n    return x\n\ndef sizes(drawn):\n    return None\n\ndef inputs(sizes, generator):\n    return {{}}\n"
+    )
+    found = load_any(str(file), kernel=PLAIN)
+    assert isinstance(found, FunctionSpecification) and found.sizes is not None and found.inputs is not None
+
+
+def test_mods_stay_mods_for_an_attention(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def near(batch, head, i, j):\n    return i >= j\n")
+    for kernel in (None, ATTENTION):
+        found = load_any(str(file), kernel=kernel)
+        assert isinstance(found, Specification) and found.mask_mod is not None
+    assert isinstance(load_any(str(file), kernel=PLAIN), FunctionSpecification)
+
+
+def test_several_functions_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def one(x):\n    return x\n\ndef two(x):\n    return x\n")
+    with pytest.raises(CuirError) as error:
+        load_any(str(file), kernel=PLAIN)
+    found = error.value.diagnostics[0]
+    assert (
+        found.code == "X112"
+        and "2 other functions" in found.message
+        and "mine.py:one" in (found.hint or "")
+        and "one, two" in (found.hint or "")
+    )

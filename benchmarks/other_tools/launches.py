@@ -197,7 +197,8 @@ def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _launching(compiled: Compiled, seconds: float) -> Launching:
-    from cuir.lowering.launch import Launcher, bound_arguments, check_alignment
+    from cuir.lowering.launch import Launcher, bound_arguments
+    from cuir.requirements import require_layout
 
     checked = compiled.cuda.checked
     device = torch.device("cuda", torch.cuda.current_device())
@@ -206,7 +207,7 @@ def _launching(compiled: Compiled, seconds: float) -> Launching:
     def launched(arguments: Mapping[str, Any], grid: int | None) -> None:
         global _hung
         bound = bound_arguments(checked, arguments)
-        check_alignment(checked, compiled.cuda.aligned, arguments)
+        require_layout(checked, compiled.cuda.aligned, arguments)
         plan = launcher.plan(arguments, bound)
         plan = replace(plan, grid=min(plan.grid, grid or plan.grid))
         launcher.launch(plan, tuple(arguments[t.name].data_ptr() for t in checked.tensors))

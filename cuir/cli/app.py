@@ -38,11 +38,16 @@ def options(
 def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: Json = False) -> None:
     """Check a program: names, types, shapes, roles, what the architecture allows."""
     from ..check import check as run_check
+    from ..requirements import lengths_required
+    from ..verify.launchable import require_launchable
     from .inputs import read_consts, read_program
     from .tables import facts
 
     checked = run_check(read_program(file), kernel, read_consts(const or ()))
+    require_launchable(checked)
     found = facts(checked)
+    if needs := lengths_required(checked):
+        found["lines"].append(f"lengths   {needs}")
     if as_json:
         print_json({"ok": True, "diagnostics": [], "kernel": found})
         return

@@ -131,13 +131,13 @@ def read_variant(name: str, parameters: Iterable[str]) -> Specification:
     return as_specification(read_specification(name, parameters), name)
 
 
-def read_specification(name: str, parameters: Iterable[str]) -> AnySpecification:
+def read_specification(name: str, parameters: Iterable[str], kernel: Kernel | None = None) -> AnySpecification:
     """A specification of either kind: a variant or function of the corpus, `file.py:function`, or `file.py` (as `load_any`). Raises CuirError."""
     from ..spec_loading import as_any, load_any
 
     given = pairs(parameters, "-p")
     if ".py" in name or ":" in name or "/" in name:
-        return load_any(name, given)
+        return load_any(name, given, kernel)
     import corpus
 
     known = {**corpus.variants(), **corpus.functions()}
@@ -145,7 +145,7 @@ def read_specification(name: str, parameters: Iterable[str]) -> AnySpecification
         raise CuirError.of(
             "U102", f"there is no variant `{name}`", hint=f"{suggestion(name, known, 'there are')}; your own: file.py:function"
         )
-    return as_any(corpus.specification(name), name, given)
+    return as_any(corpus.specification(name), name, given, kernel)
 
 
 def computed(program: str, kernel: str | None) -> tuple[str, Computed] | None:

@@ -31,6 +31,7 @@ Replay = Annotated[
 Written = Annotated[
     Path | None, typer.Option("--out", help="with --exhaustive: write the shortest failing schedule found there", show_default=False)
 ]
+Budget = Annotated[float, typer.Option("--budget", min=0.001, help="seconds of processor time that one run in the interpreter may take")]
 Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaustive: give up on a launch after so many, deciding nothing")]
 EXPERT = "flash_fwd_sm90"
 
@@ -102,12 +103,13 @@ def verify(
     data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="with --problem: of the inputs")] = 0,
     schedule: Annotated[str, typer.Option("--schedule", help="with --problem: in_order, random:SEED, adversarial:SEED or adversarial:POLICY")] = "in_order",
     grid: Annotated[int | None, typer.Option("--grid", help="with --problem: how many CTAs (or clusters) run", show_default=False)] = None,
-    as_json: Json = False,
+    budget: Budget = 20, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Is a program well-formed, right under every schedule, and the variant it should be?"""
     import corpus
 
     from ..bridge import Step
+    from ..interp.budget import allowing
     from ..types import DType
     from ..verify import verify as run_verify
     from .inputs import kept, programs, read_consts
@@ -142,7 +144,8 @@ def verify(
     specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
     if problem is not None:
-        return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
+        with allowing(budget):
+            return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
     title = f"{target} against {specification.name}  ({', '.join(f'{n}={v}' for n, v in consts.items())})"
     if replay is not None or exhaustive:
         from ..check import check
@@ -167,7 +170,9 @@ def verify(
             steps(step)
 
         tell("")
-        report = run_verify(program, specification, kernel=kernel, consts=consts, level=effort, progress=tell, seeded=schedules)
+        report = run_verify(
+            program, specification, kernel=kernel, consts=consts, level=effort, progress=tell, seeded=schedules, budget=budget
+        )
         if gpu and report.ok:
             report.stages.append(gpu_stage(verified, sanitizer, tell, sanitizer=tool))
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
@@ -240,9 +245,10 @@ def run(
     trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there (Chrome or Perfetto JSON)", show_default=False)] = None,
     on: Annotated[str, typer.Option("--on", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one")] = False,
-    seconds: Seconds = 600, out: Written = None, replay: Replay = None, as_json: Json = False,
+    seconds: Seconds = 600, out: Written = None, replay: Replay = None, budget: Budget = 60, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
+    from ..interp.budget import allowing
     from .inputs import kept, read_consts, read_numbers, read_program
     from .running import replayable, run_kernel
 
@@ -269,8 +275,9 @@ def run(
     ]
     command = ["cuir", "run", file, *(word for option, values in given for v in values for word in (option, v))]
     try:
-        result = run_kernel(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
-                            schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
+        with allowing(budget):
+            result = run_kernel(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
+                                schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
     except CuirError as error:
         raise replayable(error, command) from error
     how = ["--on", "gpu"] if on == "gpu" else ["--schedule", schedule, *(["--grid", str(grid)] if grid is not None else [])]

@@ -60,7 +60,9 @@ class Verified:
 
     @functools.cached_property
     def specification(self) -> AnySpecification:
-        return read_specification(self.against, self.parameters) if self.against is not None else read_variant(self.target, self.parameters)
+        if self.against is None:
+            return read_variant(self.target, self.parameters)
+        return read_specification(self.against, self.parameters, pick_kernel(self.program, self.kernel))
 
     @property
     def mods(self) -> Specification:

@@ -66,6 +66,10 @@ def one_unit_each(checked: Checked, arguments: Mapping[str, Argument], grid: int
     with np.errstate(all="ignore"), torch.no_grad():
         launch, units, compiler = prepare(checked, arguments, grid=grid)
         extractor = _Extractor(launch, compiler)
+        if units > LONGEST:
+            raise CuirError.of(
+                "V203", f"the launch has {units:,} units of work, more than {LONGEST:,}", checked.origin.span, "explore a smaller launch"
+            )
         work = [[t] for t in range(units)] if checked.tiles is not None else launch.work
         return [extractor.cluster(c, len(work), given, False) for c, given in enumerate(work)]
 
@@ -147,6 +151,7 @@ class _Extractor:
         self.evaluators: dict[int, Evaluate] = {}
         self.written = {t.name for t in self.checked.tensors if t.written}
         self.targets = {id(t) for t in _targets(self.checked)}
+        self.turns = 0  # of loops of the cluster
         self.before = compiler.body(self.checked.declarations)
         self.needed = self._needed()
 
@@ -167,7 +172,7 @@ class _Extractor:
 
     # ---- a cluster
     def cluster(self, number: int, clusters: int, units: Sequence[int], dynamic: bool) -> Skeleton:
-        self.units = units
+        self.units, self.turns = units, 0
         m = Machine(self.launch, np.array([number]))
         lockstep = self.checked.tiles is not None and all(p.loops in ((), (True,)) for p in self.launch.programs)
         self.skeleton = Skeleton(number, clusters, tuple(units) if dynamic else None, lockstep)
@@ -228,10 +233,12 @@ class _Extractor:
             if len(parts) == 3 and parts[2] == 0:
                 raise CuirError.of("M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
             for i in range(*parts):
+                self.turn(worker, stmt)
                 worker.w.frame[stmt.target] = i
                 self.block(worker, stmt.body)
             return
         for t in self.units:
+            self.turn(worker, stmt)
             self.point(worker, Step("take", stmt.span))
             worker.w.frame[stmt.target] = t
             self.block(worker, stmt.body)
@@ -242,6 +249,12 @@ class _Extractor:
         if found is None:
             found = self.evaluators[id(e)] = self.compiler.expr(e)
         return found(worker.w)
+
+    def turn(self, worker: _Worker, stmt: For) -> None:
+        """One turn of a loop, which may make no step."""
+        self.turns += 1
+        if self.turns > LONGEST:
+            raise CuirError.of("V203", f"loops of {worker.trace.label} make more than {LONGEST:,} turns", stmt.iter.span, "explore a smaller launch: fewer blocks and tiles")  # fmt: skip
 
     def point(self, worker: _Worker, step: Step) -> None:
         worker.trace.steps.append(step)

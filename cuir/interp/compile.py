@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..ops.base import Effects, Op
 from ..source import Span
 from ..types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from .agents import Product, Taken
+from .budget import TURN
 from .faults import fault, spoken
 from .groups import check_rebinding
 from .machine import BLOCK, POINT, Block, Instruction, Worker
@@ -146,20 +148,29 @@ class Compiler:
     def loop(self, stmt: For, code: list[Instruction]) -> None:
         self.loops += 1
         key = f"#{self.loops}"  # no name of the language, so it is free in the frame
-        turns = self.turns[self.loops] = Turns(stmt)
+        made = self.turns[self.loops] = Turns(stmt)
+        begun = f"{key}begun"
         head = len(code) + 1
         if isinstance(stmt.iter, Call):
             start, stop, step = self.range(stmt.iter)
 
             def begin(w: Worker) -> None:
-                first = w.frame[key] = uniform(start(w))
-                if by := w.frame[steps]:
-                    turns.count(max(0, -((first - w.frame[end_at]) // by)))
+                first, end, by = uniform(start(w)), uniform(stop(w)), uniform(step(w))
+                if by == 0:
+                    raise fault(w.m, "M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
+                budget = w.m.launch.budget
+                count = turns(first, end, by)
+                budget.require(count, TURN, stmt.iter.span)
+                made.count(count)
+                w.frame[key] = first
+                w.frame[begun] = first, budget.spent()
 
             def advance(w: Worker) -> None:
                 i, end, by = w.frame[key], uniform(stop(w)), uniform(step(w))
-                if by == 0:
-                    raise fault(w.m, "M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
+                budget = w.m.launch.budget
+                if perf_counter() > budget.look_at:
+                    first, since = w.frame[begun]
+                    budget.turn(turns(first, i, by), turns(first, end, by), since, stmt.iter.span)
                 if i < end if by > 0 else i > end:
                     w.frame[stmt.target] = i
                     w.frame[key] = i + by
@@ -175,7 +186,8 @@ class Compiler:
             def begin(w: Worker) -> None:
                 w.frame[key] = 0
                 for c in w.m.clusters:
-                    turns.count(len(w.m.launch.work[c]))
+                    made.count(len(w.m.launch.work[c]))
+                w.frame[begun] = w.m.launch.budget.spent()
 
             def take(w: Worker) -> int | None:
                 handout = w.m.handout
@@ -183,6 +195,8 @@ class Compiler:
                     w.block = Block(handout, w.frame[key], stmt.span)
                     return BLOCK
                 k, work = w.frame[key], [w.m.launch.work[c] for c in w.m.clusters]
+                if perf_counter() > w.m.launch.budget.look_at:
+                    w.m.launch.budget.turn(k, max(map(len, work)), w.frame[begun], stmt.iter.span)
                 has = np.array([k < len(units) for units in work])
                 if not has.all():
                     if has.any():
@@ -286,6 +300,11 @@ class Compiler:
         if isinstance(t, Scalar) and t.dtype.is_float and not isinstance(e.value, bool):
             return f32(float(e.value)) if t.dtype == F32 else float(torch.tensor(float(e.value), dtype=HELD[t.dtype]))
         return e.value
+
+
+def turns(first: int, end: int, by: int) -> int:
+    """How many turns a range makes; a range() of Python's, whose length has 64 bits, would not do."""
+    return max(0, -(-(end - first) // by))
 
 
 def operator(e: Expr) -> tuple[str, dict[str, Expr]]:

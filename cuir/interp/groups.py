@@ -71,8 +71,8 @@ class Groups(State):
         """The worker is at its end: the kernel's end waits for its bulk stores and for nothing else. Raises CuirError M403, M404."""
         if not m.launch.detect:
             return
-        if self.open or self.closed:
-            action = next(iter(self.open), None) or next(a for g in self.closed for a in g)
+        action = next((a for group in (self.open, *self.closed) for a in group), None)
+        if action is not None:  # a group may be empty: the last rounds of a pipeline commit and wait for nothing
             raise fault(
                 m,
                 "M403",

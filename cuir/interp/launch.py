@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from ..bind import Argument, bind
 from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
+from ..given import program_of
 from ..index_ranges import require_index_ranges
 from ..nodes import For, Name, Stmt
 from ..nodes import Program as CuirProgram
+from ..requirements import copied, require_layout
 from ..tensor_modes import exchanged, tensor_modes
 from ..types import F32
 from ..walk import walk
+from .budget import UNIT, Budget
 from .compile import Compiler, Evaluate, Turns
 from .machine import Instruction, Launch, Machine, Program, Worker
 from .ops import RUNS
@@ -53,7 +57,7 @@ class RunReport:
 
 
 def run(
-    checked: Checked | CuirProgram,
+    checked: Checked | CuirProgram | str | os.PathLike[str],
     arguments: Mapping[str, Argument],
     *,
     consts: Mapping[str, Const] | None = None,
@@ -62,19 +66,22 @@ def run(
     trace: Trace | None = None,
     detect: bool = True,
     lanes: int = LANES,
+    budget: float | None = None,
 ) -> RunReport:
     """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
 
-    checked: a checked kernel, or a program of one kernel, which is checked with what the tensors say and `consts`.
+    checked: a checked kernel, or a program of one kernel (or the path of its file), which is checked with what the tensors say and `consts`.
     arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters), or a function that gives it for a number of units of work; chosen from the work if left out, at most IDLE beyond the units of work. schedule: who acts
     when, or its text as reports and `--schedule` have it ("random:7"); in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
-    consequences show in the results. lanes: CTAs of a batch at first. Raises CuirError: a bad call (U...), or the first fault of the program
+    consequences show in the results. lanes: CTAs of a batch at first. budget: seconds of processor time, 60 if left out: a loop that takes longer, or will at its pace, is an error (D402). Raises CuirError: a bad call (U...), or the first fault of the program
     (M, R, S, D: memory, races, barrier protocol, deadlock).
     """
     begin = time.perf_counter()
     schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule or Schedule()
     with np.errstate(all="ignore"), torch.no_grad():
-        launch, units, _ = prepare(checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect)
+        launch, units, _ = prepare(
+            checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect, budget=budget
+        )
         if schedule.cluster is not None:
             if schedule.cluster >= launch.grid:
                 raise CuirError.of("U111", f"the schedule is of cluster {schedule.cluster}, and the launch has {launch.grid}", None, "replay it with the dims and the grid that it was made with")  # fmt: skip
@@ -98,14 +105,16 @@ def run(
 
 
 def prepare(
-    checked: Checked | CuirProgram, arguments: Mapping[str, Argument], *, consts: Mapping[str, Const] | None = None, grid: Grid | None = None,
-    schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True, compiler: type[Compiler] = Compiler,
+    checked: Checked | CuirProgram | str | os.PathLike[str], arguments: Mapping[str, Argument], *, consts: Mapping[str, Const] | None = None, grid: Grid | None = None,
+    schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True, compiler: type[Compiler] = Compiler, budget: float | None = None,
 ) -> tuple[Launch, int, Compiler]:  # fmt: skip
     """A launch that is ready to run, the number of its units of work, and what made its code. Raises CuirError for a bad call."""
     if not isinstance(checked, Checked):
-        kernel = pick_kernel(checked, None)
-        checked = check(checked, kernel.name, bind(kernel, arguments, consts).consts)
+        program = program_of(checked, "run")
+        kernel = pick_kernel(program, None)
+        checked = check(program, kernel.name, bind(kernel, arguments, consts).consts)
     bound = bind(checked.origin, arguments, dict(checked.consts))
+    require_layout(checked, copied(checked), arguments)
     device = bound.device or torch.device("cpu")
     code = _code(checked, device, trace is not None, compiler)
     modes, handed = tensor_modes(checked), exchanged(checked)
@@ -119,7 +128,9 @@ def prepare(
         given = arguments[p.name]
         values[p.name] = f32(float(given)) if p.dtype == F32 else given
     require_index_ranges(checked, bound.dims, arguments)
-    launch = Launch(checked, tensors, values, code.programs, device, schedule or Schedule(), 1, [range(1)], detect, trace)
+    launch = Launch(
+        checked, tensors, values, code.programs, device, schedule or Schedule(), 1, [range(1)], detect, trace, budget=Budget(budget)
+    )
     return launch, _plan(launch, code, grid), code.compiler
 
 
@@ -211,6 +222,7 @@ def _plan(launch: Launch, code: _Code, wanted: Grid | None) -> int:
     for instruction in code.before:
         instruction(w)
     count = max(0, uniform(code.count(w)))
+    launch.budget.require(count, UNIT, tiles.span)
     grid = wanted(count) if callable(wanted) else grid
     launch.grid = _admitted(grid, count) or chosen_grid(count, launch.checked.longest_ring)
     launch.work = RUNS["tiles"](launch.schedule, count, launch.grid, tiles.dynamic)

@@ -18,6 +18,7 @@ from ..diagnostics import CuirError
 from ..source import Span
 from .agents import Action, Copy
 from .barriers import Handout, Mbarrier, NamedBarrier
+from .budget import Budget
 from .clocks import Clock
 from .deadlocks import by_cause, causes
 from .faults import diagnostic, fault
@@ -68,6 +69,7 @@ class Launch:
     splits: int = 0
     area: float = 0.0  # of products, in 128 x 128 x 128
     rounds: dict[str, int] = field(default_factory=dict)  # of each ring of mbarriers, in the CTA that goes round it most
+    budget: Budget = field(default_factory=Budget)
 
 
 class Block(State):

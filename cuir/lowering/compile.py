@@ -124,8 +124,7 @@ def compile_cuda(cuda: Cuda) -> Compiled:
     Without nvcc a cached cubin of the same text, architecture and flags serves, whichever compiler made it.
     Raises CuirError U503, U504 (nothing to compile with) or L010 (the compiler refuses the text: a fault of the lowering).
     """
-    key = hashlib.sha256("\n".join([cuda.source, *target(cuda.arch), *FLAGS]).encode()).hexdigest()[:32]
-    folder = cache_dir()
+    key, folder = _key(cuda), cache_dir()
     try:
         nvcc = find_nvcc()
     except CuirError:
@@ -137,6 +136,17 @@ def compile_cuda(cuda: Cuda) -> Compiled:
     version = compiler_version(nvcc)
     entry = folder / f"{key}-{re.sub(r'[^A-Za-z0-9.]+', '_', version)}.json"
     return _cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version))
+
+
+def cached_resources(cuda: Cuda) -> Resources | None:
+    """What a kernel takes, if it was compiled before, by whichever compiler; runs nothing."""
+    entries = sorted(cache_dir().glob(f"{_key(cuda)}-*.json"))
+    found = _cached(cuda, entries[-1]) if entries else None
+    return found.resources if found is not None else None
+
+
+def _key(cuda: Cuda) -> str:
+    return hashlib.sha256("\n".join([cuda.source, *target(cuda.arch), *FLAGS]).encode()).hexdigest()[:32]
 
 
 def _cached(cuda: Cuda, entry: Path) -> Compiled | None:

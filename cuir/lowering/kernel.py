@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..check import check
 from ..checked import Barrier, Checked, Role, TensorParam
 from ..diagnostics import CuirError
-from ..nodes import Assign, Expr, Literal
+from ..given import program_of
+from ..nodes import Assign, Expr, Literal, Program
 from ..source import Span
 from ..targets import TARGETS, register_pool
 from ..tensor_modes import exchanged
@@ -20,7 +23,7 @@ from .prelude import HEADERS, HEADERS_90, render
 from .role import RoleEmitter
 from .tile_queue import choose, declare, hand_out
 from .values import CTYPE, MEMORY, Scalars, strip, summand
-from .writer import Writer, identifier
+from .writer import Writer, identifier, symbol
 
 WARPS = 4  # of a warpgroup
 
@@ -64,8 +67,10 @@ class Cuda:
         return hashlib.sha256(self.source.encode()).hexdigest()[:16]
 
 
-def lower(checked: Checked) -> Cuda:
-    """Emit CUDA C++ for a checked kernel; the same kernel always gives the same text. Raises CuirError (codes L0xx) naming the statement."""
+def lower(checked: Checked | Program | str | os.PathLike[str]) -> Cuda:
+    """Emit CUDA C++ for a checked kernel (or a program, or the path of its file, whose consts have defaults); the same kernel always gives the same text. Raises CuirError (codes L0xx) naming the statement."""
+    if not isinstance(checked, Checked):
+        checked = check(program_of(checked, "lower"))
     emitter = KernelEmitter(*coalesced(checked))
     return replace(emitter.emit(), checked=checked)
 
@@ -256,7 +261,7 @@ class KernelEmitter:
         listed = ",\n    ".join(params)
         head = [
             f'extern "C" __global__ void __launch_bounds__({checked.threads}, 1)',
-            *f"{identifier(checked.name)}({listed}) {{".split("\n"),
+            *f"{symbol(checked.name)}({listed}) {{".split("\n"),
         ]
         out.depth = 1
         out.line("extern __shared__ __align__(1024) uint8_t smem[];")

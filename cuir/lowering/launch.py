@@ -20,12 +20,12 @@ from ..diagnostics import CuirError
 from ..fold import specialised
 from ..index_ranges import require_index_ranges
 from ..nodes import Assign, Expr, Literal
+from ..requirements import COPY_ALIGNMENT
 from ..types import BF16, F16, F32, I32
 from .compile import Compiled
 from .kernel import TensorMap
-from .writer import identifier
+from .writer import symbol
 
-COPY_ALIGNMENT = 16  # bytes: base and strides of what the copy engine reads (CUDA driver API, cuTensorMapEncodeTiled)
 PACKED_LIMIT = 4096  # launches whose arguments are kept packed
 COUNTERS, COUNTER_BYTES = 1024, 64  # of one allocation; each in a sector of its own
 CTYPES = {"f32": ctypes.c_float, "i32": ctypes.c_int32, "bool": ctypes.c_bool}
@@ -112,7 +112,7 @@ class Launcher:
     def __init__(self, compiled: Compiled, device: torch.device):
         self.cu, self.compiled, self.device = driver(), compiled, device
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
-        self.symbol = identifier(self.cuda.name)
+        self.symbol = symbol(self.cuda.name)
         self.configs: dict[tuple[int, int], Any] = {}  # of launches in clusters: grid, stream
         self.starts = starts()
         with torch.cuda.device(device), self._outside_of_capture():
@@ -284,22 +284,6 @@ class Launcher:
         address = (ctypes.addressof(memory) + 63) // 64 * 64
         ctypes.memmove(address, encoded.getPtr(), 128)
         return memory, address
-
-
-def check_alignment(checked: Checked, names: tuple[str, ...], arguments: Mapping[str, Any]) -> None:
-    """Tensors that asynchronous copies address start at, and have strides of, multiples of 16 bytes. Raises CuirError U506."""
-    for name in names:
-        t = arguments[name]
-        param = next(p for p in checked.tensors if p.name == name)
-        if t.numel() == 0:
-            continue
-        if t.data_ptr() % COPY_ALIGNMENT:
-            raise CuirError.of("U506", f"`{name}` must start at a multiple of {COPY_ALIGNMENT} bytes, found address % {COPY_ALIGNMENT} = {t.data_ptr() % COPY_ALIGNMENT}",
-                               param.span, f"{name}.clone()")  # fmt: skip
-        for size, stride in zip(t.shape[:-1], t.stride()[:-1], strict=True):
-            if size > 1 and (stride * t.element_size() % COPY_ALIGNMENT or stride == 0):
-                raise CuirError.of("U506", f"the strides of `{name}` must be positive multiples of {COPY_ALIGNMENT} bytes, found {list(t.stride())} elements of {t.element_size()} bytes",
-                                   param.span, f"{name}.contiguous()")  # fmt: skip
 
 
 def bound_arguments(checked: Checked, arguments: Mapping[str, Any]) -> Bound:

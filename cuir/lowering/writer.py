@@ -156,6 +156,11 @@ def identifier(name: str) -> str:
     return f"{name}_u" if name in RESERVED or _EMITTED.fullmatch(name) else name
 
 
+def symbol(kernel: str) -> str:
+    """What a kernel is called in C++, where functions of CUDA and of C are in scope: their names are words without `_`."""
+    return identifier(kernel) if "_" in kernel else f"{kernel}_u"
+
+
 class Writer:
     """Lines of one file with the CuIR span that each comes from."""
 

@@ -11,7 +11,8 @@ import torch
 
 from ..nodes import Binary, Call, IfExp, Literal, Name, Unary
 from ..printer import show
-from ..types import BOOL, F32, I32, DType
+from ..types import BF16, BOOL, F16, F32, I32, DType
+from .halves import HALVES, in_f32, in_half
 from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, exactly, handles, lift, literal, made, promoted, refuse, to
 
 
@@ -345,9 +346,7 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Proxy:
 
 _DTYPES = {
     torch.float32: F32,
-    torch.float64: F32,
-    torch.float16: F32,
-    torch.bfloat16: F32,
+    torch.float64: F32,  # a kernel computes scores in f32
     torch.int32: I32,
     torch.int64: I32,
     torch.bool: BOOL,
@@ -360,16 +359,19 @@ def _to(x: Any, *args: Any, **kwargs: Any) -> Proxy:
     wanted = [a for a in given if isinstance(a, (torch.dtype, DType))]
     if not wanted:
         return lift(x)  # another device
+    if wanted[0] in HALVES:
+        return in_half(to(lift(x), F32), HALVES[wanted[0]])
     dtype = wanted[0] if isinstance(wanted[0], DType) else _DTYPES.get(wanted[0])
     if dtype is None:
         refuse(f"a conversion to {wanted[0]} cannot become part of a kernel", "torch.float32, torch.int32 or torch.bool")
-    return to(lift(x), dtype)
+    return in_f32(lift(x)) if dtype == F32 else to(lift(x), dtype)
 
 
 def _dtype_of(x: Any) -> Any:
     """The dtype that an argument of `to` or `type` asks for: as such, by another tensor, or by the name or class of a kind of tensors."""
     if isinstance(x, (Proxy, torch.Tensor)) and not isinstance(x, (bool, int)):
-        return lift(x).element
+        like = lift(x)
+        return next((t for t, d in HALVES.items() if d == like.precision), like.element)
     if isinstance(x, TensorProxy):
         return BOOL if x.boolean else x.into or x.element
     name = x.__name__ if isinstance(x, type) else x.rpartition(".")[2] if isinstance(x, str) else ""
@@ -380,9 +382,19 @@ _TENSORS = {"FloatTensor": "float32", "DoubleTensor": "float64", "HalfTensor": "
             "LongTensor": "int64", "BoolTensor": "bool"}  # fmt: skip
 
 
-@handles("float", "double", "half", "bfloat16")
+@handles("float", "double")
 def _float(x: Any) -> Proxy:
-    return to(lift(x), F32)
+    return in_f32(lift(x))
+
+
+@handles("half")
+def _half(x: Any) -> Proxy:
+    return in_half(to(lift(x), F32), F16)
+
+
+@handles("bfloat16")
+def _bfloat16(x: Any) -> Proxy:
+    return in_half(to(lift(x), F32), BF16)
 
 
 @handles("int", "long")
@@ -397,7 +409,8 @@ def _bool(x: Any) -> Proxy:
 
 @handles("type_as")
 def _type_as(x: Any, y: Any) -> Proxy:
-    return to(lift(x), lift(y).element)
+    like = lift(y)
+    return in_half(to(lift(x), F32), like.precision) if like.precision is not None else to(in_f32(lift(x)), like.element)
 
 
 def _filled(default: float) -> Handler:

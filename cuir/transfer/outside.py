@@ -18,10 +18,12 @@ Standing = Callable[[torch.Tensor], Any]  # what stands for a tensor that the mo
 class Outside(TorchFunctionMode):
     """While it is entered, operations see `standing(x)` for every tensor x that is neither `own` nor a result of an operation in it."""
 
-    def __init__(self, standing: Standing, own: Iterable[Any] = (), run: Callable[..., Any] | None = None):
-        """run(func, args, kwargs): does an operation one of whose tensors was replaced; the operation itself if left out."""
+    def __init__(
+        self, standing: Standing, own: Iterable[Any] = (), run: Callable[..., Any] | None = None, asked: Callable[[Any], None] | None = None
+    ):
+        """run(func, args, kwargs): does an operation one of whose tensors was replaced; the operation itself if left out. asked(func): told of each operation before it is done."""
         super().__init__()
-        self.standing, self.run = standing, run
+        self.standing, self.run, self.asked = standing, run, asked
         self.made = {id(x): x for x in own}  # holds them: an id says nothing about what is gone
 
     def of(self, value: Any) -> Any:
@@ -35,6 +37,8 @@ class Outside(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if self.asked is not None:
+            self.asked(func)
         with torch._C.DisableTorchFunction():
             given = [self.of(a) for a in args]
             named = {n: self.of(a) for n, a in kwargs.items()}

@@ -22,7 +22,7 @@ from ..diagnostics import CuirError
 from ..meaning import convert, shortest
 from ..nodes import NOWHERE, Call, Expr, Literal, Name, Subscript, Unary
 from ..source import Source, Span
-from ..types import BOOL, F32, I32, DType
+from ..types import BF16, BOOL, F16, F32, I32, DType
 from .answers import KINDS, TRACE, Answers, Constant, Tracing
 from .evaluate import evaluate
 from .methods import class_of
@@ -30,7 +30,7 @@ from .methods import class_of
 INF = Name("inf")
 ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
 _RANK = {BOOL: 0, I32: 1, F32: 2}
-_DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32}
+_DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
 _HOME = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -80,6 +80,7 @@ class Proxy(Answers):
     number: bool = False  # it stands for a number of Python's, not for a tensor
     double: frozenset[str] = frozenset()  # captured numbers in arithmetic on floats that is Python's, in double, and the kernel's in f32
     size: int = 1  # of the expression, written out
+    precision: DType | None = None  # f16 or bf16, to which it was rounded
     trace: Tracing | None = field(default_factory=TRACE.get)  # that it belongs to
 
     # ---- what Python asks of a value
@@ -132,7 +133,7 @@ class Proxy(Answers):
     def dtype(self) -> torch.dtype:
         """As in the kernel."""
         as_constants(self)
-        return _DTYPES[self.element]
+        return _DTYPES[self.precision or self.element]
 
     @property
     def ndim(self) -> int:
@@ -454,6 +455,10 @@ def _shown(v: float | bool) -> float | bool:
 # ---- operations
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
+CONVERSIONS = ("to", "type", "float", "double", "half", "bfloat16", "type_as")
+PROMOTIONS: list[
+    tuple[Callable[[str, tuple[Any, ...]], tuple[Any, ...]], Callable[[Any, tuple[Any, ...]], Any]]
+] = []  # of operands before an operation, and of its result (halves.py)
 MAX_SIZE = 2000
 PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
@@ -471,10 +476,15 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         )
     if handler is None:
         refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
+    promotions = PROMOTIONS if plain not in CONVERSIONS else ()
+    for before, _ in promotions:
+        args = before(plain, args)
     try:
         found = handler(*args, **kwargs)
     except TypeError as error:
         refuse(f"`{name}`: {error}")
+    for _, after in promotions:
+        found = after(found, args)
     found.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
     if found.size > MAX_SIZE:
         refuse(

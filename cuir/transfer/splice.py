@@ -7,6 +7,7 @@ values of parameters (arguments.py).
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from ..checked import Const
 from ..diagnostics import CuirError
+from ..given import program_of
 from ..nodes import (
     Comments,
     Constant,
@@ -90,7 +92,9 @@ class TransferResult:
 _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 
-def transfer(origin: Program, spec: Specification | Callable[..., Any], kernel: str | None = None) -> TransferResult:
+def transfer(
+    origin: Program | str | os.PathLike[str], spec: Specification | Callable[..., Any], kernel: str | None = None
+) -> TransferResult:
     """Replaces `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
 
     spec: a mask_mod or a score_mod may stand for the specification. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
@@ -98,6 +102,7 @@ def transfer(origin: Program, spec: Specification | Callable[..., Any], kernel: 
     """
     if not isinstance(spec, Specification):
         spec = as_specification(spec, getattr(spec, "__name__", type(spec).__name__))
+    origin = program_of(origin, "transfer")
     target = _kernel(origin, kernel)
     _require(origin, target)
     tile = origin.funcs().get("tile")

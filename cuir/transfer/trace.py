@@ -29,6 +29,7 @@ from ..user_code import function_span, user_span
 from ..walk import names_read
 from . import operations as operations  # enters the table of operations
 from .answers import TRACE, Constant, Tracing
+from .chance import refuse_drawn, refuse_random, seeds_now
 from .factoring import factored
 from .methods import globals_read, with_traced_methods
 from .outside import Outside, Standin, Standing, attribute_read, found_under
@@ -195,13 +196,15 @@ class _Tracer:
                 )
             else:
                 given[p.name] = self.capture(p.name, p.default)
-        outside = Outside(self.outside, run=_replaced)
+        outside = Outside(self.outside, run=_replaced, asked=refuse_random)
+        seeds = seeds_now()
         entered = STANDING.set(outside.of)
         try:
             known = self.function(mod)
             with outside:
                 result = known(*positional, **given)
             result = outside.of(result)
+            refuse_drawn(mod, seeds)
         except CuirError:
             raise
         except Exception as error:  # a mod may raise anything

@@ -12,7 +12,7 @@ from ..checked import Checked
 from ..diagnostics import CuirError
 from ..interp import Schedule, run
 from ..interp.launch import Grid
-from ..nodes import Program
+from ..nodes import Kernel, Program
 from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..spec_loading import as_any
@@ -39,10 +39,12 @@ def tile_sizes(checked: Checked) -> tuple[int, int]:
     return int(BM or steps.get("M") or 128), int(BN or steps.get("N") or 128)  # type: ignore[arg-type]
 
 
-def prepared(spec: Any) -> AnySpecification:
+def prepared(spec: Any, kernel: Kernel | None = None) -> AnySpecification:
     """The specification for lengths that the user's tensors were not made for. Raises CuirError as `as_any` does for what is none."""
     known = (
-        spec if isinstance(spec, (Specification, FunctionSpecification)) else as_any(spec, getattr(spec, "__name__", type(spec).__name__))
+        spec
+        if isinstance(spec, (Specification, FunctionSpecification))
+        else as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
     )
     return known if isinstance(known, FunctionSpecification) else bounded(known)
 

@@ -14,6 +14,7 @@ from ..bind import TORCH
 from ..checked import Checked, ScalarParam, TensorParam
 from ..diagnostics import CuirError
 from ..interp.launch import _read_tensors
+from ..requirements import copy_of, padded
 from ..spec import LENGTHS, Lengths
 from ..spec_function import FunctionSpecification, Value, scale_of
 from ..types import BF16, BOOL, F16, F32, I32, DType
@@ -47,11 +48,11 @@ class FunctionLaunch:
     exact: Mapping[str, torch.Tensor] | None = None  # what the function gives for these inputs, where it was asked already
 
     def __post_init__(self) -> None:
-        self.outputs = self.outputs or {n: x.clone() for n, x in self.before.items()}
+        self.outputs = self.outputs or {n: copy_of(x) for n, x in self.before.items()}
 
     def arguments(self) -> dict[str, Any]:
         """Of one run: copies of the inputs, since a kernel may write them, and the specification is asked about what they were."""
-        return {**{n: x.clone() if isinstance(x, torch.Tensor) else x for n, x in self.inputs.items()}, **self.outputs}
+        return {**{n: copy_of(x) if isinstance(x, torch.Tensor) else x for n, x in self.inputs.items()}, **self.outputs}
 
     def fresh(self) -> FunctionLaunch:
         """The same inputs, outputs as before."""
@@ -211,7 +212,8 @@ def _launch(
         raise CuirError.of("X108", f"`{checked.name}` reads `{missing[0]}`, integers whose meaning its signature does not say", checked.origin.span,
                            f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{missing[0]!r}: ...}})")  # fmt: skip
     before = {t.name: drawn[t.name] if t.name in kept or t.name in made else _output(t, lengths, adds) for t in outputs}
-    return FunctionLaunch({n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}, before, given=made)  # type: ignore[arg-type]
+    inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
+    return FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made)
 
 
 def _asks(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..checked import Checked, TensorParam
 from ..diagnostics import CuirError
+from ..requirements import admitted_length
 from ..spec_function import FunctionSpecification
 from .problems import Case, cases, is_attention, less_than
 from .steps import steps_of_dims, with_heads
@@ -191,7 +192,8 @@ def fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]
     kept: list[Draw] = []
     large: list[tuple[int, str, Draw]] = []
     for d in found:
-        sizes = spec.admitted({**known_sizes(checked), **d.sizes})
+        needed = {n: admitted_length(checked, n) for n in d.sizes}
+        sizes = spec.admitted({**known_sizes(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
         if sizes is None:
             continue
         elements, name = max(((_elements(t, sizes), t.name) for t in checked.tensors), default=(0, ""))

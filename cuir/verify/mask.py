@@ -15,6 +15,7 @@ from ..checked import Checked
 from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import run
 from ..nodes import Program
+from ..requirements import padded
 from ..spec import LENGTHS, Lengths, Specification
 from ..spec_function import FunctionSpecification
 from ..transfer import captured_arguments
@@ -154,7 +155,7 @@ def _launch(
 ) -> torch.Tensor:
     probe = _probe(at, windows, dtype, dim, _PRODUCT[spec.normalize])
     o, lse = outputs(probe["Q"])
-    captured = captured_arguments(program, checked.origin, spec, at, consts=checked.consts)
+    captured = padded(checked, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
     try:
         run(checked, {**probe, "O": o, "LSE": lse, "scale": 1.0, **captured})
     except CuirError as error:

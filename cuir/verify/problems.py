@@ -14,6 +14,7 @@ from ..bind import TORCH
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import Call, Expr, GlobalType, Kernel, Name, Program
+from ..requirements import padded
 from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification
 from ..transfer import captured_arguments
@@ -116,7 +117,9 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
         v = v / max(1, at.N)
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    return Launch(q, k, v, *outputs(q), scale, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
+    return Launch(
+        q, k, v, *outputs(q), scale, padded(checked, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
+    )
 
 
 def outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -49,6 +49,7 @@ class VerifyReport:
     short: list[int] = field(default_factory=list)  # lines of loops that made at most one turn in every run
     steps: list[str] = field(default_factory=list)  # dims of which no problem was longer than one tile or block
     source: str = ""  # where these lines stand
+    spills: str = ""  # what ptxas says of tiles that do not fit the registers
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
     @property
@@ -66,7 +67,7 @@ class VerifyReport:
     @property
     def left_open(self) -> str:
         """What is verified only as far as the checker goes, in words; "" if that is nothing."""
-        said = []
+        said = [self.spills] if self.spills else []
         if self.left_out:
             said.append(
                 f"these consts leave out {_lines(self.left_out)} of {self.source}: other consts make another kernel, of which nothing is said"
@@ -111,6 +112,7 @@ class VerifyReport:
             "short_loops": self.short,
             "single_steps": self.steps,
             "negative": self.negative,
+            "spills": self.spills,
         }
 
     def as_markdown(self) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from ..check import check
+from ..check import check, pick_kernel
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
+from ..given import program_of
+from ..interp.budget import allowing
 from ..nodes import Program
+from ..requirements import lengths_required
 from ..spec import Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
@@ -36,6 +40,7 @@ from .either import (
 )
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems
+from .launchable import require_launchable, spills
 from .mask import check_function_mask, check_mask, readout_lengths
 from .numeric import RATIO, with_note
 from .orders import Order, orders
@@ -45,12 +50,13 @@ from .schedules import NUMBER_GRIDS, check_schedules
 from .sizes import few_problems, mask_integers, problems_for
 from .unreached import forget_entered, short_loops, unreached
 
+BUDGET = 20.0  # seconds of one run: the problems are small
 Level = Literal["quick", "full"]
 Progress = Callable[[str], None]
 
 
 def verify(
-    program: Program | Checked,
+    program: Program | Checked | str | os.PathLike[str],
     spec: AnySpecification | Callable[..., Any],
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
@@ -58,6 +64,7 @@ def verify(
     progress: Progress | None = None,
     shrink: bool = True,
     seeded: int | None = None,
+    budget: float = BUDGET,
 ) -> VerifyReport:
     """Asks whether a kernel computes a specification, on the CPU.
 
@@ -65,14 +72,26 @@ def verify(
     2. Can it go wrong under any schedule: races, deadlocks, phases, proxies; do all schedules give the same bits?
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
-    program: with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
+    program: a program or the path of its file, with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
     spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is.
-    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. progress is told in words what happens. A program that is wrong gives a
+    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. budget: seconds of processor time that one run may take. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
     if isinstance(program, Checked):
         kernel, consts, program = kernel or program.name, {**program.consts, **(consts or {})}, program.program
-    return _Verification(program, prepared(spec), kernel, dict(consts or {}), level, progress or (lambda text: None), shrink, seeded).run()
+    program = program_of(program, "verify")
+    verification = _Verification(
+        program,
+        prepared(spec, pick_kernel(program, kernel)),
+        kernel,
+        dict(consts or {}),
+        level,
+        progress or (lambda text: None),
+        shrink,
+        seeded,
+    )
+    with allowing(budget):
+        return verification.run()
 
 
 class _Stop(Exception):
@@ -142,9 +161,12 @@ class _Verification:
             forget_entered(checked)
             report.kernel, report.consts = checked.name, dict(checked.consts)
             require_judgeable(checked, self.spec)
-            for other in self.others():
-                check(self.program, self.kernel, other)
+            for other in (checked, *(check(self.program, self.kernel, consts) for consts in self.others())):
+                cuda = require_launchable(other)
+                report.spills = report.spills or spills(cuda, compile=self.level == "full" and other is checked)
             stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
+            if needs := lengths_required(checked):
+                stage.reason += f"; {needs}"
         return checked
 
     def others(self) -> list[dict[str, Const]]:

@@ -328,3 +328,39 @@ def test_a_specification_file_with_a_fault(cuir: Callable, tmp_path: Path) -> No
     path.write_text("x = 1\n", encoding="utf-8")
     assert cuir("bridge", f"{path}:keep", "--json").json["diagnostics"][0]["code"] == "X112"
     assert cuir("bridge", f"{path}:x", "--json").json["diagnostics"][0]["code"] == "X115"
+
+
+def test_check_says_what_a_launch_or_the_lowering_would_refuse(write: Callable[[str, str], Path], cuir: Callable[..., object]) -> None:
+    columns = write("STAGES: const = 2", "W: const = 20, STAGES: const = 2")
+    columns.write_text(
+        columns.read_text().replace("X: Global[T, M, D]", "X: Global[T, M, W]").replace("64 + 64, :], buf", "64 + 64, 0 : 64], buf"),
+        encoding="utf-8",
+    )
+    shown = cuir("check", columns, *CONSTS)
+    assert "U506" in shown.err and "40 bytes" in shown.err  # type: ignore[attr-defined]
+    ranks = write("X: Global[T, M, D]", "X: Global[T, A, B, C, E, M, D]")
+    ranks.write_text(ranks.read_text().replace("X[t * 64", "X[0, 0, 0, 0, t * 64"), encoding="utf-8")
+    shown = cuir("check", ranks, *CONSTS)
+    assert "L003" in shown.err and shown.code == 1  # type: ignore[attr-defined]
+
+
+def test_a_loop_without_end_is_given_up_in_its_budget(write: Callable[[str, str], Path], cuir: Callable[..., object]) -> None:
+    path = write(
+        "            free[s].arrive()\n", "            for j in range(2000000000):\n                i += 0\n            free[s].arrive()\n"
+    )
+    assert cuir("check", path, *CONSTS).code == 0  # type: ignore[attr-defined]
+    shown = cuir("run", path, *CONSTS, *PROBLEM)
+    assert shown.code == 1 and "D402" in shown.err and "--budget" in shown.err and "range(2000000000)" in shown.err  # type: ignore[attr-defined]
+    more = write(
+        "            free[s].arrive()\n", "            for j in range(3000):\n                i += 0\n            free[s].arrive()\n"
+    )
+    assert cuir("run", more, *CONSTS, *PROBLEM, "--budget", "0.001").code == 1  # type: ignore[attr-defined]
+    assert cuir("run", more, *CONSTS, *PROBLEM, "--budget", "60").code == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("consts", ["T=f16,D=64,STAGES=0", "T=f16,D=64,STAGES=-1", "T=f16,D=64,STAGES=4294967296", "T=f16,D=0", "T=f16,D=-64", "T=f16,D=99999999999999999999"])  # fmt: skip
+def test_consts_that_nothing_can_have(write: Callable[[str, str], Path], cuir: Callable[..., object], consts: str) -> None:
+    path = write("i = 0", "i = 0")
+    for command in (("check",), ("run", *PROBLEM), ("lower",)):
+        shown = cuir(command[0], path, *command[1:], "-c", consts)
+        assert shown.code in (1, 2) and "error[" in shown.err  # type: ignore[attr-defined]

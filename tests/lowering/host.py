@@ -13,6 +13,7 @@ import numpy as np
 
 from cuir.lowering import Cuda
 from cuir.lowering.prelude import render
+from cuir.lowering.writer import symbol
 
 GXX = shutil.which("g++")
 
@@ -73,7 +74,7 @@ OURS = ("cuir::ex2", "cuir::after", "cuir::pin", "cuir::min_nan")
 def on_cpu(cuda: Cuda, folder: Path) -> Callable[..., None]:
     """The kernel as a function of arrays (a matrix's number of columns follows it) and numbers, in the order of its parameters."""
     head, body = cuda.source.split("  // ---- role ", 1)
-    params = re.sub(r"__restrict__ ", "", head[head.rindex(f"\n{cuda.name}(") + len(cuda.name) + 2 : head.rindex(") {\n")])
+    params = re.sub(r"__restrict__ ", "", head[head.rindex(f"\n{symbol(cuda.name)}(") + len(symbol(cuda.name)) + 2 : head.rindex(") {\n")])
     body = body[body.index("\n") : body.rindex("}")]
     parts = render(re.sub("|".join(OURS), "", body), {})
     parts = re.sub(r"DEV float (reciprocal|min_nan)\(.*\n", "", parts)  # instructions of a GPU

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from ...types import SharedView
 from ..agents import Copy, Store
 from ..compile import Evaluate, Site
+from ..faults import fault
 from ..machine import GO, POINT, Worker
 from ..places import barrier_place, box_place, peers, shared_place, touch
 from ..registry import runs
@@ -48,10 +52,16 @@ def copy_bulk(site: Site) -> Evaluate:
 def copy_cp(site: Site) -> Evaluate:
     box, shared, op, span = box_place(site, "box"), shared_place(site, "shared"), site.op, site.span
     proxy = op.effects.proxy("box")
+    view = site.type("shared")
+    assert isinstance(view, SharedView)
+    unit = max(1, 16 // view.dtype.itemsize)
 
     def run(w: Worker) -> int:
         m = w.m
         ref, source = shared(w), box(w)
+        if np.any(np.remainder(source.starts[-1], unit)):
+            raise fault(m, "M414", f"cp.async begins at column {np.ravel(source.starts[-1])[0]} of `{source.tensor.name}`, and it copies chunks of 16 bytes, {unit} columns", span,
+                        f"begin at a multiple of {unit} columns, or load and store the elements")  # fmt: skip
         actor = w.engine("cp.async", span, "the copy")
         awaited = f"{w.label} calls copy_commit and copy_wait"
         action = Copy(actor, source, ref, None, proxy, awaited)

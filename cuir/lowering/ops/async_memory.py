@@ -118,6 +118,8 @@ def copy_cp(role: RoleEmitter, call: Call) -> None:
         out.line(f"const int r_ = i_ / {chunks}, c_ = i_ % {chunks};")
         indices = role.views.box_indices(box, "r_", f"c_ * {16 // size}")
         rows_inside = " && ".join(kernel.inside(box.tensor, indices).split(" && ")[:-1]) or "true"
+        if box.starts[-1] != "0":  # chunks left of the tensor are outside of it, too
+            rows_inside += f" && {indices[-1]} >= 0"
         last = tensor.dims[-1]
         out.line(f"const int left_ = {rows_inside} ? max(0, min({16 // size}, {last} - {indices[-1]})) : 0;")
         to = (
