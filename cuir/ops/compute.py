@@ -119,7 +119,7 @@ op(
     "compute",
     _XS,
     where="any",
-    doc="Elementwise minimum of two or more, as torch.minimum: a NaN in any of them gives NaN. Which zero comes out of 0.0 and -0.0 is open.",
+    doc="Elementwise minimum of two or more; a NaN in any gives NaN.",
     evaluate=meaning("min"),
 )(_extremum)
 op(
@@ -127,7 +127,7 @@ op(
     "compute",
     _XS,
     where="any",
-    doc="Elementwise maximum of two or more, as torch.maximum: a NaN in any of them gives NaN. Which zero comes out of 0.0 and -0.0 is open.",
+    doc="Elementwise maximum of two or more; a NaN in any gives NaN.",
     evaluate=meaning("max"),
 )(_extremum)
 
@@ -165,8 +165,7 @@ op(
     "compute",
     _X,
     where="any",
-    doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 units in the last place. "
-    "Below 2^-126, the least normal number, the result is 0.",
+    doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 ulp. Below 2^-126 it is 0.",
     evaluate=meaning("exp2", ulps=2, rounded=False),
 )(_unary_float)
 op(
@@ -174,7 +173,7 @@ op(
     "compute",
     _X,
     where="any",
-    doc="Logarithm to base 2; of 0 it is -inf, of negatives NaN. 2 units in the last place, also near 1 and of subnormal numbers.",
+    doc="Logarithm to base 2, 2 ulp; of 0 it is -inf.",
     evaluate=meaning("log2", ulps=2, rounded=False),
 )(_unary_float)
 op(
@@ -182,12 +181,12 @@ op(
     "compute",
     _X,
     where="any",
-    doc="Hyperbolic tangent, 4 units in the last place, also near 0; of -0.0 it is -0.0.",
+    doc="Hyperbolic tangent, 4 ulp, also near 0.",
     evaluate=meaning("tanh", ulps=4, rounded=False),
 )(_unary_float)
 
 
-@op("abs", "compute", Param("x", "scalar or tile"), where="any", doc="Absolute value. i32 wraps.", evaluate=meaning("abs"))
+@op("abs", "compute", Param("x", "scalar or tile"), where="any", doc="Absolute value.", evaluate=meaning("abs"))
 def _abs(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
@@ -201,7 +200,7 @@ def _abs(cx: CallContext) -> Type:
     Param("x", "scalar or tile"),
     Param("dtype", "dtype"),
     where="any",
-    doc="Converts: to a float rounds to nearest even, f32 to i32 truncates and saturates and makes 0 of a NaN, bool gives 0 or 1, a number to bool is x != 0.",
+    doc="Converts: floats round to nearest even, f32 to i32 truncates and saturates (NaN: 0), bool gives 0 or 1, a number to bool is x != 0.",
     evaluate=meaning("cast"),
 )
 def _cast(cx: CallContext) -> Type:
@@ -225,9 +224,7 @@ def _reduction(cx: CallContext) -> Type:
 
 
 _TILE = Param("x", "f32 tile [R, C]")
-op("row_max", "compute", _TILE, doc="The maximum of each row, [R, 1]. A NaN in a row makes it NaN.", evaluate=meaning("row_max"))(
-    _reduction
-)
+op("row_max", "compute", _TILE, doc="The maximum of each row, [R, 1]; NaN if one is in it.", evaluate=meaning("row_max"))(_reduction)
 op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed order.", evaluate=meaning("row_sum", rounded=False))(
     _reduction
 )
@@ -239,7 +236,7 @@ op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed or
     Param("a", "i32"),
     Param("b", "i32"),
     where="any",
-    doc="a / b rounded up: -(-a // b), exact before it wraps. A divisor of 0 is an error.",
+    doc="a / b rounded up: -(-a // b).",
     evaluate=meaning("cdiv", divides=True),
 )
 def _cdiv(cx: CallContext) -> Type:

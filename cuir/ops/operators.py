@@ -37,7 +37,7 @@ for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
     "operators",
     X,
     Y,
-    doc="Quotient of floats, 2 units in the last place, over the whole range: subnormals are kept, x / 0 is inf or NaN. What decides a comparison is divided exactly.",
+    doc="Quotient of floats, 2 ulp; exact where it decides a comparison. x / 0 is inf or NaN.",
     operator=True,
     where="any",
     evaluate=meaning("/", ulps=2),
@@ -104,7 +104,7 @@ def _invert(cx: CallContext) -> Type:
     return Poison() if found is None else made(*found)
 
 
-@op("neg", "operators", X, doc="Negation. i32 wraps.", operator=True, where="any", spelling="-x", evaluate=meaning("neg"))
+@op("neg", "operators", X, doc="Negation.", operator=True, where="any", spelling="-x", evaluate=meaning("neg"))
 def _negate(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
