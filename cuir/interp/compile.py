@@ -146,7 +146,7 @@ class Compiler:
     def loop(self, stmt: For, code: list[Instruction]) -> None:
         self.loops += 1
         key = f"#{self.loops}"  # no name of the language, so it is free in the frame
-        turns = self.turns[self.loops] = Turns(stmt)
+        seen = self.turns[self.loops] = Turns(stmt)
         head = len(code) + 1
         if isinstance(stmt.iter, Call):
             start, stop, step = self.range(stmt.iter)
@@ -154,7 +154,7 @@ class Compiler:
             def begin(w: Worker) -> None:
                 first = w.frame[key] = uniform(start(w))
                 if by := w.frame[steps]:
-                    turns.count(max(0, -((first - w.frame[end_at]) // by)))
+                    seen.count(max(0, -((first - w.frame[end_at]) // by)))
 
             def advance(w: Worker) -> None:
                 i, end, by = w.frame[key], uniform(stop(w)), uniform(step(w))
@@ -175,7 +175,7 @@ class Compiler:
             def begin(w: Worker) -> None:
                 w.frame[key] = 0
                 for c in w.m.clusters:
-                    turns.count(len(w.m.launch.work[c]))
+                    seen.count(len(w.m.launch.work[c]))
 
             def take(w: Worker) -> int | None:
                 handout = w.m.handout
