@@ -76,13 +76,17 @@ def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     """Problems for a few schedules: one dim after the other so long that each of two CTAs, whose units of work or whose steps it makes, comes to the third round of every ring."""
     tiles = steps_of_dims(checked, spec)
     each, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
-    many = max(10, 2 * (2 * checked.longest_ring + 1))
-    found = [
-        Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
-        for d in each
-    ]
-    found += [Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1)))] if stepped else []
-    return fitting(checked, spec, found)[0]  # may be none: the stage says so
+    least = 2 * (2 * checked.longest_ring + 1)
+
+    def drawn(many: int) -> list[Draw]:
+        found = [
+            Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
+            for d in each
+        ]
+        found += [Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1)))] if stepped else []
+        return fitting(checked, spec, found)[0]
+
+    return drawn(max(10, least)) or drawn(least)  # may be none: the stage says so
 
 
 def _lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) -> dict[str, int]:
