@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cuir import FunctionSpecification, check, parse, verify
+import corpus
+from cuir import CuirError, FunctionSpecification, check, parse, verify
+from cuir.spec_loading import as_any
 from cuir.types import F16
+from cuir.verify.either import check_case
 from cuir.verify.inputs import function_launch
 from cuir.verify.lengths import Draw
 
@@ -85,3 +88,17 @@ def test_padding_without_a_table_is_found_too() -> None:
     for _ in range(2):
         given = function_launch(checked, spec, Draw("one", {"B": 2, "N": 9}), poison=True)
         assert given.poisoned["X"][:, 5:].all() and not given.poisoned["X"][:, :5].any()
+
+
+def test_unused_slots_of_a_cache_may_hold_anything() -> None:
+    """Values behind a sequence's last key are cleared before the product; left as they are, their NaN is told as what it is."""
+    text = corpus.programs()["decode_paged"].read_text(encoding="utf-8")
+    spec = as_any(corpus.specification("paged_decode"), "paged_decode")
+    case = Draw("one", {"B": 2, "H": 8, "M": 16, "NP": 27, "HK": 2, "MP": 13, "SP": 2})
+    consts = {"T": F16, "D": 64, "G": 4, "PAGE": 16}
+    right = check(parse(text), "decode", consts)
+    assert all(row["error / allowed"] <= 1 for row in check_case(right.program, right, spec, case))  # type: ignore[operator]
+    assert text.count("if left < BN:") == 1
+    wrong = check(parse(text.replace("if left < BN:", "if left < 0:")), "decode", consts)
+    with pytest.raises(CuirError, match=r"V302.*comes from the input element V\["):
+        check_case(wrong.program, wrong, spec, case)
