@@ -141,7 +141,7 @@ class Compiler:
                 budget = w.m.launch.budget
                 budget.require(turns(first, end, by), TURN, stmt.iter.span)
                 w.frame[key] = first
-                w.frame[begun] = first, budget.spent()
+                w.frame[begun] = first, perf_counter()
 
             def advance(w: Worker) -> None:
                 i, end, by = w.frame[key], uniform(stop(w)), uniform(step(w))
@@ -163,7 +163,7 @@ class Compiler:
 
             def begin(w: Worker) -> None:
                 w.frame[key] = 0
-                w.frame[begun] = w.m.launch.budget.spent()
+                w.frame[begun] = perf_counter()
 
             def take(w: Worker) -> int | None:
                 handout = w.m.handout
