@@ -32,12 +32,10 @@ class Budget:
 
     def __init__(self, seconds: float | None = None):
         self.seconds = _allowed.get() if seconds is None else seconds
-        self.begun = time.thread_time()
+        self.began, self.begun = time.thread_time(), time.perf_counter()
         self.patience = min(PATIENCE, self.seconds / 4)
-        self.look_at = time.perf_counter() + self.patience  # cheaper to ask for than the time of the thread, and never behind it
-
-    def spent(self) -> float:
-        return time.thread_time() - self.begun
+        self.look_at = self.begun + self.patience  # the time of the thread, which may cost much to ask for, is never ahead of it
+        self.ask_at, self.share = self.look_at, 1.0  # when to ask for it again, and what part of the time it is
 
     def require(self, turns: int, each: float, span: Span) -> None:
         """Before a loop, or the units of work, of so many turns. Raises CuirError D402 if they cannot be over in time."""
@@ -49,8 +47,11 @@ class Budget:
             )
 
     def turn(self, done: int, turns: int, since: float, span: Span) -> None:
-        """At a turn of a loop that began at `since`, after `look_at`. Raises CuirError D402 if the run is over its time, or will be at this pace."""
-        now = self.spent()
+        """At a turn of a loop that began at `since` (perf_counter), after `look_at`. Raises CuirError D402 if the run is over its time, or will be at this pace."""
+        wall = time.perf_counter()
+        if wall > self.ask_at:
+            self.ask_at, self.share = wall + 0.05, (time.thread_time() - self.began) / (wall - self.begun)
+        now, since = (wall - self.begun) * self.share, (since - self.begun) * self.share
         if now < self.patience:
             return
         left = turns - done

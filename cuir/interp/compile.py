@@ -163,7 +163,7 @@ class Compiler:
                 budget.require(count, TURN, stmt.iter.span)
                 made.count(count)
                 w.frame[key] = first
-                w.frame[begun] = first, budget.spent()
+                w.frame[begun] = first, perf_counter()
 
             def advance(w: Worker) -> None:
                 i, end, by = w.frame[key], uniform(stop(w)), uniform(step(w))
@@ -187,7 +187,7 @@ class Compiler:
                 w.frame[key] = 0
                 for c in w.m.clusters:
                     made.count(len(w.m.launch.work[c]))
-                w.frame[begun] = w.m.launch.budget.spent()
+                w.frame[begun] = perf_counter()
 
             def take(w: Worker) -> int | None:
                 handout = w.m.handout
