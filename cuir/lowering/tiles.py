@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..decisions import decisions
 from ..nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
 from ..types import BOOL, F32, I32, Scalar, TileType
 from .affine import Affine, affine
@@ -99,6 +100,10 @@ class Tiles:
         s = self.storage(name)
         return None if s.kind == "condition" else f"{s.ctype} {identifier(name)}[{s.count}];"
 
+    def decides(self, expr: Expr) -> bool:
+        """Whether a tile or a part of it decides a comparison: it is computed as written."""
+        return id(expr) in decisions(self.checked)
+
     # ---- loops
     def loop(self, shape: Shape, frag: Fragment, body: Callable[[At], str]) -> None:
         """An unrolled loop over a thread's values of a shape. `body` gives the text, and may write what must stand before the loop."""
@@ -166,7 +171,7 @@ class Tiles:
             return self.role.views.gather(expr, lambda e: self.element(e, at, shape))
         if op in ("+", "-", "*", "neg") and t.dtype == F32 and (line := affine(self, expr)) is not None and line.slope:
             return self.affine_text(line, at)
-        if text := self.reciprocals.text(expr, at) or self.shifted.exponential(expr, at):
+        if text := self.reciprocals.text(expr, at) or self.reciprocals.alone(expr, at, shape) or self.shifted.exponential(expr, at):
             return text
         if op in ("zeros", "full"):
             bound = self.checked.call(expr).args  # type: ignore[arg-type]
@@ -215,21 +220,16 @@ class Tiles:
         return self.whole[name]
 
     def float_of(self, expr: Expr, at: At, shape: Shape) -> str:
-        """cast(i32 tile, f32) without a conversion an element: exact while the numbers are below 2^24."""
+        """cast(i32 tile, f32): one conversion a row if it is alike along the columns."""
         value = self.linear(expr)
         if value is None:
             op, args = operation(self.checked, expr)
             if op == "abs":
                 return f"fabsf({self.float_of(args[0], at, shape)})"
             return f"float({self.element(expr, at, shape)})"
-        base = self.hoist("float", tuple(f"float({strip(t)})" for t in value.rows), at)
-        return (
-            base
-            if value.slope == 0
-            else f"({base} + float({value.slope} * {at.col}))"
-            if value.slope != 1
-            else f"({base} + float({at.col}))"
-        )
+        if value.slope:
+            return f"float({strip(self.linear_text(value, at))})"
+        return self.hoist("float", tuple(f"float({strip(t)})" for t in value.rows), at)
 
     def affine_text(self, line: Affine, at: At) -> str:
         slope = line.slope if self.anchor is None else f"cuir::after({strip(line.slope)}, {self.anchor}[0])"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..decisions import decisions
 from ..diagnostics import CuirError
 from ..nodes import Expr, Literal, Name, Subscript
 from ..source import Span
@@ -38,6 +39,7 @@ class Operation:
     result: DType
     natural: Callable[[Expr], bool]  # certainly not negative
     inverse: Callable[[Expr], str | None]  # of a divisor that never changes
+    written: bool = False  # floats are computed as written: nothing fused, quotients correctly rounded
 
     def rounded(self, text: str) -> str:
         """A result rounded to the dtype. Halves are computed in f32: one rounding more changes no result of one operation."""
@@ -117,7 +119,9 @@ class Scalars:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op}` here", expr.span)
         values = [a for a in args if isinstance(self.kernel.checked.types.get(id(a)), (Scalar, TileType))]
         first = values[1] if op in ("where", "ifexp") else values[0]
-        return str(emit(Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse), *map(text, values)))
+        # scalars always: they cost nothing, and equal ones may be computed once for roles in which they decide and others
+        written = isinstance(self.kernel.checked.type_of(expr), Scalar) or id(expr) in decisions(self.kernel.checked)
+        return str(emit(Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, written), *map(text, values)))
 
     # ---- elements of tensors
     def element(self, expr: Subscript, text: Callable[[Expr], str]) -> str:

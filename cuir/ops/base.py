@@ -85,6 +85,10 @@ class Op:
     where: Literal["role", "declaration", "any"] = "role"
     spelling: str = ""  # how it is written, if not by its name ("copy_async")
     workers: tuple[int, ...] = (32, 128)  # threads of the workers that may call it
+    ulps: int = 0  # units in the last place by which a result may differ from the exact one; 0: it is the exact one, rounded once
+    smallest: float = 0.0  # results that are smaller in magnitude may be 0
+    sums: bool = False  # adds many numbers, in no fixed order
+    reduces: bool = False  # its result depends on more than the same element of its operands
 
     @property
     def written(self) -> str:
@@ -115,6 +119,10 @@ def op(
     spelling: str = "",
     workers: tuple[int, ...] = (32, 128),
     operator: bool = False,
+    ulps: int = 0,
+    smallest: float = 0.0,
+    sums: bool = False,
+    reduces: bool = False,
 ) -> Callable[[Rule], Rule]:
     """Enter a primitive whose typing rule is the decorated function. A name entered twice is an error of ours."""
 
@@ -122,7 +130,9 @@ def op(
         table = OPERATORS if operator else TABLE
         if name in table:
             raise ValueError(f"primitive {name} is defined twice")
-        entry = table[name] = Op(name, family, params, rule, doc, effects, archs, where, spelling, workers)
+        entry = table[name] = Op(
+            name, family, params, rule, doc, effects, archs, where, spelling, workers, ulps, smallest, sums, reduces
+        )
         if not operator:
             WRITTEN.setdefault(entry.written.removeprefix("with "), []).append(entry)
         return rule

@@ -47,6 +47,8 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     _A,
     Param("b", "Shared view or tile [K, C]"),
     _C,
+    sums=True,
+    reduces=True,
     effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
     doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16; C of 8. Products exact, accumulation f32.",
 )
@@ -65,6 +67,8 @@ def _mma(cx: CallContext) -> Type:
     _C,
     archs=SM90,
     workers=(128,),
+    sums=True,
+    reduces=True,
     effects=Effects(accesses=(Access("a", "read", "async", late=True), Access("b", "read", "async", late=True)), group="wgmma"),
     doc="a @ b + c by the tensor core (wgmma, a commit group of its own), in flight until mma_wait. The accumulator is taken over: its old value may only be waited for; a chained product needs no wait. "
     "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.",
@@ -113,8 +117,8 @@ def _extremum(cx: CallContext) -> Type:
 
 
 _XS = Param("x", "scalars or tiles", variadic=True)
-op("min", "compute", _XS, where="any", doc="Elementwise minimum of two or more; a NaN loses against a number, as fminf.")(_extremum)
-op("max", "compute", _XS, where="any", doc="Elementwise maximum of two or more; a NaN loses against a number, as fmaxf.")(_extremum)
+op("min", "compute", _XS, where="any", doc="Elementwise minimum of two or more; a NaN in any of them gives NaN.")(_extremum)
+op("max", "compute", _XS, where="any", doc="Elementwise maximum of two or more; a NaN in any of them gives NaN.")(_extremum)
 
 
 @op(
@@ -149,15 +153,25 @@ op(
     "compute",
     _X,
     where="any",
-    doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 units in the last place.",
+    ulps=2,
+    smallest=2.0**-126,
+    doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 units in the last place; below 2^-126 it is 0.",
 )(_unary_float)
-op("log2", "compute", _X, where="any", doc="Logarithm to base 2; of 0 it is -inf. As exact and as fast as exp2.")(_unary_float)
+op(
+    "log2",
+    "compute",
+    _X,
+    where="any",
+    ulps=2,
+    doc="Logarithm to base 2, 2 units in the last place; of 0 it is -inf. About 20 multiply-adds.",
+)(_unary_float)
 op(
     "tanh",
     "compute",
     _X,
     where="any",
-    doc="Hyperbolic tangent, absolute error below 1e-6. On a tile about an exp2 and a quarter of a division an element.",
+    ulps=4,
+    doc="Hyperbolic tangent, 4 units in the last place. On a tile seven multiply-adds an element where all are below 0.6; else twice that, an exp2 and a quarter of a division.",
 )(_unary_float)
 
 
@@ -198,8 +212,8 @@ def _reduction(cx: CallContext) -> Type:
 
 
 _TILE = Param("x", "f32 tile [R, C]")
-op("row_max", "compute", _TILE, doc="The maximum of each row, [R, 1].")(_reduction)
-op("row_sum", "compute", _TILE, doc="The sum of each row, [R, 1], in no fixed order.")(_reduction)
+op("row_max", "compute", _TILE, reduces=True, doc="The maximum of each row, [R, 1]; NaN if one of its elements is.")(_reduction)
+op("row_sum", "compute", _TILE, sums=True, reduces=True, doc="The sum of each row, [R, 1], in no fixed order.")(_reduction)
 
 
 @op("cdiv", "compute", Param("a", "i32"), Param("b", "i32"), where="any", doc="a / b rounded up, for b > 0: -(-a // b).")

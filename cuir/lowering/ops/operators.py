@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...nodes import Literal
 from ...types import BOOL
 from ..registry import emits
 from ..values import Operation, strip
@@ -15,24 +14,28 @@ def _shift(value: int | None) -> int | None:
 
 @emits("+", "value")
 def add(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"({x} + {y})")
+    return _arithmetic(cx, "+", "add", x, y)
 
 
 @emits("-", "value")
 def subtract(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"({x} - {y})")
+    return _arithmetic(cx, "-", "sub", x, y)
 
 
 @emits("*", "value")
 def multiply(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"({x} * {y})")
+    return _arithmetic(cx, "*", "mul", x, y)
+
+
+def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str:
+    if cx.written and cx.dtype.is_float:  # the compiler fuses no intrinsics
+        return cx.rounded(f"__f{intrinsic}_rn({strip(x)}, {strip(y)})")
+    return cx.rounded(f"({x} {sign} {y})")
 
 
 @emits("/", "value")
 def divide(cx: Operation, x: str, y: str) -> str:
-    # 2 units in the last place; the exact division is a call, which would serialise products
-    one = isinstance(cx.args[0], Literal) and cx.args[0].value == 1
-    return cx.rounded(f"cuir::reciprocal({y})" if one else f"__fdividef({x}, {y})")
+    return cx.rounded(f"cuir::{'divide_rn' if cx.written else 'divide'}({strip(x)}, {strip(y)})")
 
 
 @emits("//", "value")
