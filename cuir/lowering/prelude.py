@@ -30,24 +30,31 @@ def _part(name: str, text: str, *needs: str) -> None:
 
 
 # ---- scalars
+for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*")):
+    _part(_name, f"DEV int {_name}(int x, int y) {{ return int(unsigned(x) {_sign} unsigned(y)); }}  // wraps")
 _part(
     "floordiv",
-    "DEV int floordiv(int a, int b) { const int q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }  // rounds to minus infinity",
+    """
+// Rounds to minus infinity; -2^31 / -1 wraps
+DEV int floordiv(int a, int b) { const int q = b == -1 ? sub(0, a) : a / b; return q - (b != -1 && a % b != 0 && (a < 0) != (b < 0)); }""",
+    "sub",
 )
+_part("absolute", "DEV int absolute(int x) { return x < 0 ? sub(0, x) : x; }  // -2^31 stays", "sub")
 _part(
     "floormod",
-    "DEV int floormod(int a, int b) { const int r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign",
+    "DEV int floormod(int a, int b) { const int r = b == -1 ? 0 : a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign",
 )
+_part("ceildiv", "DEV int ceildiv(int a, int b) { return add(floordiv(a, b), floormod(a, b) != 0); }  // no sum that wraps", "add", "floordiv", "floormod")
 _part(
     "quotient",
     """
 // x / y of numbers that are not negative, from inverse(y): the high product is the quotient or one less
 DEV unsigned inverse(int y) { return ~0u / unsigned(y); }
-DEV int quotient(int x, int y, unsigned inverse) {
-  const int q = int(__umulhi(unsigned(x), inverse));
-  return q + (x - q * y >= y);
+DEV int quotient(unsigned x, unsigned y, unsigned inverse) {
+  const unsigned q = __umulhi(x, inverse);
+  return int(q + (x - q * y >= y));
 }
-DEV int remainder(int x, int y, unsigned inverse) { return x - quotient(x, y, inverse) * y; }""",
+DEV int remainder(unsigned x, unsigned y, unsigned inverse) { return int(x - quotient(x, y, inverse) * y); }""",
 )
 _part("ex2", 'DEV float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part(

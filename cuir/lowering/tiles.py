@@ -20,7 +20,7 @@ from .reciprocals import Reciprocals
 from .references import References
 from .registry import emitter
 from .shifted import Shifted
-from .values import CTYPE, HALVES, strip, unsupported
+from .values import CTYPE, HALVES, strip, unsupported, wrapping
 from .writer import identifier
 
 if TYPE_CHECKING:
@@ -281,8 +281,8 @@ class Tiles:
                 slope = combined(op, [p.slope for p in known], args)
                 if slope is not None:
                     if op == "neg":
-                        return Linear(tuple(f"(-{x})" for x in known[0].rows), slope)
-                    return Linear(zipped(lambda x, y: f"({x} {op} {y})", known[0].rows, known[1].rows), slope)
+                        return Linear(tuple(wrapping("-", "0", x) for x in known[0].rows), slope)
+                    return Linear(zipped(lambda x, y: wrapping(op, x, y), known[0].rows, known[1].rows), slope)
         if shape in ("rows", "one") and id(expr) not in self._making:
             array = self.array(expr)
             return Linear(tuple(f"{array}[{r}]" for r in range(frag.row_values if shape == "rows" else 1)), 0)

@@ -57,6 +57,16 @@ def literal(value: int | float | bool, dtype: DType) -> str:
     return f"{float(value)!r}f"
 
 
+_WRAPPING = {"+": "add", "-": "sub", "*": "mul"}
+
+
+def wrapping(sign: str, x: str, y: str) -> str:
+    """Arithmetic on ints that wraps at 32 bits: of plain ints the compiler assumes that it does not."""
+    if re.fullmatch(r"\d{1,9}", x) and re.fullmatch(r"\d{1,4}", y):
+        return f"({x} {sign} {y})"
+    return f"cuir::{_WRAPPING[sign]}({strip(x)}, {strip(y)})"
+
+
 def strip(text: str) -> str:
     """Without the parentheses around the whole."""
     if not (text.startswith("(") and text.endswith(")")):

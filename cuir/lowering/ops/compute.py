@@ -53,7 +53,7 @@ def tanh(cx: Operation, x: str) -> str:
 
 @emits("abs", "value")
 def absolute(cx: Operation, x: str) -> str:
-    return f"abs({x})" if cx.dtype == I32 else f"fabsf({x})"
+    return f"cuir::absolute({strip(x)})" if cx.dtype == I32 else f"fabsf({x})"
 
 
 @emits("cast", "value")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...types import BOOL
 from ..registry import emits
-from ..values import Operation, strip
+from ..values import Operation, strip, wrapping
 
 
 def _shift(value: int | None) -> int | None:
@@ -30,7 +30,7 @@ def multiply(cx: Operation, x: str, y: str) -> str:
 def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str:
     if cx.written and cx.dtype.is_float:  # the compiler fuses no intrinsics
         return cx.rounded(f"__f{intrinsic}_rn({strip(x)}, {strip(y)})")
-    return cx.rounded(f"({x} {sign} {y})")
+    return cx.rounded(f"({x} {sign} {y})") if cx.dtype.is_float else wrapping(sign, x, y)
 
 
 @emits("/", "value")
@@ -66,12 +66,14 @@ def floor_modulo(cx: Operation, x: str, y: str) -> str:
 @emits("cdiv", "value")
 def ceil_divide(cx: Operation, x: str, y: str) -> str:
     value = cx.constant(1)
-    up = f"({x} + {value - 1})" if value is not None else f"({x} + {y} - 1)"
-    if (shift := _shift(value)) is not None:
-        return f"({up} >> {shift})" if shift else x
-    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
-        return _quotient(cx, "/", up, y)
-    return f"cuir::floordiv({up}, {y})"
+    if value == 1:
+        return x
+    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):  # the sum of two naturals is one of 32 bits
+        more = f"{value - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
+        if (shift := _shift(value)) is not None:
+            return f"int((unsigned({strip(x)}) + {more}) >> {shift})"
+        return _quotient(cx, "/", f"unsigned({strip(x)}) + {more}", y)
+    return f"cuir::ceildiv({strip(x)}, {strip(y)})"
 
 
 @emits("&", "value")
@@ -96,7 +98,7 @@ def invert(cx: Operation, x: str) -> str:
 
 @emits("neg", "value")
 def negate(cx: Operation, x: str) -> str:
-    return f"(-{x})"
+    return f"(-{x})" if cx.dtype.is_float else wrapping("-", "0", x)
 
 
 def _comparison(sign: str) -> None:
