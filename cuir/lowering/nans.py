@@ -40,7 +40,7 @@ class Nans:
         if op in MEMORY:
             return True
         if op == "neg":
-            return not self._constant(args[0], seen)
+            return not isinstance(args[0], Literal) and args[0] != Name("inf")
         if op == "full":
             return any(self._negative(a, seen) for a in self._floats(args))
         if op in CHOICES or op in KEPT:
@@ -50,7 +50,7 @@ class Nans:
             for value, other in (args, args[::-1]):
                 if self._constant(other, seen):  # the value itself, or its negative
                     turned = value is args[1] if op == "-" else op == "*" and not (isinstance(other, Literal) and other.value != -1)
-                    found |= turned and not self._constant(value, seen) or self._negative(value, seen)
+                    found |= turned or self._negative(value, seen)
             return found
         return False
 

@@ -95,8 +95,8 @@ DEV float tanh_small(float x) {
 _part(
     "tanh_large",
     """
-// tanh(x) from |x| on, given 1 / (1 + exp(2 |x|)); small arguments by the polynomial
-DEV float tanh_large(float x, float reciprocal) { return fabsf(x) < 0.6f ? tanh_small(x) : copysignf(1.f - 2.f * reciprocal, x); }""",
+// tanh(x) from |x| on, given 1 / (1 + exp(2 |x|)); small arguments, and NaN, by the polynomial
+DEV float tanh_large(float x, float reciprocal) { return fabsf(x) >= 0.6f ? copysignf(1.f - 2.f * reciprocal, x) : tanh_small(x); }""",
     "tanh_small",
 )
 _part(
@@ -117,9 +117,15 @@ _part(
 _part(
     "reciprocals",
     """
-// 1 / x of four numbers whose product is a float, by one reciprocal: 4 units in the last place
-DEV void reciprocals(float (&x)[4]) {
-  const float a = x[0] * x[1], b = x[2] * x[3], c = reciprocal(a * b), ra = c * b, rb = c * a;
+// 1 / x of four numbers whose product is a float, by one reciprocal: 4 units in the last place. A NaN is no number: its neighbours do without it.
+template <bool NANS> DEV void reciprocals(float (&x)[4]) {
+  const float a = x[0] * x[1], b = x[2] * x[3], p = a * b;
+  if (NANS && p != p) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = reciprocal(x[i]);
+    return;
+  }
+  const float c = reciprocal(p), ra = c * b, rb = c * a;
   const float y[4] = {ra * x[1], ra * x[0], rb * x[3], rb * x[2]};
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = y[i];

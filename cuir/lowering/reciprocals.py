@@ -54,12 +54,12 @@ class Reciprocals:
         self.site = None
         self.role.kernel.choice("four divisions by numbers of a known range share one reciprocal", out.span)
         with out.block("else") if greatest is not None else nullcontext():
-            self._shared(target, divisor, text, frag)
+            self._shared(sites[0], target, divisor, text, frag)
         return True
 
-    def _shared(self, target: str, divisor: str, text: str, frag: Fragment) -> None:
+    def _shared(self, site: Expr, target: str, divisor: str, text: str, frag: Fragment) -> None:
         out = self.role.out
-        array = out.temp("d")
+        array, nans = out.temp("d"), "false" if operation(self.checked, site)[0] == "tanh" else "true"
         with out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {frag.count // 4}; ++g_)"):
             out.line(f"float {array}[4];  // elements of one row")
             for line in (f"{array}[e_] = {divisor};", f"{target}[i_] = {text.replace(_PLACE, array)};"):
@@ -67,7 +67,7 @@ class Reciprocals:
                     out.line("const int i_ = 8 * (g_ / 2) + 2 * (g_ % 2) + 4 * (e_ / 2) + e_ % 2;")
                     self._lines(frag, line)
                 if line.startswith(array):
-                    out.line(f"cuir::reciprocals({array});")
+                    out.line(f"cuir::reciprocals<{nans}>({array});")
 
     def _lines(self, frag: Fragment, line: str) -> None:
         """A line of a loop over i_, behind the places that it reads."""
@@ -135,7 +135,7 @@ class Reciprocals:
         factor = _TWICE_LOG2E
         if scalar is not None:  # one product for both factors
             factor = self.tiles.hoist("float", (f"{_TWICE_LOG2E} * {self.tiles.uniform(scalar)}",), at)
-        return f"1.f + cuir::ex2(cuir::min_nan(fabsf({factor} * {self.tiles.element(x, at, 'full')}), {LARGEST}f))"  # tanh is 1 from 2^25 on
+        return f"1.f + cuir::ex2(fminf(fabsf({factor} * {self.tiles.element(x, at, 'full')}), {LARGEST}f))"  # tanh is 1 from 2^25 on
 
     def _shares(self, expr: Expr) -> bool:
         t = self.checked.types.get(id(expr))
