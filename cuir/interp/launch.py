@@ -22,6 +22,7 @@ from ..walk import walk
 from .compile import Compiler, Evaluate
 from .machine import Instruction, Launch, Machine, Program, Worker
 from .ops import RUNS
+from .perturb import Noise, noise_now, perturbing
 from .schedule import Schedule
 from .tensors import TensorArg
 from .trace import Trace
@@ -57,18 +58,19 @@ def run(
     trace: Trace | None = None,
     detect: bool = True,
     lanes: int = LANES,
+    perturb: int | None = None,
 ) -> RunReport:
     """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
 
     checked: a checked kernel, or a program of one kernel, which is checked with what the tensors say and `consts`.
     arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters); chosen from the work if left out, at most IDLE beyond the units of work. schedule: who acts
     when, or its text as reports and `--schedule` have it ("random:7"); in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
-    consequences show in the results. lanes: CTAs of a batch at first. Raises CuirError: a bad call (U...), or the first fault of the program
+    consequences show in the results. lanes: CTAs of a batch at first. perturb: a seed; what is not exact varies at random within its bounds. Raises CuirError: a bad call (U...), or the first fault of the program
     (M, R, S, D: memory, races, barrier protocol, deadlock).
     """
     begin = time.perf_counter()
     schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule or Schedule()
-    with np.errstate(all="ignore"), torch.no_grad():
+    with np.errstate(all="ignore"), torch.no_grad(), perturbing(noise_now() if perturb is None else Noise(perturb)):
         launch, units, _ = prepare(checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect)
         if schedule.cluster is not None:
             if schedule.cluster >= launch.grid:
@@ -102,13 +104,14 @@ def prepare(
         checked = check(checked, kernel.name, bind(kernel, arguments, consts).consts)
     bound = bind(checked.origin, arguments, dict(checked.consts))
     device = bound.device or torch.device("cpu")
-    code = _code(checked, device, trace is not None)
+    noise = noise_now()
+    code = _code(checked, device, trace is not None, noise is not None)
     tensors = {p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), p.name in code.read) for p in checked.tensors}
     values: dict[str, object] = dict(bound.dims)
     for p in checked.scalars:
         given = arguments[p.name]
         values[p.name] = f32(float(given)) if p.dtype == F32 else given
-    launch = Launch(checked, tensors, values, code.programs, device, schedule or Schedule(), 1, [range(1)], detect, trace)
+    launch = Launch(checked, tensors, values, code.programs, device, schedule or Schedule(), 1, [range(1)], detect, trace, noise)
     return launch, _plan(launch, code, grid), code.compiler
 
 
@@ -123,11 +126,11 @@ class _Code:
     read: set[str]  # tensors that the kernel reads somewhere
 
 
-def _code(checked: Checked, device: torch.device, costs: bool) -> _Code:
-    key = (_code, device, costs)
+def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool) -> _Code:
+    key = (_code, device, costs, perturbs)
     found = checked.made.get(key)
     if found is None:
-        compiler = Compiler(checked, device, costs)
+        compiler = Compiler(checked, device, costs, perturbs)
         before = compiler.body(checked.declarations)
         programs = []
         for role in checked.roles:

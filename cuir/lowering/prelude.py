@@ -119,16 +119,13 @@ _part(
     """
 // 1 / x of four numbers whose product is a float, by one reciprocal: 4 units in the last place. A NaN is no number: its neighbours do without it.
 template <bool NANS> DEV void reciprocals(float (&x)[4]) {
-  const float a = x[0] * x[1], b = x[2] * x[3], p = a * b;
-  if (NANS && p != p) {
+  float n[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = reciprocal(x[i]);
-    return;
-  }
-  const float c = reciprocal(p), ra = c * b, rb = c * a;
-  const float y[4] = {ra * x[1], ra * x[0], rb * x[3], rb * x[2]};
+  for (int i = 0; i < 4; ++i) n[i] = NANS ? fminf(x[i], 4294967296.f) : x[i];   // greater than all of them
+  const float a = n[0] * n[1], b = n[2] * n[3], c = reciprocal(a * b), ra = c * b, rb = c * a;
+  const float y[4] = {ra * n[1], ra * n[0], rb * n[3], rb * n[2]};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = y[i];
+  for (int i = 0; i < 4; ++i) x[i] = NANS ? fmaf(x[i], 0.f, y[i]) : y[i];       // and the NaN again
 }""",
     "reciprocal",
 )

@@ -12,7 +12,7 @@ from ..check import check
 from ..checked import Checked, Const
 from ..diagnostics import CuirError
 from ..nodes import Program
-from ..spec import Specification
+from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
 from ..transfer.ranges import negative_read
@@ -33,10 +33,11 @@ from .either import (
 )
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems
-from .mask import check_function_mask, check_mask, readout_lengths
+from .mask import Readout, check_function_mask, check_mask, readout_lengths
 from .numeric import with_note
 from .orders import Order, orders
-from .problems import is_attention
+from .perturbed import check_perturbed, to_perturb
+from .problems import Case, is_attention
 from .report import Stage, VerifyReport
 from .schedules import check_schedules
 from .sizes import few_problems, mask_integers, problems_for
@@ -221,31 +222,41 @@ class _Verification:
             read = hidden = 0
             for lengths in readout_lengths(*tile_sizes(checked), self.marks, self.level):
                 self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
-                if isinstance(self.spec, FunctionSpecification):
-                    function = check_function_mask(checked, self.spec, lengths)
-                    if function is None:
-                        stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"
-                        return
-                    found = function
-                else:
-                    found = check_mask(self.program, checked, self.spec, lengths)
+                found = self.read_out(checked, lengths)
+                if found is None:
+                    stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"
+                    return
+                if not read and to_perturb(checked, [Case("mask", lengths)], self.level):
+                    self.progress(f"mask: once more with noise for M={lengths.M}, N={lengths.N}")
+                    check_perturbed(checked, lambda lengths=lengths: self.read_out(checked, lengths))  # type: ignore[misc]
                 read, hidden = read + found.read, hidden + found.hidden
             stage.reason = f"{read:,} pairs of the mask read out" + (f", {hidden:,} too faint to see" if hidden else "")
+
+    def read_out(self, checked: Checked, lengths: Lengths) -> Readout | None:
+        if isinstance(self.spec, FunctionSpecification):
+            return check_function_mask(checked, self.spec, lengths)
+        return check_mask(self.program, checked, self.spec, lengths)
 
     def numbers(self, checked: Checked) -> None:
         with self.stage(4) as stage:
             todo = [(checked, c) for c in number_cases(checked, self.spec, self.marks, self.level)]
             for other in self.others():
-                again = check(self.program, self.kernel, other)
-                todo += [(again, c) for c in number_cases(again, self.spec, self.marks, "quick")]
+                checked_other = check(self.program, self.kernel, other)
+                todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
                 try:
                     stage.rows += check_case(self.program, kernel, self.spec, case)
                 except CuirError as error:
                     raise smallest(self.program, kernel, self.spec, case, error) if self.shrink else error from None
+            again = to_perturb(checked, [c for k, c in todo if k is checked], self.level)
+            for case in again:
+                self.progress(f"numbers: once more with noise, {case.name}")
+                check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]
             worst = max((r["error"] / y for r in stage.rows if (y := r.get("PyTorch, half", r.get("PyTorch, same dtype")))), default=0.0)
             stage.reason = f"{len(todo)} problems, the error at most {worst:.2f} x PyTorch's own in half precision"
+            if again:
+                stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
             if left := not_compared(checked, stage.rows):
                 stage.reason += f"; not compared: {', '.join(left)}"
             if positive := made_positive(stage.rows):
