@@ -24,7 +24,7 @@ from ..types import Scalar
 from .problems import Case
 
 SEED = 1
-FEW = 3  # problems of level quick
+FEW = 2  # problems of level quick
 MANY = 12
 
 C = TypeVar("C")
@@ -44,14 +44,17 @@ def _volume(case: Any) -> int:
 
 
 def check_perturbed(checked: Checked, judged: Callable[[], object]) -> None:
-    """Judges once more with noise; `judged` runs the kernel on fresh arguments, and raises CuirError for a bad verdict (it passed without noise).
+    """Judges twice more with noise, to opposite sides; `judged` runs the kernel on fresh arguments, and raises CuirError for a bad verdict (it passed without noise).
 
     Raises CuirError V307 if a comparison changed its truth and with it the verdict. Numbers that are further off without one are within the bounds.
     """
-    error = _judged(judged, Noise(SEED))
-    if error is None:
-        return
-    calm, shaken = Noise(SEED, off=True, truths=[]), Noise(SEED, truths=[])
+    for seed in (SEED, -SEED):
+        if (error := _judged(judged, Noise(seed))) is not None:
+            _blame(checked, judged, seed, error)
+
+
+def _blame(checked: Checked, judged: Callable[[], object], seed: int, error: CuirError) -> None:
+    calm, shaken = Noise(seed, off=True, truths=[]), Noise(seed, truths=[])
     if _judged(judged, calm) is not None:
         return
     _judged(judged, shaken)
@@ -60,9 +63,9 @@ def check_perturbed(checked: Checked, judged: Callable[[], object]) -> None:
     for e, value in calm.truths or []:
         truths.setdefault(id(e), []).append(value)
     for e in flipped:
-        if _judged(judged, Noise(SEED, forced={id(e): list(truths[id(e)])})) is None:
+        if _judged(judged, Noise(seed, forced={id(e): list(truths[id(e)])})) is None:
             raise _blamed(checked, e, error)
-    if flipped and _judged(judged, Noise(SEED, forced={id(e): list(truths[id(e)]) for e in flipped})) is None:
+    if flipped and _judged(judged, Noise(seed, forced={id(e): list(truths[id(e)]) for e in flipped})) is None:
         raise _blamed(checked, flipped[0], error)
 
 
