@@ -24,7 +24,7 @@ def decisions(checked: Checked) -> frozenset[int]:
     found = checked.made.get(_MADE)
     if found is None:
         found = checked.made[_MADE] = _decisions(checked)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:

@@ -20,7 +20,6 @@ from ..decisions import decisions
 from ..nodes import Binary, Expr
 from ..ops.base import Op
 from ..types import F32, TileType
-from .values import f32
 
 if TYPE_CHECKING:
     from .compile import Compiler
@@ -136,7 +135,7 @@ def _multiply_add(compiler: Compiler, e: Binary, run: Evaluate) -> Evaluate:
 
     def either(w: Worker) -> torch.Tensor:
         if not w.m.launch.noise.fuses(e):
-            return run(w)  # type: ignore[no-any-return]
+            return run(w)
         a, b, c = (_double(v(w)) for v in (x, y, z))
         return (sign[0] * (a * b) + sign[1] * c).to(torch.float32)
 

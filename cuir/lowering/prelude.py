@@ -44,7 +44,13 @@ _part(
     "floormod",
     "DEV int floormod(int a, int b) { const int r = b == -1 ? 0 : a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign",
 )
-_part("ceildiv", "DEV int ceildiv(int a, int b) { return add(floordiv(a, b), floormod(a, b) != 0); }  // no sum that wraps", "add", "floordiv", "floormod")
+_part(
+    "ceildiv",
+    "DEV int ceildiv(int a, int b) { return add(floordiv(a, b), floormod(a, b) != 0); }  // no sum that wraps",
+    "add",
+    "floordiv",
+    "floormod",
+)
 _part(
     "quotient",
     """
@@ -81,7 +87,10 @@ DEV float divide_rn(float x, float y) {
 }""",
     "divide",
 )
-_part("to_int", 'DEV int to_int(float x) { int y; asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }  // saturates, of NaN 0; int(x) need not')
+_part(
+    "to_int",
+    'DEV int to_int(float x) { int y; asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }  // saturates, of NaN 0; int(x) need not',
+)
 _part(
     "tanh_small",
     """

@@ -43,7 +43,12 @@ def candidates(checked: Checked, role: Role, facts: Facts) -> dict[int, frozense
     decisive = decisions(checked)
     for body in [role.body, *(b for s in statements(role.body) for b in bodies(s))]:
         for i, stmt in enumerate(body):
-            if isinstance(stmt, Assign) and stmt.targets[0] in full and operation(checked, stmt.value)[0] in SLOPED and id(stmt.value) not in decisive:
+            if (
+                isinstance(stmt, Assign)
+                and stmt.targets[0] in full
+                and operation(checked, stmt.value)[0] in SLOPED
+                and id(stmt.value) not in decisive
+            ):
                 name = stmt.targets[0]
                 readers = _readers(checked, body[i + 1 :], name, name in facts.live_after[id(body[-1])])
                 if readers is not None:

@@ -131,7 +131,9 @@ class Scalars:
         first = values[1] if op in ("where", "ifexp") else values[0]
         # scalars always: they cost nothing, and equal ones may be computed once for roles in which they decide and others
         written = isinstance(self.kernel.checked.type_of(expr), Scalar) or id(expr) in decisions(self.kernel.checked)
-        return str(emit(Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, written), *map(text, values)))
+        return str(
+            emit(Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, written), *map(text, values))
+        )
 
     # ---- elements of tensors
     def element(self, expr: Subscript, text: Callable[[Expr], str]) -> str:

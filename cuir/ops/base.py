@@ -130,9 +130,7 @@ def op(
         table = OPERATORS if operator else TABLE
         if name in table:
             raise ValueError(f"primitive {name} is defined twice")
-        entry = table[name] = Op(
-            name, family, params, rule, doc, effects, archs, where, spelling, workers, ulps, smallest, sums, reduces
-        )
+        entry = table[name] = Op(name, family, params, rule, doc, effects, archs, where, spelling, workers, ulps, smallest, sums, reduces)
         if not operator:
             WRITTEN.setdefault(entry.written.removeprefix("with "), []).append(entry)
         return rule

@@ -111,7 +111,10 @@ def _blamed(checked: Checked, e: Expr, error: CuirError) -> CuirError:
 
 
 def _short(e: Expr) -> str:
-    text = show(e)
+    """As it is written, where that is one line; names of functions' locals differ in the flat kernel."""
+    span = e.span
+    line = span.source.line(span.line) if span.line == span.end_line else ""
+    text = line[span.column - 1 : span.end_column - 1] or show(e)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -43,7 +43,9 @@ def _f(x: Any) -> np.ndarray:
 
 
 def _cast_i32(x: np.ndarray) -> np.ndarray:
-    return np.clip(np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=2**31, neginf=-(2.0**31))), -(2**31), 2**31 - 1).astype(np.int32)
+    return np.clip(np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=2**31, neginf=-(2.0**31))), -(2**31), 2**31 - 1).astype(
+        np.int32
+    )
 
 
 def _bf16(x: np.ndarray) -> np.ndarray:
@@ -167,13 +169,20 @@ def every(X: Global[f32, 64, 64], Z: Global[f32, 64, 64], T: Global[f32, 64, 64]
 
 
 def _tile_text(text: str) -> str:
-    return "".join(f"{c.lower()}_" if c in "XZTYWABD" and not (text[i - 1 : i].isalnum() or text[i + 1 : i + 2].isalnum()) else c for i, c in enumerate(text))
+    return "".join(
+        f"{c.lower()}_" if c in "XZTYWABD" and not (text[i - 1 : i].isalnum() or text[i + 1 : i + 2].isalnum()) else c
+        for i, c in enumerate(text)
+    )
 
 
 def source() -> str:
     lines = [f"store(F[{64 * i} + rows(64), cols(64)], {_tile_text(c.text)})" for i, c in enumerate(FLOATS)]
     lines += [f"store(I[{64 * i} + rows(64), cols(64)], {_tile_text(c.text)})" for i, c in enumerate(INTS)]
-    lines += ["for i in range(256):", "    x, z = X[i // 64, i % 64], Z[i // 64, i % 64]", "    a, b, d = A[i // 64, i % 64], B[i // 64, i % 64], D[i // 64, i % 64]"]
+    lines += [
+        "for i in range(256):",
+        "    x, z = X[i // 64, i % 64], Z[i // 64, i % 64]",
+        "    a, b, d = A[i // 64, i % 64], B[i // 64, i % 64], D[i // 64, i % 64]",
+    ]
     lines += [f"    store(SF[{i}, i], {c.text})" for i, c in enumerate(SCALAR_FLOATS)]
     lines += [f"    store(SI[{i}, i], {c.text})" for i, c in enumerate(SCALAR_INTS)]
     return HEAD + "".join(f"        {line}\n" for line in lines)
@@ -224,8 +233,12 @@ NUMBERS = {"third": float(np.float32(1 / 3)), "one": 1.0}
 def wrong(given: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> list[str]:
     """Each case that gave what it must not, with the first such element."""
     flat = {k: x.reshape(-1)[:SCALARS] for k, x in given.items()}
-    parts = [(c, found["F"][64 * i : 64 * i + 64], given) for i, c in enumerate(FLOATS)] + [(c, found["I"][64 * i : 64 * i + 64], given) for i, c in enumerate(INTS)]
-    parts += [(c, found["SF"][i], flat) for i, c in enumerate(SCALAR_FLOATS)] + [(c, found["SI"][i], flat) for i, c in enumerate(SCALAR_INTS)]
+    parts = [(c, found["F"][64 * i : 64 * i + 64], given) for i, c in enumerate(FLOATS)] + [
+        (c, found["I"][64 * i : 64 * i + 64], given) for i, c in enumerate(INTS)
+    ]
+    parts += [(c, found["SF"][i], flat) for i, c in enumerate(SCALAR_FLOATS)] + [
+        (c, found["SI"][i], flat) for i, c in enumerate(SCALAR_INTS)
+    ]
     said = []
     for case, got, values in parts:
         with np.errstate(all="ignore"):
@@ -234,8 +247,14 @@ def wrong(given: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> list[st
             at = tuple(int(i) for i in np.argwhere(bad)[0])
             with np.errstate(all="ignore"):
                 wanted = np.broadcast_to(case.wanted(values), got.shape)[at]
-            operands = {k: x[at] for k, x in values.items() if k.lower() in case.text.lower().replace("max", "").replace("abs", "") and x.shape == got.shape}
-            said.append(f"{case.text}: {int(bad.sum())} of {bad.size}; at {at} {got[at]!r} ({_hex(got[at])}) instead of {wanted!r}, of {operands}")
+            operands = {
+                k: x[at]
+                for k, x in values.items()
+                if k.lower() in case.text.lower().replace("max", "").replace("abs", "") and x.shape == got.shape
+            }
+            said.append(
+                f"{case.text}: {int(bad.sum())} of {bad.size}; at {at} {got[at]!r} ({_hex(got[at])}) instead of {wanted!r}, of {operands}"
+            )
     return said
 
 
@@ -247,7 +266,9 @@ def _differs(case: Case, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if got.dtype != np.float32:
         return got != wanted
     exact, nearest = wanted.astype(np.float64), wanted.astype(np.float32)
-    same = (got == nearest) & ((np.signbit(got) == np.signbit(nearest)) | bool(EITHER_ZERO.match(case.text))) | (np.isnan(got) & np.isnan(nearest))
+    same = (got == nearest) & ((np.signbit(got) == np.signbit(nearest)) | bool(EITHER_ZERO.match(case.text))) | (
+        np.isnan(got) & np.isnan(nearest)
+    )
     if not case.ulps:
         return ~same
     unit = np.spacing(np.maximum(np.abs(nearest), np.float32(2.0**-126))).astype(np.float64)

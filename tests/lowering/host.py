@@ -117,7 +117,22 @@ def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False)
     path.write_text(FRAME % (parts, params, body), encoding="utf-8")
     library = folder / "kernel.so"
     subprocess.run(
-        [GXX or "g++", "-std=c++17", "-O1", "-w", f"-ffp-contract={contract}", f"-DNOISE={int(noise)}", "-fwrapv", "-mfma", "-mf16c", "-shared", "-fPIC", "-o", str(library), str(path)],
+        [
+            GXX or "g++",
+            "-std=c++17",
+            "-O1",
+            "-w",
+            f"-ffp-contract={contract}",
+            f"-DNOISE={int(noise)}",
+            "-fwrapv",
+            "-mfma",
+            "-mf16c",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(library),
+            str(path),
+        ],
         check=True,
     )
     run = ctypes.CDLL(str(library)).run
