@@ -35,7 +35,10 @@ def found(checked: Checked) -> set[str]:
 @pytest.mark.parametrize(
     ("body", "wanted"),
     [
-        ("y = where(q * 0.1 - k_ * 0.1 >= 0.0, x, 0.0)", {"q * 0.1", "k_ * 0.1", "q * 0.1 - k_ * 0.1", "cast(rows(64), f32)", "cast(cols(64), f32)"}),
+        (
+            "y = where(q * 0.1 - k_ * 0.1 >= 0.0, x, 0.0)",
+            {"q * 0.1", "k_ * 0.1", "q * 0.1 - k_ * 0.1", "cast(rows(64), f32)", "cast(cols(64), f32)"},
+        ),
         ("d = x * 0.5 + x\ny = where(d > 0.0, x * 3.0 + 1.0, 0.0)", {"x * 0.5", "x * 0.5 + x"}),
         ("y = where(row_max(x * 2.0) - s > 0.0, x * 3.0, 0.0)", {"row_max(x * 2.0)", "row_max(x * 2.0) - s"}),
         ("y = where(exp2(x * 2.0 + s) >= 1.0, x, 0.0)", {"exp2(x * 2.0 + s)", "x * 2.0 + s", "x * 2.0"}),

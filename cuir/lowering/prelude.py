@@ -52,6 +52,16 @@ _part(
     "floormod",
 )
 _part(
+    "limit",
+    """
+// y - x + PLUS, or the end of the range on whose side it lies: a limit on columns, of which none is there
+template <int PLUS> DEV int limit(int y, int x) {
+  const int d = sub(y, x), kept = ((y ^ x) & (y ^ d)) >= 0 ? d : y < 0 ? -2147483647 - 1 : 2147483647;
+  return PLUS ? min(kept, 2147483646) + 1 : kept;
+}""",
+    "sub",
+)
+_part(
     "quotient",
     """
 // x / y of numbers that are not negative, from inverse(y): the high product is the quotient or one less

@@ -13,6 +13,7 @@ from ..types import BOOL, F32, I32, Scalar, TileType
 from .affine import Affine, affine
 from .analysis import linear
 from .columns import column_values
+from .far import far
 from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, shape_of
@@ -298,7 +299,9 @@ class Tiles:
             return self.conditions[expr.id]
         if op in COMPARISONS and self.role.dtype(args[0]) == I32:
             a, b = self.linear(args[0]), self.linear(args[1])
-            found = compared(op, a, b) if a is not None and b is not None else None
+            found = None
+            if a is not None and b is not None:  # what is taken from the other side must not carry the limit past an end of the range
+                found = compared(op, a, b, abs(a.slope - b.slope) == 1 and far(self.role, args[0 if a.slope > b.slope else 1]))
             if found is not None:
                 return found
         if op in ("&", "|"):

@@ -96,6 +96,7 @@ FLOATS = [  # of f32 tiles X and Z, small ones T, i32 tiles A, B, and scalars th
     Case("row_max(X) + zeros(f32, [64, 64])", lambda v: _row_max(v["X"])),
     Case("row_max(where(Z == Z, -abs(Z), -1.0)) + zeros(f32, [64, 64])", lambda v: _row_max(np.where(np.isnan(v["Z"]), _f(-1), -np.abs(v["Z"])))),
     Case("row_max(T * -1.0) + zeros(f32, [64, 64])", lambda v: _row_max(-v["T"])),
+    Case("where(rows(64) - cols(64) <= far, 1.0, 0.0)", lambda v: np.where(_q() - _k() <= 2**31 - 1, 1, 0)),
     Case("row_max(-W) + zeros(f32, [64, 64])", lambda v: _row_max(-v["W"])),
     Case("row_max(W * 1.0) + zeros(f32, [64, 64])", lambda v: _row_max(v["W"])),
     Case("cast(cast(W, bf16), f32) * 0.0 + row_max(cast(cast(W, bf16), f32))", lambda v: _bf16(v["W"]) * _f(0) + _row_max(_bf16(v["W"]))),
@@ -160,7 +161,7 @@ def turned(x, y):
 @kernel(arch="sm_90a")
 def every(X: Global[f32, 64, 64], Z: Global[f32, 64, 64], T: Global[f32, 64, 64], Y: Global[f32, 64, 64], W: Global[f32, 64, 64], A: Global[i32, 64, 64],
           B: Global[i32, 64, 64], D: Global[i32, 64, 64], F: Global[f32, RF, 64], I: Global[i32, RI, 64], SF: Global[f32, NF, 256], SI: Global[i32, NI, 256],
-          third: f32, one: f32):
+          third: f32, one: f32, far: i32):
     with role("all", warpgroups=1):
         x_, z_, t_, y_, w_ = X[rows(64), cols(64)], Z[rows(64), cols(64)], T[rows(64), cols(64)], Y[rows(64), cols(64)], W[rows(64), cols(64)]
         a_, b_, d_ = A[rows(64), cols(64)], B[rows(64), cols(64)], D[rows(64), cols(64)]
@@ -227,7 +228,7 @@ def outputs() -> dict[str, np.ndarray]:
     return {k: np.full(s, np.float32(12345)) for k, s in sizes.items()} | {k: np.full(s, np.int32(12345)) for k, s in whole.items()}
 
 
-NUMBERS = {"third": float(np.float32(1 / 3)), "one": 1.0}
+NUMBERS = {"third": float(np.float32(1 / 3)), "one": 1.0, "far": 2**31 - 1}
 
 
 def wrong(given: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> list[str]:
