@@ -224,10 +224,7 @@ class Tiles:
         """cast(i32 tile, f32): one conversion a row if it is alike along the columns."""
         value = self.linear(expr)
         if value is None:
-            op, args = operation(self.checked, expr)
-            if op == "abs":
-                return f"fabsf({self.float_of(args[0], at, shape)})"
-            return f"float({self.element(expr, at, shape)})"
+            return f"float({strip(self.element(expr, at, shape))})"
         if value.slope:
             return f"float({strip(self.linear_text(value, at))})"
         return self.hoist("float", tuple(f"float({strip(t)})" for t in value.rows), at)
@@ -299,9 +296,8 @@ class Tiles:
             return self.conditions[expr.id]
         if op in COMPARISONS and self.role.dtype(args[0]) == I32:
             a, b = self.linear(args[0]), self.linear(args[1])
-            found = None
-            if a is not None and b is not None:  # what is taken from the other side must not carry the limit past an end of the range
-                found = compared(op, a, b, abs(a.slope - b.slope) == 1 and far(self.role, args[0 if a.slope > b.slope else 1]))
+            steep = a is not None and b is not None and abs(a.slope - b.slope) == 1 and far(self.role, args[0 if a.slope > b.slope else 1])
+            found = compared(op, a, b, steep) if a is not None and b is not None else None
             if found is not None:
                 return found
         if op in ("&", "|"):
