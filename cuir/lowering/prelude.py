@@ -44,6 +44,7 @@ _part(
     "floormod",
     "DEV int floormod(int a, int b) { const int r = b == -1 ? 0 : a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign",
 )
+_part("ceilshift", "template <int S> DEV int ceilshift(int x) { return (x >> S) + ((x & ((1 << S) - 1)) != 0); }  // x / 2^S rounded up")
 _part(
     "ceildiv",
     "DEV int ceildiv(int a, int b) { return add(floordiv(a, b), floormod(a, b) != 0); }  // no sum that wraps",

@@ -73,6 +73,8 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
         if (shift := _shift(value)) is not None:
             return f"int((unsigned({strip(x)}) + {more}) >> {shift})"
         return _quotient(cx, "/", f"unsigned({strip(x)}) + {more}", y)
+    if (shift := _shift(value)) is not None:
+        return f"cuir::ceilshift<{shift}>({strip(x)})"
     return f"cuir::ceildiv({strip(x)}, {strip(y)})"
 
 
