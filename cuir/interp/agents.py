@@ -21,6 +21,7 @@ from .values import POISON
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .perturb import Noise
 
 
 class Action(State, ABC):
@@ -113,7 +114,7 @@ class Product(Action):
             c.act(m)
             c = c.value
         a = self.a.values(m) if isinstance(self.a, SharedRef) else self.a
-        self.value = product(a, self.b.values(m), c, m.lanes)
+        self.value = product(a, self.b.values(m), c, m.lanes, m.launch.noise)
         self.c = None
 
 
@@ -124,8 +125,11 @@ class Taken(State):
         self.by = by
 
 
-def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, lanes: int) -> torch.Tensor:
-    """a [lanes or 1, R, K] @ b [lanes or 1, K, C] + c, in float32; c is consumed."""
+def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, lanes: int, noise: Noise | None = None) -> torch.Tensor:
+    """a [lanes or 1, R, K] @ b [lanes or 1, K, C] + c, in float32; c is consumed. noise: summed in another order."""
+    if noise is not None:
+        order = noise.order(a.shape[2]).to(a.device)
+        a, b = a[:, :, order], b[:, order, :]
     n = max(a.shape[0], b.shape[0], 1 if c is None else c.shape[0])
     a, b = a.expand(n, -1, -1), b.expand(n, -1, -1)
     if c is None:

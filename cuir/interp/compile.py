@@ -25,6 +25,7 @@ from .budget import TURN
 from .faults import fault, spoken
 from .groups import check_rebinding
 from .machine import BLOCK, POINT, Block, Instruction, Worker
+from .perturb import deciding, perturbed
 from .registry import RUNS
 from .trace import expression_cost
 from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, uniform
@@ -52,8 +53,9 @@ class Turns:
 class Compiler:
     """Compiles statements and expressions, for all launches on a device. `costs`: instructions also advance the worker's time, by the trace's cost model."""
 
-    def __init__(self, checked: Checked, device: torch.device, costs: bool):
-        self.checked, self.device, self.costs = checked, device, costs
+    def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
+        self.checked, self.device, self.costs, self.perturbs = checked, device, costs, perturbs
+        self.deciders = deciding(checked) if perturbs else frozenset[int]()
         self.loops = 0
         self.blocks: list[Sequence[Stmt]] = []
         self.entered: set[int] = set()  # numbers of blocks that some run has entered
@@ -244,11 +246,15 @@ class Compiler:
             return _constant(self.literal(e))
         if isinstance(e, Call):
             bound = self.checked.call(e)
-            return self.checkpoint(RUNS[bound.op.name](Site(self, bound.op, bound.args, e)), e)
+            return self.inexact(bound.op, bound.args, e, self.checkpoint(RUNS[bound.op.name](Site(self, bound.op, bound.args, e)), e))
         name, args = operator(e)
         if name == "element" and isinstance(self.checked.type_of(e), TileType):
             name = "gather"
-        return self.checkpoint(RUNS[name](Site(self, OPERATORS[name], args, e)), e)
+        return self.inexact(OPERATORS[name], args, e, self.checkpoint(RUNS[name](Site(self, OPERATORS[name], args, e)), e))
+
+    def inexact(self, op: Op, args: Mapping[str, Expr], e: Expr, run: Evaluate) -> Evaluate:
+        """The operation, with what its bounds allow if that is asked for."""
+        return perturbed(self, op, list(args.values()), e, run) if self.perturbs else run
 
     def checkpoint(self, run: Evaluate, e: Expr) -> Evaluate:
         """Reports a division by zero at its place."""

@@ -28,6 +28,7 @@ from .budget import UNIT, Budget
 from .compile import Compiler, Evaluate, Turns
 from .machine import Instruction, Launch, Machine, Program, Worker
 from .ops import RUNS
+from .perturb import Noise, noise_now, perturbing
 from .schedule import Schedule
 from .tensors import TensorArg
 from .trace import Trace
@@ -67,18 +68,19 @@ def run(
     detect: bool = True,
     lanes: int = LANES,
     budget: float | None = None,
+    perturb: int | None = None,
 ) -> RunReport:
     """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
 
     checked: a checked kernel, or a program of one kernel (or the path of its file), which is checked with what the tensors say and `consts`.
     arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters), or a function that gives it for a number of units of work; chosen from the work if left out, at most IDLE beyond the units of work. schedule: who acts
     when, or its text as reports and `--schedule` have it ("random:7"); in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
-    consequences show in the results. lanes: CTAs of a batch at first. budget: seconds of processor time, 60 if left out: a loop that takes longer, or will at its pace, is an error (D402). Raises CuirError: a bad call (U...), or the first fault of the program
+    consequences show in the results. lanes: CTAs of a batch at first. budget: seconds of processor time, 60 if left out: a loop that takes longer, or will at its pace, is an error (D402). perturb: a seed; what is not exact varies at random within its bounds. Raises CuirError: a bad call (U...), or the first fault of the program
     (M, R, S, D: memory, races, barrier protocol, deadlock).
     """
     begin = time.perf_counter()
     schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule or Schedule()
-    with np.errstate(all="ignore"), torch.no_grad():
+    with np.errstate(all="ignore"), torch.no_grad(), perturbing(noise_now() if perturb is None else Noise(perturb)):
         launch, units, _ = prepare(
             checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect, budget=budget
         )
@@ -116,7 +118,8 @@ def prepare(
     bound = bind(checked.origin, arguments, dict(checked.consts))
     require_layout(checked, copied(checked), arguments)
     device = bound.device or torch.device("cpu")
-    code = _code(checked, device, trace is not None, compiler)
+    noise = noise_now()
+    code = _code(checked, device, trace is not None, noise is not None, compiler)
     modes, handed = tensor_modes(checked), exchanged(checked)
     refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})
     tensors = {
@@ -129,7 +132,18 @@ def prepare(
         values[p.name] = f32(float(given)) if p.dtype == F32 else given
     require_index_ranges(checked, bound.dims, arguments)
     launch = Launch(
-        checked, tensors, values, code.programs, device, schedule or Schedule(), 1, [range(1)], detect, trace, budget=Budget(budget)
+        checked,
+        tensors,
+        values,
+        code.programs,
+        device,
+        schedule or Schedule(),
+        1,
+        [range(1)],
+        detect,
+        trace,
+        noise=noise,
+        budget=Budget(budget),
     )
     return launch, _plan(launch, code, grid), code.compiler
 
@@ -151,11 +165,11 @@ def run_each(launch: Launch) -> None:
             _finish(Machine(launch, np.array([cluster])))
 
 
-def _code(checked: Checked, device: torch.device, costs: bool, kind: type[Compiler] = Compiler) -> _Code:
-    key = (_code, device, costs, kind)
+def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, kind: type[Compiler] = Compiler) -> _Code:
+    key = (_code, device, costs, perturbs, kind)
     found = checked.made.get(key)
     if found is None:
-        compiler = kind(checked, device, costs)
+        compiler = kind(checked, device, costs, perturbs)
         before = compiler.body(checked.declarations)
         programs = []
         for role in checked.roles:

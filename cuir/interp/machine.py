@@ -64,6 +64,7 @@ class Launch:
     work: Sequence[Sequence[int]]  # units of work of each cluster
     detect: bool = True
     trace: Trace | None = None
+    noise: Any = None  # perturb.Noise, of what is not exact
     counts: dict[str, int] = field(default_factory=dict)  # events, each counted in every lane
     batches: int = 0
     splits: int = 0

@@ -33,6 +33,8 @@ def affine(tiles: Tiles, expr: Expr, of_tile: bool = False) -> Affine | None:
     Columns count from the thread's first one; `of_tile`: from the tile's, so that rows[r] is the same in all threads of a row.
     """
     t = tiles.checked.type_of(expr)
+    if tiles.decides(expr):
+        return None
     if isinstance(t, Scalar):
         return Affine((tiles.uniform(expr),), "") if t.dtype == F32 else None
     op, args = operation(tiles.checked, expr)

@@ -14,6 +14,7 @@ from ..nodes import Assign, Expr, Name, Stmt
 from ..types import I32, Scalar, TileType
 from .flat import integer, operation
 from .layouts import shape_of
+from .values import strip
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,8 @@ def negated(c: Condition) -> Condition:
     return Either(parts) if isinstance(c, Both) else Both(parts)
 
 
-def compared(sign: str, a: Linear, b: Linear) -> Condition | None:
-    """a `sign` b as a condition on the column or the row; None if the column's slopes leave neither."""
+def compared(sign: str, a: Linear, b: Linear, far: bool = False) -> Condition | None:
+    """a `sign` b as a condition on the column or the row; None if the column's slopes leave neither. far: their difference may leave 32 bits."""
     slope = a.slope - b.slope
     if slope == 0:
         return OfRow(zipped(lambda x, y: f"({x} {sign} {y})", a.rows, b.rows))
@@ -172,5 +173,7 @@ def compared(sign: str, a: Linear, b: Linear) -> Condition | None:
     if slope == -1:
         a, b = b, a
         sign = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}[sign]
-    plus = " + 1" if sign in ("<=", ">") else ""
-    return Below(zipped(lambda y, x: f"({y} - {x}{plus})", b.rows, a.rows), sign in (">", ">="))
+    plus = int(sign in ("<=", ">"))
+    if far:
+        return Below(zipped(lambda y, x: f"cuir::limit<{plus}>({strip(y)}, {strip(x)})", b.rows, a.rows), sign in (">", ">="))
+    return Below(zipped(lambda y, x: f"({y} - {x}{' + 1' * plus})", b.rows, a.rows), sign in (">", ">="))

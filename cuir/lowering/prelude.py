@@ -30,34 +30,99 @@ def _part(name: str, text: str, *needs: str) -> None:
 
 
 # ---- scalars
+for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*")):
+    _part(_name, f"DEV int {_name}(int x, int y) {{ return int(unsigned(x) {_sign} unsigned(y)); }}  // wraps")
 _part(
     "floordiv",
-    "DEV int floordiv(int a, int b) { const int q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }  // rounds to minus infinity",
+    """
+// Rounds to minus infinity; -2^31 / -1 wraps
+DEV int floordiv(int a, int b) { const int q = b == -1 ? sub(0, a) : a / b; return q - (b != -1 && a % b != 0 && (a < 0) != (b < 0)); }""",
+    "sub",
 )
+_part("absolute", "DEV int absolute(int x) { return x < 0 ? sub(0, x) : x; }  // -2^31 stays", "sub")
 _part(
     "floormod",
-    "DEV int floormod(int a, int b) { const int r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign",
+    "DEV int floormod(int a, int b) { const int r = b == -1 ? 0 : a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }      // has the divisor's sign",
+)
+_part("ceilshift", "template <int S> DEV int ceilshift(int x) { return (x >> S) + ((x & ((1 << S) - 1)) != 0); }  // x / 2^S rounded up")
+_part(
+    "ceildiv",
+    "DEV int ceildiv(int a, int b) { return add(floordiv(a, b), floormod(a, b) != 0); }  // no sum that wraps",
+    "add",
+    "floordiv",
+    "floormod",
+)
+_part(
+    "limit",
+    """
+// y - x + PLUS, or the end of the range on whose side it lies: a limit on columns, of which none is there
+template <int PLUS> DEV int limit(int y, int x) {
+  const int d = sub(y, x), kept = ((y ^ x) & (y ^ d)) >= 0 ? d : y < 0 ? -2147483647 - 1 : 2147483647;
+  return PLUS ? min(kept, 2147483646) + 1 : kept;
+}""",
+    "sub",
 )
 _part(
     "quotient",
     """
 // x / y of numbers that are not negative, from inverse(y): the high product is the quotient or one less
 DEV unsigned inverse(int y) { return ~0u / unsigned(y); }
-DEV int quotient(int x, int y, unsigned inverse) {
-  const int q = int(__umulhi(unsigned(x), inverse));
-  return q + (x - q * y >= y);
+DEV int quotient(unsigned x, unsigned y, unsigned inverse) {
+  const unsigned q = __umulhi(x, inverse);
+  return int(q + (x - q * y >= y));
 }
-DEV int remainder(int x, int y, unsigned inverse) { return x - quotient(x, y, inverse) * y; }""",
+DEV int remainder(unsigned x, unsigned y, unsigned inverse) { return int(x - quotient(x, y, inverse) * y); }""",
 )
 _part("ex2", 'DEV float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
-_part("lg2", 'DEV float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part(
     "reciprocal",
-    'DEV float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }  // below 1.2e-38 as 0, as in ex2',
+    'DEV float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }  // of numbers from 1 to 2^124',
 )
 _part(
-    "tanh_ex2",
-    "DEV float tanh_ex2(float x) { return 1.f - 2.f * reciprocal(1.f + ex2(2.885390081777927f * x)); }  // absolute error 2e-7; tanh.approx has 5e-4",
+    "divide",
+    'DEV float divide(float x, float y) { float z; asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }  // 2 units in the last place',
+)
+_part(
+    "divide_rn",
+    """
+// Correctly rounded, without a call, which would serialise products. Quotients of floats keep further from what lies between two floats than doubles err.
+DEV float divide_rn(float x, float y) {
+  const double a = x, b = y;
+  double r;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(b));
+  r = fma(r, fma(-b, r, 1.), r);
+  r = fma(r, fma(-b, r, 1.), r);
+  double q = a * r;
+  q = fma(r, fma(-b, q, a), q);
+  return x != 0.f && fabsf(x) < INFINITY && y != 0.f && fabsf(y) < INFINITY ? float(q) : divide(x, y);
+}""",
+    "divide",
+)
+_part(
+    "to_int",
+    'DEV int to_int(float x) { int y; asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }  // saturates, of NaN 0; int(x) need not',
+)
+_part(
+    "tanh_small",
+    """
+// tanh(x) for |x| < 0.6: a relative error of 2 units in the last place, where the quotient has an absolute one. The 0 keeps the sign of -0.
+DEV float tanh_small(float x) {
+  const float u = x * x;
+  const float p = fmaf(u, fmaf(u, fmaf(u, 0.0157396831f, -0.0523039624f), 0.133152977f), -0.333327681f);
+  return fmaf(x, fmaf(u, p, 0.f), x);
+}""",
+)
+_part(
+    "tanh_large",
+    """
+// tanh(x) from |x| on, given 1 / (1 + exp(2 |x|)); small arguments, and NaN, by the polynomial
+DEV float tanh_large(float x, float reciprocal) { return fabsf(x) >= 0.6f ? copysignf(1.f - 2.f * reciprocal, x) : tanh_small(x); }""",
+    "tanh_small",
+)
+_part(
+    "tanh",
+    "DEV float tanh(float x) { return tanh_large(x, reciprocal(1.f + ex2(2.885390081777927f * fabsf(x)))); }",
+    "tanh_large",
     "ex2",
     "reciprocal",
 )
@@ -66,14 +131,21 @@ _part(
     'DEV float min_nan(float x, float y) { float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }  // a NaN stays one',
 )
 _part(
+    "max_nan",
+    'DEV float max_nan(float x, float y) { float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }',
+)
+_part(
     "reciprocals",
     """
-// 1 / x of four numbers whose product is a float, by one reciprocal
-DEV void reciprocals(float (&x)[4]) {
-  const float a = x[0] * x[1], b = x[2] * x[3], c = reciprocal(a * b), ra = c * b, rb = c * a;
-  const float y[4] = {ra * x[1], ra * x[0], rb * x[3], rb * x[2]};
+// 1 / x of four numbers whose product is a float, by one reciprocal: 4 units in the last place. A NaN is no number: its neighbours do without it.
+template <bool NANS> DEV void reciprocals(float (&x)[4]) {
+  float n[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = y[i];
+  for (int i = 0; i < 4; ++i) n[i] = NANS ? fminf(x[i], 4294967296.f) : x[i];   // greater than all of them
+  const float a = n[0] * n[1], b = n[2] * n[3], c = reciprocal(a * b), ra = c * b, rb = c * a;
+  const float y[4] = {ra * n[1], ra * n[0], rb * n[3], rb * n[2]};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = NANS ? fmaf(x[i], 0.f, y[i]) : y[i];       // and the NaN again
 }""",
     "reciprocal",
 )
@@ -122,7 +194,8 @@ _part(
     "own_max",
     """
 // Greatest element of this thread in row r, as the integer of its bits: floats order as signed integers as soon as one of them is not
-// negative, and three integers take one instruction. Of negative elements alone it is another one of them.
+// negative, and three integers take one instruction. Of negative elements alone it is another one of them. A NaN is greater than all numbers if its sign
+// bit is clear: that of every result of arithmetic and of products is, that of an f32 in memory need not be.
 template <int R, int N> DEV int own_max(const float (&x)[N], int r) {
   constexpr int G = N / (2 * R);                            // groups of 8 columns
   const int first = 4 * G * (r >> 1) + 2 * (r & 1);
@@ -149,7 +222,7 @@ template <int N, int R> DEV void row_bound(const float (&x)[N], float (&y)[R]) {
 _part(
     "row_max",
     """
-// Maximum of each row: R row values a thread, N elements. Rows with negative elements only are done again in floats.
+// Maximum of each row: R row values a thread, N elements, no NaN of which has its sign bit set. Rows with negative elements only are done again in floats.
 template <int N, int R> DEV void row_max(const float (&x)[N], float (&y)[R]) {
   constexpr int G = N / (2 * R);
   bool negative = false;
@@ -176,6 +249,26 @@ template <int N, int R> DEV void row_max(const float (&x)[N], float (&y)[R]) {
   }
 }""",
     "own_max",
+)
+_part(
+    "row_max_nan",
+    """
+// Maximum of each row of any floats: R row values a thread, N elements; NaN if one of them is
+template <int N, int R> DEV void row_max_nan(const float (&x)[N], float (&y)[R]) {
+  constexpr int G = N / (2 * R);
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    float m = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < G; ++j) {
+      const int i = 4 * (G * (r >> 1) + j) + 2 * (r & 1);
+      m = max_nan(m, max_nan(x[i], x[i + 1]));
+    }
+    m = max_nan(m, __shfl_xor_sync(~0u, m, 1));
+    y[r] = max_nan(m, __shfl_xor_sync(~0u, m, 2));
+  }
+}""",
+    "max_nan",
 )
 _part(
     "row_part",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from ..nodes import Assign, Expr, Literal, Name
 from ..types import F32, Scalar, TileType
 from .flat import operation, subexpressions
-from .layouts import shape_of
+from .layouts import Fragment, Shape, shape_of
 from .values import strip
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Reciprocals:
     def __init__(self, tiles: Tiles):
         self.tiles, self.role, self.checked = tiles, tiles.role, tiles.role.kernel.checked
         self.site: Expr | None = None  # whose reciprocal stands in an array while its loop is emitted
+        self.small = False  # or, of a tanh: whose argument is small
 
     def into(self, target: str, expr: Expr, t: TileType) -> bool:
         """target[...] = expr, if just one part of it is such a division; False if it is to be emitted as usual."""
@@ -38,46 +40,102 @@ class Reciprocals:
         from .tiles import At
 
         out, at = self.role.out, At("i_", "r_", "c_", "k_")
-        divisor = self._divisor(sites[0], at)
-        self.site = sites[0]
+        divisor = strip(self._divisor(sites[0], at))
+        self.site, self.small = sites[0], False
         text = strip(self.tiles.element(expr, at, "full"))
+        greatest = self._greatest(sites[0], at, frag)
+        if greatest is not None:
+            self.small = True
+            small = strip(self.tiles.element(expr, at, "full"))
+            with out.block(f"if (!__any_sync(~0u, !({greatest})))"):
+                out.line("// polynomials, where no thread of the warp has a greater argument")
+                with out.block(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.count}; ++i_)"):
+                    self._lines(frag, f"{target}[i_] = {small};")
         self.site = None
-        array = out.temp("d")
         self.role.kernel.choice("four divisions by numbers of a known range share one reciprocal", out.span)
+        with out.block("else") if greatest is not None else nullcontext():
+            self._shared(sites[0], target, divisor, text, frag)
+        return True
+
+    def _shared(self, site: Expr, target: str, divisor: str, text: str, frag: Fragment) -> None:
+        out = self.role.out
+        array, nans = out.temp("d"), "false" if operation(self.checked, site)[0] == "tanh" else "true"
         with out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {frag.count // 4}; ++g_)"):
             out.line(f"float {array}[4];  // elements of one row")
-            for line in (f"{array}[e_] = {strip(divisor)};", f"{target}[i_] = {text.replace(_PLACE, array)};"):
+            for line in (f"{array}[e_] = {divisor};", f"{target}[i_] = {text.replace(_PLACE, array)};"):
                 with out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
                     out.line("const int i_ = 8 * (g_ / 2) + 2 * (g_ % 2) + 4 * (e_ / 2) + e_ % 2;")
-                    for name, declaration in self.tiles.positions(frag):
-                        if re.search(rf"\b{name}\b", line):
-                            out.line(declaration)
-                    out.line(line)
+                    self._lines(frag, line)
                 if line.startswith(array):
-                    out.line(f"cuir::reciprocals({array});")
-        return True
+                    out.line(f"cuir::reciprocals<{nans}>({array});")
+
+    def _lines(self, frag: Fragment, line: str) -> None:
+        """A line of a loop over i_, behind the places that it reads."""
+        for name, declaration in self.tiles.positions(frag):
+            if re.search(rf"\b{name}\b", line):
+                self.role.out.line(declaration)
+        self.role.out.line(line)
+
+    def _greatest(self, site: Expr, at: At, frag: Fragment) -> str | None:
+        """A condition that all arguments of a tanh in this thread are small; None if their numbers are not there yet, and would be computed twice."""
+        if operation(self.checked, site)[0] != "tanh":
+            return None
+        x, factor = self._argument(site)
+        if not isinstance(x, Name) or self.tiles.storage(x.id).kind != "array":
+            return None
+        out, most, squares = self.role.out, self.role.out.temp("most"), self.role.out.temp("squares")
+        element = self.tiles.element(x, at, "full")
+        out.line(f"int {most} = 0;  // the greatest square, as the integer of its bits")
+        with out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; ++p_)"):
+            out.line(f"int {squares}[2];")
+            with out.block("#pragma unroll\nfor (int e_ = 0; e_ < 2; ++e_)"):
+                out.line("const int i_ = 2 * p_ + e_;")
+                self._lines(frag, f"{squares}[e_] = __float_as_int({element} * {element});")
+            out.line(f"{most} = __vimax3_s32({most}, {squares}[0], {squares}[1]);")
+        if factor is None:
+            return f"__int_as_float({most}) < {_SMALL}f"
+        f = self.tiles.uniform(factor)
+        return f"__int_as_float({most}) * ({f} * {f}) < {_SMALL}f"
+
+    def _argument(self, site: Expr) -> tuple[Expr, Expr | None]:
+        """x and f of tanh(x * f) with a scalar f, else x alone."""
+        (x,) = operation(self.checked, site)[1]
+        op, factors = operation(self.checked, x)
+        for tile, scalar in (factors, factors[::-1]) if op == "*" else ():
+            if isinstance(self.checked.type_of(scalar), Scalar):
+                return tile, scalar
+        return x, None
 
     def text(self, expr: Expr, at: At) -> str | None:
         """An element of the division whose reciprocals are there; None for other expressions."""
         if expr is not self.site:
             return None
         op, args = operation(self.checked, expr)
-        reciprocal = f"{_PLACE}[e_]"
         if op == "tanh":
-            return f"(1.f - 2.f * {reciprocal})"
-        one = isinstance(args[0], Literal) and args[0].value == 1
-        return reciprocal if one else f"({self.tiles.element(args[0], at, 'full')} * {reciprocal})"
+            x = strip(self.tiles.element(args[0], at, "full"))
+            return f"cuir::tanh_small({x})" if self.small else f"cuir::tanh_large({x}, {_PLACE}[e_])"
+        return self._by(args[0], f"{_PLACE}[e_]", at)
+
+    def alone(self, expr: Expr, at: At, shape: Shape) -> str | None:
+        """An element of a division by a number of a known range: its reciprocal needs no care of the ends of the range. None for other expressions."""
+        op, args = operation(self.checked, expr)
+        if op != "/" or self.tiles.decides(expr) or not self._near(args[1]) or self.role.dtype(expr) != F32:
+            return None
+        return self._by(args[0], f"cuir::reciprocal({strip(self.tiles.element(args[1], at, shape))})", at, shape)
+
+    def _by(self, x: Expr, reciprocal: str, at: At, shape: Shape = "full") -> str:
+        one = isinstance(x, Literal) and x.value == 1
+        return reciprocal if one else f"({self.tiles.element(x, at, shape)} * {reciprocal})"
 
     def _divisor(self, site: Expr, at: At) -> str:
         op, args = operation(self.checked, site)
         if op == "/":
             return self.tiles.element(args[1], at, "full")
-        op, factors = operation(self.checked, args[0])
-        x, factor = args[0], _TWICE_LOG2E
-        for tile, scalar in (factors, factors[::-1]) if op == "*" else ():
-            if isinstance(self.checked.type_of(scalar), Scalar):  # one product for both factors
-                x, factor = tile, self.tiles.hoist("float", (f"{_TWICE_LOG2E} * {self.tiles.uniform(scalar)}",), at)
-        return f"1.f + cuir::ex2(cuir::min_nan({factor} * {self.tiles.element(x, at, 'full')}, {LARGEST}f))"  # tanh is 1 from 2^25 on
+        x, scalar = self._argument(site)
+        factor = _TWICE_LOG2E
+        if scalar is not None:  # one product for both factors
+            factor = self.tiles.hoist("float", (f"{_TWICE_LOG2E} * {self.tiles.uniform(scalar)}",), at)
+        return f"1.f + cuir::ex2(fminf(fabsf({factor} * {self.tiles.element(x, at, 'full')}), {LARGEST}f))"  # tanh is 1 from 2^25 on
 
     def _shares(self, expr: Expr) -> bool:
         t = self.checked.types.get(id(expr))
@@ -86,9 +144,10 @@ class Reciprocals:
         op, args = operation(self.checked, expr)
         if op == "tanh":
             return True
-        if op != "/":
-            return False
-        least, most = self._range(args[1], frozenset())
+        return op == "/" and not self.tiles.decides(expr) and self._near(args[1])
+
+    def _near(self, divisor: Expr) -> bool:
+        least, most = self._range(divisor, frozenset())
         return least >= 1 and most <= 2.0**LARGEST + 1
 
     def _range(self, expr: Expr, seen: frozenset[str]) -> tuple[float, float]:
@@ -114,6 +173,7 @@ class Reciprocals:
 
 
 _TWICE_LOG2E = "2.885390081777927f"
+_SMALL = 0.3599  # of a square: then tanh is a polynomial, see prelude.py
 _PLACE = "reciprocals_"  # stands in a text for the array, whose name is given when the loop is written
 
 __all__ = ["Reciprocals"]

@@ -16,6 +16,7 @@ from .analysis import analyse, ring_place
 from .flat import called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
 from .joins import joins_of
 from .layouts import Fragment
+from .nans import Nans
 from .products import Products
 from .registry import emitter
 from .tile_queue import carried, units
@@ -40,6 +41,7 @@ class RoleEmitter:
         self.single = single_lane(kernel.checked, role)
         self.scalars = Scalars(kernel, self.facts.natural, self.inverse, self.ring)
         self.views = Views(self)
+        self.nans = Nans(self)
         self.hoisted: dict[str, str] = {}  # texts computed before the loops of the current statement
         self.tiles = Tiles(self)
         self.products = Products(self)

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..decisions import decisions
 from ..nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
 from ..types import BOOL, F32, I32, Scalar, TileType
 from .affine import Affine, affine
 from .analysis import linear
 from .columns import column_values
+from .far import bound_in, far, near
 from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, shape_of
@@ -19,7 +21,7 @@ from .reciprocals import Reciprocals
 from .references import References
 from .registry import emitter
 from .shifted import Shifted
-from .values import CTYPE, HALVES, strip, unsupported
+from .values import CTYPE, HALVES, strip, unsupported, wrapping
 from .writer import identifier
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class Tiles:
         self.role, self.out, self.checked = role, role.out, role.kernel.checked
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
         self.shifted, self.reciprocals, self.references = Shifted(self), Reciprocals(self), References(self)
+        self.bound = bound_in(self.checked, role.role.body)
         self.conditions: dict[str, Condition] = {}
         self._flags: dict[str, str | None] = {}
         self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
@@ -98,6 +101,10 @@ class Tiles:
     def declaration(self, name: str) -> str | None:
         s = self.storage(name)
         return None if s.kind == "condition" else f"{s.ctype} {identifier(name)}[{s.count}];"
+
+    def decides(self, expr: Expr) -> bool:
+        """Whether a tile or a part of it decides a comparison: it is computed as written."""
+        return id(expr) in decisions(self.checked)
 
     # ---- loops
     def loop(self, shape: Shape, frag: Fragment, body: Callable[[At], str]) -> None:
@@ -166,7 +173,7 @@ class Tiles:
             return self.role.views.gather(expr, lambda e: self.element(e, at, shape))
         if op in ("+", "-", "*", "neg") and t.dtype == F32 and (line := affine(self, expr)) is not None and line.slope:
             return self.affine_text(line, at)
-        if text := self.reciprocals.text(expr, at) or self.shifted.exponential(expr, at):
+        if text := self.reciprocals.text(expr, at) or self.reciprocals.alone(expr, at, shape) or self.shifted.exponential(expr, at):
             return text
         if op in ("zeros", "full"):
             bound = self.checked.call(expr).args  # type: ignore[arg-type]
@@ -215,21 +222,13 @@ class Tiles:
         return self.whole[name]
 
     def float_of(self, expr: Expr, at: At, shape: Shape) -> str:
-        """cast(i32 tile, f32) without a conversion an element: exact while the numbers are below 2^24."""
+        """cast(i32 tile, f32): one conversion a row if it is alike along the columns."""
         value = self.linear(expr)
         if value is None:
-            op, args = operation(self.checked, expr)
-            if op == "abs":
-                return f"fabsf({self.float_of(args[0], at, shape)})"
-            return f"float({self.element(expr, at, shape)})"
-        base = self.hoist("float", tuple(f"float({strip(t)})" for t in value.rows), at)
-        return (
-            base
-            if value.slope == 0
-            else f"({base} + float({value.slope} * {at.col}))"
-            if value.slope != 1
-            else f"({base} + float({at.col}))"
-        )
+            return f"float({strip(self.element(expr, at, shape))})"
+        if value.slope:
+            return f"float({strip(self.linear_text(value, at))})"
+        return self.hoist("float", tuple(f"float({strip(t)})" for t in value.rows), at)
 
     def affine_text(self, line: Affine, at: At) -> str:
         slope = line.slope if self.anchor is None else f"cuir::after({strip(line.slope)}, {self.anchor}[0])"
@@ -280,9 +279,10 @@ class Tiles:
                 known = [p for p in parts if p is not None]
                 slope = combined(op, [p.slope for p in known], args)
                 if slope is not None:
+                    plain = id(expr) in near(self.checked)
                     if op == "neg":
-                        return Linear(tuple(f"(-{x})" for x in known[0].rows), slope)
-                    return Linear(zipped(lambda x, y: f"({x} {op} {y})", known[0].rows, known[1].rows), slope)
+                        return Linear(tuple(wrapping("-", "0", x, plain) for x in known[0].rows), slope)
+                    return Linear(zipped(lambda x, y: wrapping(op, x, y, plain), known[0].rows, known[1].rows), slope)
         if shape in ("rows", "one") and id(expr) not in self._making:
             array = self.array(expr)
             return Linear(tuple(f"{array}[{r}]" for r in range(frag.row_values if shape == "rows" else 1)), 0)
@@ -298,7 +298,13 @@ class Tiles:
             return self.conditions[expr.id]
         if op in COMPARISONS and self.role.dtype(args[0]) == I32:
             a, b = self.linear(args[0]), self.linear(args[1])
-            found = compared(op, a, b) if a is not None and b is not None else None
+            steep = (
+                a is not None
+                and b is not None
+                and abs(a.slope - b.slope) == 1
+                and far(self.checked, self.bound, args[0 if a.slope > b.slope else 1])
+            )
+            found = compared(op, a, b, steep) if a is not None and b is not None else None
             if found is not None:
                 return found
         if op in ("&", "|"):

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..decisions import decisions
 from ..diagnostics import CuirError
 from ..nodes import Expr, Literal, Name, Subscript
 from ..source import Span
 from ..types import BF16, BOOL, F16, F32, I32, DType, Scalar, SharedView, TileType
 from ..views import Drop, view_of
 from .analysis import natural
+from .far import near
 from .flat import integer, operation
 from .registry import emitter
 from .writer import identifier
@@ -38,6 +40,9 @@ class Operation:
     result: DType
     natural: Callable[[Expr], bool]  # certainly not negative
     inverse: Callable[[Expr], str | None]  # of a divisor that never changes
+    written: bool = False  # floats are computed as written: nothing fused
+    decides: bool = False  # and quotients are correctly rounded
+    near: bool = False  # i32 arithmetic that stays within 32 bits
 
     def rounded(self, text: str) -> str:
         """A result rounded to the dtype. Halves are computed in f32: one rounding more changes no result of one operation."""
@@ -53,6 +58,16 @@ def literal(value: int | float | bool, dtype: DType) -> str:
     if dtype == I32:
         return str(int(value)) if int(value) >= -(2**31) + 1 else "(-2147483647 - 1)"
     return f"{float(value)!r}f"
+
+
+_WRAPPING = {"+": "add", "-": "sub", "*": "mul"}
+
+
+def wrapping(sign: str, x: str, y: str, near: bool = False) -> str:
+    """Arithmetic on ints that wraps at 32 bits: of plain ints the compiler assumes that it does not. near: it does not (far.py)."""
+    if near or (re.fullmatch(r"\d{1,9}", x) and re.fullmatch(r"\d{1,4}", y)):
+        return f"({x} {sign} {y})"
+    return f"cuir::{_WRAPPING[sign]}({strip(x)}, {strip(y)})"
 
 
 def strip(text: str) -> str:
@@ -117,7 +132,13 @@ class Scalars:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op}` here", expr.span)
         values = [a for a in args if isinstance(self.kernel.checked.types.get(id(a)), (Scalar, TileType))]
         first = values[1] if op in ("where", "ifexp") else values[0]
-        return str(emit(Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse), *map(text, values)))
+        # scalars always: they cost nothing, and equal ones may be computed once for roles in which they decide and others
+        checked, decides = self.kernel.checked, id(expr) in decisions(self.kernel.checked)
+        written = decides or isinstance(checked.type_of(expr), Scalar)
+        known = Operation(
+            tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, written, decides, id(expr) in near(checked)
+        )
+        return str(emit(known, *map(text, values)))
 
     # ---- elements of tensors
     def element(self, expr: Subscript, text: Callable[[Expr], str]) -> str:

@@ -91,6 +91,14 @@ class Op:
     spelling: str = ""  # how it is written, if not by its name ("copy_async")
     workers: tuple[int, ...] = (32, 128)  # threads of the workers that may call it
     evaluate: Meaning | None = None  # what an operation on numbers gives; None: what runs is no function of numbers alone
+    smallest: float = 0.0  # results that are smaller in magnitude may be 0
+    sums: bool = False  # adds many numbers, in no fixed order
+    reduces: bool = False  # its result depends on more than the same element of its operands
+
+    @property
+    def ulps(self) -> int:
+        """Units in the last place of f32 by which a result may differ from the exact one; 0: it is the exact one, rounded once."""
+        return 0 if self.evaluate is None else self.evaluate.ulps
 
     @property
     def written(self) -> str:
@@ -122,6 +130,9 @@ def op(
     workers: tuple[int, ...] = (32, 128),
     operator: bool = False,
     evaluate: Meaning | None = None,
+    smallest: float = 0.0,
+    sums: bool = False,
+    reduces: bool = False,
 ) -> Callable[[Rule], Rule]:
     """Enter a primitive whose typing rule is the decorated function. A name entered twice is an error of ours."""
 
@@ -129,7 +140,9 @@ def op(
         table = OPERATORS if operator else TABLE
         if name in table:
             raise ValueError(f"primitive {name} is defined twice")
-        entry = table[name] = Op(name, family, params, rule, doc, effects, archs, where, spelling, workers, evaluate)
+        entry = table[name] = Op(
+            name, family, params, rule, doc, effects, archs, where, spelling, workers, evaluate, smallest, sums, reduces
+        )
         if not operator:
             WRITTEN.setdefault(entry.written.removeprefix("with "), []).append(entry)
         return rule

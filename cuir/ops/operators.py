@@ -37,10 +37,10 @@ for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
     "operators",
     X,
     Y,
-    doc="Quotient of floats, 2 ulp; exact where it decides a comparison. x / 0 is inf or NaN.",
+    doc="Quotient of floats, 2 ulp (5 where four of a tile share a reciprocal); exact where it decides a comparison. x / 0 is inf or NaN.",
     operator=True,
     where="any",
-    evaluate=meaning("/", ulps=2),
+    evaluate=meaning("/", ulps=5),
 )
 def _divide(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")

@@ -16,7 +16,7 @@ from ..given import program_of
 from ..interp.budget import allowing
 from ..nodes import Program
 from ..requirements import lengths_required
-from ..spec import Specification
+from ..spec import Lengths, Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..transfer import STANDARD
 from ..transfer.ranges import negative_read
@@ -41,10 +41,11 @@ from .either import (
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems
 from .launchable import require_launchable, spills
-from .mask import check_function_mask, check_mask, readout_lengths
+from .mask import Readout, check_function_mask, check_mask, readout_lengths
 from .numeric import RATIO, with_note
 from .orders import Order, orders
-from .problems import is_attention
+from .perturbed import check_perturbed, to_perturb
+from .problems import Case, is_attention
 from .report import Stage, VerifyReport
 from .schedules import NUMBER_GRIDS, check_schedules
 from .sizes import few_problems, mask_integers, problems_for
@@ -254,24 +255,28 @@ class _Verification:
             read = hidden = 0
             for lengths in readout_lengths(*tile_sizes(checked), self.marks, self.level):
                 self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
-                if isinstance(self.spec, FunctionSpecification):
-                    function = check_function_mask(checked, self.spec, lengths)
-                    if function is None:
-                        stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"
-                        return
-                    found = function
-                else:
-                    found = check_mask(self.program, checked, self.spec, lengths)
+                found = self.read_out(checked, lengths)
+                if found is None:
+                    stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"
+                    return
+                if not read and to_perturb(checked, [Case("mask", lengths)], self.level):
+                    self.progress(f"mask: once more with noise for M={lengths.M}, N={lengths.N}")
+                    check_perturbed(checked, lambda lengths=lengths: self.read_out(checked, lengths))  # type: ignore[misc]
                 read, hidden = read + found.read, hidden + found.hidden
             stage.reason = f"{read:,} pairs of the mask read out" + (f", {hidden:,} too faint to see" if hidden else "")
+
+    def read_out(self, checked: Checked, lengths: Lengths) -> Readout | None:
+        if isinstance(self.spec, FunctionSpecification):
+            return check_function_mask(checked, self.spec, lengths)
+        return check_mask(self.program, checked, self.spec, lengths)
 
     def numbers(self, checked: Checked) -> None:
         with self.stage(4) as stage:
             todo = [(checked, c) for c in [*number_cases(checked, self.spec, self.marks, self.level), *self.wider]]
             self.steps = single_steps(checked, self.spec, (c for _, c in todo))
             for other in self.others():
-                again = check(self.program, self.kernel, other)
-                todo += [(again, c) for c in number_cases(again, self.spec, self.marks, "quick")]
+                checked_other = check(self.program, self.kernel, other)
+                todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
                 try:
@@ -279,8 +284,14 @@ class _Verification:
                     stage.rows += check_case(self.program, kernel, self.spec, case, grid=grid)
                 except CuirError as error:
                     raise smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error from None
+            again = to_perturb(checked, [c for k, c in todo if k is checked], self.level)
+            for case in again:
+                self.progress(f"numbers: once more with noise, {case.name}")
+                check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]
             worst = max((float(r["error / allowed"]) for r in stage.rows), default=0.0)
             stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({RATIO} x PyTorch's own, and the rounding of the output)"
+            if again:
+                stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
             if positive := made_positive(stage.rows):
                 stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
             require_compared(checked, self.spec, stage.rows)

@@ -34,7 +34,32 @@ static bool changed;
 struct { int x; } static threadIdx;
 static int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
 static float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
-static float __fmul_rn(float x, float y) { return x * y; }
+// of one operation each, whatever the compiler fuses
+__attribute__((noinline)) static float __fmul_rn(float x, float y) { return x * y; }
+__attribute__((noinline)) static float __fadd_rn(float x, float y) { return x + y; }
+__attribute__((noinline)) static float __fsub_rn(float x, float y) { return x - y; }
+static unsigned __umulhi(unsigned x, unsigned y) { return unsigned((uint64_t(x) * y) >> 32); }
+template <class T> static T after_noise(T x, int ulps) {   // so many units in the last place away, one way or the other
+  for (; NOISE && ulps > 0 && std::isfinite(x); --ulps) x = std::nextafter(x, T(calls %% 2 ? INFINITY : -INFINITY));
+  return x;
+}
+struct __half { _Float16 x; };
+struct __nv_bfloat16 { uint16_t x; };
+static __half __float2half_rn(float x) { return {_Float16(x)}; }
+static float __half2float(__half x) { return float(x.x); }
+static __nv_bfloat16 __float2bfloat16_rn(float x) {
+  if (x != x) return {0x7fff};
+  const uint32_t y = __float_as_int(x);
+  return {uint16_t((y + 0x7fff + (y >> 16 & 1)) >> 16)};
+}
+static float __bfloat162float(__nv_bfloat16 x) { return __int_as_float(int(uint32_t(x.x) << 16)); }
+struct __half2 { __half lo, hi; };
+struct __nv_bfloat162 { __nv_bfloat16 lo, hi; };
+static __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+static __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
+static float __low2float(__half2 x) { return __half2float(x.lo); }
+static float __high2float(__half2 x) { return __half2float(x.hi); }
+static float __uint_as_float(uint32_t x) { return __int_as_float(int(x)); }
 static int __vimax3_s32(int x, int y, int z) { return max(x, max(y, z)); }
 static int give(int x) {
   if (calls >= EXCHANGES) __builtin_trap();
@@ -51,10 +76,17 @@ static bool __any_sync(unsigned, bool x) {
   return any;
 }
 namespace cuir {
-DEV float ex2(float x) { return std::exp2(x); }
+// what the instructions of a GPU may give
+DEV float flushed(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.f, x) : x; }
+DEV float ex2(float x) { return flushed(after_noise(float(std::exp2(double(flushed(x)))), 1)); }
 DEV float after(float x, float) { return x; }
-DEV float reciprocal(float x) { float y = 1.f / x; return std::fabs(y) < 1.17549435e-38f ? 0.f : y; }
+DEV float reciprocal(float x) { return flushed(after_noise(float(1. / flushed(x)), 1)); }
+DEV double rcp64(double x) { return 1. / x * (1. + (NOISE ? calls %% 2 ? 5e-7 : -5e-7 : 0.)); }
+DEV float divide(float x, float y) { float q = float(double(x) / y); return std::isfinite(q) && q != 0 ? after_noise(q, 1) : q; }
 DEV float min_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : min(x, y); }
+DEV float max_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : max(x, y); }
+DEV void bar_sync(int, int) {}
+DEV int to_int(float x) { return x != x ? 0 : x >= 2147483648.f ? 2147483647 : x < -2147483648.f ? -2147483647 - 1 : int(x); }
 template <int N> DEV void pin(float (&)[N]) {}
 %s
 }
@@ -68,21 +100,40 @@ extern "C" void run(%s) {
   } while (changed);
 }
 """
-OURS = ("cuir::ex2", "cuir::after", "cuir::pin", "cuir::min_nan")
+OURS = ("ex2", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "to_int", "bar_sync")
 
 
-def on_cpu(cuda: Cuda, folder: Path) -> Callable[..., None]:
-    """The kernel as a function of arrays (a matrix's number of columns follows it) and numbers, in the order of its parameters."""
+def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False) -> Callable[..., None]:
+    """The kernel as a function of arrays (a matrix's number of columns follows it) and numbers, in the order of its parameters.
+
+    contract: what the compiler may fuse, "off" or "fast". noise: instructions that are not exact give what is a unit in the last place away.
+    """
     head, body = cuda.source.split("  // ---- role ", 1)
     params = re.sub(r"__restrict__ ", "", head[head.rindex(f"\n{symbol(cuda.name)}(") + len(symbol(cuda.name)) + 2 : head.rindex(") {\n")])
     body = body[body.index("\n") : body.rindex("}")]
-    parts = render(re.sub("|".join(OURS), "", body), {})
-    parts = re.sub(r"DEV float (reciprocal|min_nan)\(.*\n", "", parts)  # instructions of a GPU
+    parts = render(re.sub(rf"cuir::({'|'.join(OURS)})\b", "", body), {})
+    parts = re.sub(rf"DEV (float|int|void) ({'|'.join(OURS)})\(.*(\n|$)", "", parts)  # instructions of a GPU
+    parts = re.sub(r'asm\("rcp.approx.ftz.f64.*\n', "r = rcp64(b);\n", parts)
     path = folder / "kernel.cpp"
     path.write_text(FRAME % (parts, params, body), encoding="utf-8")
     library = folder / "kernel.so"
     subprocess.run(
-        [GXX or "g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-mfma", "-shared", "-fPIC", "-o", str(library), str(path)],
+        [
+            GXX or "g++",
+            "-std=c++17",
+            "-O1",
+            "-w",
+            f"-ffp-contract={contract}",
+            f"-DNOISE={int(noise)}",
+            "-fwrapv",
+            "-mfma",
+            "-mf16c",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(library),
+            str(path),
+        ],
         check=True,
     )
     run = ctypes.CDLL(str(library)).run

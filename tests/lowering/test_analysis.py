@@ -161,7 +161,7 @@ def test_counters_carry_their_stage_and_parity(body: str, carried: dict[str, int
     ("x = n % 8\nstore(I[0], x)", "n & 7"),
     ("x = n % 3\nstore(I[0], x)", "floormod(n, 3)"),
     ("for t in work:\n    x = t % 3\n    store(I[0], x)", "unsigned(t) % unsigned(3)"),
-    ("x = (n - 5) // 3\nstore(I[0], x)", "floordiv((n - 5), 3)"),
+    ("x = (n - 5) // 3\nstore(I[0], x)", "floordiv(cuir::sub(n, 5), 3)"),
 ])  # fmt: skip
 def test_division_of_numbers_that_may_be_negative(body: str, shifted: str) -> None:
     assert shifted in text(body)

@@ -50,18 +50,18 @@ def source(body: str, columns: int = 48) -> str:
 )
 def test_what_shares(division: str, shared: bool) -> None:
     text = source(BODY.replace("E / (1.0 + E)", division).replace("tanh(S * scale) * cap", "scale * cap"))
-    assert text.count("cuir::reciprocals(") == shared
+    assert text.count("cuir::reciprocals<") == shared
 
 
 def test_an_odd_number_of_groups_shares_nothing() -> None:
-    assert "reciprocals(" in source(BODY, 80) and "reciprocals(" not in source(BODY, 72)
+    assert "reciprocals<" in source(BODY, 80) and "reciprocals<" not in source(BODY, 72)
 
 
 def test_a_loop_that_grows_a_value_has_no_range() -> None:
     text = source(
         "S = X[rows(64), cols(48)]\nE = exp2(min(S, 31.0))\nfor i in range(3):\n    E = E + exp2(min(S, 31.0))\nW = E / (1.0 + E)\nstore(Z[rows(64), cols(48)], W)\n"
     )
-    assert "reciprocals(" not in text
+    assert "reciprocals<" not in text
 
 
 @pytest.fixture(scope="module", params=[48, 128])
@@ -69,7 +69,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if GXX is None:
         pytest.skip("no g++ on the PATH")
     found = lower(kernel(BODY.replace("COLUMNS", str(request.param)), HEAD.replace("COLUMNS", str(request.param))))
-    assert found.source.count("cuir::reciprocals(") == 2
+    assert found.source.count("cuir::reciprocals<") == 2
     return request.param, on_cpu(found, tmp_path_factory.mktemp("host"))
 
 

@@ -72,7 +72,7 @@ def test_pairs(old: str, new: str) -> None:
     found = source(STEPS.replace(old, new) if old else STEPS)
     (moves,) = re.findall(r"bool (moves__\d+)", found)
     (inside,) = re.findall(rf"if \({moves}\) {{\n(.*?)\n    }}\n", found, re.DOTALL)
-    assert found.count("cuir::row_bound(S") == 1 and found.count("cuir::row_max(S") == inside.count("cuir::row_max(S") == 1
+    assert found.count("cuir::row_bound(S") == 1 and found.count("cuir::row_max_nan(S") == inside.count("cuir::row_max_nan(S") == 1
     assert found.count("top[r_] - new_u[r_]") == inside.count("top[r_] - new_u[r_]") == 1  # the factor
 
 

@@ -95,7 +95,7 @@ def test_values_of_each_dtype_keep_their_bits() -> None:
 
 def test_a_name_bound_again_is_a_variable() -> None:
     compute = part(text(LOAD + COMPUTE), "role compute")
-    assert re.search(r"\bint place = unit__\d+\[\d\];", compute) and re.search(r"\n\s+place = place \+ first;", compute)
+    assert re.search(r"\bint place = unit__\d+\[\d\];", compute) and re.search(r"\n\s+place = cuir::add\(place, first\);", compute)
     assert not re.search(r"const int place\b", compute)
 
 

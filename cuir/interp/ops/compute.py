@@ -93,7 +93,7 @@ def mma(site: Site) -> Evaluate:
             acc = acc.clone()
         w.m.count("products")
         w.m.launch.area += w.m.lanes * x.shape[1] * x.shape[2] * y.shape[2] / 128**3
-        return product(x, y, acc, w.m.lanes)
+        return product(x, y, acc, w.m.lanes, w.m.launch.noise)
 
     return run
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...nodes import Call
 from ...types import BOOL, F32, I32, SharedView, TileType
 from ..registry import emits
-from ..values import HALVES, Operation, unsupported
+from ..values import HALVES, Operation, strip, unsupported
 
 if TYPE_CHECKING:
     from ..role import RoleEmitter
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 # ---- elementwise
 @emits("min", "value")
 def minimum(cx: Operation, *xs: str) -> str:
-    return _nested("min" if cx.dtype == I32 else "fminf", xs)
+    return _nested("min" if cx.dtype == I32 else "cuir::min_nan", xs)
 
 
 @emits("max", "value")
 def maximum(cx: Operation, *xs: str) -> str:
-    return _nested("max" if cx.dtype == I32 else "fmaxf", xs)
+    return _nested("max" if cx.dtype == I32 else "cuir::max_nan", xs)
 
 
 def _nested(function: str, xs: tuple[str, ...]) -> str:
@@ -43,17 +43,17 @@ def exp2(cx: Operation, x: str) -> str:
 
 @emits("log2", "value")
 def log2(cx: Operation, x: str) -> str:
-    return f"cuir::lg2({x})"
+    return f"log2f({strip(x)})"  # lg2.approx has an absolute error, and takes subnormals for 0
 
 
 @emits("tanh", "value")
 def tanh(cx: Operation, x: str) -> str:
-    return f"cuir::tanh_ex2({x})"
+    return f"cuir::tanh({x})"
 
 
 @emits("abs", "value")
 def absolute(cx: Operation, x: str) -> str:
-    return f"abs({x})" if cx.dtype == I32 else f"fabsf({x})"
+    return f"cuir::absolute({strip(x)})" if cx.dtype == I32 else f"fabsf({x})"
 
 
 @emits("cast", "value")
@@ -64,14 +64,15 @@ def cast(cx: Operation, x: str) -> str:
         return x if cx.dtype == BOOL else f"({x} != {'0' if cx.dtype == I32 else '0.f'})"
     if cx.result == F32:
         return x if cx.dtype.is_float else f"float({x})"
-    return x if cx.dtype == I32 else f"int({x})"
+    return x if cx.dtype == I32 else f"int({x})" if cx.dtype == BOOL else f"cuir::to_int({strip(x)})"
 
 
 # ---- whole tiles
 @emits("row_max", "tile")
 def row_max(role: RoleEmitter, call: Call, target: str) -> None:
     x = role.tiles.reduced(call)
-    role.out.line(f"cuir::row_max({role.tiles.array(x)}, {target});")
+    function = "row_max_nan" if role.nans.negative(x) else "row_max"
+    role.out.line(f"cuir::{function}({role.tiles.array(x)}, {target});")
     role.tiles.shifted.row_max(x, target)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ...nodes import Literal
 from ...types import BOOL
 from ..registry import emits
-from ..values import Operation, strip
+from ..values import Operation, strip, wrapping
 
 
 def _shift(value: int | None) -> int | None:
@@ -15,24 +14,28 @@ def _shift(value: int | None) -> int | None:
 
 @emits("+", "value")
 def add(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"({x} + {y})")
+    return _arithmetic(cx, "+", "add", x, y)
 
 
 @emits("-", "value")
 def subtract(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"({x} - {y})")
+    return _arithmetic(cx, "-", "sub", x, y)
 
 
 @emits("*", "value")
 def multiply(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"({x} * {y})")
+    return _arithmetic(cx, "*", "mul", x, y)
+
+
+def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str:
+    if cx.written and cx.dtype.is_float:  # the compiler fuses no intrinsics
+        return cx.rounded(f"__f{intrinsic}_rn({strip(x)}, {strip(y)})")
+    return cx.rounded(f"({x} {sign} {y})") if cx.dtype.is_float else wrapping(sign, x, y, cx.near)
 
 
 @emits("/", "value")
 def divide(cx: Operation, x: str, y: str) -> str:
-    # 2 units in the last place; the exact division is a call, which would serialise products
-    one = isinstance(cx.args[0], Literal) and cx.args[0].value == 1
-    return cx.rounded(f"cuir::reciprocal({y})" if one else f"__fdividef({x}, {y})")
+    return cx.rounded(f"cuir::{'divide_rn' if cx.decides else 'divide'}({strip(x)}, {strip(y)})")
 
 
 @emits("//", "value")
@@ -63,12 +66,16 @@ def floor_modulo(cx: Operation, x: str, y: str) -> str:
 @emits("cdiv", "value")
 def ceil_divide(cx: Operation, x: str, y: str) -> str:
     value = cx.constant(1)
-    up = f"({x} + {value - 1})" if value is not None else f"({x} + {y} - 1)"
+    if value == 1:
+        return x
+    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):  # the sum of two naturals is one of 32 bits
+        more = f"{value - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
+        if (shift := _shift(value)) is not None:
+            return f"int((unsigned({strip(x)}) + {more}) >> {shift})"
+        return _quotient(cx, "/", f"unsigned({strip(x)}) + {more}", y)
     if (shift := _shift(value)) is not None:
-        return f"({up} >> {shift})" if shift else x
-    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
-        return _quotient(cx, "/", up, y)
-    return f"cuir::floordiv({up}, {y})"
+        return f"(({x} + {value - 1}) >> {shift})" if cx.near else f"cuir::ceilshift<{shift}>({strip(x)})"
+    return f"cuir::ceildiv({strip(x)}, {strip(y)})"
 
 
 @emits("&", "value")
@@ -93,7 +100,7 @@ def invert(cx: Operation, x: str) -> str:
 
 @emits("neg", "value")
 def negate(cx: Operation, x: str) -> str:
-    return f"(-{x})"
+    return f"(-{x})" if cx.dtype.is_float or cx.near else wrapping("-", "0", x)
 
 
 def _comparison(sign: str) -> None:

@@ -1,0 +1,100 @@
+"""Which i32 values may be any number, so that arithmetic with them may leave 32 bits: those made of more than lengths, counters and places in a tile.
+
+What is made of these alone is C++'s own arithmetic: launches for which it would leave 32 bits on the way to an index are refused (index_ranges.py). Other arithmetic is emitted so
+that it wraps. `q - k <= window` is a limit on the column k once `q - window` is worked out, which wraps for a window of 2^31 - 1. Owns the data flow that says where that may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..checked import Checked
+from ..decisions import definitions, expressions
+from ..nodes import Expr, Literal, Name, Stmt
+from ..types import I32, Scalar, TileType
+from .flat import integer, operation
+
+FAR = 2**24  # a number written in the text that is nearer to 0 is as good as a length
+
+Ends = tuple[bool, bool]  # whether a value may lie near the lower, near the upper end of the range
+NOWHERE, ANYWHERE = (False, False), (True, True)
+
+
+Bound = Mapping[str, Sequence[Expr]]  # what the assignments of a role bind each name to
+
+
+def far(checked: Checked, bound: Bound, expr: Expr) -> bool:
+    """Whether an i32 scalar or tile may lie near an end of the range."""
+    return any(_ends(checked, bound, expr, frozenset()))
+
+
+def near(checked: Checked) -> frozenset[int]:
+    """The i32 arithmetic of a kernel, by id, that is made of lengths, counters and places in a tile alone; of products those by a number that is written."""
+    found = checked.made.get(near)
+    if found is None:
+        bodies = (checked.declarations, *(r.body for r in checked.roles))
+        found = checked.made[near] = frozenset(
+            id(e) for body in bodies for bound in (bound_in(checked, body),) for e in expressions(body) if _is_near(checked, bound, e)
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def bound_in(checked: Checked, body: tuple[Stmt, ...]) -> Bound:
+    """What the names of a role are bound to, those of the declarations too."""
+    return {**definitions(checked.declarations), **definitions(body)}
+
+
+def _is_near(checked: Checked, bound: Bound, e: Expr) -> bool:
+    t = checked.types.get(id(e))
+    if not isinstance(t, (Scalar, TileType)) or t.dtype != I32 or isinstance(e, (Name, Literal)):
+        return False
+    op, args = operation(checked, e)
+    if op == "*" and not any(abs(integer(a) or FAR) < FAR for a in args):
+        return False
+    return op in ("+", "-", "*", "neg", "cdiv") and not any(far(checked, bound, a) for a in args)
+
+
+def _ends(checked: Checked, bound: Bound, expr: Expr, seen: frozenset[str]) -> Ends:
+    if isinstance(expr, Literal):
+        return int(expr.value) <= -FAR, int(expr.value) >= FAR
+    if isinstance(expr, Name):
+        if any(p.name == expr.id for p in checked.scalars):
+            return ANYWHERE
+        return NOWHERE if expr.id in seen else _either([_ends(checked, bound, v, seen | {expr.id}) for v in bound.get(expr.id, ())])
+    op, args = operation(checked, expr)
+    if op in ("gather", "element", "load") or (op == "cast" and _of_floats(checked, args[0])):
+        return ANYWHERE
+    parts = [_ends(checked, bound, a, seen) for a in args if isinstance(checked.types.get(id(a)), (Scalar, TileType))]
+    if op == "+":
+        return _either(parts)
+    if op == "-":
+        return _either([parts[0], parts[1][::-1]])
+    if op == "neg":
+        return parts[0][::-1]
+    if op == "min":
+        return any(p[0] for p in parts), all(p[1] for p in parts)
+    if op == "max":
+        return all(p[0] for p in parts), any(p[1] for p in parts)
+    if op in ("//", "cdiv") and (integer(args[1]) or 0) > 0:
+        return parts[0]
+    if op == "%":
+        return _anywhere(parts[1:])
+    if op in ("where", "ifexp"):
+        return _either(parts[1:])
+    return _anywhere(parts)
+
+
+def _of_floats(checked: Checked, expr: Expr) -> bool:
+    t = checked.types.get(id(expr))
+    return isinstance(t, (Scalar, TileType)) and t.dtype.is_float
+
+
+def _either(parts: list[Ends]) -> Ends:
+    return any(p[0] for p in parts), any(p[1] for p in parts)
+
+
+def _anywhere(parts: list[Ends]) -> Ends:
+    return ANYWHERE if any(map(any, parts)) else NOWHERE
+
+
+__all__ = ["bound_in", "far", "near"]

@@ -1,0 +1,90 @@
+"""Which f32 tiles may hold a NaN whose sign bit is set: the integer maximum of a row would lose it.
+
+Results of arithmetic and of products are NaNs with a clear sign bit, or no NaNs. What lies in memory may be any, and so may its negative; the compiler leaves out
+arithmetic that changes no number, such as x * 1 and x + -0. Owns the data flow that says where such a value may come from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..nodes import Assign, Expr, Literal, Name, Stmt
+from ..types import Scalar, TileType
+from .flat import operation
+
+if TYPE_CHECKING:
+    from .role import RoleEmitter
+
+CHOICES = ("where", "ifexp", "min", "max")
+KEPT = ("cast", "abs", "neg", "tanh", "row_max")
+ARITHMETIC = ("+", "-", "*")
+MEMORY = ("element", "gather", "load")
+
+
+class Nans:
+    """What is known of the values of one role."""
+
+    def __init__(self, role: RoleEmitter):
+        self.role, self.checked = role, role.kernel.checked
+
+    def negative(self, expr: Expr) -> bool:
+        """Whether a value may hold a NaN with its sign bit set."""
+        return self._negative(expr, frozenset())
+
+    def _negative(self, expr: Expr, seen: frozenset[str]) -> bool:
+        if isinstance(expr, Name):
+            return self._of_name(expr, seen, self._negative)
+        op, args = operation(self.checked, expr)
+        if isinstance(expr, Literal) or not self._is_float(expr):
+            return False
+        if op in MEMORY:
+            return True
+        if op == "neg":
+            return not isinstance(args[0], Literal) and args[0] != Name("inf")
+        if op == "full":
+            return any(self._negative(a, seen) for a in self._floats(args))
+        if op in CHOICES or op in KEPT:
+            return any(self._negative(a, seen) for a in self._floats(args))
+        if op in ARITHMETIC:
+            found = False
+            for value, other in (args, args[::-1]):
+                if self._constant(other, seen):  # the value itself, or its negative
+                    turned = value is args[1] if op == "-" else op == "*" and not (isinstance(other, Literal) and other.value != -1)
+                    found |= turned or self._negative(value, seen)
+            return found
+        return False
+
+    def _constant(self, expr: Expr, seen: frozenset[str]) -> bool:
+        """Whether a value, or what a choice makes of it, may be one that the compiler knows."""
+        if isinstance(expr, Literal):
+            return True
+        if isinstance(expr, Name):
+            return expr.id == "inf" or self._of_name(expr, seen, self._constant)
+        op, args = operation(self.checked, expr)
+        if op in ("zeros", "gather"):  # outside of the tensor it is 0
+            return True
+        values = [a for a in args if isinstance(self.checked.types.get(id(a)), (Scalar, TileType))]
+        if op in CHOICES:
+            return any(self._constant(a, seen) for a in values)
+        return op not in MEMORY and not op.startswith("mma") and bool(values) and all(self._constant(a, seen) for a in values)
+
+    def _of_name(self, name: Name, seen: frozenset[str], ask: object) -> bool:
+        if name.id in seen:
+            return False
+        bound: list[Stmt] = self.role.facts.definitions.get(name.id, [])
+        values = [s.value for s in bound if isinstance(s, Assign)]
+        if not bound:
+            values = [s.value for s in self.checked.declarations if isinstance(s, Assign) and s.targets[0] == name.id]
+        if not values:  # a parameter
+            return ask == self._negative
+        return any(ask(v, seen | {name.id}) for v in values)  # type: ignore[operator]
+
+    def _is_float(self, expr: Expr) -> bool:
+        t = self.checked.types.get(id(expr))
+        return isinstance(t, (Scalar, TileType)) and t.dtype.is_float
+
+    def _floats(self, args: list[Expr]) -> list[Expr]:
+        return [a for a in args if self._is_float(a)]
+
+
+__all__ = ["Nans"]
