@@ -36,7 +36,7 @@ def near(checked: Checked) -> frozenset[int]:
         found = checked.made[near] = frozenset(
             id(e) for body in bodies for bound in (bound_in(checked, body),) for e in expressions(body) if _is_near(checked, bound, e)
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def bound_in(checked: Checked, body: tuple[Stmt, ...]) -> Bound:

@@ -71,9 +71,9 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
     if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):  # the sum of two naturals is one of 32 bits
         more = f"{value - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
         if (shift := _shift(value)) is not None:
-            return f"int((unsigned({strip(x)}) + {more}) >> {shift})"
+            return f"(({x} + {more[:-1]}) >> {shift})" if cx.near else f"int((unsigned({strip(x)}) + {more}) >> {shift})"
         return _quotient(cx, "/", f"unsigned({strip(x)}) + {more}", y)
-    if (shift := _shift(value)) is not None:
+    if value is not None and (shift := _shift(value)) is not None:
         return f"(({x} + {value - 1}) >> {shift})" if cx.near else f"cuir::ceilshift<{shift}>({strip(x)})"
     return f"cuir::ceildiv({strip(x)}, {strip(y)})"
 
