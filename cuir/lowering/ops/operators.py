@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...nodes import Literal
 from ...types import BOOL
 from ..registry import emits
 from ..values import Operation, strip, wrapping
@@ -35,7 +36,10 @@ def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str
 
 @emits("/", "value")
 def divide(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"cuir::{'divide_rn' if cx.decides else 'divide'}({strip(x)}, {strip(y)})")
+    if cx.decides:
+        return cx.rounded(f"cuir::divide_rn({strip(x)}, {strip(y)})")
+    one = isinstance(cx.args[0], Literal) and cx.args[0].value == 1
+    return cx.rounded(f"cuir::inverse_of({strip(y)})" if one and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
 
 
 @emits("//", "value")
