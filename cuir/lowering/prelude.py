@@ -83,10 +83,10 @@ _part(
     'DEV float divide(float x, float y) { float z; asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }  // 2 units in the last place',
 )
 _part(
-    "inverse_of",
+    "one_over",
     """
 // 1 / x within 2 units in the last place: one instruction where neither x nor 1 / x is near an end of the range
-DEV float inverse_of(float x) {
+DEV float one_over(float x) {
   float y = reciprocal(x);
   if (2u * unsigned(__float_as_int(x)) - 0x01000000u >= 0xfc000000u) y = divide(1.f, x);
   return y;

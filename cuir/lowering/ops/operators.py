@@ -39,7 +39,7 @@ def divide(cx: Operation, x: str, y: str) -> str:
     if cx.decides:
         return cx.rounded(f"cuir::divide_rn({strip(x)}, {strip(y)})")
     one = isinstance(cx.args[0], Literal) and cx.args[0].value == 1
-    return cx.rounded(f"cuir::inverse_of({strip(y)})" if one and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
+    return cx.rounded(f"cuir::one_over({strip(y)})" if one and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
 
 
 @emits("//", "value")
