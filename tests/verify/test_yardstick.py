@@ -86,7 +86,11 @@ def test_sums_that_leave_float32_in_some_order_are_told(terms: list[float]) -> N
     largest = torch.finfo(torch.float32).max
     some = [sum(t for t in terms if t > 0), -sum(t for t in terms if t < 0)]  # the farthest that any part of them goes
     x = torch.tensor([terms, [1.0] * len(terms)])
-    for function in (lambda x: x.sum(-1), lambda x: x.mean(-1), lambda x: (x @ torch.ones(x.shape[-1], 1, dtype=x.dtype))[:, 0].clamp(-1, 1)):
+    for function in (
+        lambda x: x.sum(-1),
+        lambda x: x.mean(-1),
+        lambda x: (x @ torch.ones(x.shape[-1], 1, dtype=x.dtype))[:, 0].clamp(-1, 1),
+    ):
         found = SingleError(FunctionSpecification("f", function), {"x": x}, ["Y"]).ordered()["Y"]
         assert not found[1] and (found[0] or max(some) <= largest) and (sum(some) > largest or not found[0])
 
