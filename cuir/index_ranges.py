@@ -101,6 +101,23 @@ def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     return list({show(e): e for e in found}.values()), bound
 
 
+def judged(checked: Checked) -> tuple[set[str], set[int]]:
+    """What `require_index_ranges` looks at: names of the roles on the way to a subscript or a trip count, and expressions, by id."""
+    names: set[str] = set()
+    found: set[int] = set()
+    for indices, bound in _texts(checked):
+        left: list[Node] = list(indices)
+        while left:
+            node = left.pop()
+            found.add(id(node))
+            if isinstance(node, Name) and node.id not in names:
+                names.add(node.id)
+                for binding in bound.get(node.id, []):
+                    left += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
+            left += children(node)
+    return names, found
+
+
 class _Ranges:
     """Least and greatest values of i32 expressions of a role, None where nothing is known; `outside`: sums, differences and products that may leave 32 bits."""
 

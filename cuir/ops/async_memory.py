@@ -73,7 +73,7 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
     effects=Effects(accesses=(Access("box", "read", "async", late=True), Access("shared", "write", "async", late=True)), completes="bar"),
     doc="Bulk copy of a box into shared memory by the copy engine, at any time from now; it lands by subtracting the bytes of the full box from the barrier's phase, "
     "also where the box sticks out of the tensor (that part reads 0). cluster=True: lands at the same place of every CTA of the cluster, on each one's barrier. "
-    'hint: "evict_first", "evict_last" or "evict_normal", advice for the L2 cache without meaning. Ordinary stores to the box need the writer\'s fence_async(tensors=True) before it.',
+    'hint: "evict_first", "evict_last" or "evict_normal", advice for the L2 cache. Ordinary stores to the box need fence_async(tensors=True) before it.',
 )
 def _copy_bulk(cx: CallContext) -> Type:
     bar = cx.type("bar")
@@ -135,7 +135,7 @@ def _copy_wait(cx: CallContext) -> Type:
         accesses=(Access("shared", "read", "async", late=True), Access("box", "write", "async", late=True)), group="bulk_store"
     ),
     doc="Bulk store of a shared view to a box by the copy engine; nothing is written outside of the tensor. add=True adds atomically (f32, f16, bf16, i32). "
-    "Ordinary stores to the view need the writer's fence_async before it, ordinary stores to the box fence_async(tensors=True).",
+    "Ordinary stores need the writer's fence_async before it, those to the box with tensors=True.",
 )
 def _store_async(cx: CallContext) -> Type:
     if cx.has("add"):

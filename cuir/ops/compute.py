@@ -186,7 +186,7 @@ op(
     "compute",
     _X,
     where="any",
-    doc="Hyperbolic tangent, 4 units in the last place. On a tile seven multiply-adds an element where all are below 0.6; else twice that, an exp2 and a quarter of a division.",
+    doc="Hyperbolic tangent, 4 ulp. On a tile seven multiply-adds an element where all are below 0.6; else twice that, an exp2 and a quarter of a division.",
     evaluate=meaning("tanh", ulps=4, rounded=False),
 )(_unary_float)
 

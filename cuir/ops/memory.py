@@ -14,8 +14,8 @@ from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape
     Param("dims", "[dims]"),
     Param("over", "shared array", "nothing", keyword=True),
     where="declaration",
-    doc="An array in the CTA's shared memory, undefined until written. If a row is a whole number of 128-byte panels it is laid out as swizzled panels, which bulk "
-    "copies and products need: panel after panel, each of all R rows, so that a slice of rows is contiguous within each panel; else row-major with rows padded to 16 bytes. A "
+    doc="An array in the CTA's shared memory, undefined until written. Rows of whole 128-byte panels are laid out as swizzled panels, which bulk "
+    "copies and products need: panel after panel, each of all R rows, so that a slice of rows is contiguous in each; else row-major, rows padded to 16 bytes. A "
     "stage of a ring is contiguous. `over=x`: the first bytes of x, which may be larger; a write through one makes the same bytes of the other undefined.",
 )
 def _shared(cx: CallContext) -> Type:

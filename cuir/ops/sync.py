@@ -145,8 +145,8 @@ def _sync(cx: CallContext) -> Type:
     Param("tensors", "const bool", "False", keyword=True),
     archs=SM90,
     effects=Effects(fences=True),
-    doc="Makes the worker's earlier ordinary stores to shared memory, and its cp.async copies, visible to the tensor core and the copy engine (fence.proxy.async.shared::cta). Another worker's engines need a barrier after it as well, the writer's do not. "
-    "tensors=True: its earlier ordinary stores and additions to tensors as well (fence.proxy.async), which a bulk copy, bulk store or bulk addition of the same elements needs.",
+    doc="Makes the worker's earlier ordinary stores to shared memory, and its cp.async copies, visible to the tensor core and the copy engine (fence.proxy.async.shared::cta). Another worker's engines need a barrier after it as well. "
+    "tensors=True: those to tensors too (fence.proxy.async), before a bulk access of the same elements.",
 )
 def _fence(cx: CallContext) -> Type:
     if cx.has("tensors"):

@@ -91,7 +91,6 @@ class _Watched(Compiler):
 
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         super().__init__(checked, device, costs, perturbs)
-
         self.loops_around: list[tuple[str, bool]] = []  # names of loops, and whether over the units of work
 
     def loop(self, stmt: For, code: list[Instruction]) -> None:

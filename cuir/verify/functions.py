@@ -155,6 +155,13 @@ class _Measure:
         except CuirError:
             return []
 
+    def ordered(self, name: str) -> torch.Tensor | None:
+        """Elements that hang on the order of a sum; nothing where float32 cannot be evaluated."""
+        try:
+            return self.of_single().ordered()[name]
+        except CuirError:
+            return None
+
 
 class _Judged:
     """One output of one problem."""
@@ -169,6 +176,16 @@ class _Judged:
         """Raises CuirError V301, V302."""
         if not self.found.dtype.is_floating_point:
             return self.integers()
+        try:
+            return self.floats(torch.zeros_like(self.wanted, dtype=torch.bool))
+        except CuirError:
+            ordered = self.measure.ordered(self.name)
+            if ordered is None or not ordered.any():
+                raise
+            return self.floats(ordered)
+
+    def floats(self, ordered: torch.Tensor) -> OutputNumbers:
+        """ordered: elements about which nothing is asked, since a sum in another order leaves float32."""
         name, found, measure = self.name, self.found, self.measure
         x, w = found.double(), self.wanted.double()
         limit = torch.finfo(found.dtype).max
@@ -177,7 +194,7 @@ class _Judged:
         if not measure.coarse and measure.of_single().overflows:
             own_rows, rows = (_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own, w))
             broken |= (own_rows > _BROKEN * rows)[..., None] if w.dim() else own_rows > _BROKEN * rows
-        free = w.isnan() | broken | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
+        free = w.isnan() | broken | ordered | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
         if (unwritten := x.isnan() & ~free).any():
             raise self.wrong("V302", f"{name} is NaN, as before the launch, or computed so, at {_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
                              "every element is stored, and nothing divides 0 by 0")  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -181,6 +181,9 @@ _OWN = frozenset(
     ]
 )
 
+# Operations that add up any number of terms: a kernel may do so in another order, of blocks and within them.
+_SUMS = frozenset(["sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "matmul", "convolution"])
+
 
 class SingleError:
     """Evaluations of one function for one problem; those with errors are made when they are asked for."""
@@ -192,6 +195,15 @@ class SingleError:
             self.plain = spec.single(given, outputs)
         self.overflows = mode.overflows  # whether some operation gave infinity for finite numbers
         self._off: list[dict[str, torch.Tensor]] | None = None
+        self._ordered: dict[str, torch.Tensor] | None = None
+
+    def ordered(self) -> dict[str, torch.Tensor]:
+        """Which elements of the outputs hang on the order of a sum, as bool tensors: some order of its terms leaves float32, and infinities of both signs then give NaN."""
+        if self._ordered is None:
+            with _AnyOrder(self.decided):
+                found = self.spec.single(self.given, self.outputs)
+            self._ordered = {n: x.isnan() for n, x in found.items()}
+        return self._ordered
 
     def off(self) -> list[dict[str, torch.Tensor]]:
         """The outputs of evaluations in which inputs and every operation are off by a few units in the last place. What is decided by comparisons stays as in `plain`."""
@@ -268,30 +280,12 @@ class _Decisions(_Mode):
             self.decided.append(found)
 
 
-class _Off(_Mode):
-    """Takes the decisions as they were noted, and puts each computed number off."""
+class _Again(_Mode):
+    """Takes the decisions as they were noted."""
 
-    def __init__(self, decided: Sequence[Any], generator: torch.Generator):
+    def __init__(self, decided: Sequence[Any]):
         super().__init__()
-        self.decided, self.next, self.generator = decided, 0, generator
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        name = _named(func.overloadpacket.__name__, args)
-        computed = _has_floats(args)
-        exact = name in _EXACT or func.is_view
-
-        def judged(x: Any) -> Any:
-            if isinstance(x, (list, tuple)):
-                return type(x)(map(judged, x)) if not hasattr(x, "_fields") else type(x)(*map(judged, x))
-            if computed and _decision(x):
-                return self._decided(x)
-            if exact or not computed or not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS:
-                return x
-            off = _perturbed(x, self.generator, name)
-            return x.copy_(off) if any(x is a for a in args) else off
-
-        return judged(found)
+        self.decided, self.next = decided, 0
 
     def _decided(self, x: Any) -> Any:
         """What was decided without errors, if it was asked in the same order."""
@@ -301,3 +295,48 @@ class _Off(_Mode):
             if type(known) is type(x) and (not isinstance(x, torch.Tensor) or (known.shape == x.shape and known.dtype == x.dtype)):
                 return known
         return x
+
+    def _changed(self, func: Any, args: Sequence[Any], found: Any, change: Callable[[torch.Tensor], torch.Tensor] | None) -> Any:
+        """The result of an operation: decisions as noted, its floats changed."""
+        computed = _has_floats(args)
+
+        def judged(x: Any) -> Any:
+            if isinstance(x, (list, tuple)):
+                return type(x)(map(judged, x)) if not hasattr(x, "_fields") else type(x)(*map(judged, x))
+            if computed and _decision(x):
+                return self._decided(x)
+            if change is None or not computed or not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS:
+                return x
+            return x.copy_(change(x)) if any(x is a for a in args) else change(x)
+
+        return judged(found)
+
+
+class _AnyOrder(_Again):
+    """Puts NaN for each sum of which the terms' magnitudes add up to more than the dtype holds: if they do not, no order leaves it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ not in _SUMS:
+            return self._changed(func, args, found, None)
+        most = func(*map(_magnitude, args), **(kwargs or {}))
+        return self._changed(func, args, found, lambda x: torch.where(most.isinf(), torch.nan, x))
+
+
+def _magnitude(x: Any) -> Any:
+    """Of finite numbers; others count 0."""
+    return x.abs().nan_to_num(0.0, 0.0, 0.0) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+class _Off(_Again):
+    """Takes the decisions as they were noted, and puts each computed number off."""
+
+    def __init__(self, decided: Sequence[Any], generator: torch.Generator):
+        super().__init__(decided)
+        self.generator = generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = _named(func.overloadpacket.__name__, args)
+        exact = name in _EXACT or func.is_view
+        return self._changed(func, args, found, None if exact else lambda x: _perturbed(x, self.generator, name))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cuir import FunctionSpecification
 from cuir.verify.yardstick import SingleError
@@ -76,3 +78,26 @@ def test_functions_with_gradients_are_evaluated() -> None:
         return torch.autograd.grad((x.exp() * x).sum(), x)[0]
 
     assert 3 * 2.0**-23 < off(gradient, X)[0].max() < 1e-5
+
+
+@given(st.lists(st.sampled_from([1e38, -1e38, 3e38, -3e38, 1.0, 0.0]), min_size=2, max_size=6))
+def test_sums_that_leave_float32_in_some_order_are_told(terms: list[float]) -> None:
+    """An element is asked about exactly where every order of its terms stays within float32, and each block of them does."""
+    largest = torch.finfo(torch.float32).max
+    some = [sum(t for t in terms if t > 0), -sum(t for t in terms if t < 0)]  # the farthest that any part of them goes
+    x = torch.tensor([terms, [1.0] * len(terms)])
+    for function in (
+        lambda x: x.sum(-1),
+        lambda x: x.mean(-1),
+        lambda x: (x @ torch.ones(x.shape[-1], 1, dtype=x.dtype))[:, 0].clamp(-1, 1),
+    ):
+        found = SingleError(FunctionSpecification("f", function), {"x": x}, ["Y"]).ordered()["Y"]
+        assert not found[1] and (found[0] or max(some) <= largest) and (sum(some) > largest or not found[0])
+
+
+def test_what_is_endless_in_any_order_is_asked_for() -> None:
+    x = torch.tensor([[torch.inf, 1.0, 2.0], [1e30, -torch.inf, 1.0]])
+    single = SingleError(FunctionSpecification("f", lambda x: x.sum(-1)), {"x": x}, ["Y"])
+    assert not single.ordered()["Y"].any()
+    decided = SingleError(FunctionSpecification("f", lambda x: torch.where(x.sum(-1) > 1e38, 1.0, 2.0)), {"x": x * 0 + 1e38}, ["Y"])
+    assert not decided.ordered()["Y"].any(), "comparisons stay as they were"
