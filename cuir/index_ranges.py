@@ -101,21 +101,24 @@ def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     return list({show(e): e for e in found}.values()), bound
 
 
-def judged(checked: Checked) -> tuple[set[str], set[int]]:
-    """What `require_index_ranges` looks at: names of the roles on the way to a subscript or a trip count, and expressions, by id."""
-    names: set[str] = set()
-    found: set[int] = set()
-    for indices, bound in _texts(checked):
-        left: list[Node] = list(indices)
-        while left:
-            node = left.pop()
-            found.add(id(node))
-            if isinstance(node, Name) and node.id not in names:
-                names.add(node.id)
-                for binding in bound.get(node.id, []):
-                    left += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
-            left += children(node)
-    return names, found
+def judged(checked: Checked) -> set[str]:
+    """Names on the way to a subscript or a trip count in some role: what `require_index_ranges` looks at."""
+    if judged not in checked.made:
+        names: set[str] = set()
+        for indices, bound in _texts(checked):
+            left: list[Node] = list(indices)
+            seen: set[str] = set()
+            while left:
+                node = left.pop()
+                if isinstance(node, Name) and node.id not in seen:
+                    seen.add(node.id)
+                    for binding in bound.get(node.id, []):
+                        left += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
+                left += children(node)
+            names |= seen
+        checked.made[judged] = names
+    found: set[str] = checked.made[judged]
+    return found
 
 
 class _Ranges:

@@ -27,31 +27,20 @@ class Reach:
     def __init__(self, checked: Checked, body: tuple[Stmt, ...]):
         self.checked = checked
         self.bound: Mapping[str, Sequence[Expr]] = {**definitions(checked.declarations), **definitions(body)}
-        numbers = [p.name for p in checked.scalars]
-        names, self.judged = judged(checked)
-        self.launched = self._ends(dict.fromkeys(numbers, NOWHERE))  # of what the launch has judged, with the numbers that it was given
-        self.ends = self._ends(
-            {**dict.fromkeys(numbers, ANYWHERE), **{n: v for n, v in self.launched.items() if n in names - set(numbers)}}
-        )
-
-    def _ends(self, known: Mapping[str, Ends]) -> dict[str, Ends]:
-        ends = {
-            **dict.fromkeys(self.bound, NOWHERE),
-            **known,
-        }  # the least that holds: a name that depends on itself reaches no further for that
-        while True:
-            more = {
-                n: found
-                for n, values in self.bound.items()
-                if n not in known and (found := _either([self.of(v, ends) for v in values])) != ends[n]
-            }
-            if not more:
-                return ends
-            ends |= more
+        self.numbers = {p.name for p in checked.scalars}
+        self.ends: dict[str, Ends] = {n: NOWHERE if n in judged(checked) else ANYWHERE for n in self.numbers}
+        left = dict.fromkeys(self.bound, NOWHERE)  # the least that holds: a name that depends on itself reaches no further for that
+        while left:
+            self.ends |= left
+            left = {n: found for n, values in self.bound.items() if (found := _either([self.of(v) for v in values])) != self.ends[n]}
 
     def far(self, expr: Expr) -> bool:
         """Whether an i32 scalar or tile may lie near an end of the range."""
-        return any(self.of(expr, self.launched if id(expr) in self.judged else self.ends))
+        return (isinstance(expr, Name) and expr.id in self.numbers) or self.reaches(expr)
+
+    def reaches(self, expr: Expr) -> bool:
+        """Whether arithmetic with it may leave the range. A parameter with which a launch computes indices is as good as a length: the launch has looked at it."""
+        return any(self.of(expr))
 
     def near(self, e: Expr) -> bool:
         """Whether an expression is i32 arithmetic on what is far from the ends, and of products one by a number that is written."""
@@ -61,18 +50,18 @@ class Reach:
         op, args = operation(self.checked, e)
         if op == "*" and not any(abs(integer(a) or FAR) < FAR for a in args):
             return False
-        return op in ("+", "-", "*", "neg", "cdiv") and not any(map(self.far, args))
+        return op in ("+", "-", "*", "neg", "cdiv") and not any(map(self.reaches, args))
 
-    def of(self, expr: Expr, ends: Mapping[str, Ends]) -> Ends:
+    def of(self, expr: Expr) -> Ends:
         checked = self.checked
         if isinstance(expr, Literal):
             return int(expr.value) <= -FAR, int(expr.value) >= FAR
         if isinstance(expr, Name):
-            return ends.get(expr.id, NOWHERE)
+            return self.ends.get(expr.id, NOWHERE)
         op, args = operation(checked, expr)
         if op in ("gather", "element", "load") or (op == "cast" and _of_floats(checked, args[0])):
             return ANYWHERE
-        parts = [self.of(a, ends) for a in args if isinstance(checked.types.get(id(a)), (Scalar, TileType))]
+        parts = [self.of(a) for a in args if isinstance(checked.types.get(id(a)), (Scalar, TileType))]
         if op == "+":
             return _either(parts)
         if op == "-":
