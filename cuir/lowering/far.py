@@ -20,68 +20,72 @@ Ends = tuple[bool, bool]  # whether a value may lie near the lower, near the upp
 NOWHERE, ANYWHERE = (False, False), (True, True)
 
 
-Bound = Mapping[str, Sequence[Expr]]  # what the assignments of a role bind each name to
+class Reach:
+    """Where the i32 values of one role may lie, worked out once a name."""
 
+    def __init__(self, checked: Checked, body: tuple[Stmt, ...]):
+        self.checked = checked
+        self.bound: Mapping[str, Sequence[Expr]] = {**definitions(checked.declarations), **definitions(body)}
+        self.ends: dict[str, Ends] = {p.name: ANYWHERE for p in checked.scalars}
+        left = dict.fromkeys(self.bound, NOWHERE)  # the least that holds: a name that depends on itself reaches no further for that
+        while True:
+            self.ends.update(left)
+            left = {n: found for n, values in self.bound.items() if (found := _either([self.of(v) for v in values])) != self.ends[n]}
+            if not left:
+                return
 
-def far(checked: Checked, bound: Bound, expr: Expr) -> bool:
-    """Whether an i32 scalar or tile may lie near an end of the range."""
-    return any(_ends(checked, bound, expr, frozenset()))
+    def far(self, expr: Expr) -> bool:
+        """Whether an i32 scalar or tile may lie near an end of the range."""
+        return any(self.of(expr))
+
+    def near(self, e: Expr) -> bool:
+        """Whether an expression is i32 arithmetic on what is far from the ends, and of products one by a number that is written."""
+        t = self.checked.types.get(id(e))
+        if not isinstance(t, (Scalar, TileType)) or t.dtype != I32 or isinstance(e, (Name, Literal)):
+            return False
+        op, args = operation(self.checked, e)
+        if op == "*" and not any(abs(integer(a) or FAR) < FAR for a in args):
+            return False
+        return op in ("+", "-", "*", "neg", "cdiv") and not any(map(self.far, args))
+
+    def of(self, expr: Expr) -> Ends:
+        checked = self.checked
+        if isinstance(expr, Literal):
+            return int(expr.value) <= -FAR, int(expr.value) >= FAR
+        if isinstance(expr, Name):
+            return self.ends.get(expr.id, NOWHERE)
+        op, args = operation(checked, expr)
+        if op in ("gather", "element", "load") or (op == "cast" and _of_floats(checked, args[0])):
+            return ANYWHERE
+        parts = [self.of(a) for a in args if isinstance(checked.types.get(id(a)), (Scalar, TileType))]
+        if op == "+":
+            return _either(parts)
+        if op == "-":
+            return _either([parts[0], parts[1][::-1]])
+        if op == "neg":
+            return parts[0][::-1]
+        if op == "min":
+            return any(p[0] for p in parts), all(p[1] for p in parts)
+        if op == "max":
+            return all(p[0] for p in parts), any(p[1] for p in parts)
+        if op in ("//", "cdiv") and (integer(args[1]) or 0) > 0:
+            return parts[0]
+        if op == "%":
+            return _anywhere(parts[1:])
+        if op in ("where", "ifexp"):
+            return _either(parts[1:])
+        return _anywhere(parts)
 
 
 def near(checked: Checked) -> frozenset[int]:
-    """The i32 arithmetic of a kernel, by id, that is made of lengths, counters and places in a tile alone; of products those by a number that is written."""
+    """The i32 arithmetic of a kernel, by id, that is made of lengths, counters and places in a tile alone: it stays within 32 bits."""
     found = checked.made.get(near)
     if found is None:
         bodies = (checked.declarations, *(r.body for r in checked.roles))
         found = checked.made[near] = frozenset(
-            id(e) for body in bodies for bound in (bound_in(checked, body),) for e in expressions(body) if _is_near(checked, bound, e)
+            id(e) for body in bodies for reach in (Reach(checked, body),) for e in expressions(body) if reach.near(e)
         )
-    return found  # type: ignore[no-any-return]
-
-
-def bound_in(checked: Checked, body: tuple[Stmt, ...]) -> Bound:
-    """What the names of a role are bound to, those of the declarations too."""
-    return {**definitions(checked.declarations), **definitions(body)}
-
-
-def _is_near(checked: Checked, bound: Bound, e: Expr) -> bool:
-    t = checked.types.get(id(e))
-    if not isinstance(t, (Scalar, TileType)) or t.dtype != I32 or isinstance(e, (Name, Literal)):
-        return False
-    op, args = operation(checked, e)
-    if op == "*" and not any(abs(integer(a) or FAR) < FAR for a in args):
-        return False
-    return op in ("+", "-", "*", "neg", "cdiv") and not any(far(checked, bound, a) for a in args)
-
-
-def _ends(checked: Checked, bound: Bound, expr: Expr, seen: frozenset[str]) -> Ends:
-    if isinstance(expr, Literal):
-        return int(expr.value) <= -FAR, int(expr.value) >= FAR
-    if isinstance(expr, Name):
-        if any(p.name == expr.id for p in checked.scalars):
-            return ANYWHERE
-        return NOWHERE if expr.id in seen else _either([_ends(checked, bound, v, seen | {expr.id}) for v in bound.get(expr.id, ())])
-    op, args = operation(checked, expr)
-    if op in ("gather", "element", "load") or (op == "cast" and _of_floats(checked, args[0])):
-        return ANYWHERE
-    parts = [_ends(checked, bound, a, seen) for a in args if isinstance(checked.types.get(id(a)), (Scalar, TileType))]
-    if op == "+":
-        return _either(parts)
-    if op == "-":
-        return _either([parts[0], parts[1][::-1]])
-    if op == "neg":
-        return parts[0][::-1]
-    if op == "min":
-        return any(p[0] for p in parts), all(p[1] for p in parts)
-    if op == "max":
-        return all(p[0] for p in parts), any(p[1] for p in parts)
-    if op in ("//", "cdiv") and (integer(args[1]) or 0) > 0:
-        return parts[0]
-    if op == "%":
-        return _anywhere(parts[1:])
-    if op in ("where", "ifexp"):
-        return _either(parts[1:])
-    return _anywhere(parts)
+    return found
 
 
 def _of_floats(checked: Checked, expr: Expr) -> bool:
@@ -97,4 +101,4 @@ def _anywhere(parts: list[Ends]) -> Ends:
     return ANYWHERE if any(map(any, parts)) else NOWHERE
 
 
-__all__ = ["bound_in", "far", "near"]
+__all__ = ["Reach", "near"]

@@ -1,4 +1,4 @@
-"""Which f32 tiles may hold a NaN whose sign bit is set: the integer maximum of a row would lose it.
+"""NaNs in f32 tiles: which may have their sign bit set, so that the integer maximum of a row would lose them; and of which the whole row becomes NaN anyway.
 
 Results of arithmetic and of products are NaNs with a clear sign bit, or no NaNs. What lies in memory may be any, and so may its negative; the compiler leaves out
 arithmetic that changes no number, such as x * 1 and x + -0. Owns the data flow that says where such a value may come from.
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..nodes import Assign, Expr, Literal, Name, Stmt
 from ..types import Scalar, TileType
-from .flat import operation
+from .flat import names, operation, own_expressions, statements
 
 if TYPE_CHECKING:
     from .role import RoleEmitter
@@ -19,6 +19,9 @@ CHOICES = ("where", "ifexp", "min", "max")
 KEPT = ("cast", "abs", "neg", "tanh", "row_max")
 ARITHMETIC = ("+", "-", "*")
 MEMORY = ("element", "gather", "load")
+SPREADING = (*ARITHMETIC, "/", "min", "max", "neg", "abs", "exp2", "log2", "tanh")  # a NaN in an operand gives one
+ROWS = ("row_max", "row_sum")
+PRODUCTS = ("mma", "mma_async")
 
 
 class Nans:
@@ -67,6 +70,37 @@ class Nans:
         if op in CHOICES:
             return any(self._constant(a, seen) for a in values)
         return op not in MEMORY and not op.startswith("mma") and bool(values) and all(self._constant(a, seen) for a in values)
+
+    def spoils_row(self, name: str) -> bool:
+        """Whether all that comes of a row of this full tile is NaN as soon as one of its elements is: it is summed, maximised or multiplied by rows, with arithmetic before."""
+        return self._spoils(name, frozenset())
+
+    def _spoils(self, name: str, seen: frozenset[str]) -> bool:
+        if name in seen:
+            return True
+        for stmt in statements(self.role.role.body):
+            for e in own_expressions(stmt):
+                left = self._left(e, name)
+                if left is not None and not (left and isinstance(stmt, Assign) and self._spoils(stmt.targets[0], seen | {name})):
+                    return False
+        return True
+
+    def _left(self, e: Expr, name: str) -> bool | None:
+        """None: what is read of the name goes into rows as a whole; True: element by element into the value of the expression; False: neither."""
+        if name not in names(e):
+            return None
+        if isinstance(e, Name):
+            return True
+        op, args = operation(self.checked, e)
+        found = [self._left(a, name) for a in args]
+        if op in PRODUCTS:  # the left operand by rows, the accumulator by elements
+            return False if False in found or found[1] else None if not any(found[2:]) else True
+        if False in found:
+            return False
+        if not any(found) or op in ROWS:
+            return None
+        t = self.checked.types.get(id(e))
+        return op in SPREADING or (op == "cast" and isinstance(t, TileType) and t.dtype.is_float)
 
     def _of_name(self, name: Name, seen: frozenset[str], ask: object) -> bool:
         if name.id in seen:

@@ -76,11 +76,35 @@ DEV int remainder(unsigned x, unsigned y, unsigned inverse) { return int(x - quo
 _part("ex2", 'DEV float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part(
     "reciprocal",
-    'DEV float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }  // of numbers from 1 to 2^124',
+    'DEV float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }  // of numbers x from 2^-126 to 2^126',
 )
 _part(
     "divide",
     'DEV float divide(float x, float y) { float z; asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }  // 2 units in the last place',
+)
+_part(
+    "one_over",
+    """
+// 1 / x within 2 units in the last place: one instruction where neither x nor 1 / x is near an end of the range
+DEV float one_over(float x) {
+  float y = reciprocal(x);
+  if (2u * unsigned(__float_as_int(x)) - 0x01000000u >= 0xfc000000u) y = divide(1.f, x);
+  return y;
+}""",
+    "reciprocal",
+    "divide",
+)
+_part("lg2", 'DEV float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
+_part(
+    "log2",
+    """
+// Within 2 units in the last place, as the instruction is from 4 on; below it has an absolute error, and takes subnormals for 0
+DEV float log2(float x) {
+  float y = lg2(x);
+  if (unsigned(__float_as_int(x)) - 0x40800000u >= 0x3f000000u) y = log2f(x);
+  return y;
+}""",
+    "lg2",
 )
 _part(
     "divide_rn",

@@ -15,6 +15,7 @@ from ..types import F32, Scalar, TileType
 from .flat import operation, subexpressions
 from .layouts import Fragment, Shape, shape_of
 from .values import strip
+from .writer import identifier
 
 if TYPE_CHECKING:
     from .tiles import At, Tiles
@@ -54,12 +55,19 @@ class Reciprocals:
         self.site = None
         self.role.kernel.choice("four divisions by numbers of a known range share one reciprocal", out.span)
         with out.block("else") if greatest is not None else nullcontext():
-            self._shared(sites[0], target, divisor, text, frag)
+            self._shared(sites[0], target, divisor, text, frag, "true" if self._apart(target, expr, sites[0]) else "false")
         return True
 
-    def _shared(self, site: Expr, target: str, divisor: str, text: str, frag: Fragment) -> None:
+    def _apart(self, target: str, expr: Expr, site: Expr) -> bool:
+        """Whether a NaN among four divisors must leave the other three alone: not where it makes NaN of the whole row anyway, and there is none in a tanh."""
+        if operation(self.checked, site)[0] == "tanh":
+            return False
+        name = next((n for n in self.role.role.locals if identifier(n) == target), None)
+        return name is None or expr is not site or not self.role.nans.spoils_row(name)
+
+    def _shared(self, site: Expr, target: str, divisor: str, text: str, frag: Fragment, nans: str) -> None:
         out = self.role.out
-        array, nans = out.temp("d"), "false" if operation(self.checked, site)[0] == "tanh" else "true"
+        array = out.temp("d")
         with out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {frag.count // 4}; ++g_)"):
             out.line(f"float {array}[4];  // elements of one row")
             for line in (f"{array}[e_] = {divisor};", f"{target}[i_] = {text.replace(_PLACE, array)};"):
@@ -83,19 +91,11 @@ class Reciprocals:
         x, factor = self._argument(site)
         if not isinstance(x, Name) or self.tiles.storage(x.id).kind != "array":
             return None
-        out, most, squares = self.role.out, self.role.out.temp("most"), self.role.out.temp("squares")
-        element = self.tiles.element(x, at, "full")
-        out.line(f"int {most} = 0;  // the greatest square, as the integer of its bits")
-        with out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; ++p_)"):
-            out.line(f"int {squares}[2];")
-            with out.block("#pragma unroll\nfor (int e_ = 0; e_ < 2; ++e_)"):
-                out.line("const int i_ = 2 * p_ + e_;")
-                self._lines(frag, f"{squares}[e_] = __float_as_int({element} * {element});")
-            out.line(f"{most} = __vimax3_s32({most}, {squares}[0], {squares}[1]);")
-        if factor is None:
-            return f"__int_as_float({most}) < {_SMALL}f"
-        f = self.tiles.uniform(factor)
-        return f"__int_as_float({most}) * ({f} * {f}) < {_SMALL}f"
+        out, most = self.role.out, self.role.out.temp("most")
+        out.line(f"float {most} = 0.f;  // the greatest magnitude")
+        with out.block(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.count}; ++i_)"):
+            self._lines(frag, f"{most} = fmaxf({most}, fabsf({self.tiles.element(x, at, 'full')}));")
+        return f"{most} < {SMALL}f" if factor is None else f"{most} * fabsf({self.tiles.uniform(factor)}) < {SMALL}f"
 
     def _argument(self, site: Expr) -> tuple[Expr, Expr | None]:
         """x and f of tanh(x * f) with a scalar f, else x alone."""
@@ -173,7 +173,7 @@ class Reciprocals:
 
 
 _TWICE_LOG2E = "2.885390081777927f"
-_SMALL = 0.3599  # of a square: then tanh is a polynomial, see prelude.py
+SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less what the product may be rounded by
 _PLACE = "reciprocals_"  # stands in a text for the array, whose name is given when the loop is written
 
 __all__ = ["Reciprocals"]

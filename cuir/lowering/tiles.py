@@ -13,7 +13,7 @@ from ..types import BOOL, F32, I32, Scalar, TileType
 from .affine import Affine, affine
 from .analysis import linear
 from .columns import column_values
-from .far import bound_in, far, near
+from .far import Reach, near
 from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, shape_of
@@ -57,7 +57,7 @@ class Tiles:
         self.role, self.out, self.checked = role, role.out, role.kernel.checked
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
         self.shifted, self.reciprocals, self.references = Shifted(self), Reciprocals(self), References(self)
-        self.bound = bound_in(self.checked, role.role.body)
+        self.reach = Reach(self.checked, role.role.body)
         self.conditions: dict[str, Condition] = {}
         self._flags: dict[str, str | None] = {}
         self.sums: dict[str, str] = {}  # name of a full tile -> array with this thread's part of its row sums
@@ -298,12 +298,7 @@ class Tiles:
             return self.conditions[expr.id]
         if op in COMPARISONS and self.role.dtype(args[0]) == I32:
             a, b = self.linear(args[0]), self.linear(args[1])
-            steep = (
-                a is not None
-                and b is not None
-                and abs(a.slope - b.slope) == 1
-                and far(self.checked, self.bound, args[0 if a.slope > b.slope else 1])
-            )
+            steep = a is not None and b is not None and abs(a.slope - b.slope) == 1 and self.reach.far(args[0 if a.slope > b.slope else 1])
             found = compared(op, a, b, steep) if a is not None and b is not None else None
             if found is not None:
                 return found

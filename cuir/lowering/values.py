@@ -43,6 +43,7 @@ class Operation:
     written: bool = False  # floats are computed as written: nothing fused
     decides: bool = False  # and quotients are correctly rounded
     near: bool = False  # i32 arithmetic that stays within 32 bits
+    few: bool = False  # a scalar or a number a row: a branch for what is rare costs little
 
     def rounded(self, text: str) -> str:
         """A result rounded to the dtype. Halves are computed in f32: one rounding more changes no result of one operation."""
@@ -134,10 +135,10 @@ class Scalars:
         first = values[1] if op in ("where", "ifexp") else values[0]
         # scalars always: they cost nothing, and equal ones may be computed once for roles in which they decide and others
         checked, decides = self.kernel.checked, id(expr) in decisions(self.kernel.checked)
-        written = decides or isinstance(checked.type_of(expr), Scalar)
-        known = Operation(
-            tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, written, decides, id(expr) in near(checked)
-        )
+        t, plain = checked.type_of(expr), id(expr) in near(checked)
+        few = not isinstance(t, TileType) or t.cols == 1
+        written = decides or isinstance(t, Scalar)
+        known = Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, written, decides, plain, few)
         return str(emit(known, *map(text, values)))
 
     # ---- elements of tensors

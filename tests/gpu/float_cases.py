@@ -133,8 +133,8 @@ SCALAR_FLOATS = [
     for c in FLOATS
     if c.text in ("X + Z", "X - Z", "X * Z", "-X", "abs(X)", "min(X, Z)", "exp2(X)", "log2(X)", "tanh(X)", "cast(A, f32)")
 ] + [
-    Case("x / z", lambda v: v["X"] / v["Z"]),
-    Case("1.0 / x", lambda v: _f(1) / v["X"]),
+    Case("x / z", lambda v: v["X"] / v["Z"], 2),
+    Case("1.0 / x", lambda v: _f(1) / v["X"], 2),
     Case("x * third + z * third", lambda v: v["X"] * _f(1 / 3) + v["Z"] * _f(1 / 3)),
 ]  # fmt: skip
 SCALAR_INTS = [Case(c.text.lower(), c.wanted) for c in INTS if "where" not in c.text] + [

@@ -81,6 +81,10 @@ DEV float flushed(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysi
 DEV float ex2(float x) { return flushed(after_noise(float(std::exp2(double(flushed(x)))), 1)); }
 DEV float after(float x, float) { return x; }
 DEV float reciprocal(float x) { return flushed(after_noise(float(1. / flushed(x)), 1)); }
+DEV float lg2(float x) {   // from 0.5 to 2 an absolute error
+  const float y = float(std::log2(double(flushed(x))));
+  return x > 0.5f && x < 2.f ? y + (NOISE ? calls %% 2 ? 2.4e-7f : -2.4e-7f : 0.f) : after_noise(y, 1);
+}
 DEV double rcp64(double x) { return 1. / x * (1. + (NOISE ? calls %% 2 ? 5e-7 : -5e-7 : 0.)); }
 DEV float divide(float x, float y) { float q = float(double(x) / y); return std::isfinite(q) && q != 0 ? after_noise(q, 1) : q; }
 DEV float min_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : min(x, y); }
@@ -100,7 +104,7 @@ extern "C" void run(%s) {
   } while (changed);
 }
 """
-OURS = ("ex2", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "to_int", "bar_sync")
+OURS = ("ex2", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "lg2", "to_int", "bar_sync")
 
 
 def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False) -> Callable[..., None]:

@@ -89,7 +89,7 @@ def test_the_texts_compute_the_functions(run: tuple[int, Callable[..., None]], s
     call(x, columns, y, columns, z, columns, float(scale), float(cap), 64)
     with np.errstate(over="ignore"):
         weights = 1 / (1 + np.exp2(-x.astype(np.float64)))
-    assert (z[np.isneginf(x)] == 0).all() and (np.abs(z - weights) <= 8e-7 * weights + 1e-38).all()
+    assert (z[np.isneginf(x)] == 0).all() and (np.abs(z - weights) <= 8e-7 * weights + 2.0**-126).all()  # what is smaller may be 0
 
 
 def test_a_nan_stays_in_its_row(run: tuple[int, Callable[..., None]]) -> None:

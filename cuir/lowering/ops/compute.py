@@ -43,7 +43,7 @@ def exp2(cx: Operation, x: str) -> str:
 
 @emits("log2", "value")
 def log2(cx: Operation, x: str) -> str:
-    return f"log2f({strip(x)})"  # lg2.approx has an absolute error, and takes subnormals for 0
+    return f"{'cuir::log2' if cx.few else 'log2f'}({strip(x)})"
 
 
 @emits("tanh", "value")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...nodes import Literal
 from ...types import BOOL
 from ..registry import emits
 from ..values import Operation, strip, wrapping
@@ -35,7 +36,10 @@ def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str
 
 @emits("/", "value")
 def divide(cx: Operation, x: str, y: str) -> str:
-    return cx.rounded(f"cuir::{'divide_rn' if cx.decides else 'divide'}({strip(x)}, {strip(y)})")
+    if cx.decides:
+        return cx.rounded(f"cuir::divide_rn({strip(x)}, {strip(y)})")
+    one = isinstance(cx.args[0], Literal) and cx.args[0].value == 1
+    return cx.rounded(f"cuir::one_over({strip(y)})" if one and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
 
 
 @emits("//", "value")
@@ -71,9 +75,9 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
     if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):  # the sum of two naturals is one of 32 bits
         more = f"{value - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
         if (shift := _shift(value)) is not None:
-            return f"int((unsigned({strip(x)}) + {more}) >> {shift})"
+            return f"(({x} + {more[:-1]}) >> {shift})" if cx.near else f"int((unsigned({strip(x)}) + {more}) >> {shift})"
         return _quotient(cx, "/", f"unsigned({strip(x)}) + {more}", y)
-    if (shift := _shift(value)) is not None:
+    if value is not None and (shift := _shift(value)) is not None:
         return f"(({x} + {value - 1}) >> {shift})" if cx.near else f"cuir::ceilshift<{shift}>({strip(x)})"
     return f"cuir::ceildiv({strip(x)}, {strip(y)})"
 
