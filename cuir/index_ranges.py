@@ -101,6 +101,26 @@ def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     return list({show(e): e for e in found}.values()), bound
 
 
+def judged(checked: Checked) -> set[str]:
+    """Names on the way to a subscript or a trip count in some role: what `require_index_ranges` looks at."""
+    if judged not in checked.made:
+        names: set[str] = set()
+        for indices, bound in _texts(checked):
+            left: list[Node] = list(indices)
+            seen: set[str] = set()
+            while left:
+                node = left.pop()
+                if isinstance(node, Name) and node.id not in seen:
+                    seen.add(node.id)
+                    for binding in bound.get(node.id, []):
+                        left += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
+                left += children(node)
+            names |= seen
+        checked.made[judged] = names
+    found: set[str] = checked.made[judged]
+    return found
+
+
 class _Ranges:
     """Least and greatest values of i32 expressions of a role, None where nothing is known; `outside`: sums, differences and products that may leave 32 bits."""
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ..checked import Checked
 from ..decisions import definitions, expressions
+from ..index_ranges import judged
 from ..nodes import Expr, Literal, Name, Stmt
 from ..types import I32, Scalar, TileType
 from .flat import integer, operation
@@ -26,16 +27,19 @@ class Reach:
     def __init__(self, checked: Checked, body: tuple[Stmt, ...]):
         self.checked = checked
         self.bound: Mapping[str, Sequence[Expr]] = {**definitions(checked.declarations), **definitions(body)}
-        self.ends: dict[str, Ends] = {p.name: ANYWHERE for p in checked.scalars}
+        self.numbers = {p.name for p in checked.scalars}
+        self.ends: dict[str, Ends] = {n: NOWHERE if n in judged(checked) else ANYWHERE for n in self.numbers}
         left = dict.fromkeys(self.bound, NOWHERE)  # the least that holds: a name that depends on itself reaches no further for that
-        while True:
-            self.ends.update(left)
+        while left:
+            self.ends |= left
             left = {n: found for n, values in self.bound.items() if (found := _either([self.of(v) for v in values])) != self.ends[n]}
-            if not left:
-                return
 
     def far(self, expr: Expr) -> bool:
         """Whether an i32 scalar or tile may lie near an end of the range."""
+        return (isinstance(expr, Name) and expr.id in self.numbers) or self.reaches(expr)
+
+    def reaches(self, expr: Expr) -> bool:
+        """Whether arithmetic with it may leave the range. A parameter with which a launch computes indices is as good as a length: the launch has looked at it."""
         return any(self.of(expr))
 
     def near(self, e: Expr) -> bool:
@@ -46,7 +50,7 @@ class Reach:
         op, args = operation(self.checked, e)
         if op == "*" and not any(abs(integer(a) or FAR) < FAR for a in args):
             return False
-        return op in ("+", "-", "*", "neg", "cdiv") and not any(map(self.far, args))
+        return op in ("+", "-", "*", "neg", "cdiv") and not any(map(self.reaches, args))
 
     def of(self, expr: Expr) -> Ends:
         checked = self.checked
