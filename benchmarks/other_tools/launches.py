@@ -86,9 +86,10 @@ def many_tiles(checked: Checked, spec: object) -> AnyCase:
 
 
 def padded(x: torch.Tensor) -> torch.Tensor:
-    """A tensor whose first columns are to be those of x: x itself, unless its rows would not start at multiples of 16 bytes."""
+    """A tensor whose first columns are to be those of x, without gaps, which a copy to a device would not keep: x itself, unless its rows would not start at multiples of 16 bytes then."""
     unit = ALIGNED // x.element_size()
-    if x.dim() < 2 or all(s % unit == 0 for s in x.stride()[:-1]):
+    dense = torch.empty_like(x).stride() == x.stride()
+    if x.dim() < 2 or (dense and all(s % unit == 0 for s in x.stride()[:-1])):
         return x
     wider = torch.zeros((*x.shape[:-1], -(-x.shape[-1] // unit) * unit), dtype=x.dtype)
     wider[..., : x.shape[-1]] = x

@@ -78,7 +78,7 @@ class Proxy(Answers):
     numbers: frozenset[str] = frozenset()
     pins: set[str] | None = None
     number: bool = False  # it stands for a number of Python's, not for a tensor
-    double: frozenset[str] = frozenset()  # captured numbers in arithmetic on floats that is Python's, in double, and the kernel's in f32
+    doubles: frozenset[str] = frozenset()  # captured numbers in arithmetic on floats that is Python's, in double, and the kernel's in f32
     size: int = 1  # of the expression, written out
     precision: DType | None = None  # f16 or bf16, to which it was rounded
     trace: Tracing | None = field(default_factory=TRACE.get)  # that it belongs to
@@ -181,9 +181,9 @@ def as_constants(*proxies: Proxy) -> None:
 def exactly(*proxies: Proxy) -> None:
     """Before something is decided by these values: arithmetic that Python does in double is done by Python, in the next trace."""
     for p in proxies:
-        if p.double and TRACE.get() is not None:
+        if p.doubles and TRACE.get() is not None:
             assert p.pins is not None
-            p.pins |= p.double
+            p.pins |= p.doubles
             raise Constant
 
 
@@ -419,7 +419,7 @@ def to(p: Proxy, dtype: DType) -> Proxy:
     if dtype != F32:
         exactly(p)
     value = None if p.value is None else KINDS[dtype](p.value)
-    return Proxy(Call(Name("cast"), (p.expr, Name(dtype.name))), dtype, p.varies, value, p.numbers, p.pins, double=p.double)
+    return Proxy(Call(Name("cast"), (p.expr, Name(dtype.name))), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles)
 
 
 def promoted(*xs: Any) -> list[Proxy]:
@@ -443,9 +443,9 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
         return lift(found if dtype == I32 else _shown(evaluate(expr, {})))
     if found is not None and dtype == I32 and not -(2**31) <= found < 2**31:
         as_constants(*parts)  # Python's integers have no end
-    double = frozenset().union(*(p.double for p in parts), numbers if known and F32 in (dtype, *(p.element for p in parts)) else ())
-    pins = next((p.pins for p in parts if p.numbers or p.double), set())
-    return Proxy(expr, dtype, any(p.varies for p in parts), found, numbers if found is not None else frozenset(), pins, double=double)
+    doubles = frozenset().union(*(p.doubles for p in parts), numbers if known and F32 in (dtype, *(p.element for p in parts)) else ())
+    pins = next((p.pins for p in parts if p.numbers or p.doubles), set())
+    return Proxy(expr, dtype, any(p.varies for p in parts), found, numbers if found is not None else frozenset(), pins, doubles=doubles)
 
 
 def _shown(v: float | bool) -> float | bool:

@@ -50,7 +50,7 @@ def test_verify_explores_small_launches_of_a_kernel(cuir) -> None:
     shown = cuir("verify", "causal", "--exhaustive", "--json")
     assert shown.code == 0 and shown.json["ok"]
     found = shown.json["explorations"]
-    assert [e["verdict"] for e in found] == ["clean"] * 5 and all(e["alike"] and e["states"] > e["steps"] for e in found)
+    assert [e["verdict"] for e in found] == ["clean"] * 6 and all(e["alike"] and e["states"] > e["steps"] for e in found)
     assert found[0]["lengths"]["N"] == 4 * 128 and found[0]["lengths"]["H"] == 2
 
 

@@ -178,11 +178,11 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_run_under_every_schedule(cuir: Callable) -> None:
-    good = cuir("run", "gemm", "-c", "T=f16,BN=64,BM=64", "-d", "M=70,N=70,K=64", "--schedule", "all", "--json")
+    good = cuir("run", "gemm", "-c", "T=f16,BN=64,BM=64", "-d", "M=70,N=72,K=64", "--schedule", "all", "--json")
     assert good.code == 0 and "runs under different schedules" in good.json["events"]
     bad = cuir("run", files("corpus") / "faulty" / "R401_missing_wait.cuir", "-d", "M=200", "--schedule", "all", "--json")
     assert bad.code == 1 and bad.json["diagnostics"][0]["code"] == "R401"
-    assert cuir("run", "gemm", "-c", "T=f16,BN=64", "-d", "M=70,N=70,K=64", "--schedule", "all", "--trace", "x.json").code == 2
+    assert cuir("run", "gemm", "-c", "T=f16,BN=64", "-d", "M=70,N=72,K=64", "--schedule", "all", "--trace", "x.json").code == 2
 
 
 GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")

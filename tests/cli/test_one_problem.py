@@ -49,7 +49,6 @@ def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
     [
         ("def reference(a, b):\n    return a\n", "X105", "`b`"),
         ("def reference(a):\n    return a.no\n", "X113", "AttributeError"),
-        ("def other(a):\n    return a\n", "X116", "a function of the inputs is called `reference`"),
         ("def other(a):\n    return a\n\ndef another(a):\n    return a\n", "X112", "it has: other, another"),
         ("def reference(*tensors):\n    return tensors[0]\n", "X105", "called with names"),
         ("def reference(a):\n    return a\n\ndef inputs(sizes):\n    return 3\n", "X106", "inputs"),
@@ -60,6 +59,15 @@ def test_wrong_functions_are_told_with_their_place(cuir: Callable, tmp_path: Pat
     path.write_text(text)
     shown = cuir("verify", "gemm", "--against", path, *SMALL)
     assert shown.code in (1, 2) and f"[{code}]" in shown.err and says in shown.err, shown.err
+
+
+def test_the_only_function_of_a_file_is_a_mod_only_for_attention(cuir: Callable, tmp_path: Path) -> None:
+    """Where there is no attention a function can only be one of the inputs; beside Q, K and V it is asked what it is."""
+    path = tmp_path / "other.py"
+    path.write_text("def other(a):\n    return a\n")
+    shown = cuir("verify", "flash_fwd_sm90", "--against", path)
+    assert shown.code in (1, 2) and "[X116]" in shown.err and "a function of the inputs is called `reference`" in shown.err, shown.err
+    assert "[V301]" in cuir("verify", "gemm", "--against", path, *SMALL).err
 
 
 def test_a_race_is_shown_again(cuir: Callable, tmp_path: Path) -> None:

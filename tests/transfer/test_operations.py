@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -50,6 +51,7 @@ WHOLE_EXACT: dict[str, Callable[..., Any]] = {
     "add": lambda i, j: i + j, "sub": lambda i, j: i - j, "mul": lambda i, j: i * j, "truediv": lambda i, j: i / 3, "floordiv": lambda i, j: i // 7 + (i // -3),
     "mod": lambda i, j: i % 7 - i % -3, "neg": lambda i, j: -i, "abs": lambda i, j: abs(i), "maximum": torch.maximum, "fmin": torch.fmin, "clamp": lambda i, j: i.clamp(-2, 9),
     "sign": lambda i, j: torch.sign(i), "lt": lambda i, j: i < j, "ge": lambda i, j: i >= 0.5, "eq": lambda i, j: i == j * 1.0, "and": lambda i, j: i & j, "or": lambda i, j: i | j, "xor": lambda i, j: i ^ j,
+    "half": lambda i, j: i.half().float() + 0.5, "bfloat16": lambda i, j: (i.bfloat16() * 3).float(),
     "invert": lambda i, j: ~i, "rshift": lambda i, j: i >> 3, "lshift": lambda i, j: i << 2, "bool": lambda i, j: i.bool(), "float": lambda i, j: i.float(),
     "where": lambda i, j: torch.where(i < j, i, j) + 1, "relu": lambda i, j: torch.relu(i), "div": lambda i, j: torch.div(i, 3, rounding_mode="floor"),
 }  # fmt: skip
@@ -65,6 +67,10 @@ def test_every_operation_is_tried() -> None:
     tried = {HANDLERS[n] for n in (*EXACT, *WHOLE_EXACT, *CLOSE, *APART)}
     missing = sorted({n for n, handler in HANDLERS.items() if handler not in tried})
     assert not missing
+
+
+def test_no_field_hides_an_operation() -> None:
+    assert not {f.name for f in fields(Proxy)} & set(HANDLERS)
 
 
 def traced(mod: Callable[..., Any], *names: str) -> torch.Tensor:
