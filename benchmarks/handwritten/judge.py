@@ -109,7 +109,7 @@ def main() -> None:
     if given.table:
         print("\n".join(summary(json.loads(x) for path in given.table for x in path.read_text(encoding="utf-8").splitlines())))
         return
-    folders = given.folders or sorted(p.parent for p in HERE.glob("*/index.jsonl"))
+    folders = given.folders or sorted(p.parent for p in HERE.glob("kernels/*/index.jsonl"))
     found: list[dict[str, Any]] = []
     if given.out and given.out.exists():
         found = [json.loads(x) for x in given.out.read_text(encoding="utf-8").splitlines()]

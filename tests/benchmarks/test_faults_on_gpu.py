@@ -282,7 +282,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     page.write_text((Path(__file__).parents[2] / "docs/verification.md").read_text(encoding="utf-8"))
     monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path), "--page", str(page)])
     assert faults_on_gpu.main() == faults_on_gpu.main() == 0
-    assert page.read_text().count("| none | 1 |") == 1 and "# How good" in page.read_text()
+    assert page.read_text().count("| none | 1 |") == 1 and "# Verification" in page.read_text()
     page.write_text("nothing")
     for words, said in (
         (["--table", str(tmp_path / "absent")], "No such file"),

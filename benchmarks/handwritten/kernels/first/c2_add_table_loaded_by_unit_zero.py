@@ -1,0 +1,5 @@
+import torch
+
+
+def reference(x, p):
+    return x + p.repeat(x.shape[0] // 64 + 1, 1)[: x.shape[0]]

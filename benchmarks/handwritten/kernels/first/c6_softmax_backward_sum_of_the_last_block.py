@@ -1,0 +1,5 @@
+import torch
+
+
+def reference(p, dp):
+    return p * (dp - (p * dp).sum(-1, keepdim=True))

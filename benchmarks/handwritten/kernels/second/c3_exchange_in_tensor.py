@@ -1,0 +1,5 @@
+import torch
+
+
+def reference(x):
+    return {"Y": x.softmax(-1)}

@@ -1,0 +1,5 @@
+import torch
+
+
+def reference(x):
+    return torch.logaddexp(x, torch.zeros_like(x))

@@ -1,0 +1,5 @@
+import torch
+
+
+def reference(x, bias):
+    return {"X": torch.relu(x + bias)}

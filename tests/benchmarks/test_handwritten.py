@@ -1,0 +1,66 @@
+"""Kernels that people wrote from the pages alone: the index, the judging, and those that passed, or were refused, wrongly at first."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.handwritten.judge import CLASSES, HERE, programs, summary
+from cuir.cli import run
+
+FOLDERS = sorted(p.parent for p in HERE.glob("kernels/*/index.jsonl"))
+ENTRIES = {e["file"]: e for e in programs(FOLDERS)}
+AT_FIRST = (
+    "c2_segment_sums_empty_segment_releases_a_stage.cuir",  # no problem had a step without blocks before several rounds of the ring
+    "c5_running_maximum_starts_at_zero.cuir",  # no row lay far below 0
+    "ok_mlp_hidden_in_registers.cuir",  # an operand of a product overflowed, as it does in PyTorch
+    "ok_workspace_with_tensor_fence.cuir",
+    "ok_workspace_tensors.cuir",
+)
+
+
+def test_the_index_is_whole() -> None:
+    for e in ENTRIES.values():
+        assert (e["folder"] / e["file"]).is_file() and (e["folder"] / e["against"]).is_file()
+        assert e["right"] == (e["class"] is None) and (e["right"] or e["fault"])
+    count = Counter(e["class"] for e in ENTRIES.values())
+    assert all(count[c] >= 15 for c in CLASSES) and count[None] >= 40 and sum(count.values()) - count[None] >= 120
+
+
+@pytest.mark.parametrize("name", AT_FIRST)
+def test_what_was_judged_wrongly_at_first(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    e = ENTRIES[name]
+    consts = [x for n, v in e["consts"].items() for x in ("-c", f"{n}={v}")]
+    code = run(["verify", str(e["folder"] / e["file"]), "--against", str(e["folder"] / e["against"]), *consts, "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert code == (0 if e["right"] else 1), said
+    assert not any(d["code"].startswith("U9") for d in said.get("diagnostics", []))
+
+
+def test_the_table_counts_what_is_refused() -> None:
+    verdicts = [
+        {"class": 1, "right": False, "level": "quick", "verdict": "refused"},
+        {"class": 1, "right": False, "level": "quick", "verdict": "passed"},
+        {"class": None, "right": True, "level": "quick", "verdict": "passed"},
+        {"class": None, "right": True, "level": "quick", "verdict": "out of time"},
+    ]
+    lines = summary(verdicts)
+    assert "| 1/2 |" in lines[2] and lines[-2].endswith("| 1/2 |") and lines[-1].endswith("| 1/2 |") and len(lines) == 4 + len(CLASSES)
+
+
+def test_nothing_is_judged_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.handwritten import judge
+
+    out = tmp_path / "verdicts.jsonl"
+    known = [
+        {"program": f"{e['folder'].name}/{e['file']}", "class": e["class"], "right": e["right"], "level": "quick", "verdict": "refused"}
+        for e in ENTRIES.values()
+    ]
+    out.write_text("\n".join(map(json.dumps, known)) + "\n")
+    monkeypatch.setattr("sys.argv", ["judge", "--out", str(out)])
+    monkeypatch.setattr(judge, "judge", lambda *given: pytest.fail("judged again"))
+    judge.main()
+    assert f"{sum(not e['right'] for e in ENTRIES.values())}/" in capsys.readouterr().out
