@@ -14,7 +14,7 @@ from ..spec_function import FunctionSpecification
 from .inputs import FunctionLaunch, half_dtype, readable
 from .lengths import Draw
 from .numeric import RATIO, RATIO_ROW, share
-from .roundings import rounds_between
+from .roundings import rounds_between, rounds_for_products
 from .yardstick import SingleError
 
 HIDDEN = 1 / 8  # of the output's rounding: what may be wrong in all elements alike, beside what rounding explains of each
@@ -135,6 +135,7 @@ class _Measure:
             except CuirError:
                 self.coarse = True
         self.first = spec.yardstick(inputs, names, exact, self.dtype) if self.coarse else self.of_single().plain  # type: ignore[arg-type]
+        self.products = self.coarse and rounds_for_products(checked)
         largest = max((x[x.isfinite()].abs().max().item() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point() and x.isfinite().any()), default=1.0)  # fmt: skip
         self.floor = _CANCELLED * largest if self.coarse else 0.0
 
@@ -154,6 +155,12 @@ class _Measure:
             return [single.plain[name], *(x[name] for x in single.off())]
         except CuirError:
             return []
+
+    def overflows(self, name: str) -> torch.Tensor:
+        """Elements that PyTorch gives as no finite number in the kernel's dtype, where products leave a kernel no other one."""
+        if not self.products:
+            return torch.zeros((), dtype=torch.bool)
+        return ~self.spec.half(self.inputs, self.names, self.dtype)[name].isfinite()  # type: ignore[arg-type]
 
     def ordered(self, name: str) -> torch.Tensor | None:
         """Elements that hang on the order of a sum; nothing where float32 cannot be evaluated."""
@@ -194,6 +201,8 @@ class _Judged:
         if not measure.coarse and measure.of_single().overflows:
             own_rows, rows = (_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own, w))
             broken |= (own_rows > _BROKEN * rows)[..., None] if w.dim() else own_rows > _BROKEN * rows
+        if (lost := ~x.isfinite() & w.isfinite()).any():
+            broken |= lost & measure.overflows(name)
         free = w.isnan() | broken | ordered | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
         if (unwritten := x.isnan() & ~free).any():
             raise self.wrong("V302", f"{name} is NaN, as before the launch, or computed so, at {_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",

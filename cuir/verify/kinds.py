@@ -74,7 +74,7 @@ def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType
 
 
 def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: bool) -> torch.Tensor:
-    """All about MEAN. even: each row off by pairs of opposite deviations, so that its mean is one that the dtype holds and half precision makes no error of it.
+    """Every second row all about MEAN, the others about -MEAN. even: each row off by pairs of opposite deviations, so that its mean is one that the dtype holds and half precision makes no error of it.
 
     The deviations are a few steps of the dtype, in fewer elements where these are large.
     """
@@ -90,7 +90,8 @@ def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: boo
         half = some // 2
         off[..., half : 2 * half], off[..., 2 * half : some] = -off[..., :half], 0.0
     order = torch.rand(x.shape, generator=generator).argsort(-1)
-    return MEAN + off.gather(-1, order)
+    side = torch.where(_count(x.shape[:-1]) % 2 == 0, MEAN, -MEAN)[..., None] if x.dim() > 1 else MEAN
+    return side + off.gather(-1, order)
 
 
 def _count(rows: Sequence[int]) -> torch.Tensor:

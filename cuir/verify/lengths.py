@@ -83,7 +83,15 @@ def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
             Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
             for d in each
         ]
-        found += [Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1)))] if stepped else []
+        if stepped:
+            found.append(Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1))))
+            if each:  # what one step leaves behind, several full rings later: lengths that data give some steps may be 0
+                found.append(
+                    Draw(
+                        "rings go round under steps",
+                        _lengths(checked, stepped, 5, **{d: (many - 1) * tiles[d] + 3 if d == each[0] else 1 for d in each}),
+                    )
+                )
         return fitting(checked, spec, found)[0]
 
     return drawn(max(10, least)) or drawn(least)  # may be none: the stage says so

@@ -21,6 +21,15 @@ def rounds_between(checked: Checked) -> bool:
     return found
 
 
+def rounds_for_products(checked: Checked) -> bool:
+    """Whether all such values are operands of products, which take no others: then the function in that dtype overflows where the kernel may."""
+    if "rounds for products" not in checked.made:
+        flow = _Flow(checked)
+        checked.made["rounds for products"] = flow.rounds() and not flow.rounds(besides_products=True)
+    found: bool = checked.made["rounds for products"]
+    return found
+
+
 class _Flow:
     """Names and memory that hold what was computed and rounded, whatever the order of statements."""
 
@@ -29,7 +38,7 @@ class _Flow:
         self.tensors = {t.name: t.dtype for t in checked.tensors}
         self.held: set[str] = set()
 
-    def rounds(self) -> bool:
+    def rounds(self, besides_products: bool = False) -> bool:
         nodes = [n for role in self.checked.roles for stmt in role.body for n in walk(stmt)]
         size = -1
         while len(self.held) > size:
@@ -41,7 +50,8 @@ class _Flow:
                     self.held.update(self.written(bound))
         calls = [self.checked.calls[id(n)] for n in nodes if id(n) in self.checked.calls]
         places = {id(e) for b in calls for e, _ in self.places(b).values()}  # what calls do there is their affair
-        return any(self.used(n) for n in nodes if id(n) not in places)
+        products = {id(n) for n in nodes if (b := self.checked.calls.get(id(n))) is not None and b.op.sums and len(b.op.params) > 1}
+        return any(self.used(n) for n in nodes if id(n) not in places and not (besides_products and id(n) in products))
 
     def written(self, bound: BoundCall) -> Iterator[str]:
         """Roots of the places into which the call moves something rounded."""
