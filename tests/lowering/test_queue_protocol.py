@@ -1,4 +1,4 @@
-"""The queue of units of work (TileQueue of cuir/lowering/prelude.py), written as a program of the language: no schedule has a race or a deadlock.
+"""The queue of units of work (TileQueue of cuir/lowering/queues.py), written as a program of the language: no schedule has a race or a deadlock.
 
 The queue is the lowering's own, so no program says its barriers, and compute-sanitizer's racecheck takes its ring for a race (docs/verification.md).
 One warp posts, three take; the first of these runs ahead where the queue has a barrier for that.

@@ -1,0 +1,81 @@
+"""Device functions that give out units of work one by one: a ring of slots within a CTA, numbers drawn for a cluster. Owns their text; prelude.py renders it."""
+
+from __future__ import annotations
+
+# name -> (names it needs, text)
+QUEUES: dict[str, tuple[tuple[str, ...], str]] = {}
+
+
+def _part(name: str, text: str, *needs: str) -> None:
+    QUEUES[name] = (needs, text.strip("\n"))
+
+
+_part(
+    "TileQueue",
+    """
+// Units of work in a ring of slots, WORDS words each: the unit's number, and what follows from it. One lane of the CTA posts them; every other warp that
+// works on units takes each of them, in order.
+template <int SLOTS, int WORDS> struct Slots { uint64_t full[SLOTS], empty[SLOTS], ahead; alignas(16) int unit[SLOTS][WORDS]; };
+template <int SLOTS, int WORDS> struct TileQueue {
+  Slots<SLOTS, WORDS>* slots; unsigned use;
+  DEV_MEMBER explicit TileQueue(Slots<SLOTS, WORDS>* s) : slots(s), use(0) {}
+  DEV_MEMBER void reserve() { wait(&slots->empty[use % SLOTS], use / SLOTS % 2 ^ 1); }   // until the next slot is free
+  DEV_MEMBER void reserve_ahead() { wait(&slots->ahead, (use - 1) % 2); reserve(); }      // and the roles of single warps have taken the last unit
+  DEV_MEMBER void post(const int (&unit)[WORDS]) {
+#pragma unroll
+    for (int i = 0; i < WORDS; i += 4) *reinterpret_cast<int4*>(slots->unit[use % SLOTS] + i) = make_int4(unit[i], unit[i + 1], unit[i + 2], unit[i + 3]);
+    asm volatile("" ::: "memory");
+    Bar::arrive(&slots->full[use++ % SLOTS]);
+  }
+  DEV_MEMBER void read(int (&unit)[WORDS]) {
+    wait(&slots->full[use % SLOTS], use / SLOTS % 2);
+#pragma unroll
+    for (int i = 0; i < WORDS; i += 4) {
+      const int4 x = *reinterpret_cast<const int4*>(slots->unit[use % SLOTS] + i);
+      unit[i] = x.x; unit[i + 1] = x.y; unit[i + 2] = x.z; unit[i + 3] = x.w;
+    }
+    asm volatile("" ::: "memory");   // read before the slot is given back
+  }
+  DEV_MEMBER int take_single(int (&unit)[WORDS]) { read(unit); Bar::arrive(&slots->empty[use++ % SLOTS]); return unit[0]; }
+  DEV_MEMBER int take_ahead(int (&unit)[WORDS]) { read(unit); Bar::arrive(&slots->ahead); Bar::arrive(&slots->empty[use++ % SLOTS]); return unit[0]; }
+  DEV_MEMBER int take(int (&unit)[WORDS], int lane) {   // by all lanes of a warp; the number is uniform
+    read(unit);
+    arrive_warp(&slots->empty[use++ % SLOTS], lane);
+    return unit[0] = __shfl_sync(~0u, unit[0], 0);
+  }
+};""",
+    "Bar",
+    "wait",
+    "arrive_warp",
+)
+
+_part(
+    "Tickets",
+    """
+// Numbers of units of work for a cluster: its first CTA draws them and sends them to the others, one at a time. For one lane of each CTA.
+struct Mail { uint64_t full, empty; int unit; };
+template <int CTAS> struct Tickets {
+  Mail* mail; unsigned* counter; int parity;
+  DEV_MEMBER Tickets(Mail* m, unsigned* c) : mail(m), counter(c), parity(0) {}
+  DEV_MEMBER int next(int drawn, int count) {   // `drawn`: numbers that the clusters began with
+    int t;
+    if (cute::block_rank_in_cluster() == 0) {
+      t = drawn + int(atomicInc(counter, count - 1));
+      wait(&mail->empty, parity ^ 1);           // the others have read the number before
+#pragma unroll
+      for (int cta = 1; cta < CTAS; ++cta) cute::store_shared_remote(uint32_t(t), address(&mail->unit), address(&mail->full), cta);
+    } else {
+      expect(&mail->full, 4);                   // bytes that the store brings with it
+      wait(&mail->full, parity);
+      t = *(const volatile int*)&mail->unit;
+      Bar::arrive(&mail->empty, 0, true);
+    }
+    parity ^= 1;
+    return t;
+  }
+};""",
+    "Bar",
+    "wait",
+    "expect",
+    "address",
+)
