@@ -88,10 +88,16 @@ _part(
     "one_over",
     """
 // 1 / x within 2 units in the last place: one instruction where neither x nor 1 / x is near an end of the range
-DEV float one_over(float x) {
-  float y = reciprocal(x);
-  if (2u * unsigned(__float_as_int(x)) - 0x01000000u >= 0xfc000000u) y = divide(1.f, x);
-  return y;
+DEV bool far_from_ends(float x) { return 2u * unsigned(__float_as_int(x)) - 0x01000000u < 0xfc000000u; }
+DEV float one_over(float x) { return far_from_ends(x) ? reciprocal(x) : divide(1.f, x); }
+template <int N> DEV void one_over(const float (&x)[N], float (&y)[N]) {   // by a warp: one branch for all
+  bool ends = false;
+#pragma unroll
+  for (int i = 0; i < N; ++i) { y[i] = reciprocal(x[i]); ends |= !far_from_ends(x[i]); }
+  if (__any_sync(~0u, ends)) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[i] = one_over(x[i]);
+  }
 }""",
     "reciprocal",
     "divide",
@@ -101,10 +107,16 @@ _part(
     "log2",
     """
 // Within 2 units in the last place, as the instruction is from 4 on; below it has an absolute error, and takes subnormals for 0
-DEV float log2(float x) {
-  float y = lg2(x);
-  if (unsigned(__float_as_int(x)) - 0x40800000u >= 0x3f000000u) y = log2f(x);
-  return y;
+DEV bool from_4_on(float x) { return unsigned(__float_as_int(x)) - 0x40800000u < 0x3f000000u; }
+DEV float log2(float x) { return from_4_on(x) ? lg2(x) : log2f(x); }
+template <int N> DEV void log2(const float (&x)[N], float (&y)[N]) {   // by a warp: one branch for all
+  bool small = false;
+#pragma unroll
+  for (int i = 0; i < N; ++i) { y[i] = lg2(x[i]); small |= !from_4_on(x[i]); }
+  if (__any_sync(~0u, small)) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[i] = log2(x[i]);
+  }
 }""",
     "lg2",
 )

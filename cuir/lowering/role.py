@@ -39,7 +39,7 @@ class RoleEmitter:
         self.threads = role.threads
         self.facts = analyse(kernel.checked, role)
         self.single = single_lane(kernel.checked, role)
-        self.scalars = Scalars(kernel, self.facts.natural, self.inverse, self.ring)
+        self.scalars = Scalars(kernel, self.facts.natural, self.inverse, self.ring, shared=False)
         self.views = Views(self)
         self.nans = Nans(self)
         self.hoisted: dict[str, str] = {}  # texts computed before the loops of the current statement

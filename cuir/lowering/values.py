@@ -40,8 +40,7 @@ class Operation:
     result: DType
     natural: Callable[[Expr], bool]  # certainly not negative
     inverse: Callable[[Expr], str | None]  # of a divisor that never changes
-    written: bool = False  # floats are computed as written: nothing fused
-    decides: bool = False  # and quotients are correctly rounded
+    decides: bool = False  # floats are computed as written: nothing fused, quotients correctly rounded
     near: bool = False  # i32 arithmetic that stays within 32 bits
     few: bool = False  # a scalar or a number a row: a branch for what is rare costs little
 
@@ -97,6 +96,7 @@ class Scalars:
     natural_names: set[str] = field(default_factory=set)
     inverse: Callable[[Expr], str | None] = lambda _: None
     carried: Callable[[Expr], str | None] = lambda _: None  # the name of a variable that holds the expression's value
+    shared: bool = True  # for several roles, in one of which an equal value may decide
 
     def natural(self, expr: Expr) -> bool:
         return natural(self.kernel.checked, expr, self.natural_names)
@@ -133,12 +133,10 @@ class Scalars:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op}` here", expr.span)
         values = [a for a in args if isinstance(self.kernel.checked.types.get(id(a)), (Scalar, TileType))]
         first = values[1] if op in ("where", "ifexp") else values[0]
-        # scalars always: they cost nothing, and equal ones may be computed once for roles in which they decide and others
-        checked, decides = self.kernel.checked, id(expr) in decisions(self.kernel.checked)
-        t, plain = checked.type_of(expr), id(expr) in near(checked)
+        checked = self.kernel.checked
+        t, plain, decides = checked.type_of(expr), id(expr) in near(checked), self.shared or id(expr) in decisions(checked)
         few = not isinstance(t, TileType) or t.cols == 1
-        written = decides or isinstance(t, Scalar)
-        known = Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, written, decides, plain, few)
+        known = Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, decides, plain, few)
         return str(emit(known, *map(text, values)))
 
     # ---- elements of tensors

@@ -29,7 +29,7 @@ def multiply(cx: Operation, x: str, y: str) -> str:
 
 
 def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str:
-    if cx.written and cx.dtype.is_float:  # the compiler fuses no intrinsics
+    if cx.decides and cx.dtype.is_float:  # the compiler fuses no intrinsics
         return cx.rounded(f"__f{intrinsic}_rn({strip(x)}, {strip(y)})")
     return cx.rounded(f"({x} {sign} {y})") if cx.dtype.is_float else wrapping(sign, x, y, cx.near)
 
