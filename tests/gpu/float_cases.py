@@ -135,7 +135,7 @@ SCALAR_FLOATS = [
 ] + [
     Case("x / z", lambda v: v["X"] / v["Z"], 2),
     Case("1.0 / x", lambda v: _f(1) / v["X"], 2),
-    Case("x * third + z * third", lambda v: v["X"] * _f(1 / 3) + v["Z"] * _f(1 / 3)),
+    Case("1.0 if x * third + z * third >= 0.0 else 0.0", lambda v: np.where(v["X"] * _f(1 / 3) + v["Z"] * _f(1 / 3) >= 0, _f(1), _f(0))),
 ]  # fmt: skip
 SCALAR_INTS = [Case(c.text.lower(), c.wanted) for c in INTS if "where" not in c.text] + [
     Case("cdiv(a, d)", lambda v: _wrap(-(-_i64(v["A"]) // _i64(v["D"])))),
