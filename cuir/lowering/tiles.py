@@ -20,6 +20,7 @@ from .layouts import Fragment, Shape, shape_of
 from .reciprocals import Reciprocals
 from .references import References
 from .registry import emitter
+from .row_functions import by_rows
 from .shifted import Shifted
 from .values import CTYPE, HALVES, strip, unsupported, wrapping
 from .writer import identifier
@@ -182,22 +183,9 @@ class Tiles:
             if self.storage_of(t).kind == "packed":
                 return f"cuir::unpack_{t.dtype}({self.array(expr)}, {at.i})"
             return f"{self.array(expr)}[{at.i if own == 'full' else at.r if own == 'rows' else at.c if own == 'cols' else '0'}]"
-        if own == "rows" and (rows := self.by_rows(op, args, expr)) is not None:
+        if own == "rows" and (rows := by_rows(self, expr)) is not None:
             return f"{rows}[{at.r}]"
         return self.role.scalars.apply(op, args, expr, lambda e: self.element(e, at, shape))
-
-    def by_rows(self, op: str, args: list[Expr], expr: Expr) -> str | None:
-        """An array with a function of the numbers of all rows that is rarely more than one instruction, so that there is one branch for them; None for others."""
-        inverse = op == "/" and isinstance(args[0], Literal) and args[0].value == 1 and id(expr) not in decisions(self.checked)
-        if op != "log2" and not inverse:
-            return None
-        key = f"rows:{id(expr)}"
-        if key not in self.role.hoisted:
-            given, array = self.array(args[-1]), self.out.temp("y")
-            self.out.line(f"float {array}[{self.role.fragment(self.role.tile_type(expr)).row_values}];")
-            self.out.line(f"cuir::{'one_over' if inverse else 'log2'}({given}, {array});")
-            self.role.hoisted[key] = array
-        return self.role.hoisted[key]
 
     def uniform(self, expr: Expr) -> str:
         """A scalar, computed before the loop unless it is a name or a literal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -223,12 +224,11 @@ class SingleError:
 
 def _perturbed(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Tensor:
     """Each number off by the error that an operation of that name may have, up or down."""
-    sign = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int8).to(x.dtype) * 2 - 1
     if name in _OWN:
-        return torch.where(x.isinf(), x, x + x * (sign * _OFF))
+        return _off_by(x, generator, x.abs() * _OFF)
     exponent = torch.where(x == 0, 0.0, x.abs().log2().abs()).nan_to_num(0.0, 0.0, 0.0)
     most = x.abs() * (_OFF + 2 * _ULP * exponent)
-    return torch.where(x.isinf(), x, x + sign * (most + _OFF_ABSOLUTE if name in _ABSOLUTE else most))
+    return _off_by(x, generator, most + _OFF_ABSOLUTE if name in _ABSOLUTE else most)
 
 
 def _named(name: str, args: Sequence[Any]) -> str:
@@ -338,5 +338,21 @@ class _Off(_Again):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         name = _named(func.overloadpacket.__name__, args)
+        if name in _SUMS:  # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes
+            most = func(*map(_magnitude, args), **(kwargs or {}))
+            return self._changed(func, args, found, lambda x: _off_by(x, self.generator, most * _of_order(name, args, x)))
         exact = name in _EXACT or func.is_view
         return self._changed(func, args, found, None if exact else lambda x: _perturbed(x, self.generator, name))
+
+
+def _of_order(name: str, args: Sequence[Any], x: torch.Tensor) -> float:
+    """The error of a sum beside its terms' magnitudes: one by one, n roundings of which each may go either way come to about sqrt(n) / 6 units in the last place of the sum."""
+    given = next((a for a in args if isinstance(a, torch.Tensor)), x)
+    terms = given.numel() / max(1, x.numel()) if name in ("sum", "mean") else given.shape[-1] if given.dim() else 1
+    return _OFF + _ULP * math.sqrt(max(1.0, terms)) / 2
+
+
+def _off_by(x: torch.Tensor, generator: torch.Generator, most: torch.Tensor) -> torch.Tensor:
+    """Each number off by so much, up or down; infinities stay."""
+    sign = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int8).to(x.dtype) * 2 - 1
+    return torch.where(x.isinf(), x, x + sign * most)
