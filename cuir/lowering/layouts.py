@@ -96,3 +96,13 @@ class Operand:
     def slab(self, s: int) -> int:
         """Offset of the s-th 64 rows of an `a` operand."""
         return s * (64 * PANEL_BYTES >> 4) if self.k_major else s * (self.alloc.rows * PANEL_BYTES >> 4)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a tile name is kept. linear: `count` numbers a row (see index_tiles); packed: pairs of halves; condition: texts, nothing stored."""
+
+    kind: str  # "array" | "packed" | "linear" | "condition"
+    ctype: str
+    count: int
+    slope: int = 0

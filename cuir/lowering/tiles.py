@@ -16,7 +16,7 @@ from .columns import column_values
 from .far import Reach, near
 from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
-from .layouts import Fragment, Shape, shape_of
+from .layouts import Fragment, Shape, Storage, shape_of
 from .reciprocals import Reciprocals
 from .references import References
 from .registry import emitter
@@ -39,16 +39,6 @@ class At:
     r: str
     c: str
     col: str
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How a tile name is kept. linear: `count` numbers a row (see index_tiles); packed: pairs of halves; condition: texts, nothing stored."""
-
-    kind: str  # "array" | "packed" | "linear" | "condition"
-    ctype: str
-    count: int
-    slope: int = 0
 
 
 class Tiles:
@@ -301,10 +291,10 @@ class Tiles:
             return self.conditions[expr.id]
         if op in COMPARISONS and self.role.dtype(args[0]) == I32:
             a, b = self.linear(args[0]), self.linear(args[1])
-            steep = a is not None and b is not None and abs(a.slope - b.slope) == 1 and self.reach.far(args[0 if a.slope > b.slope else 1])
-            found = compared(op, a, b, steep) if a is not None and b is not None else None
-            if found is not None:
-                return found
+            if a is not None and b is not None:
+                steep = abs(a.slope - b.slope) == 1 and self.reach.far(args[0 if a.slope > b.slope else 1])
+                if (found := compared(op, a, b, steep)) is not None:
+                    return found
         if op in ("&", "|"):
             return conjunction([self.condition(a, shape) for a in args], op == "&")
         if op == "~":

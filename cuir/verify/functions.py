@@ -152,7 +152,8 @@ class _Measure:
         """What float32 gives besides, with the errors of the language's own operations; nothing where it cannot be evaluated."""
         try:
             single = self.of_single()
-            return [single.plain[name], *(x[name] for x in single.off())]
+            more = single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
+            return [single.plain[name], *(x[name] for x in (*single.off(), *more))]
         except CuirError:
             return []
 

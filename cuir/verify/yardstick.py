@@ -212,6 +212,14 @@ class SingleError:
             self._off = [self._once(seed) for seed in range(TURNS)]
         return self._off
 
+    def rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
+        """The outputs of evaluations in which every operation is off by as much as rounding to a dtype of 16 bits may put it: other roundings than those that happened to PyTorch."""
+        found = []
+        for seed in range(TURNS):
+            with _Off(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
+                found.append(self.spec.single(dict(self.given), self.outputs))
+        return found
+
     def _once(self, seed: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
         given = {
@@ -329,15 +337,19 @@ def _magnitude(x: Any) -> Any:
 
 
 class _Off(_Again):
-    """Takes the decisions as they were noted, and puts each computed number off."""
+    """Takes the decisions as they were noted, and puts each computed number off. unit: by up to so much of itself, evenly; left out: by what the language's operations may be off."""
 
-    def __init__(self, decided: Sequence[Any], generator: torch.Generator):
+    def __init__(self, decided: Sequence[Any], generator: torch.Generator, unit: float = 0.0):
         super().__init__(decided)
-        self.generator = generator
+        self.generator, self.unit = generator, unit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         name = _named(func.overloadpacket.__name__, args)
+        if self.unit and not (name in _EXACT or func.is_view):
+            return self._changed(
+                func, args, found, lambda x: x + x * (torch.rand(x.shape, generator=self.generator, dtype=x.dtype) * 2 - 1) * self.unit
+            )
         if name in _SUMS:  # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes
             most = func(*map(_magnitude, args), **(kwargs or {}))
             return self._changed(func, args, found, lambda x: _off_by(x, self.generator, most * _of_order(name, args, x)))
