@@ -284,8 +284,8 @@ class _Verification:
                     stage.rows += check_case(self.program, kernel, self.spec, case, grid=grid)
                 except CuirError as error:
                     found = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
-                    other = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
-                    raise with_note(found, f"found with {' '.join(other)}") if other else found from None
+                    besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
+                    raise with_note(found, f"found with {' '.join(besides)}") if besides else found from None
             again = to_perturb(checked, [c for k, c in todo if k is checked], self.level)
             for case in again:
                 self.progress(f"numbers: once more with noise, {case.name}")
