@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..decisions import entry
 from ..nodes import Assign, Expr, Literal, Name, Stmt
 from ..types import Scalar, TileType
 from .flat import names, operation, own_expressions, statements
@@ -20,8 +21,6 @@ KEPT = ("cast", "abs", "neg", "tanh", "row_max")
 ARITHMETIC = ("+", "-", "*")
 MEMORY = ("element", "gather", "load")
 SPREADING = (*ARITHMETIC, "/", "min", "max", "neg", "abs", "exp2", "log2", "tanh")  # a NaN in an operand gives one
-ROWS = ("row_max", "row_sum")
-PRODUCTS = ("mma", "mma_async")
 
 
 class Nans:
@@ -93,11 +92,14 @@ class Nans:
             return True
         op, args = operation(self.checked, e)
         found = [self._left(a, name) for a in args]
-        if op in PRODUCTS:  # the left operand by rows, the accumulator by elements
+        what = entry(self.checked, e)
+        if (
+            what is not None and what[0].sums and len(what[0].params) > 1
+        ):  # a product: the left operand by rows, the accumulator by elements
             return False if False in found or found[1] else None if not any(found[2:]) else True
         if False in found:
             return False
-        if not any(found) or op in ROWS:
+        if not any(found) or (what is not None and what[0].reduces):
             return None
         t = self.checked.types.get(id(e))
         return op in SPREADING or (op == "cast" and isinstance(t, TileType) and t.dtype.is_float)
