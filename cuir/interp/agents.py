@@ -1,6 +1,6 @@
 """Engines: bulk copies, cp.async, bulk stores and tensor-core products, from issue until retired. Late effects happen late.
 
-An action holds what it needs to act at any time after its issue, reads its operands when it acts, and poisons its destination until then.
+An action holds what it needs to act at any time after its issue, and reads its operands when it acts. Without detection a copy poisons its destination until then.
 Owns no rule about who must wait: that is the tracker's (races.py) and the group's (groups.py).
 """
 
@@ -62,10 +62,11 @@ class Copy(Action):
         self.box, self.target, self.bar, self.proxy, self.awaited, self.name = box, target, bar, proxy, awaited, name
 
     def issue(self, m: Machine) -> None:
-        """The destination is undefined from now on, though writing it counts as done: who reads it early is told of the race."""
+        """Writing the destination counts as done: who reads it early is told of the race, before it has a value; without detection it gets poison."""
         ref = self.target
         self.read = self.box.tensor.enter_read(m, self.actor, self.box, self.proxy, None, self.awaited)
-        ref.values(m).fill_(POISON[ref.alloc.dtype])
+        if not m.launch.detect:
+            ref.values(m).fill_(POISON[ref.alloc.dtype])
         m.shared[ref.cta].wrote(ref)
         if self.bar is not None:
             self.records[0].bar = self.bar

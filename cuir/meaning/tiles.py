@@ -41,12 +41,11 @@ def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
     """
     if target == BOOL:
         return t != 0
-    if target.is_float:
-        t = t.to(torch.float32, copy=True)
-        return t if target == source else round_to(t, target)
-    if source.is_float:
+    if target != source and (target is F16 or target is BF16):
+        return t.to(torch.float32).to(STORED[target]).to(torch.float32)
+    if source.is_float and target == I32:
         return torch.nan_to_num(t.to(torch.float64), nan=0.0, posinf=HIGH, neginf=LOW).trunc_().clamp_(LOW, HIGH).to(torch.int32)
-    return t.to(torch.int32, copy=True)
+    return t.to(HELD[target], copy=True)
 
 
 def _divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
