@@ -1,7 +1,7 @@
 """Results of operations that are not exact, varied at random within their bounds: what a kernel's verdict must not hang on.
 
 Owns the noise and where it enters: functions with a bound in the table, sums in another order (of rows, and of products), multiply-adds fused or not. What
-decides a comparison is computed as written and left alone (cuir/decisions.py), as scalars are but for functions. Costs nothing where it is not asked for.
+decides a comparison is computed as written and left alone (cuir/decisions.py), as sums of scalars that all roles share are. Costs nothing where it is not asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..checked import Checked
-from ..decisions import decisions
+from ..decisions import decisions, expressions
 from ..nodes import Binary, Expr
 from ..ops.base import Op
 from ..types import F32, TileType
@@ -114,12 +114,20 @@ def perturbed(compiler: Compiler, op: Op, args: list[Expr], e: Expr, run: Evalua
         return shuffled
     if op.ulps and not (len(args) == 2 and exact):  # a quotient that decides is rounded correctly
         return lambda w: w.m.launch.noise.of(run(w), op.ulps)
-    if tile and not exact and isinstance(e, Binary) and e.op in ("+", "-"):
-        return _multiply_add(compiler, e, run)
+    if not exact and isinstance(e, Binary) and e.op in ("+", "-") and (tile or id(e) not in _shared(checked)):
+        return _multiply_add(compiler, e, run, tile)
     return run
 
 
-def _multiply_add(compiler: Compiler, e: Binary, run: Evaluate) -> Evaluate:
+def _shared(checked: Checked) -> frozenset[int]:
+    """Expressions of the declarations, by id."""
+    if _shared not in checked.made:
+        checked.made[_shared] = frozenset(map(id, expressions(checked.declarations)))
+    found: frozenset[int] = checked.made[_shared]
+    return found
+
+
+def _multiply_add(compiler: Compiler, e: Binary, run: Evaluate, tile: bool) -> Evaluate:
     """x * y + z, rounded once or twice."""
 
     def product(x: Expr) -> bool:
@@ -133,9 +141,13 @@ def _multiply_add(compiler: Compiler, e: Binary, run: Evaluate) -> Evaluate:
     x, y, z = compiler.expr(factors.left), compiler.expr(factors.right), compiler.expr(other)
     sign = (1, -1) if e.op == "-" and factors is left else (-1, 1) if e.op == "-" else (1, 1)
 
-    def either(w: Worker) -> torch.Tensor:
+    def either(w: Worker) -> Any:
         if not w.m.launch.noise.fuses(e):
             return run(w)
+        if not tile:
+            p, q, r = (np.asarray(v(w), np.float64) for v in (x, y, z))
+            found = (sign[0] * (p * q) + sign[1] * r).astype(np.float32)
+            return found if found.shape else float(found)
         a, b, c = (_double(v(w)) for v in (x, y, z))
         return (sign[0] * (a * b) + sign[1] * c).to(torch.float32)
 

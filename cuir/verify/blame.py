@@ -143,16 +143,19 @@ def blamed(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
     given: the problem, its outputs as before the launch. The error as it is for other codes, and where a second run shows nothing.
     """
     first = error.diagnostics[0]
-    name = re.match(r"\w+", first.message)
-    if first.code not in ("V301", "V302", "V304") or name is None or name[0] not in given.outputs:
+    named = re.match(r"\w+", first.message)
+    if first.code not in ("V301", "V302", "V303", "V304") or named is None:
         return error
-    try:
-        watch, wrong = _again(checked, spec, given, name[0])
-    except CuirError:
-        return error
-    if wrong is None or not wrong.any():
-        return error
-    return CuirError([_told(checked, first, name[0], watch, wrong), *error.diagnostics[1:]])
+    for name in ("O", "LSE") if first.code == "V303" else (named[0],):
+        if name not in given.outputs:
+            continue
+        try:
+            watch, wrong = _again(checked, spec, given.fresh() if isinstance(given, Launch) else given, name)
+        except CuirError:
+            return error
+        if wrong is not None and wrong.any():
+            return CuirError([_told(checked, first, name, watch, wrong), *error.diagnostics[1:]])
+    return error
 
 
 def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLaunch, name: str) -> tuple[_Watch, torch.Tensor | None]:
@@ -201,7 +204,7 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
     last = watch.last[name]
     unwritten = wrong & (last == 0)
     if unwritten.any():
-        sites = _stores(checked, name)
+        sites = stores_to(checked, name)
         where = _pattern(unwritten)
         text = (
             f"no store reached {int(unwritten.sum()):,} of {last.numel():,} elements of `{name}`, the first {_element(name, unwritten)}"
@@ -228,7 +231,7 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
     return replace(first, span=step.span, notes=(*notes, *first.notes))
 
 
-def _stores(checked: Checked, name: str) -> list[Span]:
+def stores_to(checked: Checked, name: str) -> list[Span]:
     """The statements that store to a tensor."""
     found = []
     for role in checked.roles:

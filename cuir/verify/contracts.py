@@ -393,6 +393,10 @@ def _score(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem,
 
 
 def _span(program: Program, name: str) -> Span:
-    func: Func = program.funcs()[name]
+    return result_span(program.funcs()[name])
+
+
+def result_span(func: Func) -> Span:
+    """What a @func returns in the end."""
     last = func.body[-1]
     return last.value.span if isinstance(last, Return) else func.span

@@ -6,7 +6,9 @@ Owns the probe; needs no splice points, so it reads programs from anywhere.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -14,12 +16,16 @@ from ..bind import TORCH
 from ..checked import Checked
 from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import run
-from ..nodes import Program
+from ..nodes import Call, Name, Program
 from ..requirements import padded
+from ..source import Span
 from ..spec import LENGTHS, Lengths, Specification
 from ..spec_function import FunctionSpecification
 from ..transfer import captured_arguments
-from .contracts import describe_difference
+from ..walk import walk
+from .blame import stores_to
+from .contracts import describe_difference, has_splice_points, result_span
+from .evaluate import Evaluator, kernel_names
 from .inputs import FunctionLaunch, function_launch, readable
 from .lengths import from_case
 from .numeric import with_note
@@ -54,17 +60,18 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
         wanted, visible = _expected(spec, at)
         runs = [(at, [p]) for p in range(passes)]
     kept = torch.zeros(lengths.H, lengths.M, passes * dim, dtype=torch.bool)
+    captured = captured_arguments(program, checked.origin, spec, at, consts=checked.consts)
     for sizes, windows in runs:
-        kept_of = _launch(program, checked, spec, sizes, windows, dtype, dim)
+        kept_of = _launch(checked, spec, sizes, windows, dtype, dim, padded(checked, captured))
         for b, p in enumerate(windows):
             kept[:, :, p * dim : (p + 1) * dim] = kept_of[b]
     kept = kept[:, :, : lengths.N]
     seen = visible[0]
-    _agree(checked, spec.name, kept[None], wanted[:1], seen[None], lengths)
+    _agree(_Read(program, checked, spec.name, lengths, captured), kept[None], wanted[:1], seen[None])
     return Readout(int(seen.sum()), int((~seen).sum()))
 
 
-def check_function_mask(checked: Checked, spec: FunctionSpecification, lengths: Lengths) -> Readout | None:
+def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecification, lengths: Lengths) -> Readout | None:
     """Reads which keys each query attends to, of a kernel and of a function of the inputs, by the same probe: all products alike, one-hot V.
 
     None where that says nothing: an output that is not linear in V, as far as float64 shows. Raises CuirError V305, a fault of the program or of the specification.
@@ -89,7 +96,7 @@ def check_function_mask(checked: Checked, spec: FunctionSpecification, lengths: 
     weight = weight.abs()
     wanted, most = weight != 0, weight.amax(-1, keepdim=True)  # NaN, and so not seen, where the function gives NaN
     seen = (most > 0) & (~wanted | (weight >= _READABLE * most) & (weight >= _VISIBLE))
-    _agree(checked, spec.name, kept, wanted, seen, at)
+    _agree(_Read(program, checked, spec.name, at, readable(checked, given)), kept, wanted, seen)
     return Readout(int(seen.sum()), int((~seen).sum()))
 
 
@@ -108,7 +115,40 @@ def _linear(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch
     return torch.allclose(both, a - 3 * b, rtol=1e-9, atol=1e-9, equal_nan=True) and not bool(none.any() and none.nan_to_num().any())
 
 
-def _agree(checked: Checked, name: str, kept: torch.Tensor, wanted: torch.Tensor, seen: torch.Tensor, at: Lengths) -> None:
+@dataclass(frozen=True)
+class _Read:
+    """Whose mask was read out, and for which values of what its splice points read."""
+
+    program: Program
+    checked: Checked
+    name: str
+    at: Lengths
+    values: Mapping[str, Any]
+
+    def cause(self, pair: tuple[int, int, int, int], kept: bool) -> tuple[Span, list[Note]]:
+        """The statement to look at, by what `keep` says of a pair of which the kernel attends to the wrong one."""
+        kernel, funcs = self.checked.origin, self.program.funcs()
+        stores = stores_to(self.checked, "O")
+        if not has_splice_points(self.program):
+            return stores[0] if stores else kernel.span, []
+        try:
+            says = bool(
+                Evaluator(self.program, kernel_names(kernel, asdict(self.at), self.checked.consts, self.values)).call("keep", *pair)
+            )
+        except CuirError:
+            return kernel.span, []
+        if says == kept:
+            return result_span(funcs["keep"]), [Note(f"`keep` is {str(says).lower()} for this pair")]
+        if says:
+            return result_span(funcs["kv_count"]), [Note("`keep` is true for this pair: its block is not visited, or its weight is lost")]
+        body = [*(s for f in funcs.values() for s in f.body), *kernel.body]
+        calls = [n for s in body for n in walk(s) if isinstance(n, Call) and n.func == Name("keep")]
+        return calls[0].span if calls else result_span(funcs["kv_count"]), [
+            Note("`keep` is false for this pair: its block is visited without the mask, or the mask is not applied")
+        ]
+
+
+def _agree(read: _Read, kept: torch.Tensor, wanted: torch.Tensor, seen: torch.Tensor) -> None:
     """Compares masks [B, H, M, N] where they are seen. Raises CuirError V305 with the first pair that differs."""
     differs = (kept != wanted) & seen
     if not differs.any():
@@ -117,8 +157,9 @@ def _agree(checked: Checked, name: str, kept: torch.Tensor, wanted: torch.Tensor
     also = bool(kept[b, h, q, k])
     hint = describe_difference((kept & seen)[b, h].numpy(), (wanted & seen)[b, h].numpy())
     where = f"head {h}" if not b else f"batch {b}, head {h}"
-    message = f"query {q} {'also attends' if also else 'does not attend'} to key {k} ({where}); {int(differs.sum())} of {int(seen.sum())} pairs read differ from `{name}`"
-    raise CuirError([Diagnostic("V305", message, checked.origin.span, (Note(f"read out with M={at.M}, N={at.N}"),), hint)])
+    message = f"query {q} {'also attends' if also else 'does not attend'} to key {k} ({where}); {int(differs.sum())} of {int(seen.sum())} pairs read differ from `{read.name}`"
+    span, notes = read.cause((b, h, q, k), also)
+    raise CuirError([Diagnostic("V305", message, span, (*notes, Note(f"read out with M={read.at.M}, N={read.at.N}")), hint)])
 
 
 def _probe(at: Lengths, windows: list[int], dtype: torch.dtype, dim: int, product: float) -> dict[str, torch.Tensor]:
@@ -151,11 +192,10 @@ def _expected(spec: Specification, at: Lengths) -> tuple[torch.Tensor, torch.Ten
 
 
 def _launch(
-    program: Program, checked: Checked, spec: Specification, at: Lengths, windows: list[int], dtype: torch.dtype, dim: int
+    checked: Checked, spec: Specification, at: Lengths, windows: list[int], dtype: torch.dtype, dim: int, captured: Mapping[str, Any]
 ) -> torch.Tensor:
     probe = _probe(at, windows, dtype, dim, _PRODUCT[spec.normalize])
     o, lse = outputs(probe["Q"])
-    captured = padded(checked, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
     try:
         run(checked, {**probe, "O": o, "LSE": lse, "scale": 1.0, **captured})
     except CuirError as error:

@@ -267,7 +267,7 @@ class _Verification:
 
     def read_out(self, checked: Checked, lengths: Lengths) -> Readout | None:
         if isinstance(self.spec, FunctionSpecification):
-            return check_function_mask(checked, self.spec, lengths)
+            return check_function_mask(self.program, checked, self.spec, lengths)
         return check_mask(self.program, checked, self.spec, lengths)
 
     def numbers(self, checked: Checked) -> None:

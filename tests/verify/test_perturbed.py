@@ -95,3 +95,19 @@ def test_noise_is_the_same_for_equal_seeds_and_stays_within_the_bounds() -> None
         runs.append(y)
     assert torch.equal(runs[1], runs[2]) and not torch.equal(runs[0], runs[1]) and not torch.equal(runs[1], runs[3])
     assert torch.allclose(runs[0], runs[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_multiply_add_of_scalars_in_a_role_may_round_once(shared: bool) -> None:
+    text = ROWS.replace("Y: Global[f32, M, 64])", "Y: Global[f32, M, 64], a: f32, b: f32, c: f32)").replace("BODY", "x * d")
+    line = "    d = a * b - c\n"
+    head, tail = text.split("    work =") if shared else text.split("        for t in work")
+    text = head + line + "    work =" + tail if shared else head + "    " + line + "        for t in work" + tail
+    checked = check(parse(text))
+    a, b = 1 + 2.0**-12, 1 + 2.0**-13
+    found = set()
+    for seed in range(1, 9):
+        y = torch.empty(64, 64)
+        run(checked, {"X": torch.ones(64, 64), "Y": y, "a": a, "b": b, "c": float(torch.tensor(a) * torch.tensor(b))}, perturb=seed)
+        found.add(y[0, 0].item())
+    assert found == ({0.0} if shared else {0.0, 2.0**-25})
