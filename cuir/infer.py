@@ -37,7 +37,7 @@ from .ops import OPERATORS, TABLE, WRITTEN, Op
 from .ops.rules import broadcast
 from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
-from .source import Span
+from .source import Span, spoken
 from .types import BOOL, DTYPES, F32, I32, BarrierType, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
 from .views import Drop, Range, View, panel_cols, root_name, view_of
 
@@ -139,7 +139,7 @@ class Typer:
                 notes = [(f"bound to {old} here", self.first[name])] if name in self.first else []
                 self.sink.error(
                     "T150",
-                    f"`{name}` is {old} and cannot become {t}; a name has one type in a role",
+                    f"`{spoken(name, span)}` is {old} and cannot become {t}; a name has one type in a role",
                     span,
                     "use another name, or cast",
                     notes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 
 LONG = 240  # columns of a line that is shown whole
@@ -66,3 +67,9 @@ def caret(span: Span) -> str:
         line, column, stop = f"...{line[first : first + LONG]}...", column - first + 3, min(stop - first + 3, LONG + 7)
     width = max(1, stop - column)
     return f"{span.line:5d} | {line}\n      | {' ' * (column - 1)}{'^' * width}"
+
+
+def spoken(name: str, span: Span) -> str:
+    """A flat name as the text at `span` says it: inlining appends numbers to names."""
+    base = re.sub(r"(_\d+)+$", "", name)
+    return base if re.search(rf"\b{base}\b", span.text()) else name

@@ -59,7 +59,7 @@ HINTS = (
     Hint("P005", "there is no `!`", "write `not` for scalars, `~` for tiles", r"!", example="x = !a"),
     Hint("P005", "there is no `&&` or `||`", "write `and`, `or` for scalars, `&`, `|` for tiles", r"[&|]", r"[&|]", "x = a && b"),
     Hint("P005", "there is no `++` or `--`", "write `x += 1`", r"\n", r"(?:\+\+|--)", "x++"),
-    Hint("P009", "there is no such augmented assignment", "write it out: `x = x & y`; there are += -= *= /= //= %=", r"=", r"[&|^@]", "x &= b"),
+    Hint("P009", "there is no such augmented assignment", "write it out: `x = x & y` for `x &= y`; there are += -= *= /= //= %=", r"=", r"[&|^@]", "x &= b"),
     Hint("P009", "names are not annotated in a body", "leave out the annotation", r":", _STATEMENT + r"\w+\s*", "x: f32 = a"),
     Hint("P017", "numbers are decimal: no hexadecimal, no suffix", "write the number out", r"[A-Za-z_]\w*", r"(?<![\w.])[0-9][0-9_.]*", "x = 0x10"),
     Hint("P003", "`else` and `elif` belong to an `if` of the same indentation", "line it up with its `if`", r"(?:else|elif)\b", r"^\s*", "else:"),

@@ -18,11 +18,11 @@ from ..checked import Checked
 from ..nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Subscript, Unary
 from ..ops import OPERATORS
 from ..ops.base import Effects, Op
-from ..source import Span
+from ..source import Span, spoken
 from ..types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from .agents import Product, Taken
 from .budget import TURN
-from .faults import fault, spoken
+from .faults import fault
 from .groups import check_rebinding
 from .machine import BLOCK, POINT, Block, Instruction, Worker
 from .perturb import deciding, perturbed

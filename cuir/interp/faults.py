@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -35,12 +34,6 @@ def where(m: Machine) -> str:
     kind = "cluster" if m.launch.checked.cluster > 1 else "CTA"
     numbers = ranges(m.clusters)
     return f"seen in {kind} {numbers}" if len(m.clusters) == 1 else f"seen in {kind}s {numbers}, which run as one batch"
-
-
-def spoken(name: str, span: Span) -> str:
-    """A flat name as the text at `span` says it: inlining appends numbers to names."""
-    base = re.sub(r"(_\d+)+$", "", name)
-    return base if re.search(rf"\b{base}\b", span.text()) else name
 
 
 def ranges(numbers: np.ndarray) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..source import Span
+from ..source import Span, spoken
 from .agents import Action, Product, Taken
-from .faults import fault, spoken
+from .faults import fault
 from .state import State
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..meaning import meaning
 from ..types import BF16, BOOL, F16, F32, I32, DType, Poison, Scalar, SharedView, TileType, Type, Void
 from .base import SM90, Access, CallContext, Effects, Param, op
-from .rules import an_i32, elementwise, known, made, poisoned
+from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 
 
 def _product(cx: CallContext, b_shared: bool) -> Type:
@@ -17,7 +17,7 @@ def _product(cx: CallContext, b_shared: bool) -> Type:
             wanted = "lies in shared memory" if arg == "b" and b_shared else "is a Shared view or a tile"
             return cx.error("T131", f"operand `{arg}` {wanted}, found {t}", arg)
         if isinstance(t, SharedView) and len(t.dims) != 2:
-            return cx.error("T107", f"`{arg}` must have two dims (rows, columns), found {t}", arg, "pick a stage: x[s]")
+            return two_dims(cx, arg, t)
         if t.dtype not in (F16, BF16):
             return cx.error("T132", f"operands are f16 or bf16, found {t}", arg, "cast(x, f16)")
     assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))

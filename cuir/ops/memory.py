@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..types import BOOL, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
-from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape
+from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape, two_dims
 
 
 @op(
@@ -82,7 +82,7 @@ def _load(cx: CallContext) -> Type:
         if t.transposed:
             return cx.error("T120", "a transposed view is only an operand of a product", "view", "load the view without .T")
         if len(t.dims) != 2:
-            return cx.error("T107", f"`view` must have two dims (rows, columns), found {t}", "view", "pick a stage: x[s]")
+            return two_dims(cx, "view", t)
         return TileType(t.dtype, *t.dims)
     found = box(cx, "view")
     return Poison() if found is None else TileType(found[0].dtype, found[1], found[2])
@@ -115,7 +115,7 @@ def _store(cx: CallContext) -> Type:
             return cx.error("T120", "a transposed view is only an operand of a product", "place", "store through the view without .T")
         want: Type = TileType(place.dtype, *place.dims) if len(place.dims) == 2 else Poison()
         if isinstance(want, Poison):
-            return cx.error("T107", f"`place` must have two dims (rows, columns), found {place}", "place", "pick a stage: x[s]")
+            return two_dims(cx, "place", place)
     elif isinstance(place, GlobalView):
         found = box(cx, "place")
         if found is None:

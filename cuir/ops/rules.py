@@ -87,9 +87,17 @@ def shared(cx: CallContext, arg: str, rank2: bool = True) -> SharedView | None:
         cx.error("T106", f"`{arg}` must lie in shared memory, found {t}", arg)
         return None
     if rank2 and len(t.dims) != 2:
-        cx.error("T107", f"`{arg}` must have two dims (rows, columns), found {t}", arg, "pick a stage: x[s]")
+        two_dims(cx, arg, t)
         return None
     return t
+
+
+def two_dims(cx: CallContext, arg: str, t: SharedView) -> Type:
+    """The error of a view that is no matrix."""
+    hint = "pick a stage: x[s]"
+    if len(t.dims) == 1:
+        hint = f"an array of one dim has scalars, x[i]; a tile with a value a row lies in [{t.dims[0]}, 1]"
+    return cx.error("T107", f"`{arg}` must have two dims (rows, columns), found {t}", arg, hint)
 
 
 def box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:

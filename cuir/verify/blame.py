@@ -17,11 +17,11 @@ from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import Schedule
 from ..interp.agents import Product
 from ..interp.compile import Compiler
-from ..interp.faults import ranges, spoken
+from ..interp.faults import ranges
 from ..interp.launch import prepare, run_each
 from ..interp.machine import Instruction, Worker
 from ..nodes import Assign, Call, ExprStmt, For, Stmt
-from ..source import Span
+from ..source import Span, spoken
 from ..spec import Specification
 from ..spec_function import AnySpecification, FunctionSpecification
 from ..views import root_name
