@@ -214,8 +214,8 @@ AnySpecification = Specification | FunctionSpecification
 
 
 def scale_of(dim: int) -> float:
-    """What a scalar called `scale` is: 1 / sqrt(head dim)."""
-    return 1 / math.sqrt(dim)
+    """What a scalar called `scale` is: 1 / sqrt(head dim), of none 1."""
+    return 1 / math.sqrt(max(1, dim))
 
 
 def _asked(found: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:

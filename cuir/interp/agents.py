@@ -131,6 +131,8 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, lanes: int
     if noise is not None:
         order = noise.order(a.shape[2]).to(a.device)
         a, b = a[:, :, order], b[:, order, :]
+    if a.stride(2) != 1:  # a tile's layout may depend on the number of lanes, and the last bit of a sum on the layout
+        a = a.contiguous()
     n = max(a.shape[0], b.shape[0], 1 if c is None else c.shape[0])
     a, b = a.expand(n, -1, -1), b.expand(n, -1, -1)
     if c is None:

@@ -87,9 +87,31 @@ def _ceil_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> to
     return torch.div(_wide(x).neg(), y, rounding_mode="floor").neg().to(torch.int32)
 
 
+_REGISTERS = 64  # elements that PyTorch computes at a time, at most; what is left over at the end of a tensor goes through other code
+
+
+def _alone(function: Function) -> Function:
+    """A function of one element: the same bits wherever it stands, however many CTAs are computed at once and in whatever layout."""
+
+    def run(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        n = x.numel()
+        if n % _REGISTERS:
+            padded = torch.ones(n + -n % _REGISTERS, dtype=x.dtype, device=x.device)
+            padded[:n] = x.reshape(-1)
+            return function(padded, out=padded)[:n].view(x.shape)
+        return function(x, out=out) if x.is_contiguous() else function(x.contiguous())
+
+    return run
+
+
 def _exp2(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Results below the least normal number are 0, as the hardware's."""
     return torch.threshold_(torch.exp2(x, out=out), _LARGEST_SUBNORMAL, 0.0)
+
+
+def _row_sum(x: torch.Tensor) -> torch.Tensor:
+    """In an order that does not depend on the layout."""
+    return x.contiguous().sum(-1, keepdim=True)
 
 
 def _alike(function: Function, *dtypes: DType) -> dict[DType, Function]:
@@ -123,9 +145,9 @@ TILES: dict[str, dict[DType, Function]] = {
     ">=": _alike(torch.ge, I32, F32, BOOL),
     "ifexp": _alike(torch.where, I32, F32, BOOL),
     "where": _alike(torch.where, I32, F32, BOOL),
-    "exp2": {F32: _exp2},
-    "log2": {F32: torch.log2},
-    "tanh": {F32: torch.tanh},
+    "exp2": {F32: _alone(_exp2)},
+    "log2": {F32: _alone(torch.log2)},
+    "tanh": {F32: _alone(torch.tanh)},
     "row_max": {F32: lambda x: x.amax(-1, keepdim=True)},
-    "row_sum": {F32: lambda x: x.sum(-1, keepdim=True)},
+    "row_sum": {F32: _row_sum},
 }

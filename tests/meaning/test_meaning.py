@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import cuir
 from cuir.fold import fold
-from cuir.meaning import Meaning
+from cuir.meaning import Meaning, tiles
 from cuir.nodes import Binary, Call, Expr, IfExp, Literal, Name, Program, Unary
 from cuir.ops import OPERATORS, TABLE
 from cuir.ops.base import Effects
@@ -366,3 +366,15 @@ def test_bounds_hold_for_tiles(name: str) -> None:
         unit = np.maximum(np.spacing(np.abs(want).astype(np.float32)).astype(np.float64), SMALLEST)
         error = np.where((found == want.astype(np.float32)) | (np.isnan(found) & np.isnan(want)), 0, np.abs(found - want) / unit)
     assert float(np.max(error)) <= OPS[name].ulps
+
+
+@pytest.mark.parametrize("name", ["exp2", "log2", "tanh", *ROWS])
+@pytest.mark.parametrize("shape", [(1, 16, 1), (3, 16, 1), (1, 16, 40), (2, 64, 24), (5, 1, 8)])
+def test_bits_do_not_depend_on_layout_or_on_what_is_computed_with_them(name: str, shape: tuple[int, int, int]) -> None:
+    function = tiles.TILES[name][F32]
+    x = torch.randn(8, *shape[1:], generator=torch.Generator().manual_seed(sum(shape))).abs() + 0.01
+    lanes = shape[0]
+    wanted = function(x.clone())
+    part = function(x[:lanes].clone())
+    turned = function(x[:lanes].mT.contiguous().mT)
+    assert torch.equal(part, wanted[:lanes]) and torch.equal(turned, wanted[:lanes])
