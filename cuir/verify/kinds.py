@@ -14,6 +14,7 @@ SHAPED = ("large", "wide", "zero", "constant", "equal", "growing", "offset", "la
 MEAN = 1020.0  # of `offset`, about a thousand times the deviation
 _STEP = {"f16": 0.5, "bf16": 4.0}  # between numbers below it
 _FAR = (17, 40, 60, 125)  # powers of 2 beyond f16, up to 8.5e37, which may be doubled; the squares of the last are beyond f32
+_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)  # about which the rows of `equal` are: where functions saturate, underflow, or leave f16
 _FAINT = 1e-6  # the second moment of faint rows where no scalar says one
 
 SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a root or a quotient away from 0
@@ -50,7 +51,7 @@ def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType
     if kind == "constant" and x.dim() > 1 and x.shape[-2]:
         return x[..., :1, :].expand(x.shape).clone()
     if kind == "equal" and columns:
-        return x[..., :1].expand(x.shape).clone()
+        return (x[..., :1] + torch.tensor(_LEVELS)[_count(rows) % len(_LEVELS)]).expand(x.shape).clone()
     if kind == "growing":  # each block of columns has a larger maximum than the one before, or a smaller one
         ramp = torch.linspace(-8, 8, columns)
         return x * 0.5 + torch.where(_count(rows) % 2 == 0, ramp, -ramp)

@@ -314,13 +314,13 @@ CONSTS: dict[str, Const] = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 
 def test_the_mask_of_an_attention_function_is_read_out() -> None:
     checked, lengths = check(program_of("flash_fwd"), "flash_fwd", CONSTS), Lengths(1, 2, 1, 85, 141)
-    found = check_function_mask(checked, FunctionSpecification("attention", attention), lengths)
+    found = check_function_mask(program_of("flash_fwd"), checked, FunctionSpecification("attention", attention), lengths)
     assert found is not None and found.read == 2 * 85 * 141 and not found.hidden
     off = FunctionSpecification("one key more", lambda q, k, v, scale: attention(q, k, v, scale, 1))
     with pytest.raises(CuirError, match=r"V305.*does not attend to key"):
-        check_function_mask(checked, off, lengths)
+        check_function_mask(program_of("flash_fwd"), checked, off, lengths)
     squared = FunctionSpecification("squared", lambda q, k, v, scale: attention(q, k, v * v, scale)[0])
-    assert check_function_mask(checked, squared, lengths) is None
+    assert check_function_mask(program_of("flash_fwd"), checked, squared, lengths) is None
 
 
 def test_contracts_are_asked_with_the_inputs_of_the_function() -> None:
