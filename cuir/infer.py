@@ -144,6 +144,7 @@ class Typer:
                     "use another name, or cast",
                     notes,
                 )
+                names[name] = Poison()  # one report; what follows would be told of the old type
         else:
             self.poison(name, t, span, names)
 

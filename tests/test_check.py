@@ -235,6 +235,12 @@ def test_roles(parts: tuple[object, ...], code: str | None) -> None:
     assert {d.code for d in caught.value.diagnostics} == {code}
 
 
+def test_a_name_with_two_types_is_told_once() -> None:
+    with pytest.raises(CuirError) as caught:
+        kernel("x = zeros(f32, [64, 8])\nx = cast(x, i32)\ny = x + 1\nz = cast(y, f32)")
+    assert [d.code for d in caught.value.diagnostics] == ["T150"]
+
+
 def test_an_error_in_a_func_names_the_call() -> None:
     text = "@func\ndef f(x):\n    return x + 1.5\n\n" + HEAD + '    with role("all", warps=1):\n        y = f(n)\n'
     with pytest.raises(CuirError) as caught:

@@ -103,15 +103,18 @@ def ops(
     known = reference.entries()
     if name is not None:
         chosen = [op for op in known.values() if name in (op.name, op.written)]
-        if not chosen:
-            hint = instead(name) or suggestion(name, known, "the table holds")
-            raise CuirError.of("U106", f"no primitive or operator is called `{name}`", hint=hint)
-        if as_json:
+        written = instead(name)
+        if not chosen and written is None:
+            raise CuirError.of("U106", f"no primitive or operator is called `{name}`", hint=suggestion(name, known, "the table holds"))
+        if not chosen and not as_json:
+            stdout().print(f"{name} is no primitive: {written}", markup=False, highlight=False, soft_wrap=True)
+        elif as_json:
             print_json(
                 {
                     "ok": True,
                     "diagnostics": [],
                     "entries": [reference.as_json(op) | {"meaning": reference.places(op.name)} for op in chosen],
+                    **({} if chosen else {"instead": written}),
                 }
             )
         else:

@@ -229,16 +229,21 @@ def _reduction(cx: CallContext) -> Type:
 
 
 _TILE = Param("x", "f32 tile [R, C]")
-op("row_max", "compute", _TILE, reduces=True, doc="The maximum of each row, [R, 1]; NaN if one is in it.", evaluate=meaning("row_max"))(
-    _reduction
-)
+op(
+    "row_max",
+    "compute",
+    _TILE,
+    reduces=True,
+    doc="The maximum of each row, [R, 1]; NaN if one is in it. Lowered for tiles of more than one row and column.",
+    evaluate=meaning("row_max"),
+)(_reduction)
 op(
     "row_sum",
     "compute",
     _TILE,
     sums=True,
     reduces=True,
-    doc="The sum of each row, [R, 1], in no fixed order.",
+    doc="The sum of each row, [R, 1], in no fixed order. Lowered for tiles of more than one row and column.",
     evaluate=meaning("row_sum", rounded=False),
 )(_reduction)
 

@@ -72,8 +72,11 @@ def _with_nan(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
 
 
 def half_dtype(checked: Checked) -> DType:
-    """The dtype in which PyTorch would compute: that of the kernel's 16-bit tensors, f32 if it has none.."""
-    return next((t.dtype for t in checked.tensors if t.dtype in (F16, BF16)), F32)
+    """The dtype in which PyTorch would compute: that of the kernel's 16-bit tensors, else of what its products multiply, which they take in no other, else f32."""
+    tensors = (t.dtype for t in checked.tensors)
+    products = (c for c in checked.calls.values() if c.op.sums and len(c.op.params) > 1)
+    operands = (checked.types.get(id(e)) for c in products for e in c.args.values())
+    return next((d for d in (*tensors, *(getattr(t, "dtype", F32) for t in operands)) if d in (F16, BF16)), F32)
 
 
 def added(checked: Checked) -> set[str]:

@@ -14,7 +14,7 @@ SHAPED = ("large", "wide", "zero", "constant", "equal", "growing", "offset", "la
 MEAN = 1020.0  # of `offset`, about a thousand times the deviation
 _STEP = {"f16": 0.5, "bf16": 4.0}  # between numbers below it
 _FAR = (17, 40, 60, 125)  # powers of 2 beyond f16, up to 8.5e37, which may be doubled; the squares of the last are beyond f32
-_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)  # about which the rows of `equal` are: where functions saturate, underflow, or leave f16
+_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)  # of the rows of `equal`: where functions saturate or underflow
 _FAINT = 1e-6  # the second moment of faint rows where no scalar says one
 
 SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a root or a quotient away from 0

@@ -45,7 +45,7 @@ def all_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list
         found = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level)]
     else:
         steps = steps_of_dims(checked, spec)
-        found = [*_of_tiles(checked, steps, level), *_many(checked, spec, steps)]
+        found = [*_of_tiles(checked, steps, level), *_many(checked, spec, steps, level)]
     return _admitted(checked, spec, found)
 
 
@@ -158,10 +158,11 @@ def _of_tiles(checked: Checked, tiles: Mapping[str, int], level: str) -> list[Dr
     return found
 
 
-def _many(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int]) -> Iterator[Draw]:
-    """One dim after the other much longer than the others, so that what belongs to it shows: more than eight steps, which is more than rings and masks of bits in kernels hold; fewer only where memory forbids."""
+def _many(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
+    """One dim after the other much longer than the others, so that what belongs to it shows: more steps than rings, masks of bits and tiles of partial results in kernels hold; fewer only where memory forbids."""
+    counts = (*((130,) if level == "full" else ()), 33, 8, 5, 3, 2)
     for t, step in steps.items():
-        for count, others in itertools.product((8, 5, 3, 2), (2, 1024)):
+        for count, others in itertools.product(counts, (2, 1024)):
             sizes = {d: n // others + 1 for d, n in steps.items()}
             draw = Draw(f"long {t}", _paired({**sizes, t: count * step + 3 if step else count + 1}))
             if kept := fitting(checked, spec, [draw])[0]:

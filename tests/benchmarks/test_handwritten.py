@@ -19,6 +19,10 @@ AT_FIRST = (
     "ok_mlp_hidden_in_registers.cuir",  # an operand of a product overflowed, as it does in PyTorch
     "ok_workspace_with_tensor_fence.cuir",
     "ok_workspace_tensors.cuir",
+    "c2_cumsum_backwards.cuir",  # no dim was longer than nine steps
+    "ok_token_lse.cuir",  # the interpreter's exp2 hung on how many CTAs it computed at once
+    "ok_embedding_grad.cuir",  # a problem with D = 0
+    "ok_gemm_bf16x3.cuir",  # products of 16 bits in a kernel whose tensors have 32
 )
 
 

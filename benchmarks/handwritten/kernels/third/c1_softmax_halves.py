@@ -1,0 +1,2 @@
+def reference(x, temp):
+    return {"Y": (x * temp).softmax(-1)}

@@ -1,0 +1,5 @@
+import torch
+
+
+def reference(a, bt):
+    return a @ bt.mT

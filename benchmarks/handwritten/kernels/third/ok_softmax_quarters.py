@@ -1,0 +1,2 @@
+def reference(x):
+    return {"Y": x.softmax(-1)}

@@ -1,0 +1,5 @@
+import torch
+
+
+def reference(a, bt, c, alpha):
+    return {"C": c + alpha * (a @ bt.mT)}
