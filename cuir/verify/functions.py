@@ -17,7 +17,7 @@ from .numeric import RATIO, RATIO_ROW, share
 from .roundings import rounds_between, rounds_for_products
 from .yardstick import SingleError
 
-HIDDEN = 1 / 8  # of the output's rounding: what may be wrong in all elements alike, beside what rounding explains of each
+HIDDEN = 2.0**-8  # of the output's rounding: what may be wrong in all elements alike, beside what rounding explains of each
 _CANCELLED = (
     2.0**-20
 )  # of the largest input: what a kernel that rounds to 16 bits in between leaves of a row whose terms cancel, as those of a gradient that is 0 do

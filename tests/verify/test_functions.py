@@ -18,7 +18,7 @@ from cuir.nodes import Program
 from cuir.requirements import admitted_length
 from cuir.spec import Lengths, Specification
 from cuir.spec_loading import as_any
-from cuir.types import F16, F32
+from cuir.types import BF16, F16, F32
 from cuir.verify import Problem, check_contracts
 from cuir.verify.either import check_case, launch_of, number_cases, schedule_cases, simpler_draws
 from cuir.verify.inputs import contract_problems, draws, function_launch, readable
@@ -361,3 +361,36 @@ def test_lengths_of_0_are_tried_where_the_function_says_something() -> None:
     assert not any(d.sizes["M"] == 0 for d in draws(checked, most, "quick"))
     report = verify(scaled()[0], FunctionSpecification("scaled", right), consts={"T": F16, "D": 32}, shrink=False)
     assert report.diagnostics[0].code == "V302" and any("M=0" in n.message for n in report.diagnostics[0].notes)  # nobody stores S
+
+
+NORM = """\
+@kernel(arch="sm_90a")
+def layer_norm(X: Global[T, M, D], Y: Global[T, M, D], *, T: const, D: const = 1024, OFF: const = 0):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            r = t * 64 + rows(64)
+            total, square = zeros(f32, [64, 1]), zeros(f32, [64, 1])
+            for j in range(D // 128):
+                total = total + row_sum(cast(X[r, j * 128 + cols(128)], f32))
+            mean = total / cast(D, f32)
+            for j in range(D // 128):
+                x = cast(X[r, j * 128 + cols(128)], f32) - mean
+                square = square + row_sum(x * x)
+            scale = exp2(-0.5 * log2(square / cast(D - OFF, f32) + 0.00001))
+            for j in range(D // 128):
+                store(Y[r, j * 128 + cols(128)], cast((cast(X[r, j * 128 + cols(128)], f32) - mean) * scale, T))
+"""
+
+
+def layer_norm(X: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(X, (X.shape[-1],), eps=1e-5)
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_divisor_off_by_one_that_rounding_would_hide(off: int) -> None:
+    """1 / 2048 of each element, where bfloat16 rounds by up to 1 / 256."""
+    report = verify(parse(NORM, "norm.cuir"), layer_norm, consts={"T": BF16, "OFF": off})
+    codes = [d.code for s in report.stages for d in s.diagnostics]
+    assert codes == ["V301"] * off, codes
+    assert not off or "rounding the output does not explain" in report.diagnostics[0].message
