@@ -26,8 +26,8 @@ def measure(variant: str, heads: int, rounds: int, tiles: dict[str, int]) -> Row
     torch.set_num_threads(1)
     import corpus
     import cuir
-    from cuir.spec import lengths_of
-    from cuir.types import F16
+    from cuir.spec.specification import lengths_of
+    from cuir.syntax.types import F16
 
     text = (files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8")
     transferred = cuir.transfer(cuir.parse(text, "flash_fwd_sm90.cuir"), corpus.variant(variant)())

@@ -25,7 +25,7 @@ import torch
 
 import corpus
 import cuir
-from cuir.types import F16
+from cuir.syntax.types import F16
 
 SETTINGS: tuple[dict[str, int], ...] = ({"D": 128}, {"D": 128, "BM": 192, "BN": 80}, {"D": 64, "BM": 192, "BN": 128})
 LENGTHS = (1024, 4096)  # 16k tokens of Llama2-7B's 32 heads
@@ -77,7 +77,7 @@ def old_kernel(new: Any, old: Text) -> Any:
 
 def differ(path: Path, variants: Sequence[str], compile: bool) -> None:
     """A line for each text that is another one, and with `compile` what ptxas says of both."""
-    from cuir.lowering import compile_cuda
+    from cuir.runtime.nvcc import compile_cuda
 
     old, same = read(path), 0
     for name, _, _, _, cuda in texts(variants):
@@ -95,10 +95,10 @@ def differ(path: Path, variants: Sequence[str], compile: bool) -> None:
 
 def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: int) -> Iterator[Mapping[str, object]]:
     """Of each text that differs and each length: the quotient of old and new milliseconds, the median of all rounds in turns; above 1 the new one is faster."""
-    from cuir.api import CompiledKernel
-    from cuir.lowering import compile_cuda
     from cuir.measure.problem import Shape
     from cuir.measure.protocol import in_turns
+    from cuir.runtime.compiled import CompiledKernel
+    from cuir.runtime.nvcc import compile_cuda
     from cuir.tuning.device import Prepared
 
     old = read(path)

@@ -10,7 +10,7 @@ import torch
 
 import cuir
 from cuir.interp import Trace, plot_trace
-from cuir.types import F16
+from cuir.syntax.types import F16
 
 HEADS, LENGTH, DIM = 1, 1024, 128
 START, STOP = 0.0, 17200.0  # cycles shown

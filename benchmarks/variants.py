@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 import corpus
-from cuir.parser import parse
-from cuir.spec import Lengths, Specification
-from cuir.spec_loading import as_specification
-from cuir.transfer import transfer
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.parser import parse
+from cuir.variants import transfer
 
 BEGIN, END = "<!-- variants: made by `make docs` -->\n", "<!-- end of variants -->\n"
 QUERIES, KEYS, BLOCK = 84, 96, 12  # of the picture; more keys than queries, so that the alignment of a mask is seen

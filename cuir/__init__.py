@@ -7,48 +7,48 @@ from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType  # by name: the module `types` of this package takes the attribute `types`
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .annotations import Global, Shared, Tile, bf16, const, f16, f32, i32
-    from .api import compile
-    from .bind import bind
-    from .bridge import bridge
-    from .check import check
-    from .diagnostics import CuirError, Diagnostic
+    from .bridging import bridge
+    from .calls.binding import bind
+    from .checking.checker import check
     from .flex import attention, create_block_mask, flex_attention
-    from .frontend import func, kernel, load
     from .interp import run
     from .lowering import lower
-    from .nodes import Program
-    from .parser import parse
-    from .printer import show
-    from .spec import Lengths, Specification
-    from .spec_function import FunctionSpecification
-    from .transfer import transfer
+    from .runtime.compiled import compile
+    from .spec.functions import FunctionSpecification
+    from .spec.specification import Lengths, Specification
+    from .syntax.annotations import Global, Shared, Tile, bf16, const, f16, f32, i32
+    from .syntax.frontend import func, kernel, load
+    from .syntax.nodes import Program
+    from .syntax.parser import parse
+    from .syntax.printer import show
+    from .text.diagnostics import CuirError, Diagnostic
     from .tuning import tuned
-    from .verify import verify
+    from .variants import transfer
+    from .verification import verify
 
 _HOME = {
-    "annotations": ("Global", "Shared", "Tile", "bf16", "const", "f16", "f32", "i32"),
-    "api": ("compile",),
-    "bind": ("bind",),
-    "bridge": ("bridge",),
-    "check": ("check",),
-    "diagnostics": ("CuirError", "Diagnostic"),
+    "bridging": ("bridge",),
+    "calls.binding": ("bind",),
+    "checking.checker": ("check",),
     "flex": ("attention", "create_block_mask", "flex_attention"),
-    "frontend": ("func", "kernel", "load"),
     "interp": ("run",),
     "lowering": ("lower",),
-    "nodes": ("Program",),
-    "parser": ("parse",),
-    "printer": ("show",),
-    "spec": ("Lengths", "Specification"),
-    "spec_function": ("FunctionSpecification",),
-    "transfer": ("transfer",),
+    "runtime.compiled": ("compile",),
+    "spec.functions": ("FunctionSpecification",),
+    "spec.specification": ("Lengths", "Specification"),
+    "syntax.annotations": ("Global", "Shared", "Tile", "bf16", "const", "f16", "f32", "i32"),
+    "syntax.frontend": ("func", "kernel", "load"),
+    "syntax.nodes": ("Program",),
+    "syntax.parser": ("parse",),
+    "syntax.printer": ("show",),
+    "text.diagnostics": ("CuirError", "Diagnostic"),
     "tuning": ("tuned",),
-    "verify": ("verify",),
+    "variants": ("transfer",),
+    "verification": ("verify",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -88,8 +88,6 @@ __all__ = [
 
 
 class _Package(ModuleType):
-    """`cuir.check` is the function, also after something imported the module `cuir.check` (the same for bind, bridge, transfer, verify)."""
-
     def __getattr__(self, name: str) -> Any:
         home = _MODULE_OF.get(name)
         if home is None:
@@ -97,12 +95,6 @@ class _Package(ModuleType):
         value = getattr(importlib.import_module(f"cuir.{home}"), name)
         self.__dict__[name] = value
         return value
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # The import system binds a submodule to its package after loading it; a public function of that name stays on top.
-        if isinstance(value, ModuleType) and _MODULE_OF.get(name) == name:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *__all__})

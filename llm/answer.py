@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cuir.diagnostics import CuirError
-from cuir.nodes import Program
-from cuir.parser import parse
-from cuir.printer import show
-from cuir.source import Source, Span
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
+from cuir.text.source import Source, Span
 
 MAX_CHARS = 120_000  # of an answer; the longest kernel of the corpus has 13,000
 MAX_LINES = 2_500  # of a program

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import torch
 
-from cuir.api import compile
-from cuir.checked import Const
-from cuir.diagnostics import Diagnostic
-from cuir.nodes import Program
-from cuir.spec import Specification
+from cuir.checking.checked import Const
+from cuir.runtime.compiled import compile
+from cuir.spec.specification import Specification
+from cuir.syntax.nodes import Program
+from cuir.text.diagnostics import Diagnostic
 
 from .expert_source import ExpertSource, SourceKernel
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cuir.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError
 
 from .messages import Answer, Message
 

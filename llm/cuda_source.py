@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cuir.diagnostics import CuirError
-from cuir.source import Source, Span
+from cuir.text.diagnostics import CuirError
+from cuir.text.source import Source, Span
 
 from .cuda_calls import METHODS, Found, ptx_calls, wrapper_call, wrapper_of
 from .cuda_text import CudaText, Statement, arguments, blank, closing, read, statements

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from cuir.diagnostics import CuirError
-from cuir.jsontext import append_line, begun
+from cuir.text.diagnostics import CuirError
+from cuir.text.jsontext import append_line, begun
 
 from .budget import Budget
 from .loop import Attempt, Event, Outcome, Pass, Progress, Records, improve

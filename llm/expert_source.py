@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from cuir.diagnostics import CuirError
-from cuir.lowering.compile import find_nvcc, include_dir, target
-from cuir.lowering.launch import driver
+from cuir.runtime.launch import driver
+from cuir.runtime.nvcc import find_nvcc, include_dir, target
+from cuir.text.diagnostics import CuirError
 
 from .whole_numbers import evaluate
 

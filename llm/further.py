@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import torch
 
-from cuir.diagnostics import CuirError
-from cuir.nodes import Kernel, Param, Program
-from cuir.parser import parse
-from cuir.spec_function import AnySpecification, FunctionSpecification
-from cuir.transfer import trace
-from cuir.transfer.names import names_of, reserved
-from cuir.transfer.splice import declared, reachable, with_parameters
-from cuir.transfer.trace import SAMPLE, Parameter, Value
-from cuir.types import F32, I32
+from cuir.spec.functions import AnySpecification, FunctionSpecification
+from cuir.syntax.nodes import Kernel, Param, Program
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F32, I32
+from cuir.text.diagnostics import CuirError
+from cuir.variants import trace
+from cuir.variants.names import names_of, reserved
+from cuir.variants.parameter import Parameter, Value
+from cuir.variants.splice import declared, reachable, with_parameters
+from cuir.variants.trace import SAMPLE
 
 
 def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Value | None], ...]:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from cuir.diagnostics import CuirError, Diagnostic
-from cuir.nodes import Program
+from cuir.syntax.nodes import Program
+from cuir.text.diagnostics import CuirError, Diagnostic
 
 from .budget import Budget
 from .messages import Answer, Asks, Message

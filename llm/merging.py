@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cuir.diagnostics import CuirError
-from cuir.nodes import Definition, Kernel, Program
-from cuir.transfer.splice import alive
+from cuir.syntax.nodes import Definition, Kernel, Program
+from cuir.text.diagnostics import CuirError
+from cuir.variants.splice import alive
 
 
 def merged(origin: Program, kernel: str, answer: Program) -> Program:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cuir.diagnostics import Diagnostic, Note
-from cuir.source import Span
+from cuir.text.diagnostics import Diagnostic, Note
+from cuir.text.source import Span
 
 AGENTS = {
     "bulk load": "copies by the copy engine (copy_async with a barrier)",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cuir.checked import BoundCall, Checked, Role
-from cuir.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Stmt, Subscript
-from cuir.source import Span
-from cuir.walk import walk
+from cuir.checking.checked import BoundCall, Checked, Role
+from cuir.syntax.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Stmt, Subscript
+from cuir.syntax.walk import walk
+from cuir.text.source import Span
 
 from .orchestration import BarrierUse, Groups, Memory, Orchestration, Workers
 

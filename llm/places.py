@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from cuir.diagnostics import Diagnostic
-from cuir.nodes import Program
-from cuir.parser import parse
-from cuir.source import Source, Span
-from cuir.walk import walk
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.walk import walk
+from cuir.text.diagnostics import Diagnostic
+from cuir.text.source import Source, Span
 
 from .answer import NAME
 

@@ -11,10 +11,10 @@ import itertools
 import re
 from importlib.resources import files
 
-from cuir import reference
-from cuir.diagnostics import Diagnostic
+from cuir.cli import reference
 from cuir.ops import Op
-from cuir.source import Span
+from cuir.text.diagnostics import Diagnostic
+from cuir.text.source import Span
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 MOST_DIAGNOSTICS = 8  # of a report for a model

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cuir.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError
 
 from .evaluate import Cell
 from .loop import Pass, Records

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cuir.markdown import table
+from cuir.text.markdown import table
 
 Row = Mapping[str, Any]
 KS = (1, 3, 5)

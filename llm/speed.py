@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from cuir.checked import Checked
-from cuir.diagnostics import Diagnostic
+from cuir.checking.checked import Checked
 from cuir.interp import run
-from cuir.nodes import Call, Kernel, Keyword, Name, Node, Program
-from cuir.source import Span
-from cuir.spec import Lengths, Specification
-from cuir.verify.contracts import has_splice_points
-from cuir.verify.either import tile_sizes
-from cuir.verify.evaluate import Evaluator, kernel_names
-from cuir.verify.problems import Case, launch
-from cuir.verify.sizes import mask_integers
-from cuir.walk import walk
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.nodes import Call, Kernel, Keyword, Name, Node, Program
+from cuir.syntax.walk import walk
+from cuir.text.diagnostics import Diagnostic
+from cuir.text.source import Span
+from cuir.verification.contracts import has_splice_points
+from cuir.verification.either import tile_sizes
+from cuir.verification.evaluate import Evaluator, kernel_names
+from cuir.verification.problems import Case, launch
+from cuir.verification.sizes import mask_integers
 
 SLACK = 1.1  # of the blocks that are needed, and one more for each tile
 LONGEST = 4096  # keys, to see a mask's edge

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cuir.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError
 
 from .client import library_version, scrubbed
 from .loop import Attempt, Outcome

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from cuir.api import CompiledKernel, _signature
-from cuir.check import check
-from cuir.diagnostics import CuirError
-from cuir.lowering import Compiled, Resources, lower
-from cuir.parser import parse
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.runtime.compiled import CompiledKernel, _signature
+from cuir.runtime.nvcc import Compiled, Resources
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
 
 TEXT = """\
 @kernel(arch="sm_90a")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from cuir.bind import assumed_consts, bind
-from cuir.diagnostics import CuirError
-from cuir.parser import parse
-from cuir.types import BF16, F16
+from cuir.calls.binding import assumed_consts, bind
+from cuir.syntax.parser import parse
+from cuir.syntax.types import BF16, F16
+from cuir.text.diagnostics import CuirError
 
 TEXT = """
 @kernel(arch="sm_80")

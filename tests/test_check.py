@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuir.bind import assumed_consts
-from cuir.check import check
-from cuir.checked import Checked
-from cuir.diagnostics import CuirError
-from cuir.nodes import Assign, Call, ExprStmt, For, If, Node
-from cuir.parser import parse
-from cuir.printer import show
-from cuir.types import BF16, F16, F32, I32, Scalar, TileType
-from cuir.walk import walk
+from cuir.calls.binding import assumed_consts
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.syntax.nodes import Assign, Call, ExprStmt, For, If, Node
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.syntax.types import BF16, F16, F32, I32, Scalar, TileType
+from cuir.syntax.walk import walk
+from cuir.text.diagnostics import CuirError
 from tests.timing import idle_seconds
 
 CORPUS = Path(__file__).parent.parent / "corpus"

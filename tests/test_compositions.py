@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from cuir import CuirError, check, parse
-from cuir.compositions import COMPOSITIONS, instead
+from cuir.checking.rewrite_hints import COMPOSITIONS, instead
 from cuir.interp import run
 from cuir.ops import TABLE
 

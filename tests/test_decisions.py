@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.check import check
-from cuir.checked import Checked
-from cuir.decisions import deciders, decisions, expressions
-from cuir.parser import parse
-from cuir.printer import show
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.checking.decisions import deciders, decisions, expressions
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
 
 HEAD = """\
 @func

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cuir.check import check
-from cuir.checked import Checked
-from cuir.codes import CODES
-from cuir.diagnostics import CuirError
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
 from cuir.interp import Schedule, run
-from cuir.parser import parse
+from cuir.syntax.parser import parse
+from cuir.text.codes import CODES
+from cuir.text.diagnostics import CuirError
 from tests.strategies.arguments import arguments
 
 FILES = sorted((Path(__file__).parent.parent / "corpus" / "faulty").glob("*.cuir"))

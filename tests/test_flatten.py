@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.check import check
-from cuir.diagnostics import CuirError
-from cuir.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Unary
-from cuir.parser import parse
-from cuir.printer import show
+from cuir.checking.checker import check
+from cuir.syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Unary
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
 
 HEAD = """
 @kernel(arch="sm_80")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.fold import fold, specialised
-from cuir.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
+from cuir.checking.fold import fold, specialised
+from cuir.syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 
 INTEGERS = st.integers(-(2**31), 2**31 - 1)
 OPS = {

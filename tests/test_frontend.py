@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import cuir
-from cuir.diagnostics import CuirError
-from cuir.frontend import DecoratedFunc, DecoratedKernel, load
-from cuir.parser import parse
-from cuir.printer import show
+from cuir.syntax.frontend import DecoratedFunc, DecoratedKernel, load
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
 
 SCALE = -2.5
 UNUSED = 7

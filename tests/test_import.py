@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -43,11 +45,9 @@ def test_public_names_exist(name: str) -> None:
     assert name in dir(cuir)
 
 
-def test_functions_win_over_modules_of_the_same_name() -> None:
-    import cuir.check
-    import cuir.transfer
-
-    assert callable(cuir.check) and callable(cuir.transfer)
+def test_no_module_is_called_like_a_public_function() -> None:
+    modules = {p.stem if p.stem != "__init__" else p.parent.name for p in Path(cuir.__file__).parent.rglob("*.py")}
+    assert not modules & {n for n in cuir.__all__ if isinstance(getattr(cuir, n), FunctionType)}
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import corpus
 from corpus.computes import COMPUTES
-from cuir.check import check
-from cuir.diagnostics import CuirError
-from cuir.index_ranges import LONGEST, require_index_ranges
+from cuir.calls.index_ranges import LONGEST, require_index_ranges
+from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.lowering import lower
-from cuir.parser import parse
-from cuir.types import F16
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 
 FLAT = """
 @kernel(arch="sm_80")

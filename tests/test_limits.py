@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import check, load, parse
-from cuir.bind import assumed_consts
+from cuir.calls.binding import assumed_consts
 from cuir.cli.running import make_arguments
-from cuir.diagnostics import CuirError
 from cuir.interp import run
 from cuir.interp.budget import allowing
-from cuir.nodes import ConstType, Literal
-from cuir.verify.launchable import require_launchable
-from cuir.walk import walk
+from cuir.syntax.nodes import ConstType, Literal
+from cuir.syntax.walk import walk
+from cuir.text.diagnostics import CuirError
+from cuir.verification.launchable import require_launchable
 from tests.strategies.effort import examples
 
 CORPUS = Path(__file__).parent.parent / "corpus"
@@ -152,7 +152,7 @@ def test_a_device_without_end() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
 def test_a_pipe_is_read_while_somebody_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuir.frontend.SILENCE", 0.1)
+    monkeypatch.setattr("cuir.syntax.frontend.SILENCE", 0.1)
     os.mkfifo(tmp_path / "pipe.cuir")
     assert unreadable(tmp_path / "pipe.cuir") == "U202"
     reader = os.open(tmp_path / "pipe.cuir", os.O_RDONLY | os.O_NONBLOCK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.markdown import table
+from cuir.text.markdown import table
 
 
 def test_a_table() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.diagnostics import CuirError
-from cuir.nodes import (
+from cuir.syntax.hints import HINTS
+from cuir.syntax.nodes import (
     Assign,
     AugAssign,
     Binary,
@@ -37,9 +37,9 @@ from cuir.nodes import (
     Unary,
     With,
 )
-from cuir.parser import parse
-from cuir.syntax_hints import HINTS
-from cuir.walk import walk
+from cuir.syntax.parser import parse
+from cuir.syntax.walk import walk
+from cuir.text.diagnostics import CuirError
 from tests.strategies.effort import examples
 from tests.timing import idle_seconds
 
@@ -378,5 +378,5 @@ def test_a_kernel_is_parsed_fast():
 
 
 def test_importing_the_package_does_not_load_the_parser():
-    code = "import sys, cuir; sys.exit(any(m in sys.modules for m in ('lark', 'cuir.parser', 'litellm', 'pycuda', 'hypothesis')))"
+    code = "import sys, cuir; sys.exit(any(m in sys.modules for m in ('lark', 'cuir.syntax.parser', 'litellm', 'pycuda', 'hypothesis')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=CORPUS.parent).returncode == 0

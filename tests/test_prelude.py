@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuir.check import check
-from cuir.diagnostics import CuirError
+from cuir.checking.checker import check
+from cuir.checking.prelude import prelude
 from cuir.interp import run
-from cuir.nodes import Func, Program
-from cuir.parser import parse
-from cuir.prelude import prelude
-from cuir.types import F16
+from cuir.syntax.nodes import Func, Program
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 
 TEXT = (Path(__file__).parent.parent / "corpus" / "programs" / "flash_fwd.cuir").read_text()
 

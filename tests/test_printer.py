@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from cuir.nodes import Binary, Call, Literal, Name, Slice, Subscript, Unary
-from cuir.parser import parse
-from cuir.printer import WIDTH, show
+from cuir.syntax.nodes import Binary, Call, Literal, Name, Slice, Subscript, Unary
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import WIDTH, show
 from tests.strategies.effort import examples
 from tests.strategies.programs import expressions, programs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cuir import reference
+from cuir.cli import reference
 from cuir.ops import OPERATORS, TABLE
 
 ROOT = Path(__file__).parent.parent

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir import repeats
-from cuir.api import CompiledKernel, Known, _signature
-from cuir.repeats import Repeat, empty, repeat_of
+from cuir.calls.guards import Repeat, empty, repeat_of
+from cuir.runtime import call_guards as repeats
+from cuir.runtime.compiled import CompiledKernel, Known, _signature
 from tests.strategies.effort import examples
 
 FORM = (0, "X", "Y", "factor", 0)

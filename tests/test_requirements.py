@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuir
-from cuir.bind import TORCH, assumed_consts
-from cuir.checked import Checked
-from cuir.diagnostics import CuirError
+from cuir.calls.binding import TORCH, assumed_consts
+from cuir.calls.requirements import admitted_length, copied, copy_of, lengths_required, padded, require_known_layout, require_layout
+from cuir.checking.checked import Checked
 from cuir.lowering import lower
-from cuir.requirements import admitted_length, copied, copy_of, lengths_required, padded, require_known_layout, require_layout
-from cuir.spec_function import FunctionSpecification
-from cuir.types import DTYPES
-from cuir.verify import verify
-from cuir.verify.launchable import require_launchable
-from cuir.verify.lengths import all_draws
+from cuir.spec.functions import FunctionSpecification
+from cuir.syntax.types import DTYPES
+from cuir.text.diagnostics import CuirError
+from cuir.verification import verify
+from cuir.verification.launchable import require_launchable
+from cuir.verification.lengths import all_draws
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 FILES = sorted([*(CORPUS / "programs").glob("*.cuir"), *(CORPUS / "kernels").glob("*.cuir")])

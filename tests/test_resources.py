@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.check import check
-from cuir.diagnostics import CuirError
-from cuir.parser import parse
-from cuir.targets import register_pool
+from cuir.checking.checker import check
+from cuir.ops.limits import register_pool
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
 
 BODY = '    with role("all", warps=1):\n        x = 1\n'
 

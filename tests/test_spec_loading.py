@@ -9,11 +9,11 @@ import pytest
 
 import corpus
 import cuir
-from cuir.diagnostics import CuirError
-from cuir.parser import parse
-from cuir.spec import Lengths, Specification
-from cuir.spec_function import FunctionSpecification
-from cuir.spec_loading import load_any, load_specification
+from cuir.spec.functions import FunctionSpecification
+from cuir.spec.loading import load_any, load_specification
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
 
 TEXT = '''
 import torch

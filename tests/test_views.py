@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.nodes import Assign, Expr, Literal, Slice, Subscript
-from cuir.parser import parse
-from cuir.views import Drop, Range, compose, slice_size, view_of
+from cuir.checking.views import Drop, Range, compose, slice_size, view_of
+from cuir.syntax.nodes import Assign, Expr, Literal, Slice, Subscript
+from cuir.syntax.parser import parse
 
 SHAPE = (3, 16, 8)
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from cuir.markdown import table
+from cuir.text.markdown import table
 
 HERE = Path(__file__).parent
 CLASSES = {

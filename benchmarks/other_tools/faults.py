@@ -14,16 +14,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from cuir.check import check, pick_kernel
-from cuir.checked import Const
+from cuir.checking.checked import Const
+from cuir.checking.checker import check, pick_kernel
 from cuir.cli.inputs import computed, read_kernel_consts, read_program, read_specification
-from cuir.diagnostics import CuirError
 from cuir.lowering import lower
-from cuir.mutate import FAULTS, Job, Mutant, chosen, judge, mutants
-from cuir.nodes import Program
-from cuir.parser import parse
-from cuir.printer import show
-from cuir.spec_function import AnySpecification
+from cuir.mutation import FAULTS, Job, Mutant, chosen, judge, mutants
+from cuir.spec.functions import AnySpecification
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
 
 FILE = Path(__file__).parent / "faults.jsonl"
 EACH = {"flash_fwd_sm90": 3, "flash_fwd": 2, "gemm": 2}  # faults of each class, by kernel of the corpus

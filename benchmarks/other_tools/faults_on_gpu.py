@@ -27,14 +27,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.cli.verifying_gpu import around, find_sanitizer
-from cuir.diagnostics import CuirError
-from cuir.jsontext import append_line
-from cuir.lowering import compile_cuda, lower
+from cuir.lowering import lower
 from cuir.measure.worker import Worker, WorkerLost
-from cuir.parser import parse
-from cuir.verify.sanitizer import diagnostics, read_reports
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
+from cuir.text.jsontext import append_line
+from cuir.verification.sanitizer import diagnostics, read_reports
 
 from .faults import FILE, Fault, origin, read_faults
 from .launches import ENDED, ERROR, HANGS

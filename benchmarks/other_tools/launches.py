@@ -15,23 +15,23 @@ from typing import Any
 
 import torch
 
-from cuir.api import compile as compile_kernel
-from cuir.check import check
-from cuir.checked import Checked
-from cuir.diagnostics import CuirError
-from cuir.lowering import Compiled
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
 from cuir.measure.worker import serve
-from cuir.parser import parse
-from cuir.spec import Lengths, Specification
-from cuir.spec_function import FunctionSpecification
-from cuir.verify.either import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
-from cuir.verify.functions import judge_function
-from cuir.verify.inputs import FunctionLaunch
-from cuir.verify.lengths import Draw
-from cuir.verify.numeric import judge
-from cuir.verify.problems import Case
-from cuir.verify.sizes import mask_integers
-from cuir.verify.steps import tile_of_dims
+from cuir.runtime.compiled import compile as compile_kernel
+from cuir.runtime.nvcc import Compiled
+from cuir.spec.functions import FunctionSpecification
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
+from cuir.verification.either import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
+from cuir.verification.functions import judge_function
+from cuir.verification.inputs import FunctionLaunch
+from cuir.verification.lengths import Draw
+from cuir.verification.numeric import judge
+from cuir.verification.problems import Case
+from cuir.verification.sizes import mask_integers
+from cuir.verification.steps import tile_of_dims
 
 from .faults import Origin, origin
 
@@ -198,8 +198,8 @@ def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _launching(compiled: Compiled, seconds: float) -> Launching:
-    from cuir.lowering.launch import Launcher, bound_arguments
-    from cuir.requirements import require_layout
+    from cuir.calls.requirements import require_layout
+    from cuir.runtime.launch import Launcher, bound_arguments
 
     checked = compiled.cuda.checked
     device = torch.device("cuda", torch.cuda.current_device())

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cuir.markdown import table
-from cuir.mutate import FAULTS
+from cuir.mutation import FAULTS
+from cuir.text.markdown import table
 
 from .faults import Fault
 from .launches import DIFFERS, ERROR, HANGS, RIGHT, WRONG

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cuir.spec import Specification
+from cuir.spec.specification import Specification
 
 
 def sigmoid(bias: float | None = None) -> Specification:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..bind import TORCH
-from ..checked import Const
+from ..calls.binding import TORCH
+from ..checking.checked import Const
 from ..measure.problem import Expectation, Shape, kept_pairs
 from ..measure.protocol import Call, in_turns, median_ms, raise_if_lost, reason
 from ..measure.worker import Tell
+from ..syntax.types import DTYPES
 from ..tuning.device import Prepared
 from ..tuning.space import label, plain
-from ..types import DTYPES
 
 if TYPE_CHECKING:
     from .reference import Reference
@@ -143,6 +143,6 @@ def _failed(error: Exception) -> dict[str, Any]:
 
 
 def _compiled(transferred: Any, consts: Mapping[str, Const]) -> Call:
-    from ..api import compile
+    from ..runtime.compiled import compile
 
     return compile(transferred.program, kernel=transferred.kernel, consts=consts)

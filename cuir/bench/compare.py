@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..bind import TORCH
-from ..checked import Checked
-from ..diagnostics import CuirError
+from ..calls.binding import TORCH
+from ..checking.checked import Checked
 from ..measure.problem import Shape
+from ..text.diagnostics import CuirError
 from ..tuning.device import Prepared, ragged
 from .cells import OURS, Cell, measure_cell
 
 if TYPE_CHECKING:
-    from ..transfer import TransferResult
+    from ..variants import TransferResult
 
 BATCH, HEADS, LENGTH = 2, 32, 8192  # Llama2-7B with 16k tokens
 PEERS = ("cudnn", "fa2", "dense", "flex")
@@ -29,7 +29,7 @@ def compare(
     Returns rows of what ran, milliseconds (median) and TFLOP/s of unmasked pairs. launch: the kernel (left out: compiled); prepare and options as of
     `measure_cell`. Raises CuirError V401 if the numbers are wrong.
     """
-    from ..api import compile
+    from ..runtime.compiled import compile
 
     kernel = launch or compile(checked)
     dtype, dim = checked.consts["T"], int(checked.consts["D"])  # type: ignore[arg-type]

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..diagnostics import CuirError
 from ..measure.protocol import Call
-from ..spec import Specification, indices, lengths_of
+from ..spec.specification import Specification, indices, lengths_of
+from ..text.diagnostics import CuirError
 
 PEERS = {
     "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",

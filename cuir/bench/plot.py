@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 from .results import Row, names_of_peers, ours, peers
 
 WIDTH = 4  # panels in a row

@@ -16,7 +16,7 @@ import torch
 
 from ..measure.problem import tensors
 from ..measure.protocol import reason
-from ..spec import Specification
+from ..spec.specification import Specification
 from .cells import Cell
 from .peers import COMPILED, contenders
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..diagnostics import CuirError
 from ..measure.protocol import Call
-from ..spec_loading import import_file
+from ..spec.loading import import_file
+from ..text.diagnostics import CuirError
 
 FILE, SET, FAMILY = "bench_ref.py", "golden", "reference"
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import CuirError
-from ..jsontext import append_line, begun
-from ..markdown import table
+from ..text.diagnostics import CuirError
+from ..text.jsontext import append_line, begun
+from ..text.markdown import table
 from .cells import OURS, Cell, family
 
 Row = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..diagnostics import CuirError
 from ..measure.problem import Shape
+from ..text.diagnostics import CuirError
 from .cells import Cell
 
 TOKENS = 16384  # batch x sequence of every problem

@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> int:
 
     import typer
 
-    from ..diagnostics import CuirError
+    from ..text.diagnostics import CuirError
     from .interruption import INTERRUPTED, Interrupted, tell_interrupted
     from .output import exit_code, print_errors
 
@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        from ..verify.memory import memory_error
+        from ..verification.memory import memory_error
 
         if os.environ.get("CUIR_DEBUG") == "1":
             raise

@@ -37,9 +37,9 @@ def options(
 @app.command()
 def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: Json = False) -> None:
     """Check a program: names, types, shapes, roles, what the architecture allows."""
-    from ..check import check as run_check
-    from ..requirements import lengths_required
-    from ..verify.launchable import require_launchable
+    from ..calls.requirements import lengths_required
+    from ..checking.checker import check as run_check
+    from ..verification.launchable import require_launchable
     from .inputs import read_consts, read_program
     from .tables import facts
 
@@ -64,7 +64,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print a program in canonical form, or its difference to another."""
-    from ..printer import show as print_program
+    from ..syntax.printer import show as print_program
     from .inputs import read_program
     from .tables import print_code, print_diff, unified
 
@@ -92,9 +92,9 @@ def ops(
     as_json: Json = False,
 ) -> None:
     """The primitives and operators of the language, from their table."""
-    from .. import reference
-    from ..compositions import instead
-    from ..diagnostics import CuirError
+    from ..checking.rewrite_hints import instead
+    from ..text.diagnostics import CuirError
+    from . import reference
     from .inputs import suggestion
     from .tables import print_entry, print_table
     from .together import not_beside
@@ -137,8 +137,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain the code of an error; without one, list all codes."""
-    from .. import codes
-    from ..diagnostics import CuirError
+    from ..text import codes
+    from ..text.diagnostics import CuirError
     from .inputs import suggestion
     from .tables import print_table
     from .together import not_beside

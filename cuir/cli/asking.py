@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..diagnostics import CuirError, Diagnostic
+from ..text.diagnostics import CuirError, Diagnostic
 from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
 from .output import print_errors, print_json, stderr, stdout
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from llm.messages import Asks
     from llm.transcript import Recorder
 
-    from ..checked import Const
-    from ..nodes import Program
-    from ..spec_function import AnySpecification
+    from ..checking.checked import Const
+    from ..spec.functions import AnySpecification
+    from ..syntax.nodes import Program
 
 
 def _more_than_nothing(usd: float | None) -> float | None:
@@ -116,7 +116,7 @@ def transfer(
     record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
-    from ..check import pick_kernel
+    from ..checking.checker import pick_kernel
     from ..tuning.space import plain as plain_consts
     from .inputs import computed, output_folder, read_attention, read_program, read_specification
 
@@ -162,9 +162,9 @@ def _by_rules(
     title: str, program: Program, kernel: str, target: AnySpecification, consts: dict[str, Const], level: Any, folder: Path, as_json: bool
 ) -> int:
     """The deterministic transfer, verified. Raises _NoRule if it cannot express the target."""
-    from ..bridge import Step, bridge
-    from ..spec import Specification
-    from ..transfer import transfer as by_rules
+    from ..bridging import Step, bridge
+    from ..spec.specification import Specification
+    from ..variants import transfer as by_rules
     from .progress import Steps
     from .report import print_bridge
 
@@ -258,8 +258,8 @@ def _written(verdict: Verdict | None, origin: Program, kernel: str, name: str, f
     """The program of the best attempt and its reports; a program that is not right is named so."""
     import difflib
 
-    from ..jsontext import to_json
-    from ..printer import show
+    from ..syntax.printer import show
+    from ..text.jsontext import to_json
 
     files: dict[str, str] = {}
     if verdict is None or verdict.program is None:

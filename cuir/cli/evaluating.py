@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 from .asking import MODEL, Attempts, Money, Temperature, Timeout, Tokens
-from .jobs import EXPERT, Consts, Dtype, HeadDim, Json, Level, Origin, _level, _one_thread
+from .defaults import EXPERT
+from .jobs import Consts, Dtype, HeadDim, Json, Level, Origin, _level, _one_thread
 from .measuring_view import _View
 from .output import print_json, stderr, stdout
 
@@ -115,7 +116,7 @@ class _Asked:
     _tasks: dict[str, Transfer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from ..check import pick_kernel
+        from ..checking.checker import pick_kernel
         from .inputs import computed, read_attention, read_program
 
         self.consts = read_attention(self.dtype, self.head_dim, self.const)

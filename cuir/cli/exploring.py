@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checked import Checked, Const
-from ..diagnostics import CuirError, Diagnostic
+from ..checking.checked import Checked, Const
 from ..interp import run
+from ..text.diagnostics import CuirError, Diagnostic
 from .inputs import agreeing
 from .output import exit_code, print_errors, print_json, stdout
 
 if TYPE_CHECKING:
     from ..explore import Exploration, Written
-    from ..nodes import Program
-    from ..spec_function import AnySpecification
+    from ..spec.functions import AnySpecification
+    from ..syntax.nodes import Program
 
 
 def explore_variant(
@@ -30,9 +30,9 @@ def explore_variant(
     as_json: bool,
 ) -> int:
     """`cuir verify ... --exhaustive`; returns the exit code."""
-    from ..bridge import Step
-    from ..verify.either import require_judgeable
-    from ..verify.exhaustive import Explored, check_exhaustively
+    from ..bridging import Step
+    from ..verification.either import require_judgeable
+    from ..verification.exhaustive import Explored, check_exhaustively
     from .progress import Steps
     from .tables import print_table
 
@@ -87,8 +87,8 @@ def explore_or_replay(
     grid: int | None, data_seed: int, seconds: float, out: Path | None, file: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """`cuir run ... --exhaustive`, or `--replay` of a file, on made-up tensors; returns the exit code."""
-    from ..bind import bind
-    from ..check import check, pick_kernel
+    from ..calls.binding import bind
+    from ..checking.checker import check, pick_kernel
     from ..explore import explore, read_schedule
     from .running import make_arguments
 
@@ -140,13 +140,13 @@ def replay_variant(
     program: Program, kernel: str | None, spec: AnySpecification, given: Mapping[str, Const], file: Path, as_json: bool
 ) -> int:
     """`cuir verify ... --replay FILE`; returns the exit code. given: the consts that the command line names."""
-    from ..check import check
+    from ..checking.checker import check
     from ..explore import read_schedule
-    from ..spec import LENGTHS, Lengths
-    from ..spec_function import FunctionSpecification
-    from ..verify.either import AnyCase, launch_of, require_judgeable
-    from ..verify.lengths import Draw
-    from ..verify.problems import Case
+    from ..spec.functions import FunctionSpecification
+    from ..spec.specification import LENGTHS, Lengths
+    from ..verification.either import AnyCase, launch_of, require_judgeable
+    from ..verification.lengths import Draw
+    from ..verification.problems import Case
 
     written = read_schedule(file)
     _require_same(written, file, kernel, given)

@@ -8,17 +8,17 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ..checked import Const
-from ..diagnostics import CuirError
-from ..nodes import Program
-from ..types import DTYPES
+from ..checking.checked import Const
+from ..syntax.nodes import Program
+from ..syntax.types import DTYPES
+from ..text.diagnostics import CuirError
 
 if TYPE_CHECKING:
     from corpus.computes import Computed
 
-    from ..nodes import Kernel
-    from ..spec import Specification
-    from ..spec_function import AnySpecification
+    from ..spec.functions import AnySpecification
+    from ..spec.specification import Specification
+    from ..syntax.nodes import Kernel
 
 
 def suggestion(word: str, known: Iterable[str], what: str) -> str:
@@ -37,8 +37,8 @@ def programs() -> dict[str, Traversable]:
 
 def read_program(name: str) -> Program:
     """A `.cuir` or `.py` file, or a kernel or program of the corpus by its name. Raises CuirError."""
-    from ..frontend import load
-    from ..parser import parse
+    from ..syntax.frontend import load
+    from ..syntax.parser import parse
 
     if Path(name).exists() or name.endswith((".cuir", ".py")) or "/" in name:
         return load(name)
@@ -89,7 +89,7 @@ def read_consts(items: Iterable[str]) -> dict[str, Const]:
 
 def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str], usual: int = 128) -> dict[str, Const]:
     """Consts of an attention kernel: T and D of --dtype and --head-dim (left out: f16, `usual`), and those of -c, which must not say another T or D. Raises CuirError."""
-    from ..bridge import attention_consts
+    from ..bridging import attention_consts
 
     consts = read_consts(items)
     asked = attention_consts(dtype or str(consts.get("T", "f16")), head_dim if head_dim is not None else cast(int, consts.get("D", usual)))
@@ -126,14 +126,14 @@ def read_numbers(items: Iterable[str], option: str) -> dict[str, int | float | b
 
 def read_variant(name: str, parameters: Iterable[str]) -> Specification:
     """A variant of the corpus by its name, or `file.py:function`, with its parameters `-p NAME=VALUE`. Raises CuirError."""
-    from ..spec_loading import as_specification
+    from ..spec.loading import as_specification
 
     return as_specification(read_specification(name, parameters), name)
 
 
 def read_specification(name: str, parameters: Iterable[str], kernel: Kernel | None = None) -> AnySpecification:
     """A specification of either kind: a variant or function of the corpus, `file.py:function`, or `file.py` (as `load_any`). Raises CuirError."""
-    from ..spec_loading import as_any, load_any
+    from ..spec.loading import as_any, load_any
 
     given = pairs(parameters, "-p")
     if ".py" in name or ":" in name or "/" in name:
@@ -169,8 +169,8 @@ def read_kernel_consts(
 
     base: what is known of the kernel, of which -c changes some. Raises CuirError.
     """
-    from ..nodes import ConstType, GlobalType
-    from ..verify.problems import is_attention
+    from ..syntax.nodes import ConstType, GlobalType
+    from ..verification.problems import is_attention
 
     if is_attention(kernel):
         return {**base, **read_attention(dtype, head_dim, items, usual)}
@@ -191,7 +191,7 @@ def read_kernel_consts(
 
 def require_consts(kernel: Kernel, given: Iterable[str]) -> None:
     """Raises CuirError N111 for a const that the kernel does not have: before anything is written."""
-    from ..nodes import ConstType
+    from ..syntax.nodes import ConstType
 
     known = [p.name for p in kernel.params if isinstance(p.type, ConstType)]
     for name in given:

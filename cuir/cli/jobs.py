@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
+from .defaults import EXPERT
 from .output import exit_code, print_errors, print_json, stderr, stdout
 from .together import asked_for, not_beside, one_of, only_with
 
@@ -33,7 +34,6 @@ Written = Annotated[
 ]
 Budget = Annotated[float, typer.Option("--budget", min=0.001, help="seconds of processor time that one run in the interpreter may take")]
 Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaustive: give up on a launch after so many, deciding nothing")]
-EXPERT = "flash_fwd_sm90"
 
 
 def _one_thread() -> None:
@@ -61,8 +61,8 @@ def bridge(
     as_json: Json = False,
 ) -> int:  # fmt: skip
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
-    from ..bridge import bridge as run_bridge
-    from ..check import pick_kernel
+    from ..bridging import bridge as run_bridge
+    from ..checking.checker import pick_kernel
     from .inputs import output_folder, read_attention, read_program, read_variant, require_consts
     from .progress import Steps
     from .report import print_bridge
@@ -108,10 +108,10 @@ def verify(
     """Is a program well-formed, right under every schedule, and the variant it should be?"""
     import corpus
 
-    from ..bridge import Step
+    from ..bridging import Step
     from ..interp.budget import allowing
-    from ..types import DType
-    from ..verify import verify as run_verify
+    from ..syntax.types import DType
+    from ..verification import verify as run_verify
     from .inputs import kept, programs, read_consts
     from .one_problem import replayed, run_problem
     from .progress import Steps
@@ -148,8 +148,8 @@ def verify(
             return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
     title = f"{target} against {specification.name}  ({', '.join(f'{n}={v}' for n, v in consts.items())})"
     if replay is not None or exhaustive:
-        from ..check import check
-        from ..verify.problems import is_attention
+        from ..checking.checker import check
+        from ..verification.problems import is_attention
         from .exploring import explore_variant, replay_variant
 
         if replay is not None:
@@ -208,9 +208,9 @@ def lower(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Print the CUDA C++ of a program; with --cubin compile it as well."""
-    from ..check import check
-    from ..lowering import compile_cuda
+    from ..checking.checker import check
     from ..lowering import lower as run_lower
+    from ..runtime.nvcc import compile_cuda
     from .inputs import kept, read_consts, read_program
 
     for path in filter(None, (out, cubin)):

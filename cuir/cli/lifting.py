@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 from .asking import (
     Asking,
     Attempts,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from llm.expert_source import ExpertSource
     from llm.passes.lift import Lifted, Step
 
-    from ..checked import Const
-    from ..spec_function import AnySpecification
+    from ..checking.checked import Const
+    from ..spec.functions import AnySpecification
 
 
 def lift(
@@ -201,7 +201,7 @@ def _beside(
 ) -> dict[str, Any] | None:
     """The lifted kernel beside the source itself, where a GPU is there; else why not."""
     from ..measure.gpu import no_gpu
-    from ..spec import Specification
+    from ..spec.specification import Specification
 
     verdict = lifted.last.verdict
     if not lifted.ok or verdict is None or verdict.program is None:
@@ -228,7 +228,7 @@ def _written(lifted: Lifted, found: AnnotatedSource, name: str, folder: Path) ->
     """The programs of all steps, the annotated source and the reports; a program that is not right is named so."""
     from llm.orchestration_of_source import explained
 
-    from ..jsontext import to_json
+    from ..text.jsontext import to_json
 
     texts = {f"{name}.annotated.cu": explained(found)}
     for number, (_, outcome) in enumerate(lifted.steps, 1):

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 from .asking import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
-from .jobs import EXPERT, Consts, Dtype, Json, Origin, Parameters
+from .defaults import EXPERT
+from .jobs import Consts, Dtype, Json, Origin, Parameters
 from .output import print_json, stderr
 
 if TYPE_CHECKING:
     from ..bench.reference import Reference
     from ..measure.problem import Shape
-    from ..transfer import TransferResult
     from ..tuning import Outcome, Space, TuneReport
     from ..tuning.cache import Key
+    from ..variants import TransferResult
 
 Limit = Annotated[float, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on")]
 Jobs = Annotated[
@@ -98,7 +99,7 @@ def _tune_one(
     target: str, shape: Shape, param: list[str], origin: str, adapts: bool, dtype: str, const: list[str], space_file: Path | None, limit: float, jobs: int | None,
     rounds: int, exhaustive: bool, static: bool, fresh: bool, as_json: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    from ..bridge import attention_consts
+    from ..bridging import attention_consts
     from ..measure.worker import Worker
     from ..tuning import compile_all, shape_class
     from ..tuning import tune as search
@@ -195,7 +196,7 @@ def _target(name: str, origin: str, space_file: Path | None, adapts: bool = Fals
 
 
 def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferResult:
-    from ..transfer import transfer
+    from ..variants import transfer
     from .inputs import read_program, read_variant
 
     return transfer(read_program(origin), read_variant(variant, param))
@@ -220,7 +221,7 @@ def bench(
     from ..bench.peers import check_peers
     from ..bench.reference import Reference
     from ..bench.results import read
-    from ..bridge import attention_consts
+    from ..bridging import attention_consts
     from ..measure.gpu import need_gpu, versions
     from .inputs import agreeing, read_consts, results_file
     from .interruption import goes_on_from
@@ -277,8 +278,8 @@ def _bench_cells(
 ) -> bool:  # fmt: skip
     """Settings of a cell: those given, else the best that tuning has found, else every start of the kernel's space."""
     from ..bench.priming import primed, requests
-    from ..bench.run import Planned, run_cells
-    from ..bridge import attention_consts
+    from ..bench.running import Planned, run_cells
+    from ..bridging import attention_consts
     from ..measure.worker import Worker
     from ..tuning import compile_all, tuned
     from ..tuning.compiling import default_jobs

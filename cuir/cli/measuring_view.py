@@ -9,13 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 from .output import plain, print_json, stderr, stdout
 from .tables import print_table
 
 if TYPE_CHECKING:
     from ..bench.results import Row
-    from ..bench.run import Told
+    from ..bench.running import Told
     from ..tuning import Outcome, TuneReport
     from ..tuning.search import Progress
 

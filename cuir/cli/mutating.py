@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 from .jobs import Consts, GivenDtype, Json, KernelName, Level, Parameters, _level, _one_thread
 from .output import plain, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from ..mutate import Judged, MutateReport
+    from ..mutation import Judged, MutateReport
 
 
 def mutate(
@@ -31,9 +31,9 @@ def mutate(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
-    from ..check import pick_kernel
-    from ..mutate import FAULTS, Job, MutateReport, chosen, mutants, run
-    from ..printer import show
+    from ..checking.checker import pick_kernel
+    from ..mutation import FAULTS, Job, MutateReport, chosen, mutants, run
+    from ..syntax.printer import show
     from .inputs import computed, read_kernel_consts, read_program, read_specification, unspecified
     from .interruption import goes_on_from
 
@@ -59,8 +59,8 @@ def mutate(
 
 
 def _print(report: MutateReport) -> None:
-    from ..mutate import FAULTS
-    from ..mutate.report import SHORT
+    from ..mutation import FAULTS
+    from ..mutation.report import SHORT
     from .tables import print_diff, print_table
 
     rows = report.rows()

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..diagnostics import CuirError, Diagnostic, Note
 from ..interp import Schedule
-from ..spec import LENGTHS, Lengths
-from ..spec_function import FunctionSpecification
-from ..verify.either import AnyCase, check_case, made_positive, require_compared, require_judgeable
-from ..verify.inputs import applicable
-from ..verify.lengths import Draw
-from ..verify.problems import KINDS, Case
+from ..spec.functions import FunctionSpecification
+from ..spec.specification import LENGTHS, Lengths
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..verification.draws import Draw
+from ..verification.either import AnyCase, check_case, made_positive, require_compared, require_judgeable
+from ..verification.inputs import applicable
+from ..verification.problems import KINDS, Case
+from .defaults import EXPERT
 from .inputs import read_numbers, suggestion
 from .output import print_json, stdout
 from .verifying_gpu import Verified
@@ -91,7 +92,7 @@ def replayed(found: Sequence[Diagnostic], verified: Verified, consts: Mapping[st
     base = ["cuir", "verify", verified.target]
     for option, values in (("--against", [verified.against] if verified.against else []), ("-p", verified.parameters), ("-k", [verified.kernel] if verified.kernel else [])):  # fmt: skip
         base += [word for value in values for word in (option, value)]
-    if verified.against is None and verified.origin != _origin():
+    if verified.against is None and verified.origin != EXPERT:
         base += ["--origin", verified.origin]
     base += ["-c", ",".join(f"{n}={v}" for n, v in consts.items())]
 
@@ -107,9 +108,3 @@ def replayed(found: Sequence[Diagnostic], verified: Verified, consts: Mapping[st
         return replace(d, notes=(*(n for n in d.notes if not n.message.startswith("replay: ")), note))
 
     return tuple(map(whole, found))
-
-
-def _origin() -> str:
-    from .jobs import EXPERT
-
-    return EXPERT

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..codes import CODES
-from ..diagnostics import Diagnostic
-from ..jsontext import to_json
+from ..text.codes import CODES
+from ..text.diagnostics import Diagnostic
+from ..text.jsontext import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .output import plain, stderr
 
 if TYPE_CHECKING:
-    from ..bridge import Step
+    from ..bridging import Step
 
 
 class Steps:

@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import CuirError, Diagnostic
+from ..text.diagnostics import CuirError, Diagnostic
 from .output import print_errors, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from llm.loop import Verdict
     from llm.passes.tune import Tuned, Tuning
 
-    from ..checked import Const
+    from ..checking.checked import Const
     from ..measure.problem import Shape
-    from ..nodes import Program
+    from ..syntax.nodes import Program
     from ..tuning import Outcome
     from ..tuning.contest import Contender, Entry
     from ..tuning.space import Space
@@ -34,10 +34,10 @@ def tune_programs(
     from llm.passes.transfer import described
     from llm.passes.tune import Target, Tuned, Tuning, tune
 
-    from ..bridge import attention_consts
+    from ..bridging import attention_consts
     from ..measure.worker import Worker
-    from ..transfer import transfer
     from ..tuning.device import RemoteDevice
+    from ..variants import transfer
     from .asking_view import Conversations
     from .inputs import agreeing, output_folder, read_consts, read_program, read_variant
     from .worker import COMMAND
@@ -105,7 +105,7 @@ def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Co
 
 def _compiler(jobs: int | None, optional: bool) -> Any:
     """Compiles one program; None without nvcc where it is not needed for a run. Raises CuirError U503, U504."""
-    from ..lowering.compile import find_nvcc, include_dir
+    from ..runtime.nvcc import find_nvcc, include_dir
     from ..tuning import compile_all
 
     try:
@@ -127,7 +127,7 @@ def _considered(tuning: Tuning, name: str, program: Program) -> Verdict:
     from llm.places import in_file
     from llm.prompting import fenced
 
-    from ..printer import show
+    from ..syntax.printer import show
 
     best = tuning.contest.best
     verdict = tuning.consider(best.text, fenced(show(program), "cuir"))

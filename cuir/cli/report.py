@@ -10,7 +10,7 @@ from .output import stdout
 from .tables import print_diff, print_table
 
 if TYPE_CHECKING:
-    from ..bridge import BridgeReport
+    from ..bridging import BridgeReport
 
 
 def print_bridge(report: BridgeReport, folder: Path) -> None:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..bind import TORCH, bind
-from ..check import check, pick_kernel
-from ..checked import Checked, Const
-from ..diagnostics import CuirError, Note
-from ..fold import literal, specialised
-from ..nodes import Expr, Literal, Program
-from ..types import I32
-from ..verify.memory import require_memory
+from ..calls.binding import TORCH, bind
+from ..checking.checked import Checked, Const
+from ..checking.checker import check, pick_kernel
+from ..checking.fold import literal, specialised
+from ..syntax.nodes import Expr, Literal, Program
+from ..syntax.types import I32
+from ..text.diagnostics import CuirError, Note
+from ..verification.memory import require_memory
 
 if TYPE_CHECKING:
     from ..interp import RunReport
@@ -114,7 +114,7 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
     from ..interp import Schedule, Trace, run
 
     if schedule == "all":
-        from ..verify.schedules import run_under_all
+        from ..verification.schedules import run_under_all
 
         if trace is not None:
             raise CuirError.of("U100", "a trace is of one schedule, found --schedule all")
@@ -166,8 +166,8 @@ def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], ne
 
 
 def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:
-    from ..api import compile
-    from ..verify.on_gpu import faulted
+    from ..runtime.compiled import compile
+    from ..verification.on_gpu import faulted
 
     try:
         compile(checked)(**arguments)

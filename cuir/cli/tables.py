@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from .output import stdout
 
 if TYPE_CHECKING:
-    from ..checked import Checked
+    from ..checking.checked import Checked
     from ..ops import Op
 
 
 def facts(checked: Checked) -> dict[str, Any]:
     """What checking found out about a kernel, as data and as lines to read."""
-    from ..targets import TARGETS
+    from ..ops.limits import TARGETS
 
     limit = TARGETS[checked.arch].shared_bytes
     roles = [{"name": r.name, "workers": r.workers, "threads": r.threads, "registers": r.registers} for r in checked.roles]
@@ -85,7 +85,7 @@ def print_diff(lines: Iterable[str]) -> None:
 
 def print_entry(op: Op) -> None:
     """An entry of the table in full, with the places that give it a meaning."""
-    from .. import reference
+    from . import reference
 
     console = stdout()
     console.print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 
 
 def asked_for(context: typer.Context, *names: str) -> list[str]:

@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..check import check, pick_kernel
-from ..checked import Checked, Const
-from ..diagnostics import CuirError, Diagnostic, Note
+from ..checking.checked import Checked, Const
+from ..checking.checker import check, pick_kernel
 from ..measure.worker import Worker, WorkerLost
-from ..nodes import Program
-from ..spec import Specification
-from ..spec_function import AnySpecification
-from ..transfer import transfer
+from ..spec.functions import AnySpecification
+from ..spec.specification import Specification
+from ..syntax.nodes import Program
+from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..tuning.space import from_plain, plain
-from ..verify.problems import Case, cases
-from ..verify.report import Stage
-from ..verify.sanitizer import TOOLS, diagnostics
-from ..verify.sizes import mask_integers
+from ..variants import transfer
+from ..verification.problems import Case, cases
+from ..verification.report import Stage
+from ..verification.sanitizer import TOOLS, diagnostics
+from ..verification.sizes import mask_integers
 from .inputs import computed, read_attention, read_kernel_consts, read_program, read_specification, read_variant, unspecified
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker")
@@ -173,7 +173,7 @@ def around(tool: str | None, sanitizer: str, log: Path) -> list[str]:
 def _waiting(worker: Worker, verified: Verified, case: int) -> tuple[Note, ...]:
     """Where the warps of a kernel that hangs wait: from a build whose waits give up. Nothing, if that build does not hang or is lost, too."""
     from ..lowering import lower
-    from ..lowering.watchdog import Stuck, told
+    from ..runtime.watchdog import Stuck, told
 
     try:
         answer = worker.ask({"do": "stuck", "job": verified.as_json(), "case": case}, STUCK_LIMIT)
@@ -199,8 +199,9 @@ def lost_worker(checked: Checked, lost: WorkerLost, case: Case, tool: str | None
 
 def _reports(log: Path, verified: Verified) -> tuple[Diagnostic, ...]:
     """What the sanitizer wrote, in lines of the program. The kernel is lowered again: the same program gives the same text."""
-    from ..lowering import compile_cuda, lower
-    from ..lowering.sass import line_chains
+    from ..lowering import lower
+    from ..runtime.nvcc import compile_cuda
+    from ..runtime.sass import line_chains
 
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if not text.strip():

@@ -12,14 +12,14 @@ from typing import Any
 
 from ..bench.cells import Cell, measure_cell
 from ..bench.reference import Reference
-from ..bind import TORCH
+from ..calls.binding import TORCH
 from ..measure.problem import Shape
 from ..measure.worker import Tell, serve
-from ..transfer import TransferResult, transfer
+from ..syntax.types import DTYPES
 from ..tuning.device import LocalDevice
 from ..tuning.space import from_plain
-from ..types import DTYPES
-from ..verify.on_gpu import Launching
+from ..variants import TransferResult, transfer
+from ..verification.on_gpu import Launching
 from .inputs import read_program, read_variant
 from .verifying_gpu import Verified
 
@@ -35,7 +35,7 @@ def transferred(variant: str, parameters: tuple[str, ...], origin: str) -> Trans
 def _compiled(job: str) -> tuple[Verified, Launching]:
     import torch
 
-    from ..api import compile
+    from ..runtime.compiled import compile
 
     verified = Verified.from_json(json.loads(job))
     kernel = compile(verified.program, kernel=verified.kernel, consts=verified.consts)
@@ -49,7 +49,7 @@ def _compiled(job: str) -> tuple[Verified, Launching]:
 
 def compare(request: Mapping[str, Any]) -> dict[str, Any]:
     """One problem of `cuir verify --gpu`."""
-    from ..verify.on_gpu import compare as compare_one
+    from ..verification.on_gpu import compare as compare_one
 
     verified, launched = _compiled(json.dumps(request["job"]))
     case = verified.cases[request["case"]]
@@ -59,9 +59,9 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
 def stuck(request: Mapping[str, Any]) -> dict[str, Any]:
     """Where the warps of a kernel that hangs wait, on one problem of `cuir verify --gpu`. The process has no GPU after that."""
     from ..lowering import lower
-    from ..lowering.watchdog import find_hang
-    from ..verify.on_gpu import on_device
-    from ..verify.problems import launch
+    from ..runtime.watchdog import find_hang
+    from ..verification.on_gpu import on_device
+    from ..verification.problems import launch
 
     verified = Verified.from_json(request["job"])
     given = launch(verified.program, verified.checked, verified.mods, verified.cases[request["case"]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..diagnostics import Diagnostic, Note
+from ..text.diagnostics import Diagnostic, Note
 from .skeleton import Skeleton, Touch
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..source import Span
+from ..text.source import Span
 from .skeleton import NOW, Fence, Landing, Retire, Skeleton, Step, Touch
 
 

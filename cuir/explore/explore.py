@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from ..bind import Argument
-from ..checked import Checked
-from ..diagnostics import CuirError, Diagnostic, Note
+from ..calls.binding import Argument
+from ..checking.checked import Checked
 from ..interp import run
+from ..text.diagnostics import CuirError, Diagnostic, Note
 from .clusters import conflict_between
 from .extract import one_unit_each, skeletons
 from .file import Written

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..bind import Argument
-from ..checked import BoundCall, Checked
-from ..diagnostics import CuirError
+from ..calls.binding import Argument
+from ..checking.checked import BoundCall, Checked
+from ..checking.tensor_modes import exchanged
+from ..checking.views import root_name
 from ..interp.barriers import NamedBarrier
-from ..interp.compile import Compiler, Evaluate, Site
+from ..interp.code import Compiler, Evaluate, Site
 from ..interp.launch import prepare
 from ..interp.machine import Launch, Machine, Worker
 from ..interp.memory import SharedRef
@@ -27,12 +28,11 @@ from ..interp.places import barrier_place, box_place, peers, shared_place
 from ..interp.races import Intervals
 from ..interp.tensors import TensorArg
 from ..interp.values import uniform
-from ..nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
-from ..source import Span
-from ..tensor_modes import exchanged
-from ..types import GlobalView, Scalar, TileType
-from ..views import root_name
-from ..walk import names_read, walk
+from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
+from ..syntax.types import GlobalView, Scalar, TileType
+from ..syntax.walk import names_read, walk
+from ..text.diagnostics import CuirError
+from ..text.source import Span
 from .intervals import box_coordinates, box_intervals, element_intervals
 from .skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
 

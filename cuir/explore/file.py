@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checked import Const
-from ..diagnostics import CuirError
+from ..checking.checked import Const
 from ..interp import Schedule
-from ..jsontext import to_json
-from ..types import DTYPES, DType
+from ..syntax.types import DTYPES, DType
+from ..text.diagnostics import CuirError
+from ..text.jsontext import to_json
 
 FORMAT = "cuir schedule 1"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..interp.races import Intervals, covers, overlap
-from ..source import Span
+from ..text.source import Span
 
 Kind = Literal["wait", "arrive", "copy", "join", "pass", "named arrive", "take", "point"]
 NOW = -1  # the engine of an access that the worker makes itself

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from ..diagnostics import CuirError
-from ..printer import show
-from ..spec import Normalize, Specification, lengths_of
-from ..transfer import Traced, TransferResult
-from ..transfer.ranges import traced_apart
+from ..spec.specification import Normalize, Specification, lengths_of
+from ..syntax.printer import show
+from ..text.diagnostics import CuirError
+from ..variants import Traced, TransferResult
+from ..variants.ranges import traced_apart
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of

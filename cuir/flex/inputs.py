@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 
 DTYPES = (torch.float16, torch.bfloat16)
 HEAD_DIMS = (64, 128)
@@ -131,8 +131,8 @@ def need_warm(what: str) -> None:
 
 def need_hopper(device: torch.device) -> None:
     """Raises CuirError for what is missing to compile and run a kernel on this device: U501 a Hopper GPU, U502 tensors on it, U503 nvcc, U505 cuda-bindings."""
-    from ..lowering import find_nvcc
-    from ..lowering.launch import driver
+    from ..runtime.launch import driver
+    from ..runtime.nvcc import find_nvcc
 
     hint = 'backend="interpret" runs the kernel in the interpreter, on any machine, slowly'
     if not torch.cuda.is_available():

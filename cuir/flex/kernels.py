@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ..bind import TORCH
-from ..checked import Checked, Const
-from ..diagnostics import CuirError
-from ..nodes import Program
-from ..spec import Lengths, Specification, lengths_of
-from ..spec_loading import as_specification
-from ..transfer import Traced, TransferResult, transfer
-from ..transfer.arguments import Cache, memory_of, sources_of, state_of
-from ..transfer.ranges import Reads, traced_apart
-from ..types import BF16, DTYPES, F16, DType
-from .inputs import capturing, check_options, check_tensors, need_hopper, need_warm
+from ..calls.binding import TORCH
+from ..checking.checked import Checked, Const
+from ..spec.loading import as_specification
+from ..spec.specification import Lengths, Specification, lengths_of
+from ..syntax.nodes import Program
+from ..syntax.types import BF16, DTYPES, F16, DType
+from ..text.diagnostics import CuirError
+from ..variants import Traced, TransferResult, transfer
+from ..variants.arguments import Cache, memory_of, sources_of, state_of
+from ..variants.ranges import Reads, traced_apart
+from .inputs import capturing, check_gradient, check_options, check_tensors, need_hopper, need_warm
 from .mods import Identity, identity
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..api import CompiledKernel
     from ..lowering import Cuda
-    from ..verify import VerifyReport
+    from ..runtime.compiled import CompiledKernel
+    from ..verification import VerifyReport
 
 Level = Literal["quick", "full", "off"]
 ORIGIN = "flash_fwd_sm90"
@@ -70,7 +70,7 @@ class Settings:
         return self.by_class[kind]
 
     def checked(self, consts: Mapping[str, Const]) -> Checked:
-        from ..check import check
+        from ..checking.checker import check
 
         key = _text(consts)
         if key not in self.checks:
@@ -85,7 +85,7 @@ class Settings:
         if known is not None:
             return known
         need_warm("compiling a kernel")
-        from ..api import compile
+        from ..runtime.compiled import compile
 
         consts = self.tuned(at)
         key = _text(consts)
@@ -235,12 +235,22 @@ class Attention:
         Raises CuirError for arguments that do not fit (U1xx, U4xx), for what is missing (U5xx), and for a program that verification finds wrong.
         """
         if torch.compiler.is_compiling():
-            from .operator import attention_in_graph
-
-            o, lse = attention_in_graph(self, query, key, value, scale, backend)
+            o, lse = self.in_graph(query, key, value, scale, backend)
             return (o, lse) if return_lse else o
         o, lse = self.called(query, key, value, scale, backend)
         return (o, lse) if return_lse else o
+
+    def in_graph(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """O and LSE as a node of the graph that torch.compile traces: the operator of operator.py."""
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            check_gradient(name, x)
+        scale = query.shape[3] ** -0.5 if scale is None else float(scale)
+        found: tuple[torch.Tensor, torch.Tensor] = torch.ops.cuir.flex_attention.default(
+            query, key, value, [], self.handle, scale, True, backend, "quick"
+        )
+        return found
 
     def called(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
@@ -376,7 +386,7 @@ _SETTINGS: dict[
 def _origin() -> Program:
     import corpus
 
-    from ..parser import parse
+    from ..syntax.parser import parse
 
     return parse(corpus.kernels()[ORIGIN].read_text(encoding="utf-8"), f"{ORIGIN}.cuir")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from ..diagnostics import CuirError
-from ..spec import Lengths, Specification
-from ..transfer.lists import block_lists
-from ..transfer.ranges import traced_apart
+from ..spec.specification import Lengths, Specification
+from ..text.diagnostics import CuirError
+from ..variants.lists import block_lists
+from ..variants.ranges import traced_apart
 from .inputs import at_tracing, wrong
 from .mods import identity
 from .operator import steady

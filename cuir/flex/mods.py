@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..transfer.arguments import memory_of, state_of
+from ..variants.arguments import memory_of, state_of
 from .walk import Link, Path, Walk
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from ..diagnostics import CuirError
-from ..spec import Specification
-from ..transfer.arguments import memory_of, state_of
-from ..transfer.rebuilt import rebuilt
+from ..spec.specification import Specification
+from ..text.diagnostics import CuirError
+from ..variants.arguments import memory_of, state_of
+from ..variants.rebuilt import rebuilt
 from .inputs import at_tracing, check_gradient, check_options, check_tensors
-from .kernels import ATTENTIONS, Attention, Level, Ready
+from .kernels import ATTENTIONS, Level, Ready
 from .mods import Path, follow, identity
 
 SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify) -> (Tensor, Tensor)"
@@ -185,16 +185,6 @@ def in_graph(
     return OPERATOR(query, key, value, captured, handle, scale, enable_gqa, backend, verify)
 
 
-def attention_in_graph(
-    attention: Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(O, LSE) of the explicit form as a node of the graph that torch.compile traces."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        check_gradient(name, x)
-    scale = query.shape[3] ** -0.5 if scale is None else float(scale)
-    return OPERATOR(query, key, value, [], attention.handle, scale, True, backend, "quick")
-
-
 def _run(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
     verify: Level,
@@ -238,4 +228,4 @@ _LIBRARY.impl("flex_attention", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("cuir::flex_attention", _shapes, lib=_LIBRARY)
 OPERATOR = torch.ops.cuir.flex_attention.default
 
-__all__ = ["OPERATOR", "attention_in_graph", "in_graph", "prepare_with", "steady"]
+__all__ = ["OPERATOR", "in_graph", "prepare_with", "steady"]

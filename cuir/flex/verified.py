@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from ..checked import Const
-from ..diagnostics import CuirError
-from ..jsontext import to_json
-from ..lowering.compile import cache_dir, write_whole
-from ..lowering.kernel_cache import package_state
-from ..nodes import Program
-from ..printer import show
-from ..spec import Specification
+from ..checking.checked import Const
+from ..runtime.kernel_cache import package_state
+from ..runtime.nvcc import cache_dir, write_whole
+from ..spec.specification import Specification
+from ..syntax.nodes import Program
+from ..syntax.printer import show
+from ..text.diagnostics import CuirError
+from ..text.jsontext import to_json
 from ..tuning.space import from_plain
-from ..verify import Stage, VerifyReport, verify
+from ..verification import Stage, VerifyReport, verify
 from .mods import Identity
 from .progress import Progress
 

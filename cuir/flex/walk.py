@@ -26,10 +26,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ..transfer.methods import globals_read
-from ..transfer.proxy import Proxy, TensorProxy
-from ..transfer.trace import EMPTY as _UNBOUND
-from ..transfer.trace import attributes_of, foreign, foreign_file, slot_names, slot_of
+from ..variants.methods import globals_read
+from ..variants.proxy import Proxy, TensorProxy
+from ..variants.trace import EMPTY as _UNBOUND
+from ..variants.trace import attributes_of, foreign, foreign_file, slot_names, slot_of
 
 Path = tuple[tuple[str, str], ...]
 Link = tuple[Callable[[Any, Any], Any], Any, Any, Any]

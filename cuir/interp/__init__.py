@@ -1,6 +1,6 @@
 """The interpreter: runs a checked kernel on CPU or CUDA tensors with its barriers, engines and races, under a schedule.
 
-Owns the meaning of docs/semantics.md as it runs; does not own typing (cuir/check.py) nor code for a GPU (cuir/lowering).
+Owns the meaning of docs/semantics.md as it runs; does not own typing (cuir/checking/checker.py) nor code for a GPU (cuir/lowering).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..source import Span
+from ..text.source import Span
 from . import causes
 from .chains import KEPT
 from .clocks import Clock

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ..diagnostics import CuirError
-from ..source import Span
+from ..text.diagnostics import CuirError
+from ..text.source import Span
 
 SECONDS = 60.0  # of processor time of a run, unless its caller says otherwise
 TURN, UNIT = 1e-6, 1e-5  # seconds that no turn of a loop, and no unit of work, takes less than

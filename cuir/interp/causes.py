@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..source import Span
+from ..text.source import Span
 from .chains import (
     Cause,
     Said,

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from ..nodes import Call, For, If, Stmt
-from ..source import Span
-from ..views import root_name
-from ..walk import walk
+from ..checking.views import root_name
+from ..syntax.nodes import Call, For, If, Stmt
+from ..syntax.walk import walk
+from ..text.source import Span
 
 if TYPE_CHECKING:
-    from ..checked import Checked
+    from ..checking.checked import Checked
     from .barriers import Event, Mbarrier, NamedBarrier
     from .machine import Machine
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..checked import Barrier
+from ..checking.checked import Barrier
 from .barriers import Mbarrier, NamedBarrier
 from .chains import (
     Cause,

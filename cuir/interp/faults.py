@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..diagnostics import CuirError, Diagnostic, Note
-from ..source import Span
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..text.source import Span
 
 if TYPE_CHECKING:
     from .machine import Machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..source import Span, spoken
+from ..text.source import Span, spoken
 from .agents import Action, Product, Taken
 from .faults import fault
 from .state import State

@@ -11,21 +11,21 @@ from typing import cast
 import numpy as np
 import torch
 
-from ..aliasing import Place, refuse_shared_memory
-from ..bind import Argument, bind
-from ..check import check, pick_kernel
-from ..checked import Checked, Const
-from ..diagnostics import CuirError
-from ..given import program_of
-from ..index_ranges import require_index_ranges
-from ..nodes import For, Name, Stmt
-from ..nodes import Program as CuirProgram
-from ..requirements import copied, require_layout
-from ..tensor_modes import exchanged, tensor_modes
-from ..types import F32
-from ..walk import walk
+from ..calls.aliasing import Place, refuse_shared_memory
+from ..calls.binding import Argument, bind
+from ..calls.index_ranges import require_index_ranges
+from ..calls.requirements import copied, require_layout
+from ..checking.checked import Checked, Const
+from ..checking.checker import check, pick_kernel
+from ..checking.tensor_modes import exchanged, tensor_modes
+from ..syntax.given import program_of
+from ..syntax.nodes import For, Name, Stmt
+from ..syntax.nodes import Program as CuirProgram
+from ..syntax.types import F32
+from ..syntax.walk import walk
+from ..text.diagnostics import CuirError
 from .budget import UNIT, Budget
-from .compile import Compiler, Evaluate, Turns
+from .code import Compiler, Evaluate, Turns
 from .machine import Instruction, Launch, Machine, Program, Worker
 from .ops import RUNS
 from .perturb import Noise, noise_now, perturbing

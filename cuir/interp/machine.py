@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..checked import Checked
-from ..diagnostics import CuirError
-from ..source import Span
+from ..checking.checked import Checked
+from ..text.diagnostics import CuirError
+from ..text.source import Span
 from .agents import Action, Copy
 from .barriers import Handout, Mbarrier, NamedBarrier
 from .budget import Budget

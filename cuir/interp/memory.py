@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..checked import SharedAlloc
-from ..types import PANEL_BYTES
+from ..checking.checked import SharedAlloc
+from ..syntax.types import PANEL_BYTES
 from .causes import of_unwritten
 from .faults import fault
 from .races import Actor, Intervals

@@ -1,7 +1,7 @@
 """Results of operations that are not exact, varied at random within their bounds: what a kernel's verdict must not hang on.
 
 Owns the noise and where it enters: functions with a bound in the table, sums in another order (of rows, and of products), multiply-adds fused or not. What
-decides a comparison is computed as written and left alone (cuir/decisions.py), as sums of scalars that all roles share are. Costs nothing where it is not asked for.
+decides a comparison is computed as written and left alone (cuir/checking/decisions.py), as sums of scalars that all roles share are. Costs nothing where it is not asked for.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..checked import Checked
-from ..decisions import decisions, expressions
-from ..nodes import Binary, Expr
+from ..checking.checked import Checked
+from ..checking.decisions import decisions, expressions
 from ..ops.base import Op
-from ..types import F32, TileType
+from ..syntax.nodes import Binary, Expr
+from ..syntax.types import F32, TileType
 
 if TYPE_CHECKING:
-    from .compile import Compiler
+    from .code import Compiler
     from .machine import Worker
 
 Evaluate = Callable[["Worker"], Any]
@@ -163,7 +163,7 @@ def _double(v: Any) -> torch.Tensor:
 
 def deciding(checked: Checked) -> frozenset[int]:
     """The comparisons and casts that floats decide, by id."""
-    from ..decisions import deciders
+    from ..checking.decisions import deciders
 
     return frozenset(id(e) for e, _ in deciders(checked))
 

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..nodes import Expr, Literal, Name, Subscript
+from ..checking.views import Drop, View, root_name, view_of
 from ..ops.base import Op
-from ..printer import show
-from ..source import Span
-from ..views import Drop, View, root_name, view_of
+from ..syntax.nodes import Expr, Literal, Name, Subscript
+from ..syntax.printer import show
+from ..text.source import Span
 from .barriers import Mbarrier, NamedBarrier
-from .compile import Compiler, Evaluate, Site
+from .code import Compiler, Evaluate, Site
 from .faults import fault
 from .machine import Machine, Worker
 from .memory import SharedRef, nbytes, view_intervals

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..source import Span
+from ..text.source import Span
 from .causes import of_conflict
 from .clocks import Clock
 from .faults import fault

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 from .state import State
 
 Timing = Literal["early", "late", "any"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..checked import TensorParam
+from ..checking.checked import TensorParam
 from .faults import fault
 from .races import Actor, Event
 from .shadows import Access, Shadow

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checked import Checked
-from ..nodes import Binary, Call, Expr, Name, Unary
-from ..source import Span
-from ..types import TileType
-from ..walk import walk
+from ..checking.checked import Checked
+from ..syntax.nodes import Binary, Call, Expr, Name, Unary
+from ..syntax.types import TileType
+from ..syntax.walk import walk
+from ..text.source import Span
 
 if TYPE_CHECKING:
     from .agents import Copy, Product, Store

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..meaning import DivisionByZero, f32, wrap
-from ..meaning.tiles import HELD, STORED
-from ..types import BF16, BOOL, F16, F32, I32, DType
+from ..ops.meaning import DivisionByZero, f32, wrap
+from ..ops.meaning.tiles import HELD, STORED
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 
 Scalar = int | float | bool | np.ndarray
 POISON: dict[DType, float | int | bool] = {F32: math.nan, F16: math.nan, BF16: math.nan, I32: -0x21524111, BOOL: True}

@@ -1,6 +1,5 @@
-"""From a checked kernel to CUDA: `lower` gives the text, `compile_cuda` a cubin, `launch` runs it. Imports of CUDA packages are lazy."""
+"""From a checked kernel to CUDA: `lower` gives the text, of which cuir/runtime makes a kernel that is called."""
 
-from .compile import Compiled, Resources, compile_cuda, find_nvcc
-from .kernel import Cuda, TensorMap, lower
+from .emission import Cuda, TensorMap, lower
 
-__all__ = ["Compiled", "Cuda", "Resources", "TensorMap", "compile_cuda", "find_nvcc", "lower"]
+__all__ = ["Cuda", "TensorMap", "lower"]

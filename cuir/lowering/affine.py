@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..nodes import Expr
-from ..types import F32, I32, Scalar
+from ..syntax.nodes import Expr
+from ..syntax.types import F32, I32, Scalar
 from .flat import operation
 from .index_tiles import zipped
 from .values import summand

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..checked import Checked, Role
-from ..nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Name, Node, Stmt
-from ..types import F32, I32, Scalar, TileType
+from ..checking.checked import Checked, Role
+from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Name, Node, Stmt
+from ..syntax.types import F32, I32, Scalar, TileType
 from .flat import bodies, called, integer, names, operation, own_expressions, statements
 
 MAX_IN_FLIGHT = 7  # wgmma.wait_group counts that make sense; ages saturate here

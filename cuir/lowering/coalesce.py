@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..checked import BoundCall, Checked, Role
-from ..nodes import Assign, Call, ExprStmt, For, If, Name, Node, Stmt
+from ..checking.checked import BoundCall, Checked, Role
 from ..ops import TABLE
-from ..types import Type, Void
+from ..syntax.nodes import Assign, Call, ExprStmt, For, If, Name, Node, Stmt
+from ..syntax.types import Type, Void
 from .analysis import Facts, flights
 from .flat import called, calls, names, own_expressions, statements
 
 if TYPE_CHECKING:
-    from ..source import Span
+    from ..text.source import Span
 
 Choice = tuple[str, "Span"]
 N = TypeVar("N", bound=Node)

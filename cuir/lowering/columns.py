@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..nodes import Name, Subscript
-from ..types import Scalar, TileType
+from ..syntax.nodes import Name, Subscript
+from ..syntax.types import Scalar, TileType
 from .values import strip
 
 if TYPE_CHECKING:

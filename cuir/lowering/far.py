@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..checked import Checked
-from ..decisions import definitions, expressions
-from ..index_ranges import judged
-from ..nodes import Expr, Literal, Name, Stmt
-from ..types import I32, Scalar, TileType
+from ..calls.index_ranges import judged
+from ..checking.checked import Checked
+from ..checking.decisions import definitions, expressions
+from ..syntax.nodes import Expr, Literal, Name, Stmt
+from ..syntax.types import I32, Scalar, TileType
 from .flat import integer, operation
 
 FAR = 2**24  # a number written in the text that is nearer to 0 is as good as a length

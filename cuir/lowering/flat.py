@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checked import Checked, Role
-from ..nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Node, Stmt, Subscript, Unary
-from ..types import Scalar, TileType
-from ..walk import children
+from ..checking.checked import Checked, Role
+from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Node, Stmt, Subscript, Unary
+from ..syntax.types import Scalar, TileType
+from ..syntax.walk import children
 
 # What one lane can do for its whole worker: a role of such calls and scalars alone runs on one lane.
 SINGLE_LANE = {"mbarrier.expect", "mbarrier.arrive", "mbarrier.wait", "copy_async.bulk", "store_async", "store_wait", "fence_async", "nbytes", "cta_rank",

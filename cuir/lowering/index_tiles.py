@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..checked import Checked, Role
-from ..nodes import Assign, Expr, Name, Stmt
-from ..types import I32, Scalar, TileType
+from ..checking.checked import Checked, Role
+from ..syntax.nodes import Assign, Expr, Name, Stmt
+from ..syntax.types import I32, Scalar, TileType
 from .flat import integer, operation
 from .layouts import shape_of
 from .values import strip

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..checked import Checked, Role
-from ..nodes import Assign, Binary, Call, Expr, For, If, Name, Node, Slice, Stmt, Subscript
-from ..types import GlobalView, SharedView, TileType
-from ..views import root_name
-from ..walk import children
+from ..checking.checked import Checked, Role
+from ..checking.views import root_name
+from ..syntax.nodes import Assign, Binary, Call, Expr, For, If, Name, Node, Slice, Stmt, Subscript
+from ..syntax.types import GlobalView, SharedView, TileType
+from ..syntax.walk import children
 from .flat import called, integer, operation, own_expressions, statements, subexpressions
 
 JOINING = {"sync", "named_barrier.sync", "copy_wait", "copy_async.bulk", "copy_async.cp", "store_async", "store_wait"}

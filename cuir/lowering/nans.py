@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..decisions import entry
-from ..nodes import Assign, Expr, Literal, Name, Stmt
-from ..types import Scalar, TileType
+from ..checking.decisions import entry
+from ..syntax.nodes import Assign, Expr, Literal, Name, Stmt
+from ..syntax.types import Scalar, TileType
 from .flat import names, operation, own_expressions, statements
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..nodes import Assign, Call, Expr, If, Literal, Name, Stmt
-from ..types import F32, SharedView, TileType
+from ..syntax.nodes import Assign, Call, Expr, If, Literal, Name, Stmt
+from ..syntax.types import F32, SharedView, TileType
 from .flat import called, names, operation, statements, subexpressions
 from .layouts import Operand, shape_of
 from .values import strip, unsupported

@@ -10,8 +10,8 @@ import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from ..nodes import Assign, Expr, Literal, Name
-from ..types import F32, Scalar, TileType
+from ..syntax.nodes import Assign, Expr, Literal, Name
+from ..syntax.types import F32, Scalar, TileType
 from .flat import operation, subexpressions
 from .layouts import Fragment, Shape, shape_of
 from .values import strip

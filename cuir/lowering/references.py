@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..nodes import Assign, Binary, Expr, Literal, Name, Stmt
-from ..types import F32, Scalar, TileType
-from ..walk import assigned
+from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt
+from ..syntax.types import F32, Scalar, TileType
+from ..syntax.walk import assigned
 from .flat import called, names, operation, own_expressions, statements
 from .layouts import shape_of
 from .writer import identifier

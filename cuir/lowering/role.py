@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from ..checked import BoundCall, Role
-from ..diagnostics import CuirError
-from ..nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
+from ..checking.checked import BoundCall, Role
+from ..checking.views import Range, root_name, view_of
 from ..ops.base import Effects
-from ..types import I32, DType, Scalar, TileType
-from ..views import Range, root_name, view_of
-from ..walk import assigned
+from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
+from ..syntax.types import I32, DType, Scalar, TileType
+from ..syntax.walk import assigned
+from ..text.diagnostics import CuirError
 from .analysis import analyse, ring_place
 from .flat import called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
 from .joins import joins_of
@@ -26,7 +26,7 @@ from .views import Views
 from .writer import identifier
 
 if TYPE_CHECKING:
-    from .kernel import KernelEmitter
+    from .emission import KernelEmitter
 
 UNCHANGING = {"+", "-", "*", "//", "%", "cdiv", "min", "max"}
 
@@ -193,7 +193,7 @@ class RoleEmitter:
 
     @staticmethod
     def _text(expr: Expr) -> str:
-        from ..printer import show
+        from ..syntax.printer import show
 
         return show(expr)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..decisions import decisions
-from ..nodes import Expr, Literal
+from ..checking.decisions import decisions
+from ..syntax.nodes import Expr, Literal
 from .flat import operation
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..checked import Checked, Role
-from ..decisions import decisions
-from ..nodes import Assign, Expr, For, Name, Stmt
-from ..printer import show
-from ..types import F32, I32, Scalar, TileType
+from ..checking.checked import Checked, Role
+from ..checking.decisions import decisions
+from ..syntax.nodes import Assign, Expr, For, Name, Stmt
+from ..syntax.printer import show
+from ..syntax.types import F32, I32, Scalar, TileType
 from .affine import Affine, affine
 from .analysis import Facts
 from .flat import bodies, called, names, operation, own_expressions, statements

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..checked import Checked, Role
-from ..nodes import Assign, Expr, For, Subscript
-from ..types import BOOL, F32, DType
+from ..checking.checked import Checked, Role
+from ..syntax.nodes import Assign, Expr, For, Subscript
+from ..syntax.types import BOOL, F32, DType
 from .flat import single_lane
 from .unit_values import Travel, Value, tile_loops, travelling
 from .values import CTYPE, Scalars, strip
 from .writer import identifier
 
 if TYPE_CHECKING:
-    from .kernel import KernelEmitter
+    from .emission import KernelEmitter
     from .role import RoleEmitter
 
 WARPS = 4  # of a warpgroup

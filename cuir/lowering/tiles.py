@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..decisions import decisions
-from ..nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
-from ..types import BOOL, F32, I32, Scalar, TileType
+from ..checking.decisions import decisions
+from ..syntax.nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
+from ..syntax.types import BOOL, F32, I32, Scalar, TileType
 from .affine import Affine, affine
 from .analysis import linear
 from .columns import column_values

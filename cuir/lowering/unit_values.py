@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..checked import Checked, Role
-from ..nodes import Assign, Expr, For, If, Literal, Name, Stmt, Subscript
-from ..types import I32, DType, Scalar, TileType
-from ..walk import assigned
+from ..checking.checked import Checked, Role
+from ..syntax.nodes import Assign, Expr, For, If, Literal, Name, Stmt, Subscript
+from ..syntax.types import I32, DType, Scalar, TileType
+from ..syntax.walk import assigned
 from .analysis import Facts, analyse
 from .flat import bodies, called, integer, names, operation, own_expressions, statements
 

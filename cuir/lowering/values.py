@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..decisions import decisions
-from ..diagnostics import CuirError
-from ..nodes import Expr, Literal, Name, Subscript
-from ..source import Span
-from ..types import BF16, BOOL, F16, F32, I32, DType, Scalar, SharedView, TileType
-from ..views import Drop, view_of
+from ..checking.decisions import decisions
+from ..checking.views import Drop, view_of
+from ..syntax.nodes import Expr, Literal, Name, Subscript
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, Scalar, SharedView, TileType
+from ..text.diagnostics import CuirError
+from ..text.source import Span
 from .analysis import natural
 from .far import near
 from .flat import integer, operation
@@ -20,7 +20,7 @@ from .registry import emitter
 from .writer import identifier
 
 if TYPE_CHECKING:
-    from .kernel import KernelEmitter
+    from .emission import KernelEmitter
 
 CTYPE = {F32: "float", I32: "int", BOOL: "bool", F16: "float", BF16: "float"}  # of a value in registers: halves are computed on as floats
 MEMORY = {F32: "float", I32: "int", BOOL: "bool", F16: "__half", BF16: "__nv_bfloat16"}  # of an element in memory

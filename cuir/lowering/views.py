@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..checked import SharedAlloc
-from ..nodes import Expr, Literal, Name, Subscript
-from ..types import PANEL_BYTES, GlobalView, Scalar, SharedView, TileType
-from ..views import Drop, Range, panel_cols, root_name, view_of
+from ..checking.checked import SharedAlloc
+from ..checking.views import Drop, Range, panel_cols, root_name, view_of
+from ..syntax.nodes import Expr, Literal, Name, Subscript
+from ..syntax.types import PANEL_BYTES, GlobalView, Scalar, SharedView, TileType
 from .values import strip, summand, unsupported
 
 if TYPE_CHECKING:

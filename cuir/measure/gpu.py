@@ -7,7 +7,7 @@ import subprocess
 
 import torch
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 
 
 def no_gpu() -> str:

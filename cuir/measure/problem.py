@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..diagnostics import CuirError
-from ..spec import Specification, indices, lengths_of
+from ..spec.specification import Specification, indices, lengths_of
+from ..text.diagnostics import CuirError
 
 FACTOR, SLACK = 1.5, 2e-5  # a relative error may be this much more than PyTorch's own in half precision
 LSE_SLACK = 2e-3

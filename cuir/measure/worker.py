@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from ..diagnostics import CuirError
+from ..text.diagnostics import CuirError
 
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Tell = Callable[[str, float], None]  # what is begun (empty: nothing that may hang), and the seconds in which more is heard

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..targets import TARGETS
-from ..types import PANEL_BYTES, BarrierType, Poison, SharedView, Type, Void
+from ..syntax.types import PANEL_BYTES, BarrierType, Poison, SharedView, Type, Void
 from .base import SM90, Access, CallContext, Effects, Param, op
+from .limits import TARGETS
 from .rules import box, known, shared
 
 HINTS = ("evict_first", "evict_last", "evict_normal")

@@ -1,7 +1,7 @@
 """What an entry of the table is, and the registry. Owns no primitive.
 
 An entry says everything about a primitive: name, parameters, typing rule, effects on memory and barriers as data, architectures, documentation, and
-for an operation on numbers what it gives (`evaluate`, see cuir/meaning). `cuir/interp/ops` and `cuir/lowering/ops` register how an entry runs by its name.
+for an operation on numbers what it gives (`evaluate`, see cuir/ops/meaning). `cuir/interp/ops` and `cuir/lowering/ops` register how an entry runs by its name.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..meaning import Meaning
-from ..types import Type
+from ..syntax.types import Type
+from .meaning import Meaning
 
 ALL_ARCHS = ("sm_80", "sm_90a")
 SM90 = ("sm_90a",)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..meaning import meaning
-from ..types import BF16, BOOL, F16, F32, I32, DType, Poison, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, Poison, Scalar, SharedView, TileType, Type, Void
 from .base import SM90, Access, CallContext, Effects, Param, op
+from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import BOOL, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BOOL, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape, two_dims
 

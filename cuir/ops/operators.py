@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..meaning import meaning
-from ..types import BOOL, F32, I32, Poison, Scalar, SharedView, TileType, Type
+from ..syntax.types import BOOL, F32, I32, Poison, Scalar, SharedView, TileType, Type
 from .base import Access, CallContext, Effects, Param, op
+from .meaning import meaning
 from .rules import elementwise, made, poisoned
 
 X, Y = Param("x", "scalar or tile"), Param("y", "scalar or tile")

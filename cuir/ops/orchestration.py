@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import I32, Poison, Scalar, Type, Void
+from ..syntax.types import I32, Poison, Scalar, Type, Void
 from .base import SM90, CallContext, Param, op
 from .rules import an_i32, known
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..types import BOOL, DTYPES, F32, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type
+from ..syntax.types import BOOL, DTYPES, F32, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type
 from .base import CallContext
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import BarrierType, Poison, Type, Void
+from ..syntax.types import BarrierType, Poison, Type, Void
 from .base import SM90, CallContext, Effects, Param, op
 from .rules import an_i32, known
 

@@ -18,11 +18,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..checked import Const
-from ..jsontext import append_line
+from ..checking.checked import Const
 from ..measure.problem import Shape
-from ..nodes import Program
-from ..types import DTYPES, DType
+from ..syntax.nodes import Program
+from ..syntax.types import DTYPES, DType
+from ..text.jsontext import append_line
 from .space import Consts, from_plain, plain, ruled_out
 
 GROUP_PENALTY = 2.0  # another number of query heads per key head is as far as two doublings
@@ -72,7 +72,7 @@ def shape_class(shape: Shape, sms: int) -> ShapeClass:
 
 
 def fingerprint(program: Program) -> str:
-    from ..printer import show
+    from ..syntax.printer import show
 
     return hashlib.sha256(show(program).encode()).hexdigest()[:16]
 
@@ -80,9 +80,8 @@ def fingerprint(program: Program) -> str:
 @functools.cache
 def lowering_version() -> str:
     """Of the code that turns a program into CUDA: figures of one version say nothing about the next."""
-    package = files("cuir") / "lowering"
     digest = hashlib.sha256()
-    folders = [package]
+    folders = [files("cuir") / room for room in ("lowering", "runtime")]
     while folders:
         for item in sorted(folders.pop().iterdir(), key=lambda i: i.name):
             if item.is_dir():
@@ -103,7 +102,7 @@ def device() -> tuple[str, int]:
 
 
 def folder() -> Path:
-    from ..lowering.compile import cache_dir
+    from ..runtime.nvcc import cache_dir
 
     return cache_dir() / "tuned"
 

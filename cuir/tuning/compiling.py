@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..checked import Const
-from ..diagnostics import CuirError
+from ..checking.checked import Const
+from ..text.diagnostics import CuirError
 from .space import from_plain, plain
 
 MEMORY_OF_A_JOB = 3 << 30  # bytes that nvcc takes for one kernel, at most
@@ -64,7 +64,7 @@ def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[
     """
     if not work:
         return
-    from ..lowering.compile import find_nvcc, include_dir
+    from ..runtime.nvcc import find_nvcc, include_dir
 
     find_nvcc()
     include_dir()
@@ -78,9 +78,10 @@ def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[
 
 
 def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> Built:
-    from ..check import check
-    from ..lowering import compile_cuda, lower
-    from ..parser import parse
+    from ..checking.checker import check
+    from ..lowering import lower
+    from ..runtime.nvcc import compile_cuda
+    from ..syntax.parser import parse
 
     try:
         resources = compile_cuda(lower(check(parse(text), kernel, from_plain(consts)))).resources

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from ..check import check, pick_kernel
-from ..checked import Const
-from ..diagnostics import CuirError, Diagnostic
-from ..nodes import ConstType, Param, Program
-from ..nodes import Literal as Number
-from ..printer import show
-from ..types import DType
+from ..checking.checked import Const
+from ..checking.checker import check, pick_kernel
+from ..syntax.nodes import ConstType, Param, Program
+from ..syntax.nodes import Literal as Number
+from ..syntax.printer import show
+from ..syntax.types import DType
+from ..text.diagnostics import CuirError, Diagnostic
 from .compiling import Built
 from .search import BETTER
 from .space import plain

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from ..bind import TORCH
-from ..checked import Const
-from ..diagnostics import CuirError
+from ..calls.binding import TORCH
+from ..checking.checked import Const
 from ..measure.problem import Expectation, Shape, expectation, tensors
 from ..measure.protocol import median_ms
 from ..measure.worker import Tell, Worker, WorkerLost
-from ..spec import lengths_of
-from ..types import DTYPES
+from ..spec.specification import lengths_of
+from ..syntax.types import DTYPES
+from ..text.diagnostics import CuirError
 from .space import plain
 
 REPEATS = 3
@@ -90,8 +90,8 @@ class LocalDevice:
         self.cases = [Prepared(transferred, s, torch_dtype) for s in (ragged(shape), shape)]
 
     def launch(self, consts: Mapping[str, Const], text: str = "") -> Any:
-        from ..api import compile
-        from ..parser import parse
+        from ..runtime.compiled import compile
+        from ..syntax.parser import parse
 
         name = text + str(plain(consts))
         if name not in self.kernels:

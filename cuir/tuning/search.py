@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..checked import Const
-from ..nodes import Program
+from ..checking.checked import Const
+from ..syntax.nodes import Program
 from .cache import Journal
 from .compiling import Built
 from .space import Consts, Space, defaults, from_plain, label, plain, ruled_out

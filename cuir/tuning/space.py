@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..checked import Const
-from ..diagnostics import CuirError, Diagnostic
-from ..nodes import ConstType, Literal, Program
-from ..types import DTYPES, DType
+from ..checking.checked import Const
+from ..syntax.nodes import ConstType, Literal, Program
+from ..syntax.types import DTYPES, DType
+from ..text.diagnostics import CuirError, Diagnostic
 
 Consts = dict[str, Const]
 
@@ -57,7 +57,7 @@ class Space:
 
     def check_names(self, program: Program, kernel: str | None) -> None:
         """Raises CuirError N111 if the kernel lacks a parameter of the space."""
-        from ..check import pick_kernel
+        from ..checking.checker import pick_kernel
 
         found = pick_kernel(program, kernel)
         known = {p.name for p in found.params if isinstance(p.type, ConstType)}
@@ -69,7 +69,7 @@ class Space:
 
     def within(self, program: Program, kernel: str | None) -> Space:
         """Without the parameters that a variant of the kernel no longer has: the order of its tiles may need none."""
-        from ..check import pick_kernel
+        from ..checking.checker import pick_kernel
 
         known = {p.name for p in pick_kernel(program, kernel).params}
         axes = [{p: values for p, values in axis.items() if p in known} for axis in self.axes]
@@ -97,7 +97,7 @@ class Space:
 
 def ruled_out(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Diagnostic | None:
     """Why a candidate does not fit the architecture, without compiling it; None if it does."""
-    from ..check import check
+    from ..checking.checker import check
 
     try:
         check(program, kernel, consts)
@@ -108,7 +108,7 @@ def ruled_out(program: Program, kernel: str | None, consts: Mapping[str, Const])
 
 def defaults(program: Program, kernel: str | None) -> Consts:
     """The const parameters that have a literal as their default."""
-    from ..check import pick_kernel
+    from ..checking.checker import pick_kernel
 
     params = pick_kernel(program, kernel).params
     return {p.name: p.default.value for p in params if isinstance(p.type, ConstType) and isinstance(p.default, Literal)}

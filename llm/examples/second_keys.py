@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cuir.spec_function import FunctionSpecification
+from cuir.spec.functions import FunctionSpecification
 
 
 def second_keys() -> FunctionSpecification:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuir.diagnostics import Diagnostic
+from cuir.text.diagnostics import Diagnostic
 
 from ..apart import Died, OutOfTime
 from ..loop import Stage

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import corpus
-from cuir.check import check
-from cuir.checked import Checked, Const
-from cuir.diagnostics import CuirError, Diagnostic
+from cuir.checking.checked import Checked, Const
+from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.nodes import Program
-from cuir.parser import parse
-from cuir.printer import show
-from cuir.spec import Specification
-from cuir.spec_function import AnySpecification
-from cuir.verify import verify
+from cuir.spec.functions import AnySpecification
+from cuir.spec.specification import Specification
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError, Diagnostic
+from cuir.verification import verify
 
 from ..answer import program_text, read
 from ..apart import Apart, Died, OutOfTime

@@ -13,20 +13,20 @@ from importlib.resources import files
 from typing import Any
 
 import corpus
-from cuir.check import check
-from cuir.checked import Const
-from cuir.diagnostics import CuirError, Diagnostic
+from cuir.checking.checked import Const
+from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.nodes import GlobalType, Kernel, Param, Program, ScalarType
-from cuir.parser import parse
-from cuir.printer import show
-from cuir.spec import Specification
-from cuir.spec_function import AnySpecification, FunctionSpecification
-from cuir.transfer import STANDARD
-from cuir.transfer import transfer as by_rules
-from cuir.types import DType
-from cuir.verify import verify
-from cuir.verify.contracts import has_splice_points
+from cuir.spec.functions import AnySpecification, FunctionSpecification
+from cuir.spec.specification import Specification
+from cuir.syntax.nodes import GlobalType, Kernel, Param, Program, ScalarType
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.syntax.types import DType
+from cuir.text.diagnostics import CuirError, Diagnostic
+from cuir.variants import STANDARD
+from cuir.variants import transfer as by_rules
+from cuir.verification import verify
+from cuir.verification.contracts import has_splice_points
 
 from .. import speed
 from ..answer import program_text, read

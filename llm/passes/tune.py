@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuir.check import check, pick_kernel
-from cuir.checked import Const
-from cuir.diagnostics import CuirError, Diagnostic
-from cuir.nodes import Program
-from cuir.parser import parse
-from cuir.printer import show
-from cuir.source import Span
-from cuir.spec import Specification
+from cuir.checking.checked import Const
+from cuir.checking.checker import check, pick_kernel
+from cuir.spec.specification import Specification
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError, Diagnostic
+from cuir.text.source import Span
 from cuir.tuning.contest import Contender, Contest, Entry, same_interface, with_defaults
 from cuir.tuning.search import Outcome as Setting
 from cuir.tuning.space import label
-from cuir.verify import verify
+from cuir.verification import verify
 
 from ..answer import NAME, program_text, read
 from ..apart import Apart, Died, OutOfTime

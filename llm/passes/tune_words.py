@@ -6,7 +6,7 @@ import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 
-from cuir.checked import Const
+from cuir.checking.checked import Const
 from cuir.tuning.contest import Contender
 from cuir.tuning.search import Outcome
 from cuir.tuning.space import label

@@ -15,11 +15,11 @@ from cuir.bench.cells import BUILD_SECONDS, RUN_SECONDS, Cell, measure_cell
 from cuir.bench.peers import check_peers, contenders
 from cuir.bench.suites import SUITES, VARIANTS, suite
 from cuir.cli.inputs import read_variant
-from cuir.diagnostics import CuirError
 from cuir.measure.problem import Shape, expectation
-from cuir.spec import Lengths, lengths_of
+from cuir.spec.specification import Lengths, lengths_of
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 from cuir.tuning.device import Prepared
-from cuir.types import F16
 
 SHAPE = Shape(1, 2, 1, 100, 100, 64)
 ORIGIN = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")

@@ -12,7 +12,7 @@ from cuir import CuirError, check
 from cuir.bench import compare as module
 from cuir.bench.compare import compare
 from cuir.cli.inputs import read_variant
-from cuir.transfer import TransferResult, transfer
+from cuir.variants import TransferResult, transfer
 from tests.bench.test_cells import ORIGIN, SETTING, interpreted, on_cpu
 
 

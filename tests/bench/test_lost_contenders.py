@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cuir.bench.cells import Cell
 from cuir.bench.results import Results, markdown, read, summary
-from cuir.bench.run import REPEATS, Planned, Told, run_cells
+from cuir.bench.running import REPEATS, Planned, Told, run_cells
 from cuir.measure.worker import Worker, WorkerLost
 from cuir.tuning.compiling import Built
 from tests.bench.test_cells import SETTING, SHAPE

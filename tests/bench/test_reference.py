@@ -13,7 +13,7 @@ from cuir.bench.cells import Cell, measure_cell
 from cuir.bench.reference import Reference
 from cuir.cli.inputs import read_variant
 from cuir.measure.problem import Shape
-from cuir.transfer import transfer
+from cuir.variants import transfer
 from tests.bench.test_cells import ORIGIN, SETTING, interpreted, on_cpu
 
 SHAPE = Shape(1, 2, 1, 100, 100, 64)

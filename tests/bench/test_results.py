@@ -15,7 +15,7 @@ from cuir import CuirError
 from cuir.bench.cells import Cell
 from cuir.bench.plot import plot
 from cuir.bench.results import Results, markdown, means, ours, peers, place, ratio, ratios, read, summary
-from cuir.bench.run import Planned, Told, run_cells
+from cuir.bench.running import Planned, Told, run_cells
 from cuir.bench.suites import cell
 from cuir.measure.worker import WorkerLost
 from cuir.tuning.compiling import Built

@@ -19,11 +19,11 @@ from benchmarks.other_tools.faults_on_gpu import NOT_RUN, SILENT, TIME_OUT, Cloc
 from benchmarks.other_tools.launches import DIFFERS, ENDED, ERROR, HANGS, RIGHT, WRONG, Hangs, Problem, observe, padded
 from benchmarks.other_tools.table import AS_ORIGINAL, REPORTS, RESULTS, TOOLS, markdown, outcomes_of, row_of, summary, unseen
 from cuir import CuirError
-from cuir.check import check
-from cuir.checked import Checked
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.parser import parse
-from cuir.verify.lengths import Draw
+from cuir.syntax.parser import parse
+from cuir.verification.draws import Draw
 
 ONE = Problem(Draw("small", {"M": 70, "N": 41, "K": 65}), 2, 2, 2)
 

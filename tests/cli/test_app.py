@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cuir import parse, reference, show
+from cuir import parse, show
+from cuir.cli import reference
 from cuir.cli import run as run_command
 
 ROOT = Path(__file__).parent.parent.parent

@@ -137,7 +137,7 @@ CALLS = [
 @pytest.mark.parametrize(("given", "code", "line", "column", "hint"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
 def test_arguments(given: dict[str, object], code: str, line: int, column: int, hint: str) -> None:
     from cuir.cli.output import exit_code
-    from cuir.types import F16
+    from cuir.syntax.types import F16
 
     checked = check(parse(GOOD, "program.cuir"), consts={"T": F16, "D": 64})
     with pytest.raises(CuirError) as caught:
@@ -148,7 +148,7 @@ def test_arguments(given: dict[str, object], code: str, line: int, column: int, 
 
 
 def test_a_missing_argument() -> None:
-    from cuir.types import F16
+    from cuir.syntax.types import F16
 
     given = arguments()
     del given["scale"]

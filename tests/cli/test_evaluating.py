@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from cuir.cli.evaluating import _command
-from cuir.diagnostics import Diagnostic
+from cuir.text.diagnostics import Diagnostic
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message
 from llm.passes.transfer import Transfer

@@ -237,7 +237,7 @@ def test_an_interrupted_suite_says_where_its_rows_are(cuir: Callable, monkeypatc
     def interrupted(*of: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuir.bench.run.run_cells", interrupted)
+    monkeypatch.setattr("cuir.bench.running.run_cells", interrupted)
     shown = cuir("bench", "smoke", "--out", "r.jsonl")
     assert shown.code == 130 and shown.err.endswith("\ninterrupted; the same command goes on from r.jsonl\n")
 

@@ -12,12 +12,12 @@ import pytest
 import corpus
 from cuir import parse
 from cuir.measure.problem import Shape
-from cuir.printer import show
-from cuir.transfer import transfer
+from cuir.syntax.printer import show
+from cuir.syntax.types import F16
 from cuir.tuning.cache import Journal, Key, fingerprint
 from cuir.tuning.compiling import Built
 from cuir.tuning.contest import with_defaults
-from cuir.types import F16
+from cuir.variants import transfer
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message
 from llm.passes import tune as tune_pass

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from cuir import CuirError
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.cli.verifying_gpu import SANITIZED_CASES, Verified, find_sanitizer, gpu_stage
 from cuir.interp import run
 from cuir.lowering import lower
-from cuir.nodes import Program
-from cuir.verify import on_gpu
-from cuir.verify.report import Stage
+from cuir.syntax.nodes import Program
+from cuir.verification import on_gpu
+from cuir.verification.report import Stage
 
 WORKER = """
 import os, sys, time
@@ -153,7 +153,7 @@ def test_the_process_runs_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         checked = check(program, kernel, consts)
         return lambda **arguments: run(checked, arguments) and None
 
-    monkeypatch.setattr("cuir.api.compile", compiled)
+    monkeypatch.setattr("cuir.runtime.compiled.compile", compiled)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     monkeypatch.setattr(on_gpu, "compare", functools.partial(on_gpu.compare, device="cpu"))
     _compiled.cache_clear()

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import corpus
-from cuir.check import check
-from cuir.parser import parse
-from cuir.spec import Lengths
-from cuir.spec_loading import as_specification
-from cuir.transfer import transfer
-from cuir.types import F16
-from cuir.verify import Problem, check_contracts, check_mask
-from cuir.verify.evaluate import Evaluator, kernel_names
+from cuir.checking.checker import check
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Lengths
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.variants import transfer
+from cuir.verification import Problem, check_contracts, check_mask
+from cuir.verification.evaluate import Evaluator, kernel_names
 
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
 Pair = Callable[[int, int, int, int], bool]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import cuir
-from cuir.bind import TORCH
-from cuir.checked import Checked
+from cuir.calls.binding import TORCH
+from cuir.checking.checked import Checked
 from cuir.explore import Exploration, explore
 from cuir.interp import Schedule
 

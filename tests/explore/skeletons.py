@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cuir.explore.execution import Execution
 from cuir.explore.skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
-from cuir.source import Source, Span
+from cuir.text.source import Source, Span
 
 HERE = Span(Source("k", "text"), 1, 1, 1, 5)
 BYTES = 64

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.diagnostics import CuirError
 from cuir.explore import explore
 from cuir.explore.extract import skeletons
 from cuir.explore.intervals import box_coordinates, box_intervals, element_intervals
 from cuir.explore.skeleton import Touch
+from cuir.text.diagnostics import CuirError
 from tests.explore.programs import checked_text, tensors
 
 HEAD = '@kernel(arch="sm_90a")\ndef k(X: Global[f32, 64, 64], I: Global[i32, 8], Y: Global[f32, 64, 64]):\n'

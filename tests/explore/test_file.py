@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cuir.diagnostics import CuirError
 from cuir.explore import Written, read_schedule
-from cuir.types import F16
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 
 ONE = Written("k", {"T": F16, "D": 64, "DYNAMIC": True}, {"M": 5}, 2, 1, (0, 3), True, ("load[0]", "copy 1 by load[0]"), "R401", "a race")
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import corpus
-from cuir.check import check
-from cuir.checked import Checked
-from cuir.diagnostics import CuirError
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
 from cuir.explore import explore
 from cuir.explore.execution import Execution
 from cuir.explore.explore import steps_of
@@ -22,8 +21,9 @@ from cuir.explore.shortest import shortest, smallest
 from cuir.explore.skeleton import Skeleton
 from cuir.interp import Schedule, run
 from cuir.interp.schedule import Picker
-from cuir.parser import parse
-from cuir.types import F16
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 from tests.explore.programs import tensors
 from tests.strategies.arguments import arguments
 from tests.test_faulty import DYNAMIC, RUN

@@ -193,7 +193,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
         return kernel
 
-    monkeypatch.setattr("cuir.api.compile", compile)
+    monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     monkeypatch.setattr(front, "_KNOWN", type(front._KNOWN)())

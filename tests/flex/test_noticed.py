@@ -23,8 +23,8 @@ import torch
 
 from cuir.flex.mods import Same, identity
 from cuir.flex.walk import attributes_read, reads_elsewhere
-from cuir.transfer.arguments import Cache
-from cuir.transfer.trace import globals_read
+from cuir.variants.arguments import Cache
+from cuir.variants.trace import globals_read
 
 Reads = Callable[[], Any]
 CASES: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {}

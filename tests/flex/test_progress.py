@@ -14,7 +14,7 @@ import torch
 from cuir import create_block_mask, flex_attention
 from cuir.flex import front, kernels, verified
 from cuir.flex.progress import Progress, shown
-from cuir.verify import Stage, VerifyReport
+from cuir.verification import Stage, VerifyReport
 
 
 class Terminal(io.StringIO):
@@ -60,7 +60,7 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
         progress("mask: read out")
         return VerifyReport(spec.name, "flash_fwd", level, dict(consts), [Stage("mask", "the mask", "passed")])  # type: ignore[arg-type]
 
-    monkeypatch.setattr("cuir.api.compile", compile)
+    monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
     monkeypatch.setattr(verified, "verify", verify)
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})

@@ -18,12 +18,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cuir import create_block_mask, flex_attention
-from cuir.diagnostics import CuirError
 from cuir.flex import front
 from cuir.flex.kernels import made
 from cuir.flex.mods import identity
-from cuir.printer import show
-from tests.transfer.test_answers import Kept, keeping
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
+from tests.variants.test_answers import Kept, keeping
 
 M = N = 24
 Mod = Callable[..., Any]

@@ -41,7 +41,7 @@ class Launches:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     found = Launches()
-    monkeypatch.setattr("cuir.api.compile", found.compile)
+    monkeypatch.setattr("cuir.runtime.compiled.compile", found.compile)
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):

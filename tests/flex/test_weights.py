@@ -10,11 +10,11 @@ import torch
 import corpus
 import cuir
 from cuir import check, create_block_mask, flex_attention, parse, transfer
-from cuir.diagnostics import CuirError
-from cuir.spec import Lengths, Specification
-from cuir.transfer.rebuilt import bounded
-from cuir.types import F16
-from cuir.verify import Case, check_numbers
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
+from cuir.variants.rebuilt import bounded
+from cuir.verification import Case, check_numbers
 
 Q, K, V = (torch.randn(1, heads, 70, 64, generator=torch.Generator().manual_seed(i)).half() for i, heads in enumerate((4, 2, 2)))
 

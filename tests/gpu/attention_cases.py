@@ -14,11 +14,11 @@ import torch
 
 import corpus
 from cuir import parse
-from cuir.api import CompiledKernel, compile
-from cuir.bind import TORCH
-from cuir.spec import Specification, lengths_of
-from cuir.transfer import TransferResult, transfer
-from cuir.types import DTYPES
+from cuir.calls.binding import TORCH
+from cuir.runtime.compiled import CompiledKernel, compile
+from cuir.spec.specification import Specification, lengths_of
+from cuir.syntax.types import DTYPES
+from cuir.variants import TransferResult, transfer
 
 CONFIGS: dict[str, dict[str, int]] = {
     "d128w2": {"D": 128, "BM": 128, "BN": 128},

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import corpus
-from cuir.api import CompiledKernel, compile
-from cuir.diagnostics import CuirError
-from cuir.parser import parse
-from cuir.types import F16
+from cuir.runtime.compiled import CompiledKernel, compile
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 
 DIM = 64
 SCALE = DIM**-0.5

@@ -9,10 +9,10 @@ import torch
 
 import corpus
 import llm
-from cuir.nodes import Program
-from cuir.parser import parse
-from cuir.printer import show
-from cuir.types import DTYPES
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.syntax.types import DTYPES
 from llm.beside_source import beside_source
 from llm.expert_source import SourceKernel, read_expert_source
 from llm.transcript import read_transcript

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from cuir.api import compile
-from cuir.check import check
-from cuir.checked import Checked
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.parser import parse
+from cuir.runtime.compiled import compile
+from cuir.syntax.parser import parse
 
 KERNEL = """
 @kernel(arch="sm_90a")

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from cuir.check import check
-from cuir.checked import Checked
-from cuir.parser import parse
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.syntax.parser import parse
 
 N = 64  # rows and columns of a tile
 SCALARS = 256
@@ -284,7 +284,7 @@ def on_gpu(seeds: int) -> list[str]:
     """What the compiled kernel gives that it must not, over inputs of so many seeds."""
     import torch
 
-    from cuir.api import compile
+    from cuir.runtime.compiled import compile
 
     run, said = compile(kernel()), []
     for seed in range(seeds):

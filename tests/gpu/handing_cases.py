@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from hypothesis import HealthCheck, given, seed, settings
 
-from cuir.api import CompiledKernel
-from cuir.checked import Checked
-from cuir.lowering import compile_cuda, lower
+from cuir.checking.checked import Checked
+from cuir.lowering import lower
 from cuir.lowering.coalesce import coalesced
+from cuir.runtime.compiled import CompiledKernel
+from cuir.runtime.nvcc import compile_cuda
 from tests.lowering.test_coalesce import ANEW, DIFFER, NEXT, TURN, bodies, finished, program, repaired, results
 
 TRIPS = (0, 2)  # what a random kernel was made right for

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from cuir.check import check
-from cuir.checked import Checked
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.watchdog import find_hang
-from cuir.parser import parse
+from cuir.runtime.watchdog import find_hang
+from cuir.syntax.parser import parse
 from tests.strategies.arguments import arguments
 
 FOLDER = Path(__file__).parents[2] / "corpus" / "faulty"

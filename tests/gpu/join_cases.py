@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 import cuir
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.parser import parse
+from cuir.syntax.parser import parse
 
 TEXT = """
 @kernel(arch="sm_90a")

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 import corpus
-from cuir.api import compile
-from cuir.bind import TORCH
-from cuir.check import check
-from cuir.checked import Checked, Const
+from cuir.calls.binding import TORCH
+from cuir.checking.checked import Checked, Const
+from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.parser import parse
-from cuir.types import BF16, F16, DType
+from cuir.runtime.compiled import compile
+from cuir.syntax.parser import parse
+from cuir.syntax.types import BF16, F16, DType
 
 Tensors = dict[str, torch.Tensor]
 
@@ -199,7 +199,7 @@ def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def consts_of(program: Any, problem: Problem) -> dict[str, Const]:
     """Dtypes and dims that the tensors say, and what the problem says."""
-    from cuir.bind import bind
+    from cuir.calls.binding import bind
 
     kernels = program.kernels()
     kernel = kernels[problem.kernel] if problem.kernel else next(iter(kernels.values()))

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, seed, settings
 
-from cuir.api import CompiledKernel
-from cuir.check import check
-from cuir.diagnostics import CuirError
+from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.lowering import Cuda, compile_cuda, lower
-from cuir.parser import parse
+from cuir.lowering import Cuda, lower
+from cuir.runtime.compiled import CompiledKernel
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
 from tests.strategies.arguments import arguments
 from tests.strategies.typed import Case, kernels
 

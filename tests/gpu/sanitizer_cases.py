@@ -7,12 +7,13 @@ from dataclasses import replace
 import torch
 
 import corpus
-from cuir.api import CompiledKernel
-from cuir.check import check
-from cuir.lowering import Cuda, compile_cuda, lower
-from cuir.parser import parse
-from cuir.source import Span
-from cuir.types import F16
+from cuir.checking.checker import check
+from cuir.lowering import Cuda, lower
+from cuir.runtime.compiled import CompiledKernel
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.source import Span
 
 
 def damaged() -> tuple[Cuda, Span]:

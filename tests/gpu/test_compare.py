@@ -9,9 +9,9 @@ import pytest
 import corpus
 from cuir import check, parse
 from cuir.bench import compare as module
-from cuir.spec_loading import as_specification
-from cuir.transfer import transfer
-from cuir.types import F16
+from cuir.spec.loading import as_specification
+from cuir.syntax.types import F16
+from cuir.variants import transfer
 
 pytestmark = pytest.mark.gpu
 

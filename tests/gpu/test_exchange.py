@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.parser import parse
+from cuir.syntax.parser import parse
 from tests.gpu import exchange_cases
 from tests.gpu.isolation import isolated
 

@@ -13,9 +13,9 @@ from cuir.bench.cells import Cell, measure_cell
 from cuir.cli import run as command
 from cuir.cli.inputs import read_variant
 from cuir.measure.problem import Shape
-from cuir.transfer import TransferResult
+from cuir.syntax.types import F16
 from cuir.tuning.device import LocalDevice
-from cuir.types import F16
+from cuir.variants import TransferResult
 from tests.gpu import priming_cases
 from tests.gpu.isolation import isolated
 

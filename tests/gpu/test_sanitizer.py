@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cuir.lowering import compile_cuda
-from cuir.verify.sanitizer import diagnostics
+from cuir.runtime.nvcc import compile_cuda
+from cuir.verification.sanitizer import diagnostics
 from tests.gpu import sanitizer_cases
 
 SANITIZER = shutil.which("compute-sanitizer")

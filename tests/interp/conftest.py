@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import cuir
-from cuir.checked import Checked
+from cuir.checking.checked import Checked
 from cuir.interp import RunReport, Schedule
-from cuir.types import F16
+from cuir.syntax.types import F16
 
 ROOT = Path(__file__).parent.parent.parent
 

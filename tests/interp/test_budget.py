@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import cuir
-from cuir.checked import Checked
-from cuir.diagnostics import CuirError, Diagnostic
+from cuir.checking.checked import Checked
 from cuir.explore import explore
 from cuir.interp.budget import allowing, spoken
-from cuir.spec_function import FunctionSpecification
-from cuir.verify import verify
+from cuir.spec.functions import FunctionSpecification
+from cuir.text.diagnostics import CuirError, Diagnostic
+from cuir.verification import verify
 
 HEAD = """\
 @kernel(arch="sm_90a")

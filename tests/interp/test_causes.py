@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cuir
-from cuir.diagnostics import CuirError, Diagnostic
+from cuir.text.diagnostics import CuirError, Diagnostic
 from tests.interp.line_faults import LineFault, line_faults
 from tests.strategies.arguments import arguments
 

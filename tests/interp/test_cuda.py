@@ -7,7 +7,7 @@ import torch
 
 import cuir
 from cuir.interp import run
-from cuir.types import F16
+from cuir.syntax.types import F16
 
 pytestmark = pytest.mark.gpu
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cuir.diagnostics import CuirError
 from cuir.interp import Schedule, run
-from cuir.parser import parse
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
 
 TEXT = """
 @kernel(arch="sm_80")

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.bind import assumed_consts
-from cuir.check import check
-from cuir.checked import Const
-from cuir.diagnostics import CuirError
+from cuir.calls.binding import assumed_consts
+from cuir.checking.checked import Const
+from cuir.checking.checker import check
 from cuir.interp import Schedule, run
-from cuir.nodes import Program
-from cuir.parser import parse
-from cuir.printer import show
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
 from tests.strategies.arguments import arguments
 from tests.strategies.effort import examples
 from tests.strategies.typed import kernels, mutants

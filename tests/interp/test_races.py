@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.checked import SharedAlloc
+from cuir.checking.checked import SharedAlloc
 from cuir.interp import Schedule
 from cuir.interp.memory import view_intervals
 from cuir.interp.races import covers, overlap
-from cuir.nodes import NOWHERE
-from cuir.types import BF16, F16, F32, I32
+from cuir.syntax.nodes import NOWHERE
+from cuir.syntax.types import BF16, F16, F32, I32
 
 SCHEDULES = [Schedule.in_order(), Schedule.adversarial("reverse"), Schedule.random(1), Schedule.adversarial("engines_first")]
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cuir
-from cuir.aliasing import Place
-from cuir.bind import TORCH
+from cuir.calls.aliasing import Place
+from cuir.calls.binding import TORCH
 from tests.explore.programs import checked_text, explored, fault, tensors
 from tests.interp.conftest import Runner
 

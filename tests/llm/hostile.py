@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from cuir.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError
 
 
 def hostile(what: str) -> Any:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
-from cuir.diagnostics import CuirError
-from cuir.parser import parse
-from cuir.printer import show
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
 from llm import answer as limits
 from llm.answer import blocks, program_text, read
 

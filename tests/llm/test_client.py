@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cuir.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError
 from llm.client import Client, scrubbed
 from llm.messages import Message
 from tests.llm.endpoint import KEY, Say, endpoint

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
-from cuir.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError
 from llm.cuda_source import Annotated, annotate
 from llm.cuda_text import arguments, blank, constants, read
 from llm.expert_source import read_expert_source

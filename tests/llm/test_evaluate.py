@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import CuirError
-from cuir.diagnostics import Diagnostic
+from cuir.text.diagnostics import Diagnostic
 from llm.budget import Budget
 from llm.evaluate import Cell, Rows, Told, cell_of, evaluate, read
 from llm.loop import Verdict

@@ -13,8 +13,8 @@ import pytest
 
 import corpus
 from cuir.cli import run as run_command
-from cuir.diagnostics import CuirError
-from cuir.types import DTYPES
+from cuir.syntax.types import DTYPES
+from cuir.text.diagnostics import CuirError
 from llm.apart import Apart
 from llm.cuda_source import Annotated, annotate
 from llm.expert_source import description_of, read_expert_source

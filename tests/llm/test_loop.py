@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cuir.diagnostics import CuirError, Diagnostic
+from cuir.text.diagnostics import CuirError, Diagnostic
 from llm.budget import Budget
 from llm.loop import STAGES, Event, Outcome, Stage, Verdict, improve
 from llm.messages import Answer, Message

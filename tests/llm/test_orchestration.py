@@ -8,8 +8,8 @@ import pytest
 
 import corpus
 from cuir import check, parse
-from cuir.diagnostics import Diagnostic
-from cuir.types import DTYPES
+from cuir.syntax.types import DTYPES
+from cuir.text.diagnostics import Diagnostic
 from llm.cuda_source import annotate
 from llm.orchestration import Orchestration, compare, words
 from llm.orchestration_of_program import of_program

@@ -7,7 +7,7 @@ import pytest
 import corpus
 from cuir import check, parse
 from cuir.lowering import lower
-from cuir.types import DTYPES
+from cuir.syntax.types import DTYPES
 from llm.cuda_source import annotate
 from llm.orchestration import Orchestration
 from llm.orchestration_of_program import of_program

@@ -12,9 +12,9 @@ import pytest
 
 import corpus
 import llm
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.cli.inputs import read_specification
-from cuir.types import DTYPES
+from cuir.syntax.types import DTYPES
 from llm.answer import program_text, read
 from llm.cuda_source import annotate
 from llm.expert_source import read_expert_source

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cuir.check import check
-from cuir.diagnostics import CuirError
-from cuir.parser import parse
-from cuir.printer import show
+from cuir.checking.checker import check
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
 from cuir.tuning.space import from_plain
 from llm.answer import program_text, read
 from llm.transcript import Exchange, Replayed, read_transcript

@@ -15,17 +15,17 @@ import pytest
 import torch
 
 import corpus
-from cuir.check import check
-from cuir.diagnostics import CuirError
+from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.nodes import GlobalType, Kernel, Program, ScalarType
-from cuir.parser import parse
-from cuir.printer import show
-from cuir.spec import Lengths, Specification
-from cuir.spec_function import AnySpecification
-from cuir.transfer import transfer
-from cuir.types import F16
-from cuir.verify import Problem, check_contracts
+from cuir.spec.functions import AnySpecification
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.nodes import GlobalType, Kernel, Program, ScalarType
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
+from cuir.variants import transfer
+from cuir.verification import Problem, check_contracts
 from llm import speed
 from llm.apart import Apart, Died, OutOfTime
 from llm.examples.second_keys import second_keys

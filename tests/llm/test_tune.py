@@ -10,10 +10,10 @@ import pytest
 
 import corpus
 from cuir import CuirError, parse
-from cuir.spec import Specification
+from cuir.spec.specification import Specification
+from cuir.syntax.types import F16
 from cuir.tuning.compiling import Built
 from cuir.tuning.search import Outcome
-from cuir.types import F16
 from llm.apart import Apart
 from llm.budget import Budget
 from llm.messages import Answer, Message

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cuir.check import check
-from cuir.checked import Checked, Const
+from cuir.checking.checked import Checked, Const
+from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
-from cuir.parser import parse
+from cuir.syntax.parser import parse
 
 HEAD = """\
 @kernel(arch="sm_90a")
@@ -86,4 +86,4 @@ def no_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("cuir.lowering.compile.TOOLKITS", ())
+    monkeypatch.setattr("cuir.runtime.nvcc.TOOLKITS", ())

@@ -8,7 +8,7 @@ import pytest
 
 from cuir.lowering import lower
 from cuir.lowering.analysis import analyse
-from cuir.nodes import ExprStmt
+from cuir.syntax.nodes import ExprStmt
 from tests.lowering.conftest import kernel, text
 
 SETUP = "full[0].wait(0)\n"

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
-from cuir.check import check
-from cuir.checked import Checked
-from cuir.diagnostics import CuirError
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.lowering import compile_cuda, lower
+from cuir.lowering import lower
 from cuir.lowering.coalesce import coalesced
-from cuir.parser import parse
-from cuir.types import F16
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import one_file
 from tests.strategies.effort import examples
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
 import corpus
-from cuir.check import check
-from cuir.diagnostics import CuirError
-from cuir.lowering import Cuda, compile_cuda, lower
-from cuir.lowering import compile as compiling
-from cuir.lowering.compile import cache_dir, include_dir, target
-from cuir.lowering.sass import count_exponentials
-from cuir.parser import parse
-from cuir.transfer import transfer
+from cuir.checking.checker import check
+from cuir.lowering import Cuda, lower
+from cuir.runtime import nvcc as compiling
+from cuir.runtime.nvcc import cache_dir, compile_cuda, include_dir, target
+from cuir.runtime.sass import count_exponentials
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 from cuir.tuning.compiling import _build as build
-from cuir.types import F16
+from cuir.variants import transfer
 from tests.lowering.conftest import GOOD, HEAD, kernel, one_file
 from tests.lowering.test_kernel import HARD, KERNELS, with_names
 from tests.lowering.test_tile_queue import QUEUES

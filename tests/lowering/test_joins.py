@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import corpus
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.lowering import compile_cuda, lower
-from cuir.parser import parse
-from cuir.types import F16
+from cuir.lowering import lower
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from tests.gpu.join_cases import TEXT
 
 FRAME = """

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.bind import assumed_consts
-from cuir.check import check
-from cuir.checked import Checked
-from cuir.diagnostics import CuirError
+from cuir.calls.binding import assumed_consts
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.flat import statements
 from cuir.lowering.writer import RESERVED, identifier
-from cuir.parser import parse
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import HEAD, kernel, text
 from tests.strategies.effort import examples
 from tests.strategies.typed import kernels
@@ -51,7 +51,7 @@ def test_the_same_kernel_gives_the_same_text(checked: Checked) -> None:
 def test_the_text_does_not_depend_on_the_process() -> None:
     path = ROOT / "corpus/kernels/flash_fwd_sm90.cuir"
     code = (
-        "import pathlib; from cuir.parser import parse; from cuir.check import check; from cuir.lowering import lower; from cuir.types import F16;"
+        "import pathlib; from cuir.syntax.parser import parse; from cuir.check import check; from cuir.lowering import lower; from cuir.syntax.types import F16;"
         f"print(lower(check(parse(pathlib.Path({str(path)!r}).read_text()), consts={{'T': F16, 'D': 128}})).digest)"
     )
     digests = {

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import cuir.api
-from cuir.lowering import kernel_cache, lower
-from cuir.parser import parse
+import cuir.runtime.compiled
+from cuir.lowering import lower
+from cuir.runtime import kernel_cache
+from cuir.syntax.parser import parse
 from tests.lowering.conftest import HEAD
 
 Pretend = Callable[..., Callable[[], int]]
@@ -24,10 +25,10 @@ def no_work(*_: object, **__: object) -> None:
 
 def test_the_second_compilation_neither_checks_nor_lowers(pretend: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = pretend()
-    first = cuir.api.compile(parse(TEXT), consts={"C": 5})
-    monkeypatch.setattr(cuir.api, "lower", no_work)
-    monkeypatch.setattr(cuir.api, "compile_cuda", no_work)
-    second = cuir.api.compile(parse(TEXT), consts={"C": 5})
+    first = cuir.runtime.compiled.compile(parse(TEXT), consts={"C": 5})
+    monkeypatch.setattr(cuir.runtime.compiled, "lower", no_work)
+    monkeypatch.setattr(cuir.runtime.compiled, "compile_cuda", no_work)
+    second = cuir.runtime.compiled.compile(parse(TEXT), consts={"C": 5})
     assert calls() == 1
     assert (
         second.source == first.source
@@ -40,7 +41,7 @@ def test_the_second_compilation_neither_checks_nor_lowers(pretend: Pretend, monk
 
 def test_what_comes_from_the_disk_can_be_checked_again(pretend: Pretend) -> None:
     pretend()
-    first, second = (cuir.api.compile(parse(TEXT)) for _ in range(2))
+    first, second = (cuir.runtime.compiled.compile(parse(TEXT)) for _ in range(2))
     assert not second.compiled.cuda.checked.types and second.checked.types
     assert lower(second.checked).source == first.source
     assert second.checked is second.checked
@@ -68,11 +69,11 @@ def test_another_program_const_compiler_or_package_is_another_kernel(pretend: Pr
 @pytest.mark.parametrize("damage", [b"", b"no pickle", None])
 def test_a_damaged_file_is_made_anew(pretend: Pretend, damage: bytes | None) -> None:
     pretend()
-    first = cuir.api.compile(parse(TEXT))
+    first = cuir.runtime.compiled.compile(parse(TEXT))
     entry = kernel_cache.entry_of(parse(TEXT), None, None)
     entry.write_bytes(entry.read_bytes()[:-100] if damage is None else damage)
     assert kernel_cache.load(entry) is None
-    assert cuir.api.compile(parse(TEXT)).source == first.source and kernel_cache.load(entry) is not None
+    assert cuir.runtime.compiled.compile(parse(TEXT)).source == first.source and kernel_cache.load(entry) is not None
 
 
 class Foreign:

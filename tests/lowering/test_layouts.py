@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.checked import SharedAlloc
+from cuir.checking.checked import SharedAlloc
 from cuir.lowering.layouts import SBO, Fragment, Operand, shape_of, swizzled
-from cuir.types import BF16, F16, F32, TileType
+from cuir.syntax.types import BF16, F16, F32, TileType
 
 
 def alloc(rows: int, cols: int, dtype=F16) -> SharedAlloc:

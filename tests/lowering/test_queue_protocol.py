@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.explore import explore
 from cuir.lowering.prelude import render
-from cuir.parser import parse
+from cuir.syntax.parser import parse
 from tests.strategies.arguments import arguments
 
 UNITS = 9  # posted: every slot of the largest queue is used again

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import corpus
 from cuir import parse
-from cuir.check import check
-from cuir.lowering import compile_cuda, lower
-from cuir.types import F16
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.types import F16
 from tests.lowering.conftest import kernel
 from tests.lowering.host import GXX, on_cpu
 

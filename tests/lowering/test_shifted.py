@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.compile import compile_cuda
-from cuir.parser import parse
-from cuir.types import F16
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from tests.lowering.conftest import HEAD, kernel, text
 from tests.lowering.host import GXX, on_cpu
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import corpus
-from cuir.check import check
+from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.compile import find_nvcc, include_dir
-from cuir.lowering.watchdog import watched
-from cuir.parser import parse
-from cuir.types import F16
+from cuir.runtime.nvcc import find_nvcc, include_dir
+from cuir.runtime.watchdog import watched
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from tests.gpu.exchange_cases import EXCHANGE
 
 

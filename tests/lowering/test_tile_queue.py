@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from cuir.check import check
-from cuir.checked import Checked
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.checking.resources import RESERVED
 from cuir.lowering import lower
-from cuir.parser import parse
-from cuir.resources import RESERVED
+from cuir.syntax.parser import parse
 from tests.lowering.test_kernel import KERNELS
 
 HEAD = """\

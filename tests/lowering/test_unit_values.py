@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.check import check
-from cuir.checked import Checked, Role
+from cuir.checking.checked import Checked, Role
+from cuir.checking.checker import check
 from cuir.lowering.analysis import analyse
 from cuir.lowering.flat import integer, operation
 from cuir.lowering.unit_values import Numbering, Travel, Value, travelling
-from cuir.nodes import Assign, Call, Expr, For, If, Literal, Name, Stmt
-from cuir.parser import parse
+from cuir.syntax.nodes import Assign, Call, Expr, For, If, Literal, Name, Stmt
+from cuir.syntax.parser import parse
 
 HEAD = """\
 @kernel(arch="sm_90a")

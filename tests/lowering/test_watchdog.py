@@ -8,12 +8,13 @@ import pytest
 
 import corpus
 from cuir import CuirError
-from cuir.check import check
-from cuir.lowering import compile_cuda, lower
-from cuir.lowering.kernel import Cuda
-from cuir.lowering.watchdog import Stuck, told, watched
-from cuir.parser import parse
-from cuir.types import F16
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.lowering.emission import Cuda
+from cuir.runtime.nvcc import compile_cuda
+from cuir.runtime.watchdog import Stuck, told, watched
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from tests.gpu.hang_cases import FAULTY, expected, faulty
 
 

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuir
-from cuir.fold import fold
-from cuir.meaning import Meaning, tiles
-from cuir.nodes import Binary, Call, Expr, IfExp, Literal, Name, Program, Unary
+from cuir.checking.fold import fold
 from cuir.ops import OPERATORS, TABLE
 from cuir.ops.base import Effects
-from cuir.printer import show
-from cuir.transfer.evaluate import evaluate
-from cuir.types import BF16, BOOL, F16, F32, I32, DType
-from cuir.verify.evaluate import Evaluator
+from cuir.ops.meaning import Meaning, tiles
+from cuir.syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Program, Unary
+from cuir.syntax.printer import show
+from cuir.syntax.types import BF16, BOOL, F16, F32, I32, DType
+from cuir.variants.evaluate import evaluate
+from cuir.verification.evaluate import Evaluator
 
 LOW, HIGH = -(2**31), 2**31 - 1
 ENTRIES = {**TABLE, **OPERATORS}
@@ -314,8 +314,8 @@ def converted(v: Any, target: DType) -> Any:
 @pytest.mark.parametrize("target", [F32, I32, BOOL], ids=str)
 @pytest.mark.parametrize("source", [F32, I32, BOOL], ids=str)
 def test_casts(source: DType, target: DType) -> None:
-    from cuir.meaning import cast
-    from cuir.meaning.tiles import cast as cast_tile
+    from cuir.ops.meaning import cast
+    from cuir.ops.meaning.tiles import cast as cast_tile
 
     values = [*VALUES[source], *from_bits(source, np.random.default_rng(5).bytes(1024))]
     want = [converted(v, target) for v in values]
@@ -332,7 +332,7 @@ def test_casts(source: DType, target: DType) -> None:
 @pytest.mark.parametrize("target", [F16, BF16], ids=str)
 @pytest.mark.parametrize("source", [F32, I32, BOOL], ids=str)
 def test_casts_to_half_precision_round_to_nearest_even(source: DType, target: DType) -> None:
-    from cuir.meaning.tiles import cast as cast_tile
+    from cuir.ops.meaning.tiles import cast as cast_tile
 
     values = torch.tensor([*VALUES[source], *from_bits(source, np.random.default_rng(5).bytes(1024))], dtype=STORED[source])
     want = values.float().to(torch.float16 if target == F16 else torch.bfloat16).float()

@@ -10,8 +10,8 @@ import torch
 import corpus
 from cuir import CuirError
 from cuir.measure.problem import Shape, expectation, kept_pairs, tensors
-from cuir.spec import Specification, lengths_of
-from cuir.spec_loading import as_specification
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Specification, lengths_of
 
 SHAPE = Shape(2, 4, 2, 70, 90, 16)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from cuir.bind import TORCH
-from cuir.checked import Checked
+from cuir.calls.binding import TORCH
+from cuir.checking.checked import Checked
 
 
 def arguments(checked: Checked, dims: Mapping[str, int], seed: int = 0) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cuir.nodes import (
+from cuir.syntax.nodes import (
     Assign,
     Attribute,
     AugAssign,

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cuir.nodes import Binary, Call, For, Func, If, Kernel, Literal, Name, Node, Program, Stmt, With
+from cuir.syntax.nodes import Binary, Call, For, Func, If, Kernel, Literal, Name, Node, Program, Stmt, With
 
 ROWS, COLS = 64, 64
 SHAPES = [(ROWS, COLS), (ROWS, 1), (1, COLS), (ROWS, 8), (1, 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cuir import Program, parse
-from cuir.diagnostics import Diagnostic
+from cuir.text.diagnostics import Diagnostic
 from cuir.tuning.space import Consts, ruled_out
 from tests.tuning.fakes import TEXT
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import corpus
 from cuir import Program, parse, tuned
 from cuir.measure.problem import Shape
+from cuir.syntax.types import BF16, F16
 from cuir.tuning import cache, completed, shape_class
 from cuir.tuning.cache import Key
-from cuir.types import BF16, F16
 from tests.tuning.fakes import TEXT
 
 ARCH = "NVIDIA H200 sm_90 132"

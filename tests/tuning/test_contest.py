@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from cuir import CuirError, Program, check, parse
-from cuir.printer import show
+from cuir.syntax.printer import show
+from cuir.syntax.types import F16
 from cuir.tuning.compiling import Built
 from cuir.tuning.contest import Contender, Contest, same_interface, with_defaults
-from cuir.types import F16
 
 PROGRAM = """
 @kernel(arch="sm_90a")

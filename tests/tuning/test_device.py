@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cuir.checked import Const
+from cuir.checking.checked import Const
 from cuir.measure.worker import Worker
+from cuir.syntax.types import F16
 from cuir.tuning.device import CHECK_SECONDS, TIME_SECONDS, LocalDevice, RemoteDevice
-from cuir.types import F16
 
 PROGRAM = """
 import sys, time

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from cuir import CuirError, Program
+from cuir.syntax.types import F16
 from cuir.tuning import Space, tune
 from cuir.tuning.cache import Journal
 from cuir.tuning.compiling import Built
 from cuir.tuning.search import Outcome
 from cuir.tuning.space import plain
-from cuir.types import F16
 from tests.tuning.fakes import SPACE, FakeCompiler, FakeDevice, cost, nan
 
 FIXED = {"T": F16, "D": 64}

@@ -8,10 +8,10 @@ import pytest
 
 import corpus
 from cuir import CuirError, Program, parse, transfer
-from cuir.spec_loading import as_specification
+from cuir.spec.loading import as_specification
+from cuir.syntax.types import BF16, F16
 from cuir.tuning import Space
 from cuir.tuning.space import defaults, from_plain, plain, ruled_out
-from cuir.types import BF16, F16
 from tests.tuning.fakes import SPACE
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...types import SharedView
+from ...syntax.types import SharedView
 from ..agents import Copy, Store
-from ..compile import Evaluate, Site
+from ..code import Evaluate, Site
 from ..faults import fault
 from ..machine import GO, POINT, Worker
 from ..places import barrier_place, box_place, peers, shared_place, touch

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from ... import meaning
-from ...meaning import tiles
-from ...types import SharedView, TileType
+from ...ops import meaning
+from ...ops.meaning import tiles
+from ...syntax.types import SharedView, TileType
 from ..agents import Product, Taken, product
-from ..compile import Evaluate, Site, settled
+from ..code import Evaluate, Site, settled
 from ..machine import GO, Worker
 from ..memory import SharedRef
 from ..places import shared_place, touch

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ...types import GlobalView, Scalar, SharedView, TileType
-from ..compile import Evaluate, Site
+from ...syntax.types import GlobalView, Scalar, SharedView, TileType
+from ..code import Evaluate, Site
 from ..machine import GO, Worker
 from ..memory import Shared, nbytes
 from ..places import box_place, indices_of, is_shared, shared_place, tensor_of, touch

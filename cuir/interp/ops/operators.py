@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...meaning.tiles import nonzero, round_to
-from ...nodes import Binary, Call, Expr, Name, Node, Subscript
 from ...ops import OPERATORS, TABLE, Op
-from ...types import BOOL, DType, TileType
-from ...walk import walk
-from ..compile import Evaluate, Site
+from ...ops.meaning.tiles import nonzero, round_to
+from ...syntax.nodes import Binary, Call, Expr, Name, Node, Subscript
+from ...syntax.types import BOOL, DType, TileType
+from ...syntax.walk import walk
+from ..code import Evaluate, Site
 from ..faults import fault
 from ..machine import Worker
 from ..places import indices_of, is_shared, shared_place, tensor_of, touch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..clocks import Clock
-from ..compile import Evaluate, Site
+from ..code import Evaluate, Site
 from ..machine import Machine, Program, Worker
 from ..registry import runs
 from ..schedule import partition

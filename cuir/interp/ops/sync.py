@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...checked import Barrier
-from ...source import Span
+from ...checking.checked import Barrier
+from ...text.source import Span
 from ..barriers import Mbarrier, NamedBarrier
-from ..compile import Evaluate, Site
+from ..code import Evaluate, Site
 from ..faults import fault
 from ..machine import BLOCK, GO, POINT, Block, Worker
 from ..places import barrier_place, peers

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...nodes import Call, Expr, Literal, Str
-from ...types import I32, PANEL_BYTES
+from ...syntax.nodes import Call, Expr, Literal, Str
+from ...syntax.types import I32, PANEL_BYTES
 from ..registry import emits
 from ..values import unsupported
 from .sync import barrier

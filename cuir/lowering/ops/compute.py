@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...nodes import Call
-from ...types import BOOL, F32, I32, SharedView, TileType
+from ...syntax.nodes import Call
+from ...syntax.types import BOOL, F32, I32, SharedView, TileType
 from ..registry import emits
 from ..values import HALVES, Operation, strip, unsupported
 

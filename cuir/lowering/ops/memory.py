@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...nodes import Call, Expr, Literal, Subscript
-from ...types import GlobalView, Scalar, SharedView, TileType
+from ...syntax.nodes import Call, Expr, Literal, Subscript
+from ...syntax.types import GlobalView, Scalar, SharedView, TileType
 from ..layouts import shape_of
 from ..registry import emits
 from ..tiles import At

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...nodes import Literal
-from ...types import BOOL
+from ...syntax.nodes import Literal
+from ...syntax.types import BOOL
 from ..registry import emits
 from ..values import Operation, strip, wrapping
 

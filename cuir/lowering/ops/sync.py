@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...nodes import Call, Expr, Literal, Name, Subscript
-from ...views import root_name
+from ...checking.views import root_name
+from ...syntax.nodes import Call, Expr, Literal, Name, Subscript
 from ..registry import emits
 from ..values import strip
 from ..writer import identifier

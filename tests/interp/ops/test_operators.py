@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cuir.interp.values import Diverge, split_by, uniform
-from cuir.types import BF16, F16, F32, I32
+from cuir.syntax.types import BF16, F16, F32, I32
 
 
 def test_lanes_part_by_value() -> None:

@@ -1,0 +1,339 @@
+"""The main job: an expert kernel and a specification -> a verified, lowered, compiled and (on a GPU) timed kernel of the variant.
+
+Owns the order of the steps and the output folder; every step is a library function of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .checking.checked import Checked, Const
+from .syntax.given import program_of
+from .syntax.nodes import Program
+from .syntax.types import DTYPES
+from .text.diagnostics import CuirError, Diagnostic
+from .text.jsontext import to_json
+from .text.source import Span
+
+if TYPE_CHECKING:
+    from .spec.specification import Specification
+    from .variants import TransferResult
+
+Status = Literal["running", "done", "failed", "skipped"]
+Demand = Literal["auto", "yes", "no"]
+STEPS = ("transfer", "check", "verify", "lower", "compile", "run")
+
+
+@dataclass
+class Step:
+    """One step of the job: where it stands and what came of it, in a line."""
+
+    name: str
+    status: Status = "running"
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class BridgeReport:
+    """What the job did. `ok`: nothing failed; a step left out for want of a compiler or a GPU is no failure, `missing` says what it would add."""
+
+    variant: str
+    kernel: str = ""
+    consts: Mapping[str, Const] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    diagnostics: tuple[Diagnostic, ...] = ()
+    missing: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    diff: str = ""
+    verification: Any = None
+    resources: dict[str, Any] | None = None
+    timing: dict[str, Any] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.diagnostics and all(s.status in ("done", "skipped") for s in self.steps)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "variant": self.variant,
+            "kernel": self.kernel,
+            "consts": {name: value if isinstance(value, (int, float)) else str(value) for name, value in self.consts.items()},
+            "steps": [{"name": s.name, "status": s.status, "detail": s.detail, "seconds": round(s.seconds, 3)} for s in self.steps],
+            "diagnostics": [d.as_json() for d in self.diagnostics],
+            "missing": self.missing,
+            "notes": self.notes,
+            "diff": self.diff,
+            "files": self.files,
+            "verification": self.verification.as_json() if self.verification is not None else None,
+            "resources": self.resources,
+            "timing": self.timing,
+        }
+
+
+Progress = Callable[[Step], None]
+
+
+def bridge(
+    specification: Specification,
+    origin: Program | str | os.PathLike[str],
+    *,
+    kernel: str | None = None,
+    consts: Mapping[str, Const] | None = None,
+    level: Literal["quick", "full"] = "quick",
+    out: Path | None = None,
+    compile: Demand = "auto",
+    run: Demand = "auto",
+    progress: Progress | None = None,
+) -> BridgeReport:
+    """Takes `origin` to the variant that `specification` describes; see STEPS.
+
+    consts: values of const parameters, at least those without a default (T: a dtype, D: the head dim). out: a folder for the programs, their difference,
+    the verification report, the CUDA source, the cubin, the resource report. compile, run: "auto" leaves the step out where nvcc or a Hopper GPU is
+    missing, "yes" makes that an error, "no" leaves it out. A program that is wrong ends the job with its diagnostics in the report; a call that is wrong
+    raises CuirError.
+    """
+    job = _Job(specification, program_of(origin, "bridge"), kernel, dict(consts or {}), level, out, progress or (lambda step: None))
+    return job.run(compile, run)
+
+
+class _Failed(Exception):
+    """A step found the program wrong; the report says why."""
+
+
+class _Job:
+    def __init__(
+        self,
+        spec: Specification,
+        origin: Program,
+        kernel: str | None,
+        consts: dict[str, Const],
+        level: Literal["quick", "full"],
+        out: Path | None,
+        progress: Progress,
+    ) -> None:
+        self.spec, self.origin, self.kernel, self.consts, self.level, self.out, self.progress = (
+            spec,
+            origin,
+            kernel,
+            consts,
+            level,
+            out,
+            progress,
+        )
+        self.report = BridgeReport(spec.name, consts=consts)
+
+    def run(self, compile: Demand, run: Demand) -> BridgeReport:
+        self.demands(compile, run)
+        try:
+            transferred = self.transfer()
+            self.tuned(transferred.program)
+            checked = self.check(transferred.program)
+            self.verify(transferred.program)
+            cuda = self.lower(checked)
+            self.compile(cuda, compile)
+            self.time(checked, transferred, run)
+        except _Failed:
+            pass
+        self.summary()
+        return self.report
+
+    def demands(self, compile: Demand, run: Demand) -> None:
+        """What was demanded must be possible, known before any work is done."""
+        if compile == "yes":
+            from .runtime.nvcc import find_nvcc
+
+            find_nvcc()
+        if run == "yes":
+            from .measure.gpu import need_gpu
+
+            need_gpu()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        step = Step(name)
+        self.report.steps.append(step)
+        self.progress(step)
+        start = time.perf_counter()
+        try:
+            yield step
+            step.status = "done" if step.status == "running" else step.status
+        except CuirError as error:
+            step.status, step.detail = "failed", error.diagnostics[0].message
+            self.report.diagnostics = self.placed(error.diagnostics)
+            raise _Failed from error
+        except BaseException:
+            step.status = "failed"
+            raise
+        finally:
+            step.seconds = time.perf_counter() - start
+            self.progress(step)
+
+    def placed(self, diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+        """With the path of the adapted program where it was written, which passes know by its name alone."""
+        name = f"{self.spec.name}.cuir"
+        path = self.report.files.get(name, name)
+
+        def moved(span: Span | None) -> Span | None:
+            if span is None:
+                return None
+            source = replace(span.source, name=path) if span.source.name == name else span.source
+            return replace(span, source=source, via=moved(span.via))
+
+        return tuple(replace(d, span=moved(d.span), notes=tuple(replace(n, span=moved(n.span)) for n in d.notes)) for d in diagnostics)
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """A file of the output folder, if there is one."""
+        if self.out is None:
+            return
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if content.endswith("\n") or not content else content + "\n", encoding="utf-8")
+        self.report.files[name] = str(path)
+
+    # ---- the steps
+    def transfer(self) -> TransferResult:
+        from .syntax.printer import show
+        from .variants import transfer
+
+        with self.step("transfer") as step:
+            self.write("origin.cuir", show(self.origin))
+            result = transfer(self.origin, self.spec)
+            self.write(f"{self.spec.name}.cuir", result.text)
+            self.write(f"{self.spec.name}.diff", result.diff)
+            self.report.notes += list(result.notes)
+            self.report.diff = result.diff
+            added = sum(line.startswith("+") and not line.startswith("+++") for line in result.diff.splitlines())
+            removed = sum(line.startswith("-") and not line.startswith("---") for line in result.diff.splitlines())
+            step.detail = f"{removed} lines of the origin became {added}" if added or removed else "the origin is this variant already"
+        return result
+
+    def tuned(self, program: Program) -> None:
+        """The setting that `cuir tune` has found for the problem that is timed, unless consts were given."""
+        from .bench.compare import BATCH, HEADS, LENGTH
+        from .tuning import completed
+
+        given, self.consts = self.consts, completed(program, self.consts, (BATCH, HEADS, HEADS, LENGTH, LENGTH))
+        found = [f"{name}={value}" for name, value in self.consts.items() if name not in given]
+        if found:
+            self.report.notes.append(f"as `cuir tune` has found: {', '.join(found)}")
+
+    def check(self, program: Program) -> Checked:
+        from .checking.checker import check
+
+        with self.step("check") as step:
+            checked = check(program, self.kernel, self.consts)
+            self.report.kernel, self.report.consts = checked.name, checked.consts
+            step.detail = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.threads} threads, {checked.shared_bytes:,} bytes of shared memory"
+        return checked
+
+    def verify(self, program: Program) -> None:
+        from .verification import verify
+
+        with self.step("verify") as step:
+
+            def tell(what: str) -> None:
+                step.detail = what
+                self.progress(step)
+
+            report = verify(program, self.spec, kernel=self.kernel, consts=self.consts, level=self.level, progress=tell)
+            self.report.verification = report
+            self.write("verification.json", to_json(report.as_json()))
+            self.write("verification.md", report.as_markdown())
+            asked = [stage for stage in report.stages if stage.verdict != "skipped"]
+            step.detail = f"{len(asked)} questions, all answered with yes" if report.ok else report.summary()
+            if not report.ok:
+                step.status = "failed"
+                self.report.diagnostics = self.placed(report.diagnostics)
+        if not report.ok:
+            raise _Failed
+
+    def lower(self, checked: Checked) -> Any:
+        from .lowering import lower
+
+        with self.step("lower") as step:
+            cuda = lower(checked)
+            self.write(f"{self.spec.name}.cu", cuda.source)
+            step.detail = f"{len(cuda.source.splitlines())} lines of CUDA C++"
+        return cuda
+
+    def compile(self, cuda: Any, demand: Demand) -> None:
+        from .runtime.nvcc import compile_cuda
+
+        if demand == "no":
+            self.skip("compile", "not asked for")
+            return
+        with self.step("compile") as step:
+            try:
+                compiled = compile_cuda(cuda)
+            except CuirError as error:
+                if demand == "yes" or not _absent(error):
+                    raise
+                step.status, step.detail = "skipped", error.diagnostics[0].message
+                self.report.missing.append(f"{step.detail}: it would add the cubin and the resource report; {error.diagnostics[0].hint}")
+                return
+            self.report.resources = compiled.resources.as_json()
+            self.write(f"{self.spec.name}.cubin", compiled.cubin)
+            self.write("resources.json", to_json(self.report.resources))
+            self.write("resources.txt", compiled.resources.as_text())
+            step.detail = compiled.resources.summary()
+            if "of spills" in step.detail:
+                self.report.notes.append(
+                    "registers spill to memory, which costs a little time: another tile size may not (-c BN=112, or `cuir tune`)"
+                )
+
+    def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
+        from .bench.compare import compare
+        from .measure.gpu import no_gpu
+
+        reason = no_gpu()
+        if demand == "no" or (demand == "auto" and reason):
+            self.skip("run", reason if demand == "auto" else "not asked for")
+            if demand == "auto":
+                self.report.missing.append(
+                    "a Hopper GPU (H100, H200) would add a run on the device, checked against PyTorch, and its time beside "
+                    "scaled_dot_product_attention and FlexAttention"
+                )
+            return
+        with self.step("run") as step:
+            self.report.timing = compare(checked, transferred)
+            step.detail = self.report.timing["summary"]
+
+    def skip(self, name: str, why: str) -> None:
+        step = Step(name, "skipped", why)
+        self.report.steps.append(step)
+        self.progress(step)
+
+    def summary(self) -> None:
+        if self.out is not None:
+            self.report.files["summary.json"] = str(self.out / "summary.json")
+            self.write("summary.json", to_json(self.report.as_json()))
+
+
+def attention_consts(dtype: str, head_dim: int) -> dict[str, Const]:
+    """T and D of an attention kernel. Raises CuirError."""
+    if dtype not in ("f16", "bf16"):
+        raise CuirError.of("U109", f"attention kernels are for f16 and bf16, found `{dtype}`", hint="--dtype f16 or --dtype bf16")
+    if head_dim not in (64, 128):
+        raise CuirError.of(
+            "U110", f"the expert kernels are for head dims 64 and 128, found {head_dim}", hint="--head-dim 64 or --head-dim 128"
+        )
+    return {"T": DTYPES[dtype], "D": head_dim}
+
+
+def _absent(error: CuirError) -> bool:
+    """The compiler is not there (and not: it found a fault)."""
+    from .text.codes import CODES
+
+    return all(d.code in CODES and CODES[d.code].call for d in error.diagnostics)

@@ -1,0 +1,166 @@
+"""Arguments of a call -> values of consts and dims. Owns what tensors and scalars a kernel accepts, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..checking.checked import Const
+from ..syntax.nodes import ConstType, GlobalType, Kernel, Param, ScalarType
+from ..syntax.types import BF16, DTYPES, F16, F32, I32, DType
+from ..text.diagnostics import Sink
+
+TORCH = {F16: torch.float16, BF16: torch.bfloat16, F32: torch.float32, I32: torch.int32}
+_FROM_TORCH = {t: d for d, t in TORCH.items()}
+Argument = torch.Tensor | float | int | bool
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a call's arguments say: consts read off tensors or given, and the length of every named dim."""
+
+    consts: Mapping[str, Const]
+    dims: Mapping[str, int]
+    device: torch.device | None
+
+
+def bind(kernel: Kernel, arguments: Mapping[str, Argument], consts: Mapping[str, Const] | None = None) -> Bound:
+    """Checks the arguments of a kernel by name and reads consts and dims off the tensors.
+
+    arguments: a tensor for each `Global`, a number for each scalar. consts: further const parameters. Raises CuirError (codes U4xx) with every
+    mistake: missing or unknown names, dtype, rank, an innermost stride other than 1, equal names with unequal lengths, different devices, scalars
+    that are not finite or do not fit.
+    """
+    sink = Sink()
+    binder = _Binder(kernel, dict(consts or {}), sink)
+    names = {p.name for p in kernel.params if not isinstance(p.type, ConstType)}
+    for name in arguments:
+        if name not in names:
+            sink.error("U401", f"`{kernel.name}` has no parameter `{name}`; it takes: {', '.join(sorted(names))}", kernel.span)
+    for p in kernel.params:
+        if isinstance(p.type, ConstType):
+            continue
+        if p.name not in arguments:
+            sink.error("U402", f"`{kernel.name}` needs `{p.name}`", p.span)
+        elif isinstance(p.type, GlobalType):
+            binder.tensor(p, p.type, arguments[p.name])
+        else:
+            binder.scalar(p, p.type, arguments[p.name])
+    sink.stop_if_any()
+    return Bound(binder.consts, binder.dims, binder.device)
+
+
+class _Binder:
+    def __init__(self, kernel: Kernel, consts: dict[str, Const], sink: Sink):
+        self.kernel, self.consts, self.sink = kernel, consts, sink
+        self.const_names = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
+        self.defaults = {p.name: p.default for p in kernel.params if isinstance(p.type, ConstType)}
+        self.origin: dict[str, str] = {}  # which tensor a const or dim was read off
+        self.dims: dict[str, int] = {}
+        self.device: torch.device | None = None
+        self.first: str | None = None
+
+    def tensor(self, p: Param, t: GlobalType, value: object) -> None:
+        if not isinstance(value, torch.Tensor):
+            self.sink.error("U403", f"`{p.name}` must be a torch.Tensor, found {type(value).__name__}", p.span)
+            return
+        if value.layout is not torch.strided or value.is_nested:
+            found_layout = "a nested tensor" if value.is_nested else str(value.layout).removeprefix("torch.")
+            self.sink.error("U403", f"`{p.name}` must be a dense tensor, found {found_layout}", p.span)
+            return
+        found = _FROM_TORCH.get(value.dtype)
+        wanted = DTYPES.get(t.dtype)
+        if wanted is None and t.dtype in self.const_names:
+            if found not in (F16, BF16, F32, I32) or found is None:
+                self.sink.error(
+                    "U404", f"`{p.name}` has dtype {value.dtype}; kernels take {', '.join(str(d) for d in TORCH.values())}", p.span
+                )
+            else:
+                self.settle(p, t.dtype, found)
+        elif wanted is not None and found != wanted:
+            self.sink.error(
+                "U404",
+                f"`{p.name}` must have dtype {TORCH.get(wanted, wanted)}, found {value.dtype}",
+                p.span,
+                f"{p.name}.to({TORCH.get(wanted, wanted)})",
+            )
+        if value.dim() != len(t.dims):
+            self.sink.error(
+                "U405",
+                f"`{p.name}` must have {len(t.dims)} dims ({', '.join(map(str, t.dims))}), found {value.dim()}: {list(value.shape)}",
+                p.span,
+            )
+            return
+        for dim, size in zip(t.dims, value.shape, strict=True):
+            self.settle(p, dim, int(size))
+        if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
+            self.sink.error(
+                "U406", f"`{p.name}` must have innermost stride 1, found strides {list(value.stride())}", p.span, f"{p.name}.contiguous()"
+            )
+        if any(s < 0 for s in value.stride()):
+            self.sink.error("U406", f"`{p.name}` must not have negative strides", p.span, f"{p.name}.contiguous()")
+        if self.device is None:
+            self.device, self.first = value.device, p.name
+        elif value.device != self.device:
+            self.sink.error(
+                "U407", f"`{p.name}` is on {value.device}, `{self.first}` on {self.device}", p.span, "move all tensors to one device"
+            )
+        if value.requires_grad and torch.is_grad_enabled():
+            self.sink.error(
+                "U410", f"`{p.name}` requires a gradient; kernels are not differentiated", p.span, "call under torch.no_grad(), or detach()"
+            )
+
+    def settle(self, p: Param, key: str | int, value: DType | int) -> None:
+        """Gives a dim or a const the value that a tensor shows, or compares it with what it has."""
+        if isinstance(key, int):
+            if key != value:
+                self.sink.error(
+                    "U408", f"a dim of `{p.name}` must be {key}, found {value}", p.span, "the kernel's signature fixes this length"
+                )
+            return
+        table: dict[str, Const] | dict[str, int] = self.consts if key in self.const_names else self.dims
+        if key not in table:
+            table[key] = value  # type: ignore[assignment]
+            self.origin[key] = f"`{p.name}`"
+        elif table[key] != value:
+            source = self.origin.get(key, "the consts given")
+            message = f"`{key}` is {_show(table[key])} in {source} and {_show(value)} in `{p.name}`"
+            known = table[key]
+            if isinstance(value, DType):
+                self.sink.error("U404", message, p.span, f"{p.name}.to({TORCH.get(known) if isinstance(known, DType) else known})")
+            else:
+                self.sink.error("U408", message, p.span, "dims of one name have one length")
+
+    def scalar(self, p: Param, t: ScalarType, value: object) -> None:
+        kinds: dict[str, tuple[type, ...]] = {"i32": (int,), "f32": (int, float), "bool": (bool,)}
+        wanted = kinds.get(t.dtype, ())
+        if not isinstance(value, wanted) or (isinstance(value, bool) and t.dtype != "bool"):
+            self.sink.error("U409", f"`{p.name}` must be {'an' if t.dtype == 'i32' else 'a'} {t.dtype} number, found {value!r}", p.span)
+        elif isinstance(value, (int, float)) and t.dtype == "f32" and not abs(value) < 3.5e38:  # nor NaN
+            self.sink.error("U409", f"`{p.name}` must be finite, found {value}", p.span, "compute it in Python first")
+        elif isinstance(value, int) and t.dtype == "i32" and not -(2**31) <= value < 2**31:
+            self.sink.error("U409", f"`{p.name}` must fit 32 bits, found {value}", p.span)
+
+
+def _show(value: object) -> str:
+    return value.name if isinstance(value, DType) else str(value)
+
+
+def assumed_consts(kernel: Kernel, given: Mapping[str, Const]) -> dict[str, Const]:
+    """Consts for checking a kernel without tensors: dtypes become f16, a tensor's innermost dim 128, other dims 64.
+
+    Only for those neither given nor with a default; a const that is no tensor's dtype or dim stays missing.
+    """
+    consts = dict(given)
+    tensors = [p.type for p in kernel.params if isinstance(p.type, GlobalType)]
+    for p in kernel.params:
+        if isinstance(p.type, ConstType) and p.default is None and p.name not in consts:
+            if any(t.dtype == p.name for t in tensors):
+                consts[p.name] = F16
+            elif any(t.dims and t.dims[-1] == p.name for t in tensors):
+                consts[p.name] = 128
+            elif any(p.name in t.dims for t in tensors):
+                consts[p.name] = 64
+    return consts

@@ -1,0 +1,245 @@
+"""Launches for which the index arithmetic of a kernel fits the 32 bits of an i32: bounds of whatever becomes a subscript, a trip count or a number of units of work, for given lengths.
+
+Offsets inside a tensor are no matter of this: lengths times strides are computed in 64 bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+from ..checking.checked import Checked, Role
+from ..checking.views import root_name
+from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, For, IfExp, Literal, Name, Node, Slice, Subscript, Unary
+from ..syntax.printer import show
+from ..syntax.types import I32, Scalar, TileType
+from ..syntax.walk import children, walk
+from ..text.diagnostics import CuirError
+
+LARGEST = 2**31 - 1
+LONGEST = 2**31 - 2**16  # of a dim, or of the units of work: the number one tile further, or one grid further, still fits
+Interval = tuple[int, int]
+
+
+def require_index_ranges(checked: Checked, dims: Mapping[str, int], scalars: Mapping[str, object]) -> None:
+    """Raises CuirError U420 if a dim, the number of units of work, or a value on the way to a subscript or a trip count may lie outside of an i32."""
+    for name, n in dims.items():
+        if n > LONGEST:
+            t = next(t for t in checked.tensors if name in t.dims)
+            raise CuirError.of("U420", f"the dim `{name}` of `{t.name}` is {n:,}; indices are i32, so a dim is at most {LONGEST:,}", t.span,
+                                "view the tensor with more dims")  # fmt: skip
+    numbers = {p.name: v for p in checked.scalars if p.dtype == I32 and isinstance(v := scalars[p.name], int)}
+    around = {n: (1, _round(v)) for n, v in dims.items()} | {n: (-_round(v), _round(v)) for n, v in numbers.items()}
+    if _kept(checked, around) is not None:  # for all lengths up to there; most launches ask no further
+        exactly = {n: (max(1, v), max(1, v)) for n, v in dims.items()} | {n: (v, v) for n, v in numbers.items()}
+        if (error := _kept(checked, exactly)) is not None:
+            raise error
+
+
+def _round(n: int) -> int:
+    """A power of two that is no less, at least 1024."""
+    return 1 << max(10, (abs(n) - 1).bit_length())
+
+
+def _kept(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
+    key = (require_index_ranges, tuple(sorted(given.items())))
+    if key not in checked.made:
+        checked.made[key] = _found(checked, given)
+    found: CuirError | None = checked.made[key]
+    return found
+
+
+def _found(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
+    known: dict[str, Interval | None] = dict(given)
+    outer = _Ranges(checked, known, {})
+    for stmt in checked.declarations:
+        if isinstance(stmt, Assign):
+            known[stmt.targets[0]] = outer.known[stmt.targets[0]] = outer.of(stmt.value)
+    units = outer.of(checked.tiles.count) if checked.tiles is not None else None
+    if checked.tiles is not None and (outer.outside or (units is not None and units[1] > LONGEST)):
+        most = max([hi for _, (_, hi) in outer.outside] + ([units[1]] if units is not None else []))
+        return CuirError.of("U420", f"the number of units of work, or a part of it, is {most:,}; units are counted in i32, so there are at most {LONGEST:,}",
+                            checked.tiles.count.span, "give a unit more to do, or launch the kernel on parts of the tensors")  # fmt: skip
+    for role, (indices, bound) in zip(checked.roles, _texts(checked), strict=True):
+        inside = {n: v for n, v in known.items() if n not in bound} | (
+            {role.index: (0, role.workers - 1)} if role.index is not None else {}
+        )
+        ranges = _Ranges(checked, inside, bound, units)
+        for wanted in indices:
+            ranges.of(wanted)
+            if ranges.outside:
+                e, (lo, hi) = ranges.outside[0]
+                far = f"{hi:,}" if hi > LARGEST else f"{lo:,}"
+                return CuirError.of("U420", f"`{show(e)}` may be {far} with these lengths, and i32 wraps around beyond {LARGEST:,}", e.span,
+                                    "index a tensor by its dims, X[b, q, c]: its offsets are computed in 64 bits")  # fmt: skip
+    return None
+
+
+Bound = dict[str, list[Assign | For]]  # what binds each name of a role
+
+
+def _texts(checked: Checked) -> list[tuple[list[Expr], Bound]]:
+    """Of each role: what picks an element or a box of a tensor and bounds a loop, each once; and what binds its names. Kept with the kernel."""
+    if _texts not in checked.made:
+        checked.made[_texts] = [_text(checked, role) for role in checked.roles]
+    found: list[tuple[list[Expr], Bound]] = checked.made[_texts]
+    return found
+
+
+def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
+    tensors = {t.name for t in checked.tensors}
+    found: list[Expr] = []
+    bound: Bound = {}
+    for node in (n for stmt in role.body for n in walk(stmt)):
+        if isinstance(node, (Assign, For)):
+            bound.setdefault(node.targets[0] if isinstance(node, Assign) else node.target, []).append(node)
+        if isinstance(node, For) and isinstance(node.iter, Call):
+            found += node.iter.args
+        elif isinstance(node, Subscript) and root_name(node) in tensors:
+            parts: list[Node] = [p for i in node.indices for p in (children(i) if isinstance(i, Slice) else (i,))]
+            found += [p for p in parts if isinstance(p, Expr) and not isinstance(p, Literal)]
+    return list({show(e): e for e in found}.values()), bound
+
+
+def judged(checked: Checked) -> set[str]:
+    """Names on the way to a subscript or a trip count in some role: what `require_index_ranges` looks at."""
+    if judged not in checked.made:
+        names: set[str] = set()
+        for indices, bound in _texts(checked):
+            left: list[Node] = list(indices)
+            seen: set[str] = set()
+            while left:
+                node = left.pop()
+                if isinstance(node, Name) and node.id not in seen:
+                    seen.add(node.id)
+                    for binding in bound.get(node.id, []):
+                        left += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
+                left += children(node)
+            names |= seen
+        checked.made[judged] = names
+    found: set[str] = checked.made[judged]
+    return found
+
+
+class _Ranges:
+    """Least and greatest values of i32 expressions of a role, None where nothing is known; `outside`: sums, differences and products that may leave 32 bits."""
+
+    def __init__(self, checked: Checked, known: Mapping[str, Interval | None], bound: Bound, units: Interval | None = None):
+        self.checked, self.bound, self.units = checked, bound, units
+        self.known = dict(known)
+        self.outside: list[tuple[Expr, Interval]] = []
+
+    def of(self, e: Expr) -> Interval | None:
+        kind = self.checked.types.get(id(e))
+        if isinstance(kind, (Scalar, TileType)) and kind.dtype != I32:
+            return None
+        if isinstance(e, Literal):
+            return (e.value, e.value) if isinstance(e.value, int) and not isinstance(e.value, bool) else None
+        if isinstance(e, Name):
+            return self.name(e.id)
+        if isinstance(e, IfExp):
+            return _hull(self.of(e.then), self.of(e.other))
+        if isinstance(e, Unary):
+            x = self.of(e.operand)
+            return (-x[1], -x[0]) if e.op == "-" and x is not None else None
+        if isinstance(e, Binary):
+            return self.fitting(e, _BINARY.get(e.op, _unknown)(self.of(e.left), self.of(e.right)))
+        if isinstance(e, (Subscript, Attribute)) or not isinstance(e, Call) or id(e) not in self.checked.calls:
+            return None
+        return self.call(e)
+
+    def call(self, e: Call) -> Interval | None:
+        bound = self.checked.call(e)
+        args = [self.of(a) for a in bound.args.values()]
+        name = bound.op.name
+        if name in ("rows", "cols"):
+            return (0, args[0][1] - 1) if args[0] is not None else None
+        if name == "cta_rank":
+            return 0, self.checked.cluster - 1
+        if name == "where":
+            return _hull(*args[1:])
+        if name in ("min", "max") and all(a is not None for a in args):
+            pick: Callable[[list[int]], int] = min if name == "min" else max
+            return pick([a[0] for a in args if a]), pick([a[1] for a in args if a])
+        if name == "cdiv" and args[0] is not None and args[1] is not None and args[1][0] > 0:
+            (lo, hi), (least, most) = args[0], args[1]
+            self.fitting(e, (lo, hi + most - 1))  # as it is computed
+            return _corners(lambda a, b: -(-a // b), (lo, hi), (least, most))
+        if name == "abs" and args[0] is not None:
+            return 0 if args[0][0] <= 0 <= args[0][1] else min(map(abs, args[0])), max(map(abs, args[0]))
+        return None
+
+    def fitting(self, e: Expr, found: Interval | None) -> Interval | None:
+        """The interval; one that may lie outside is noted, and nothing is known of what comes of it."""
+        if found is None or (found[0] >= -LARGEST - 1 and found[1] <= LARGEST):
+            return found
+        self.outside.append((e, found))
+        return None
+
+    def name(self, name: str) -> Interval | None:
+        if name in self.known or name not in self.bound:
+            return self.known.get(name)
+        self.known[name] = None  # what depends on itself, as a counter does, is not known
+        found = [self.bound_to(node) for node in self.bound[name]]
+        self.known[name] = _hull(*found)
+        return self.known[name]
+
+    def bound_to(self, node: Assign | For) -> Interval | None:
+        if isinstance(node, Assign):
+            return self.of(node.value)
+        if not isinstance(node.iter, Call):
+            return (0, max(0, self.units[1] - 1)) if self.units is not None else None
+        args = [self.of(a) for a in node.iter.args]
+        start, stop = ((0, 0), args[0]) if len(args) == 1 else (args[0], args[1])
+        if start is None or stop is None or (len(args) == 3 and (args[2] is None or args[2][0] <= 0)):
+            return None
+        return start[0], max(start[0], stop[1] - 1)
+
+
+def _hull(*found: Interval | None) -> Interval | None:
+    known = [f for f in found if f is not None]
+    return (min(lo for lo, _ in known), max(hi for _, hi in known)) if known and len(known) == len(found) else None
+
+
+def _corners(f: Callable[[int, int], int], x: Interval, y: Interval) -> Interval:
+    values = [f(a, b) for a, b in itertools.product(x, y)]
+    return min(values), max(values)
+
+
+def _unknown(x: Interval | None, y: Interval | None) -> Interval | None:
+    return None
+
+
+def _arithmetic(f: Callable[[int, int], int]) -> Callable[[Interval | None, Interval | None], Interval | None]:
+    return lambda x, y: _corners(f, x, y) if x is not None and y is not None else None
+
+
+def _quotient(x: Interval | None, y: Interval | None) -> Interval | None:
+    return _corners(lambda a, b: a // b, x, y) if x is not None and y is not None and y[0] > 0 else None
+
+
+def _remainder(x: Interval | None, y: Interval | None) -> Interval | None:
+    if y is None or y[0] <= 0:
+        return None
+    return (0, min(x[1], y[1] - 1)) if x is not None and x[0] >= 0 else (0, y[1] - 1)
+
+
+def _and(x: Interval | None, y: Interval | None) -> Interval | None:
+    most = [i[1] for i in (x, y) if i is not None and i[0] >= 0]
+    return (0, min(most)) if most else None
+
+
+def _or(x: Interval | None, y: Interval | None) -> Interval | None:
+    return (0, (1 << max(x[1], y[1]).bit_length()) - 1) if x is not None and y is not None and min(x[0], y[0]) >= 0 else None
+
+
+_BINARY: dict[str, Callable[[Interval | None, Interval | None], Interval | None]] = {
+    "+": _arithmetic(lambda a, b: a + b),
+    "-": _arithmetic(lambda a, b: a - b),
+    "*": _arithmetic(lambda a, b: a * b),
+    "//": _quotient,
+    "%": _remainder,
+    "&": _and,
+    "|": _or,
+    "^": _or,
+}

@@ -1,0 +1,105 @@
+"""What a launch of a kernel requires of its tensors beyond their types, from the checked kernel alone. Owns the rule for engines that copy.
+
+The interpreter and a GPU launch ask it of the tensors of a call, `cuir check` and verification of what the consts say, before there are any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ..checking.checked import Checked
+from ..checking.views import root_name
+from ..syntax.walk import walk
+from ..text.diagnostics import CuirError
+from ..text.source import Span
+
+COPY_ALIGNMENT = 16  # bytes: base and strides of what engines copy (CUDA driver API, cuTensorMapEncodeTiled; PTX, cp.async)
+
+
+def copied(checked: Checked) -> Mapping[str, Span]:
+    """The tensors that engines read or write, each with the first call that asks them to."""
+    found: dict[str, Span] | None = checked.made.get(copied)
+    if found is None:
+        found = {}
+        names = {t.name for t in checked.tensors}
+        for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
+            bound = checked.calls.get(id(node))
+            for access in bound.op.effects.accesses if bound is not None else ():
+                root = root_name(bound.args[access.arg]) if bound is not None and access.late and access.arg in bound.args else None
+                if root in names:
+                    found.setdefault(str(root), node.span)
+        checked.made[copied] = found
+    return found
+
+
+def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[str, Any]) -> None:
+    """Tensors `names`, which engines copy, start at, and have strides of, multiples of 16 bytes. Raises CuirError U506."""
+    for name in names:
+        t = arguments[name]
+        if t.numel() == 0:
+            continue
+        span = next(p for p in checked.tensors if p.name == name).span
+        if off := t.data_ptr() % COPY_ALIGNMENT:
+            raise CuirError.of("U506", f"`{name}` must start at a multiple of {COPY_ALIGNMENT} bytes, found address % {COPY_ALIGNMENT} = {off}",
+                               span, f"{name}.clone()")  # fmt: skip
+        if not _admitted(t):
+            rows = t.shape[-1] * t.element_size()
+            hint = f"{name}.contiguous()" if rows % COPY_ALIGNMENT == 0 else (
+                f"{t.shape[-1]} columns are {rows} bytes: pad the rows, or give a length that is a multiple of {COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())}")  # fmt: skip
+            raise CuirError.of("U506", f"the strides of `{name}` must be positive multiples of {COPY_ALIGNMENT} bytes, found {list(t.stride())} elements of {t.element_size()} bytes",
+                               span, hint)  # fmt: skip
+
+
+def _admitted(t: torch.Tensor) -> bool:
+    outer = zip(t.shape[:-1], t.stride()[:-1], strict=True)
+    return all(size == 1 or (stride > 0 and stride * t.element_size() % COPY_ALIGNMENT == 0) for size, stride in outer)
+
+
+def admitted_length(checked: Checked, dim: str) -> int:
+    """The number that the length of a run-time dim must be a multiple of for launches with contiguous tensors; 1 if any will do."""
+    return math.lcm(*(COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize) for t in checked.tensors
+                      if t.name in copied(checked) and len(t.dims) > 1 and t.dims[-1] == dim))  # fmt: skip
+
+
+def lengths_required(checked: Checked) -> str:
+    """What launches with contiguous tensors require of run-time dims, in words; "" if nothing."""
+    needs = {d: n for d in checked.dims if (n := admitted_length(checked, d)) > 1}
+    if not needs:
+        return ""
+    told = " and ".join(f"{d} must be a multiple of {n}" for d, n in needs.items())
+    return f"{told}, for rows that are copied begin at multiples of {COPY_ALIGNMENT} bytes"
+
+
+def padded(checked: Checked, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, with copies of tensors that no engine could copy, whose rows are further apart."""
+    return {n: _padded(x) if n in copied(checked) and isinstance(x, torch.Tensor) and not _admitted(x) else x for n, x in arguments.items()}
+
+
+def _padded(t: torch.Tensor) -> torch.Tensor:
+    each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())
+    wide = torch.zeros((*t.shape[:-1], -(-t.shape[-1] // each) * each), dtype=t.dtype, device=t.device)
+    rows = wide[..., : t.shape[-1]]
+    rows.copy_(t)
+    return rows
+
+
+def copy_of(t: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, also where rows are further apart than they are long; dense where elements share memory."""
+    return t.clone() if 0 in t.stride() else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+
+
+def require_known_layout(checked: Checked) -> None:
+    """Raises CuirError U506 for a tensor that engines copy and whose rows, by consts and the signature, do not lie at multiples of 16 bytes."""
+    for t in checked.tensors:
+        call, columns = copied(checked).get(t.name), t.dims[-1]
+        if call is None or len(t.dims) < 2 or not isinstance(columns, int) or all(d == 1 for d in t.dims[:-1]):
+            continue
+        nbytes = columns * t.dtype.itemsize
+        if nbytes % COPY_ALIGNMENT:
+            each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)
+            raise CuirError.of("U506", f"a row of `{t.name}` has {columns} {t.dtype}, {nbytes} bytes, and rows that are copied begin at multiples of {COPY_ALIGNMENT} bytes: every launch would be refused",
+                               call, f"columns in multiples of {each}, or load and store what is not copied by an engine")  # fmt: skip

@@ -1,0 +1,184 @@
+"""What checking a kernel yields: the flat kernel and side tables. Read by the interpreter and the lowering; owns no rule.
+
+The flat kernel is AST with every `@func` inlined, consts and constants folded to literals, and tuples taken apart:
+* statements are `Assign` with one target, `ExprStmt` of a primitive's call, `For` and `If`;
+* expressions hold no `Tuple` and no call but of primitives; a dtype is a `Name` such as `f16`; `-inf` is `Unary('-', Name('inf'))`;
+* `IfExp`, `and`, `or`, `not` are on scalars, lazy, and may hold element reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..syntax.nodes import Call, Expr, Kernel, Program, Stmt
+from ..syntax.types import PANEL_BYTES, BarrierType, DType, SharedView, Type
+from ..text.source import Span
+
+if TYPE_CHECKING:
+    from ..ops.base import Op
+
+Const = int | float | bool | DType
+
+
+@dataclass(frozen=True)
+class TensorParam:
+    name: str
+    dtype: DType
+    dims: tuple[str | int, ...]  # a name is a runtime dim (i32 in the kernel), an int is known
+    written: bool  # the kernel stores to it somewhere
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class ScalarParam:
+    name: str
+    dtype: DType
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class SharedAlloc:
+    """An array in shared memory. Rows of `cols` elements; leading dims flatten into stages of `rows` rows.
+
+    If a row is a whole number of 128-byte panels, the array is *panelled*: each stage is `panels` panels of `rows` x 128 bytes,
+    128-byte swizzled, 1024-byte aligned. Else it is plain row-major with rows padded to 16 bytes.
+    """
+
+    name: str
+    dtype: DType
+    dims: tuple[int, ...]
+    offset: int  # bytes from the start of the CTA's shared memory
+    over: str | None
+    span: Span = field(compare=False, repr=False)
+
+    @property
+    def panelled(self) -> bool:
+        return len(self.dims) >= 2 and self.dims[-1] * self.dtype.itemsize % PANEL_BYTES == 0
+
+    @property
+    def rows(self) -> int:
+        return self.dims[-2] if len(self.dims) >= 2 else 1
+
+    @property
+    def panels(self) -> int:
+        return self.dims[-1] * self.dtype.itemsize // PANEL_BYTES
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one row occupies, padding included."""
+        return -(-self.dims[-1] * self.dtype.itemsize // 16) * 16
+
+    @property
+    def nbytes(self) -> int:
+        total = self.row_bytes
+        for dim in self.dims[:-1]:
+            total *= dim
+        return total
+
+    @property
+    def type(self) -> SharedView:
+        return SharedView(self.dtype, self.dims)
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """`count` is in workers (mbarrier: arrivals that end a phase; named_barrier: participants). `arrivers` is the role that arrives."""
+
+    name: str
+    kind: str  # "mbarrier" | "named_barrier"
+    count: int
+    stages: int | None
+    arrivers: str | None
+    span: Span = field(compare=False, repr=False)
+
+    @property
+    def type(self) -> BarrierType:
+        return BarrierType(self.kind, self.stages)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    name: str
+    count: Expr  # of runtime dims and scalars
+    dynamic: bool
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role's text, run by `workers` workers of `threads` threads; `index` is the name of the worker's number, if any."""
+
+    name: str
+    workers: int
+    threads: int  # 32 or 128
+    registers: int | None
+    index: str | None
+    body: tuple[Stmt, ...]
+    locals: Mapping[str, Type]  # every name assigned in the body (loop variables and `index` too), with its one type
+    warpgroup: int  # index of the first warpgroup it occupies
+    warp: int  # of its first warp within that warpgroup (several `warps=` roles may share a warpgroup)
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """A primitive's call with its arguments under their parameters' names (absent optional ones missing)."""
+
+    op: Op
+    args: Mapping[str, Expr]
+    node: Call = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, repr=False)
+class Checked:
+    program: Program
+    origin: Kernel  # as written
+    cluster: int  # CTAs of a cluster
+    consts: Mapping[str, Const]  # every const parameter's value, derived ones too
+    tensors: tuple[TensorParam, ...]
+    scalars: tuple[ScalarParam, ...]
+    dims: tuple[str, ...]  # runtime dims, in order of appearance
+    shared: Mapping[str, SharedAlloc]
+    shared_bytes: int  # of all arrays, without barriers
+    barriers: Mapping[str, Barrier]
+    tiles: Tiles | None
+    declarations: tuple[Stmt, ...]  # other scalar assignments before the roles, of runtime values
+    declared: Mapping[str, Type]  # their types
+    roles: tuple[Role, ...]
+    warpgroups: int  # in a CTA
+    types: Mapping[int, Type]  # by id(expr), for every expression of the flat kernel
+    calls: Mapping[int, BoundCall]  # by id(call)
+    made: dict[object, Any] = field(
+        init=False, default_factory=dict, compare=False
+    )  # what other parts derive of it once, under keys of their own
+
+    @property
+    def name(self) -> str:
+        return self.origin.name
+
+    @property
+    def arch(self) -> str:
+        return self.origin.arch
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return 128 * self.warpgroups
+
+    @property
+    def longest_ring(self) -> int:
+        """Stages of the longest ring of barriers: a CTA that does less than twice as much work and one more never comes to its third round, where parities are those of the first."""
+        return max((b.stages or 1 for b in self.barriers.values()), default=1)
+
+    def __repr__(self) -> str:
+        consts = ", ".join(f"{name}={value}" for name, value in self.consts.items())
+        roles = ", ".join(f"{r.name} ({r.workers} of {r.threads} threads)" for r in self.roles)
+        return f"Checked({self.name}, {self.arch}, {consts}; {roles}; {self.shared_bytes:,} bytes of shared memory)"
+
+    def type_of(self, expr: Expr) -> Type:
+        return self.types[id(expr)]
+
+    def call(self, node: Call) -> BoundCall:
+        return self.calls[id(node)]

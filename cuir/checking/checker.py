@@ -1,0 +1,406 @@
+"""The checker: text that parsed -> a `Checked` kernel, or every error found. Drives flattening, typing and the static checks.
+
+Typing of expressions is in infer.py, limits of the machine in resources.py, rules of a primitive in its entry of the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..ops.base import Effects
+from ..ops.limits import TARGETS, Target
+from ..syntax.given import program_of
+from ..syntax.nodes import (
+    Assign,
+    Call,
+    ConstType,
+    Expr,
+    GlobalType,
+    Kernel,
+    Literal,
+    Name,
+    Param,
+    Program,
+    ScalarType,
+    Stmt,
+    Str,
+    Subscript,
+    Tuple,
+    With,
+)
+from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
+from ..syntax.walk import Itself, walk
+from ..text.diagnostics import CuirError, Diagnostic, Sink
+from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, Tiles
+from .flatten import FlatKernel, flatten
+from .fold import fold, specialised
+from .infer import Scope, Typer
+from .literals import check_literals, shortened
+from .resources import check_fragments, check_roles, lay_out_shared
+from .scope import without_dead
+
+SIZES = ("T104", "T162")  # codes of lengths, counts and stages
+DECLARATIONS = ("shared", "mbarrier", "named_barrier", "tiles")
+
+
+def check(program: Program | str | os.PathLike[str], kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> Checked:
+    """Checks one kernel of a program, specialised.
+
+    program: a parsed one, a decorated kernel, or the path of a file. kernel: its name; may be left out if there is only one. consts: values of const parameters (dtypes, also as "f16" or torch.float16; ints, bools); the kernel's defaults fill
+    the rest. Raises CuirError with every error found.
+    """
+    program = program_of(program, "check")
+    sink = Sink()
+    picked = pick_kernel(program, kernel)
+    values = const_values(picked, consts or {}, sink)
+    sink.stop_if_any()
+    return _checked(Itself(program), Itself(picked), tuple((name, type(value), value) for name, value in values.items()))
+
+
+@functools.lru_cache(maxsize=16)  # whoever finds a setting that fits, runs it or lowers it next
+def _checked(program: Itself, kernel: Itself, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
+    assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
+    try:
+        return _Checker(program.tree, kernel.tree, {name: value for name, _, value in consts}, Sink()).run()
+    except RecursionError:
+        raise CuirError.of(
+            "P018", "expressions are nested too deeply once functions are inlined", kernel.tree.span, "bind parts of them to names"
+        ) from None
+
+
+def pick_kernel(program: Program, name: str | None) -> Kernel:
+    kernels = program.kernels()
+    if name is None and len(kernels) == 1:
+        return next(iter(kernels.values()))
+    if name in kernels:
+        return kernels[name]
+    listed = ", ".join(kernels) or "none"
+    if name is None:
+        what = "the program has no kernel" if not kernels else f"the program has {len(kernels)} kernels: {listed}"
+        raise CuirError.of(
+            "N109",
+            what,
+            program.span if not kernels else None,
+            "name one (-k NAME)" if kernels else "write one: @kernel(arch=...) def name(...):",
+        )
+    raise CuirError.of("N110", f"there is no kernel `{name}`; the program has: {listed}")
+
+
+def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict[str, Const]:
+    """The value of each const parameter: given, else its default; and errors for those missing, unknown or of a wrong kind."""
+    params = {p.name: p for p in kernel.params if isinstance(p.type, ConstType)}
+    values: dict[str, Const] = {}
+    for name in given:
+        if name not in params:
+            sink.error("N111", f"`{kernel.name}` has no const parameter `{name}`; it has: {', '.join(params) or 'none'}", kernel.span)
+    for name, p in params.items():
+        default = _literal(p.default) if p.default is not None else None
+        if p.default is not None and default is None:
+            sink.error("T102", f"the default of `{name}` must be a literal or a dtype", p.span)
+        value = dtype_named(given.get(name, default))
+        if value is None:
+            sink.error(
+                "N112",
+                f"const `{name}` has no value",
+                p.span,
+                f"give one: -c {name}=..., consts={{'{name}': ...}}, or a default in the signature",
+            )
+            continue
+        wanted = _kind(p, kernel, default)
+        if wanted == "dim" and not (type(value) is int and value >= 0):
+            sink.error("T103", f"const `{name}` is a dim and must be an integer >= 0, found {_show(value)}", p.span)
+        elif wanted == "dtype" and not isinstance(value, DType):
+            sink.error("T103", f"const `{name}` must be a dtype ({', '.join(DTYPES)}), found {_show(value)}", p.span)
+        elif type(value) is int and not -(2**31) <= value < 2**31:
+            sink.error("T103", f"const `{name}` is an integer of 32 bits, found {shortened(value)}", p.span)
+        elif default is not None and type(default) is not type(value) and not (isinstance(default, float) and type(value) is int):
+            sink.error("T103", f"const `{name}` must be of the kind of its default {_show(default)}, found {_show(value)}", p.span)
+        else:
+            values[name] = value
+    return values
+
+
+def dtype_named(value: Const | str | object) -> Const | None:
+    """A const as given: a dtype may come as its name ("f16") or as torch has it (torch.float16)."""
+    named = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.int32": "i32"}
+    found = DTYPES.get(named.get(str(value), str(value)))
+    return found if found is not None else value  # type: ignore[return-value]
+
+
+def _kind(p: Param, kernel: Kernel, default: Const | None) -> str:
+    tensors = [q.type for q in kernel.params if isinstance(q.type, GlobalType)]
+    if any(t.dtype == p.name for t in tensors) or isinstance(default, DType):
+        return "dtype"
+    return "dim" if any(p.name in t.dims for t in tensors) else "any"
+
+
+def _literal(e: Expr) -> Const | None:
+    if isinstance(e, Name):
+        return DTYPES.get(e.id)
+    folded = fold(e)
+    return folded.value if isinstance(folded, Literal) else None
+
+
+def _show(value: Const) -> str:
+    return value.name if isinstance(value, DType) else repr(value)
+
+
+class _Checker:
+    def __init__(self, program: Program, kernel: Kernel, consts: dict[str, Const], sink: Sink):
+        self.program, self.kernel, self.consts, self.sink = program, kernel, consts, sink
+        self.shared: dict[str, tuple[SharedView, str | None, Stmt]] = {}
+        self.barriers: dict[str, tuple[BarrierType, int, Stmt]] = {}
+        self.tiles: Tiles | None = None
+
+    def run(self) -> Checked:
+        if self.kernel.arch not in TARGETS:
+            self.sink.error("S207", f"`arch` is one of {', '.join(TARGETS)}, found {self.kernel.arch!r}", self.kernel.span)
+            self.sink.stop_if_any()
+        target = TARGETS[self.kernel.arch]
+        cluster = self.cluster(target)
+        self.sink.stop_if_any()
+        scope = self.parameters()
+        flat = flatten(self.program, replace(self.kernel, cluster=Literal(cluster)), self.consts, self.sink)
+        typer = Typer(self.kernel, scope, self.sink)
+        declarations = self.declare(flat, typer, scope)
+        allocs, shared_bytes = lay_out_shared(self.shared, self.barriers, target, self.sink)
+        unusable = by_consts([d for d in self.sink.found if d.code in SIZES], self.kernel, self.consts)
+        if unusable:  # what the roles do with these arrays and rings would be wrong only for that
+            raise CuirError([*unusable, *(d for d in self.sink.found if d.code not in SIZES)])
+        roles = self.roles(flat, typer, scope)
+        check_literals(typer.literals, typer.types, self.sink)
+        barriers = self.barrier_table(typer)
+        roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
+        check_fragments(roles, typer.calls, typer.types, self.sink)
+        if sum(b.stages or 1 for b in barriers.values() if b.kind == "named_barrier") > target.named_barriers - 1:
+            self.sink.error(
+                "M303",
+                f"the machine has {target.named_barriers - 1} named barriers for a kernel, found more",
+                next(b.span for b in barriers.values() if b.kind == "named_barrier"),
+            )
+        self.sink.stop_if_any()
+        written = typer.written
+        tensors = tuple(TensorParam(t.name, t.dtype, t.dims, t.name in written, t.span) for t in scope.tensors.values())
+        return Checked(
+            self.program,
+            self.kernel,
+            cluster,
+            self.consts,
+            tensors,
+            scope.scalar_params,
+            scope.dims,
+            allocs,
+            shared_bytes,
+            barriers,
+            self.tiles,
+            tuple(declarations),
+            dict(scope.declared),
+            tuple(roles),
+            warpgroups,
+            typer.types,
+            typer.calls,
+        )
+
+    def cluster(self, target: Target) -> int:
+        """How many CTAs a cluster has; 1 after an error."""
+        known = {n: fold(c.value) for n, c in self.program.constants().items()}
+        known |= {n: Name(v.name) if isinstance(v, DType) else Literal(v) for n, v in self.consts.items()}
+        written = self.kernel.cluster or Literal(1)
+        try:
+            found = specialised(written, known)
+        except ZeroDivisionError:
+            found = written
+        value = found.value if isinstance(found, Literal) else None
+        if type(value) is not int:
+            what = "something that is not known when the kernel is specialised" if value is None else repr(value)
+            hint = "write an integer, a const parameter or an expression of these"
+            self.sink.error("S208", f"`cluster` is a known integer, found {what}", written.span, hint)
+        elif not 1 <= value <= target.cluster:
+            self.sink.error("S208", f"a cluster on {target.name} has 1 to {target.cluster} CTAs, found {value}", written.span)
+        else:
+            return value
+        return 1
+
+    # ---- parameters
+    def parameters(self) -> Scope:
+        tensors: dict[str, TensorParam] = {}
+        scalars: list[ScalarParam] = []
+        dims: dict[str, None] = {}
+        for p in self.kernel.params:
+            if isinstance(p.type, GlobalType):
+                dtype = self.consts.get(p.type.dtype) or DTYPES.get(p.type.dtype)
+                if not isinstance(dtype, DType):
+                    self.sink.error(
+                        "T156", f"`{p.type.dtype}` is no dtype ({', '.join(DTYPES)}) and no const parameter that is one", p.span
+                    )
+                    dtype = F32
+                if dtype == BOOL:
+                    self.sink.error("T156", "tensors are of f16, bf16, f32 or i32, found bool", p.span, "pass it as i32")
+                resolved: list[str | int] = []
+                for d in p.type.dims:
+                    value = self.consts.get(d, d) if isinstance(d, str) else d
+                    if not isinstance(value, (str, int)) or isinstance(value, bool):
+                        self.sink.error("T157", f"`{d}` is no dim", p.span)
+                        value = 1
+                    resolved.append(value)
+                    if isinstance(value, str):
+                        dims[value] = None
+                tensors[p.name] = TensorParam(p.name, dtype, tuple(resolved), False, p.span)
+            elif isinstance(p.type, ScalarType):
+                if p.type.dtype not in ("i32", "f32", "bool"):
+                    self.sink.error("T118", f"scalars are i32, f32 or bool, found {p.type.dtype}", p.span)
+                scalars.append(ScalarParam(p.name, DTYPES.get(p.type.dtype, F32), p.span))
+        for name in dims:
+            if any(p.name == name for p in self.kernel.params if not isinstance(p.type, ConstType)):
+                self.sink.error("N113", f"`{name}` is both a dim and a parameter", self.kernel.span)
+        declared: dict[str, Type] = {s.name: Scalar(s.dtype) for s in scalars}
+        declared.update({d: Scalar(I32) for d in dims})
+        return Scope(tensors, tuple(scalars), tuple(dims), declared)
+
+    # ---- declarations
+    def declare(self, flat: FlatKernel, typer: Typer, scope: Scope) -> list[Stmt]:
+        others: list[Stmt] = []
+        for stmt in flat.declarations:
+            if not isinstance(stmt, Assign):
+                self.sink.error("S202", "before the roles only declarations: `name = ...`", stmt.span, "move it into a role")
+                continue
+            name, value = stmt.targets[0], stmt.value
+            word = value.func.id if isinstance(value, Call) and isinstance(value.func, Name) else None
+            t = typer.declaration(value)
+            if name in scope.views or name in scope.barriers or (word in DECLARATIONS and name in scope.declared):
+                self.sink.error("S209", f"`{name}` is declared twice", stmt.span)
+            elif word == "tiles" and isinstance(value, Call):
+                self.declare_tiles(name, value, stmt, typer)
+                scope.tiles = name
+            elif isinstance(t, SharedView):
+                over = typer.calls[id(value)].args.get("over")
+                base = over.id if isinstance(over, Name) else None
+                self.shared[name] = (t, base, stmt)
+                scope.views[name] = t
+            elif isinstance(t, BarrierType):
+                n = typer.const(typer.calls[id(value)].args["n"])
+                self.barriers[name] = (t, n, stmt)
+                scope.barriers[name] = t
+            elif isinstance(t, Scalar):
+                typer.bind(name, t, stmt.span, scope.declared)
+                others.append(stmt)
+            elif word not in DECLARATIONS:
+                typer.poison(name, t, stmt.span, scope.declared)
+        return others
+
+    def declare_tiles(self, name: str, call: Call, stmt: Stmt, typer: Typer) -> None:
+        if self.tiles is not None:
+            self.sink.error("S210", "`tiles` is called once in a kernel", stmt.span, notes=[("it was called here", self.tiles.span)])
+            return
+        bound = typer.calls.get(id(call))
+        if bound is not None and "n" in bound.args:
+            dynamic = typer.const(bound.args["dynamic"]) if "dynamic" in bound.args else False
+            self.tiles = Tiles(name, bound.args["n"], bool(dynamic), stmt.span)
+
+    # ---- roles
+    def roles(self, flat: FlatKernel, typer: Typer, scope: Scope) -> list[Role]:
+        roles: list[Role] = []
+        for w in flat.roles:
+            name, workers, threads, registers = self.role_call(w, typer)
+            if any(r.name == name for r in roles):
+                self.sink.error("S211", f"there are two roles `{name}`", w.span)
+            local = typer.role(name, threads, w.name, w.body)
+            body = without_dead(w.body, lambda e: reads_memory_or_acts(e, typer))
+            roles.append(Role(name, workers, threads, registers, w.name, body, local, 0, 0, w.span))
+        return roles
+
+    def role_call(self, w: With, typer: Typer) -> tuple[str, int, int, int | None]:
+        call = w.call
+        if not isinstance(call.func, Name) or call.func.id != "role":
+            self.sink.error("S212", "`with` opens a role", call.span, 'write `with role("name", warps=1):`')
+            return "?", 1, 32, None
+        args = typer.bind_arguments(call)
+        if args is None:
+            return "?", 1, 32, None
+        word = args.get("name")
+        if not isinstance(word, Str):
+            self.sink.error("S213", "a role's name is a word in quotes", call.span)
+        numbers: dict[str, int | None] = {}
+        for key in ("warps", "warpgroups", "registers"):
+            value = typer.const(args[key]) if key in args else None
+            if key in args and (type(value) is not int or value <= 0):
+                self.sink.error("T103", f"`{key}` must be a known positive integer", args[key].span)
+                value = 1 if key != "registers" else None
+            numbers[key] = value
+        if (numbers["warps"] is None) == (numbers["warpgroups"] is None):
+            self.sink.error("S214", "a role has either warps=n or warpgroups=n", call.span)
+        threads = 128 if numbers["warpgroups"] is not None else 32
+        most = TARGETS[self.kernel.arch].threads // threads
+        for key in ("warps", "warpgroups"):
+            if (numbers[key] or 0) > most:
+                self.sink.error(
+                    "M305",
+                    f"a CTA has at most {TARGETS[self.kernel.arch].threads} threads, found {shortened((numbers[key] or 0) * threads)}",
+                    args[key].span,
+                )
+                numbers[key] = most
+        return word.value if isinstance(word, Str) else "?", numbers["warpgroups"] or numbers["warps"] or 1, threads, numbers["registers"]
+
+    def barrier_table(self, typer: Typer) -> dict[str, Barrier]:
+        """Each barrier with the one role that arrives on it."""
+        table: dict[str, Barrier] = {}
+        for name, (t, n, stmt) in self.barriers.items():
+            users: dict[str, Stmt | Expr] = {}
+            for role, call, kind in typer.barrier_uses.get(name, []):
+                if kind == "arrives" or t.kind == "named_barrier":
+                    users.setdefault(role, call)
+            if len(users) > 1:
+                (first, at), (second, other) = list(users.items())[:2]
+                verb = "arrive on" if t.kind == "mbarrier" else "use"
+                self.sink.error(
+                    "S215",
+                    f"roles `{first}` and `{second}` both {verb} `{name}`; all who do belong to one role",
+                    other.span,
+                    notes=[(f"`{first}` here", at.span)],
+                )
+            table[name] = Barrier(name, t.kind, n, t.stages, next(iter(users), None), stmt.span)
+        return table
+
+
+def by_consts(found: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, Const]) -> list[Diagnostic]:
+    """Errors of sizes, with the const parameters that decide them in the hint; those that depend on more than an earlier one does are left out."""
+    bound: dict[str, Expr] = {}
+    for stmt in kernel.body:
+        if isinstance(stmt, Assign):
+            values: Sequence[Expr] = stmt.value.items if isinstance(stmt.value, Tuple) else (stmt.value,)
+            bound |= dict(zip(stmt.targets, values))
+
+    def deciding(names: set[str], seen: frozenset[str] = frozenset()) -> set[str]:
+        own = {n for n in names if n in consts and not isinstance(consts[n], DType)}
+        inner = {m for n in names - seen if n in bound for m in named(bound[n])}
+        return own | (deciding(inner, seen | names) if inner else set())
+
+    kept: list[Diagnostic] = []
+    reasons: list[set[str]] = []
+    for d in found:
+        names = deciding(set(re.findall(r"[A-Za-z_]\w*", d.span.text()))) if d.span else set()
+        if any(r and r <= names for r in reasons):
+            continue
+        reasons.append(names)
+        used = sorted(set(re.findall(r"[A-Za-z_]\w*", d.span.text())) & set(bound)) if d.span and d.code == "T104" else []
+        steps = [f"{n} = {bound[n].span.text()}" for n in used if bound[n].span]
+        given = [f"{n} = {_show(v)}" for n, v in consts.items() if n in names]
+        kept.append(replace(d, hint=f"here {', '.join((*steps, *given))}: choose others") if given and d.hint is None else d)
+    return kept
+
+
+def named(e: Expr) -> set[str]:
+    return {n.id for n in walk(e) if isinstance(n, Name)}
+
+
+def reads_memory_or_acts(e: Expr, typer: Typer) -> bool:
+    """Whether evaluating an expression is more than its value."""
+    calls = [typer.calls.get(id(n)) for n in walk(e) if isinstance(n, Call)]  # None: it was reported as wrong
+    return any(c is None or c.op.effects != Effects() for c in calls) or any(isinstance(n, Subscript) for n in walk(e))
+
+
+__all__ = ["check", "const_values", "pick_kernel"]

@@ -1,0 +1,141 @@
+"""What decides: the floats of a checked kernel from which comparisons and casts to i32 or bool are made. Their arithmetic is done as written.
+
+A fused multiply-add or another order of operations changes a value by a rounding, which nobody minds, and with it the truth of a comparison, which removes
+keys from a mask. Owns which expressions are meant: the operands of whatever makes an i32 or a bool of floats, and what these are made of, through names, up
+to memory, reductions and products. Sums that a kernel may keep in parts (of row_sum) are behind a reduction too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..ops import OPERATORS
+from ..ops.base import Op
+from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Node, Stmt, Subscript, Unary
+from ..syntax.types import BOOL, I32, DType, Scalar, TileType
+from ..syntax.walk import children
+from .checked import BoundCall, Checked
+
+_MADE = "decisions"
+
+
+def decisions(checked: Checked) -> frozenset[int]:
+    """The expressions that decide, by id."""
+    found = checked.made.get(_MADE)
+    if found is None:
+        found = checked.made[_MADE] = _decisions(checked)
+    return found
+
+
+def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
+    """What the table says of an expression, and its operands; None for names, literals and places."""
+    if isinstance(expr, Call):
+        bound: BoundCall | None = checked.calls.get(id(expr))
+        return None if bound is None else (bound.op, list(bound.args.values()))
+    if isinstance(expr, Binary):
+        return OPERATORS[expr.op], [expr.left, expr.right]
+    if isinstance(expr, Unary):
+        return OPERATORS[{"-": "neg"}.get(expr.op, expr.op)], [expr.operand]
+    if isinstance(expr, IfExp):
+        return OPERATORS["ifexp"], [expr.cond, expr.then, expr.other]
+    return None
+
+
+def dtype_of(checked: Checked, expr: Expr) -> DType | None:
+    """The dtype of a scalar or a register tile."""
+    t = checked.types.get(id(expr))
+    return t.dtype if isinstance(t, (Scalar, TileType)) else None
+
+
+def deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
+    """Every expression that makes an i32 or a bool of floats, with those floats."""
+    for body in (checked.declarations, *(r.body for r in checked.roles)):
+        for expr in expressions(body):
+            floats = _floats(checked, expr)
+            if floats and dtype_of(checked, expr) in (I32, BOOL):
+                yield expr, floats
+
+
+def expressions(body: tuple[Stmt, ...]) -> Iterator[Expr]:
+    """Every expression of a block, in nested blocks and inside others too."""
+    for stmt in body:
+        own: list[Node] = []
+        if isinstance(stmt, (Assign, ExprStmt)):
+            own = [stmt.value]
+        elif isinstance(stmt, If):
+            own = [stmt.cond]
+            yield from expressions((*stmt.body, *stmt.orelse))
+        elif isinstance(stmt, For):
+            own = [stmt.iter]
+            yield from expressions(stmt.body)
+        while own:
+            node = own.pop()
+            if isinstance(node, Expr):
+                yield node
+            own += children(node)
+
+
+def _floats(checked: Checked, expr: Expr) -> list[Expr]:
+    """The float operands of an operation on values; none of reductions, products, and reads of memory."""
+    found = entry(checked, expr)
+    if found is None or found[0].reduces or found[0].effects.accesses:
+        return []
+    return [a for a in found[1] if (t := dtype_of(checked, a)) is not None and t.is_float]
+
+
+def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
+    """What the assignments of a block bind each name to, in nested blocks too."""
+    found: dict[str, list[Expr]] = {}
+    for stmt in body:
+        if isinstance(stmt, Assign):
+            found.setdefault(stmt.targets[0], []).append(stmt.value)
+        elif isinstance(stmt, (If, For)):
+            inner = definitions((*stmt.body, *stmt.orelse) if isinstance(stmt, If) else stmt.body)
+            for name, values in inner.items():
+                found.setdefault(name, []).extend(values)
+    return found
+
+
+def _decisions(checked: Checked) -> frozenset[int]:
+    found: set[int] = set()
+    outer = definitions(checked.declarations)
+    for body in (checked.declarations, *(r.body for r in checked.roles)):
+        bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
+        parts = sums_in_parts(checked, bound)
+        seen: set[str] = set()
+        left = [a for e in expressions(body) if dtype_of(checked, e) in (I32, BOOL) for a in _floats(checked, e)]
+        while left:
+            expr = left.pop()
+            if isinstance(expr, Name):
+                if expr.id not in seen | parts:
+                    seen.add(expr.id)
+                    left += bound.get(expr.id, [])
+            elif id(expr) not in found and not isinstance(expr, (Literal, Subscript, Attribute)):
+                found.add(id(expr))
+                left += _floats(checked, expr)
+    return frozenset(found)
+
+
+def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
+    """Names of [R, 1] values that a sum of rows reaches: their last bits depend on its order anyway."""
+    rows = {n for n, values in bound.items() if all(isinstance(t := checked.types.get(id(v)), TileType) and t.cols == 1 for v in values)}
+    found: set[str] = set()
+
+    def reached(expr: Expr) -> bool:
+        if isinstance(expr, Name):
+            return expr.id in found
+        what = entry(checked, expr)
+        if what is None or what[0].effects.accesses:
+            return False
+        if what[0].reduces:
+            return what[0].sums
+        return any(map(reached, _floats(checked, expr)))
+
+    while True:
+        more = {n for n in rows - found if any(map(reached, bound[n]))}
+        if not more:
+            return found
+        found |= more
+
+
+__all__ = ["deciders", "decisions", "definitions", "dtype_of", "entry", "expressions"]

@@ -1,0 +1,550 @@
+"""Inlining: a kernel with its consts known -> the flat kernel (see checked.py). Owns scoping of names and the taking apart of tuples.
+
+Does not own types: what an expression means is the checker's. Every node of the result is new, with a span that tells the call it came through.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..ops import TABLE
+from ..syntax.nodes import (
+    Assign,
+    Attribute,
+    AugAssign,
+    Binary,
+    Call,
+    Expr,
+    ExprStmt,
+    For,
+    Func,
+    GlobalType,
+    If,
+    IfExp,
+    Kernel,
+    Keyword,
+    List,
+    Literal,
+    Name,
+    Node,
+    Program,
+    Return,
+    Slice,
+    Stmt,
+    Str,
+    Subscript,
+    Tuple,
+    Unary,
+    With,
+)
+from ..syntax.types import DTYPES, DType
+from ..syntax.walk import assigned, names_read
+from ..text.diagnostics import Sink
+from ..text.source import Span
+from .checked import Const
+from .fold import fold
+from .growth import Growth
+from .prelude import prelude
+from .rewrite_hints import hint_for
+from .scope import (  # fmt: skip
+    PRIMITIVES,
+    UNKNOWN,
+    Frame,
+    FreshNames,
+    Group,
+    Value,
+    bindings,
+    copy_value,
+    decided_by_right,
+    has_effect,
+    is_alias,
+    paired,
+    recopy,
+    without_dead_literals,
+    without_turns,
+)
+from .views import compose
+
+
+@dataclass
+class FlatKernel:
+    declarations: tuple[Stmt, ...]
+    roles: tuple[With, ...]
+    inlined: frozenset[str]  # @funcs that the kernel calls with these consts, itself or through others
+
+
+def flatten(program: Program, kernel: Kernel, consts: Mapping[str, Const], sink: Sink) -> FlatKernel:
+    """Inlines and folds a kernel whose cluster size is known; errors go to `sink`, and the result holds names `?` where something was unknown."""
+    return _Flattener(program, kernel, consts, sink).run()
+
+
+class _Flattener:
+    def __init__(self, program: Program, kernel: Kernel, consts: Mapping[str, Const], sink: Sink):
+        self.kernel, self.sink = kernel, sink
+        self.alone = kernel.cluster == Literal(1) and kernel.arch in TABLE["cta_rank"].archs
+        self.funcs = prelude().funcs() | program.funcs()
+        constants = prelude().constants() | program.constants()
+        self.globals: dict[str, Expr] = {name: fold(c.value) for name, c in constants.items()}
+        self.ranks: dict[str, int | None] = {}  # of tensors and shared arrays; None for barriers: what may be viewed
+        tensors = [(p.name, p.type) for p in kernel.params if isinstance(p.type, GlobalType)]
+        dims = dict.fromkeys(d for _, t in tensors for d in t.dims if isinstance(d, str))
+        self.globals |= {name: Name(name) for name in (*(p.name for p in kernel.params), *dims)}
+        self.ranks |= {name: len(t.dims) for name, t in tensors}
+        for name, value in consts.items():
+            self.globals[name] = Name(value.name) if isinstance(value, DType) else Literal(value)
+        self.fresh = FreshNames()
+        self.known: set[str] = set()  # flat names of locals that a literal stands for
+        self.inlined: set[str] = set()
+        self.growth = Growth()
+        self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(constants)
+
+    # ---- kernel
+    def run(self) -> FlatKernel:
+        self.fresh.used |= self.base_names
+        frame = Frame(assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))), None)
+        declarations: list[Stmt] = []
+        roles: list[With] = []
+        for stmt in self.kernel.body:
+            if isinstance(stmt, With):
+                roles.append(self.role(stmt, frame))
+            elif roles:
+                self.sink.error(
+                    "S201",
+                    "declarations come before the roles, found a statement after one",
+                    stmt.span,
+                    "move it above the first `with role(...)`",
+                )
+            elif isinstance(stmt, (Assign, AugAssign)):
+                self.statement(stmt, frame, declarations)
+            else:
+                self.sink.error("S202", "before the roles only declarations: `name = ...`", stmt.span, "move it into a role")
+        if not roles:
+            self.sink.error("S203", "a kernel has at least one role", self.kernel.span, 'add `with role("all", warps=4):`')
+        return FlatKernel(tuple(declarations), tuple(roles), frozenset(self.inlined))
+
+    def role(self, stmt: With, outer: Frame) -> With:
+        names = set(self.fresh.used)
+        frame = Frame(self.bindings(stmt.body, outer.values), outer)
+        if stmt.name:
+            frame.counts[stmt.name] += 1
+            self.target(stmt.name, frame)
+        call, out = self.call_arguments(stmt.call, outer, [])
+        body: list[Stmt] = []
+        self.block(stmt.body, frame, body)
+        index = frame.flat[stmt.name].id if stmt.name else None
+        self.fresh.used = names
+        return With(call, index, without_dead_literals(tuple(out + body), self.known), span=stmt.span)
+
+    def bindings(self, body: tuple[Stmt, ...], outer: Mapping[str, Value]) -> Counter[str]:
+        """How many statements bind each name. outer: what names stand for that the body may read, beside consts."""
+        return bindings(body, {n: v for n, v in (self.globals | dict(outer)).items() if isinstance(v, Literal)})
+
+    # ---- statements
+    def block(self, body: tuple[Stmt, ...], frame: Frame, out: list[Stmt]) -> None:
+        """A block's own consts end with it: the name stays bound, its value is no longer known."""
+        before = dict(frame.values)
+        for stmt in body:
+            self.statement(stmt, frame, out)
+        for name, value in list(frame.values.items()):
+            if isinstance(value, Literal) and name not in before:
+                frame.values[name] = frame.flat[name]
+
+    def statement(self, stmt: Stmt, frame: Frame, out: list[Stmt]) -> None:
+        self.growth.statement(self.at(stmt, frame))
+        if isinstance(stmt, Assign):
+            self.assign(stmt.targets, self.expr(stmt.value, frame, out), frame, out, self.at(stmt, frame))
+        elif isinstance(stmt, AugAssign):
+            old = Name(stmt.target, span=stmt.span)
+            value = self.expr(Binary(stmt.op, old, stmt.value, span=stmt.span), frame, out)
+            self.assign((stmt.target,), value, frame, out, self.at(stmt, frame))
+        elif isinstance(stmt, ExprStmt):
+            value = self.expr(stmt.value, frame, out)
+            if isinstance(value, Call):
+                out.append(ExprStmt(value, span=self.at(stmt, frame)))
+            elif not isinstance(stmt.value, Call):
+                self.sink.error("S204", "an expression alone does nothing", self.at(stmt, frame), "assign it to a name, or remove it")
+        elif isinstance(stmt, For):
+            self.loop(stmt, frame, out)
+        elif isinstance(stmt, If):
+            cond = self.single(stmt.cond, frame, out)
+            if isinstance(cond, Literal) and isinstance(cond.value, bool):
+                for inner in stmt.body if cond.value else stmt.orelse:
+                    self.statement(inner, frame, out)
+                return
+            then, other = list[Stmt](), list[Stmt]()
+            self.block(stmt.body, frame, then)
+            self.block(stmt.orelse, frame, other)
+            out.append(If(cond, tuple(then), tuple(other), span=self.at(stmt, frame)))
+        elif isinstance(stmt, With):
+            self.sink.error("S205", "a role stands directly in the kernel", self.at(stmt, frame))
+        elif isinstance(stmt, Return):
+            self.sink.error("S206", "`return` ends a @func; a kernel stores its results", self.at(stmt, frame))
+
+    def loop(self, stmt: For, frame: Frame, out: list[Stmt]) -> None:
+        if isinstance(stmt.iter, Call) and isinstance(stmt.iter.func, Name) and stmt.iter.func.id == "range":
+            iterator: Expr
+            iterator, hoisted = self.call_arguments(stmt.iter, frame, [])
+            out.extend(hoisted)
+        else:
+            iterator = self.single(stmt.iter, frame, out)
+        if without_turns(iterator):
+            return
+        body: list[Stmt] = []
+        target = self.target(stmt.target, frame)
+        self.block(stmt.body, frame, body)
+        out.append(For(target.id, iterator, tuple(body), span=self.at(stmt, frame)))
+
+    def assign(self, targets: tuple[str, ...], value: Value, frame: Frame, out: list[Stmt], span: Span) -> None:
+        if len(targets) == 1:
+            pairs = [(targets[0], value)]
+        elif isinstance(value, Group) and len(value.items) == len(targets):
+            pairs = list(zip(targets, value.items, strict=True))
+        else:
+            found = f"{len(value.items)} values" if isinstance(value, Group) else "one value"
+            self.sink.error("T151", f"expected {len(targets)} values for {', '.join(targets)}, found {found}", span)
+            pairs = [(t, Name(UNKNOWN, span=span)) for t in targets]
+        moves: list[tuple[Name, Expr]] = []
+        kept: list[tuple[str, Value]] = []
+        for name, part in pairs:
+            if name == "_":
+                if isinstance(part, Call):  # a call may do something
+                    out.append(ExprStmt(part, span=span))
+                continue
+            if frame.parent is None and frame.func is None and isinstance(part, Call):
+                self.declare(name, part)
+            if not isinstance(part, Group) and is_alias(part, self.ranks):
+                kept.append((name, self.alias(name, part, frame, out, span)))
+            else:
+                self.bind(name, part, frame, moves, kept, span)
+        self.move(moves, out, span)
+        frame.values.update(kept)
+
+    def declare(self, name: str, call: Call) -> None:
+        """Remembers what may be viewed or picked from."""
+        if isinstance(call.func, Name) and call.func.id in ("mbarrier", "named_barrier"):
+            self.ranks[name] = None
+        elif isinstance(call.func, Name) and call.func.id == "shared":
+            shape = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.name == "dims"), None)
+            self.ranks[name] = len(shape.items) if isinstance(shape, List) else 1
+
+    def move(self, moves: list[tuple[Name, Expr]], out: list[Stmt], span: Span) -> None:
+        """Parallel assignment: what an earlier target would overwrite is read before."""
+        for i, (_, value) in enumerate(moves):
+            overwritten = {t.id for t, _ in moves[:i]}
+            if overwritten and overwritten & names_read(value):
+                moves[i] = (moves[i][0], self.temporary("t", value, out))
+        for name, value in moves:
+            if not (isinstance(value, Name) and value.id == name.id):
+                out.append(Assign((name.id,), value, span=span))
+
+    def bind(
+        self, name: str, value: Value, frame: Frame, moves: list[tuple[Name, Expr]], kept: list[tuple[str, Value]], span: Span
+    ) -> None:
+        old = frame.values.get(name)
+        if isinstance(value, Group):
+            if old is None:
+                old = self.leaves(name, value)
+                frame.values[name] = old
+            if not paired(old, value, moves):
+                self.sink.error(
+                    "T150", f"`{name}` was bound to something of another form before; a name has one type", span, "use another name"
+                )
+            return
+        if isinstance(old, Group):
+            self.sink.error("T150", f"`{name}` was bound to a tuple before; a name has one type", span, "use another name")
+            return
+        flat = self.target(name, frame)
+        moves.append((flat, value))
+        if frame.counts[name] == 1 and isinstance(value, Literal):
+            kept.append((name, value))
+            self.known.add(flat.id)
+
+    def leaves(self, name: str, value: Value) -> Value:
+        if isinstance(value, Group):
+            return Group(tuple(self.leaves(f"{name}_{i}", v) for i, v in enumerate(value.items)), value.span)
+        return Name(self.fresh.take(name))
+
+    def target(self, name: str, frame: Frame) -> Name:
+        """The flat name that a local is bound to, made at its first binding."""
+        if name not in frame.flat:
+            frame.flat[name] = Name(self.fresh.take(name))
+        frame.values[name] = frame.flat[name]
+        return frame.flat[name]
+
+    def alias(self, name: str, value: Expr, frame: Frame, out: list[Stmt], span: Span) -> Expr:
+        if frame.counts[name] > 1:
+            self.sink.error(
+                "T152", f"`{name}` names a view or a barrier and is bound more than once", span, "use another name for the other view"
+            )
+        return self.pinned(value, out)
+
+    # ---- aliases: views and barriers are not values; a name for one stands for its text
+    def pinned(self, e: Expr, out: list[Stmt]) -> Expr:
+        """The alias with its indices evaluated now."""
+        if isinstance(e, Attribute):
+            return Attribute(self.pinned(e.value, out), e.attr, span=e.span)
+        if isinstance(e, Subscript):
+            indices: list[Expr | Slice] = []
+            for i in e.indices:
+                if isinstance(i, Slice):
+                    indices.append(self.pinned_slice(i, out))
+                else:
+                    indices.append(i if isinstance(i, Literal) else self.temporary("i", i, out))
+            return Subscript(self.pinned(e.value, out), tuple(indices), span=e.span)
+        return e
+
+    def pinned_slice(self, s: Slice, out: list[Stmt]) -> Slice:
+        if s.start is None or s.stop is None or isinstance(s.start, Literal):
+            return s
+        if isinstance(s.stop, Binary) and s.stop.op == "+" and s.stop.left == s.start:
+            start = self.temporary("i", s.start, out)
+            return Slice(start, Binary("+", Name(start.id, span=start.span), s.stop.right, span=s.stop.span), span=s.span)
+        return s
+
+    # ---- expressions
+    def single(self, e: Expr, frame: Frame, out: list[Stmt]) -> Expr:
+        """An expression that must not be a tuple."""
+        value = self.expr(e, frame, out)
+        if isinstance(value, Group):
+            self.sink.error(
+                "T153", f"expected one value, found a tuple of {len(value.items)}", self.at(e, frame), "unpack it, or pick one with [0]"
+            )
+            return Name(UNKNOWN, span=self.at(e, frame))
+        return value
+
+    def expr(self, e: Expr, frame: Frame, out: list[Stmt]) -> Value:
+        if isinstance(e, Name):
+            return self.lookup(e, frame)
+        if isinstance(e, Call):
+            return self.call(e, frame, out)
+        span = self.at(e, frame)
+        if isinstance(e, Literal):
+            return Literal(e.value, span=span)
+        if isinstance(e, Str):
+            return Str(e.value, span=span)
+        if isinstance(e, (Tuple, List)):
+            parts = self.operands([*e.items], frame, out)
+            if isinstance(e, List):
+                return List(tuple(self.no_group(p) for p in parts), span=span)
+            return self.growth.group(parts, span)
+        if isinstance(e, Unary):
+            return self.folded(Unary(e.op, self.single(e.operand, frame, out), span=span))
+        if isinstance(e, Binary) and e.op in ("and", "or"):
+            return self.lazy_logic(e, frame, out, span)
+        if isinstance(e, Binary):
+            left, right = (self.no_group(v) for v in self.operands([e.left, e.right], frame, out))
+            return self.folded(Binary(e.op, left, right, span=span))
+        if isinstance(e, IfExp):
+            return self.choice(e, frame, out, span)
+        if isinstance(e, Attribute):
+            return Attribute(self.single(e.value, frame, out), e.attr, span=span)
+        assert isinstance(e, Subscript)
+        return self.subscript(e, frame, out, span)
+
+    def operands(self, items: list[Expr], frame: Frame, out: list[Stmt]) -> list[Value]:
+        """Left to right; an operand whose inlined text does something comes after those before it."""
+        values: list[Value] = []
+        for item in items:
+            mark = len(out)
+            value = self.expr(item, frame, out)
+            if values and any(has_effect(s) for s in out[mark:]):
+                first: list[Stmt] = []
+                values = [
+                    v if isinstance(v, (Group, Name, Literal, Str)) or is_alias(v, self.ranks) else self.temporary("t", v, first)
+                    for v in values
+                ]
+                out[mark:mark] = first
+            values.append(value)
+        return values
+
+    def no_group(self, value: Value) -> Expr:
+        if isinstance(value, Group):
+            self.sink.error(
+                "T153", f"expected one value, found a tuple of {len(value.items)}", value.span, "unpack it, or pick one with [0]"
+            )
+            return Name(UNKNOWN, span=value.span)
+        return value
+
+    def folded(self, e: Expr) -> Expr:
+        try:
+            return fold(e)
+        except ZeroDivisionError:
+            self.sink.error("T154", "division by zero in a constant expression", e.span)
+            return Name(UNKNOWN, span=e.span)
+
+    def lazy_logic(self, e: Binary, frame: Frame, out: list[Stmt], span: Span) -> Expr:
+        left = self.single(e.left, frame, out)
+        if isinstance(left, Literal) and isinstance(left.value, bool) and left.value == (e.op == "or"):
+            return left
+        later: list[Stmt] = []
+        right = self.single(e.right, frame, later)
+        if not later or isinstance(left, Literal):
+            out.extend(later)
+            return decided_by_right(e.op, left, right) or self.folded(Binary(e.op, left, right, span=span))
+        result = self.temporary("t", left, out)
+        cond = Name(result.id, span=span)
+        later.append(Assign((result.id,), right, span=span))
+        out.append(If(cond if e.op == "and" else Unary("not", cond, span=span), tuple(later), span=span))
+        return Name(result.id, span=span)
+
+    def choice(self, e: IfExp, frame: Frame, out: list[Stmt], span: Span) -> Value:
+        cond = self.single(e.cond, frame, out)
+        if isinstance(cond, Literal) and isinstance(cond.value, bool):
+            return self.expr(e.then if cond.value else e.other, frame, out)
+        then_out: list[Stmt] = []
+        other_out: list[Stmt] = []
+        then, other = self.expr(e.then, frame, then_out), self.expr(e.other, frame, other_out)
+        if not then_out and not other_out and not isinstance(then, Group) and not isinstance(other, Group):
+            return self.folded(IfExp(cond, then, other, span=span))
+        result = self.leaves("t", then)
+        then_moves: list[tuple[Name, Expr]] = []
+        other_moves: list[tuple[Name, Expr]] = []
+        if not paired(result, then, then_moves) or not paired(result, other, other_moves):
+            self.sink.error("T150", "both sides of `if else` must have one form", span)
+        self.move(then_moves, then_out, span)
+        self.move(other_moves, other_out, span)
+        out.append(If(cond, tuple(then_out), tuple(other_out), span=span))
+        return copy_value(result, span)
+
+    def subscript(self, e: Subscript, frame: Frame, out: list[Stmt], span: Span) -> Value:
+        value = self.expr(e.value, frame, out)
+        if isinstance(value, Group):
+            index = self.expr(e.indices[0], frame, out) if len(e.indices) == 1 and not isinstance(e.indices[0], Slice) else None
+            if isinstance(index, Literal) and type(index.value) is int and -len(value.items) <= index.value < len(value.items):
+                return value.items[index.value]
+            self.sink.error("T155", f"a tuple of {len(value.items)} is indexed by a known integer below its length", span)
+            return Name(UNKNOWN, span=span)
+        indices: list[Expr | Slice] = []
+        for i in e.indices:
+            if isinstance(i, Slice):
+                start = self.single(i.start, frame, out) if i.start is not None else None
+                stop = self.single(i.stop, frame, out) if i.stop is not None else None
+                indices.append(Slice(start, stop, span=self.at(i, frame)))
+            else:
+                indices.append(self.single(i, frame, out))
+        if isinstance(value, Subscript) and isinstance(value.value, Name) and (rank := self.ranks.get(value.value.id)) is not None:
+            merged = compose(value.indices, tuple(indices), rank)
+            if merged is not None:
+                return Subscript(value.value, tuple(recopy(i) for i in merged), span=span)  # type: ignore[misc]
+        return Subscript(value, tuple(indices), span=span)
+
+    def lookup(self, e: Name, frame: Frame) -> Value:
+        span = self.at(e, frame)
+        if e.id == "_":
+            self.sink.error("N102", "`_` is for values that are not used and cannot be read", span)
+            return Name(UNKNOWN, span=span)
+        scope: Frame | None = frame
+        while scope is not None:
+            if e.id in scope.values:
+                return copy_value(scope.values[e.id], span)
+            if scope.counts[e.id]:
+                self.sink.error("N103", f"`{e.id}` is read before it is bound", span)
+                return Name(UNKNOWN, span=span)
+            scope = scope.parent
+        if e.id in self.globals:
+            return copy_value(self.globals[e.id], span)
+        if e.id in DTYPES or e.id == "inf":
+            return Name(e.id, span=span)
+        self.unknown(e, frame, span)
+        return Name(UNKNOWN, span=span)
+
+    def unknown(self, e: Name, frame: Frame, span: Span) -> None:
+        if frame.func is not None and e.id in assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))):
+            why = f"`{e.id}` is a local name of the kernel; free names of a @func are parameters of the kernel, constants or @funcs"
+            self.sink.error("N104", why, span, "pass it as an argument")
+            return
+        known = [*frame.values, *(frame.parent.values if frame.parent else ()), *self.globals, *DTYPES]
+        called = "a @func" if e.id in self.funcs else "a primitive" if e.id in PRIMITIVES else ""
+        what = f"is {called} and must be called" if called else "is not known here"
+        self.sink.error("N101", f"`{e.id}` {what}", span, hint_for(e.id, known))
+
+    # ---- calls
+    def call(self, e: Call, frame: Frame, out: list[Stmt]) -> Value:
+        span = self.at(e, frame)
+        if isinstance(e.func, Name):
+            if e.func.id in self.funcs:
+                return self.inline(self.funcs[e.func.id], e, frame, out, span)
+            if e.func.id not in PRIMITIVES:
+                self.sink.error(
+                    "N105",
+                    f"`{e.func.id}` is neither a primitive nor a @func",
+                    self.at(e.func, frame),
+                    hint_for(e.func.id, [*PRIMITIVES, *self.funcs], "`cuir ops` lists the primitives"),
+                )
+                return Name(UNKNOWN, span=span)
+        flat, hoisted = self.call_arguments(e, frame, [])
+        out.extend(hoisted)
+        return Literal(0, span=span) if self.alone and flat == Call(Name("cta_rank")) else self.folded(flat)
+
+    def call_arguments(self, e: Call, frame: Frame, out: list[Stmt]) -> tuple[Call, list[Stmt]]:
+        func: Expr
+        if isinstance(e.func, Attribute):
+            func = Attribute(self.single(e.func.value, frame, out), e.func.attr, span=self.at(e.func, frame))
+        else:
+            func = Name(e.func.id if isinstance(e.func, Name) else UNKNOWN, span=self.at(e.func, frame))
+        values = self.operands([*e.args, *(k.value for k in e.keywords)], frame, out)
+        flat = [self.no_group(v) for v in values]
+        keywords = tuple(Keyword(k.name, v, span=self.at(k, frame)) for k, v in zip(e.keywords, flat[len(e.args) :], strict=True))
+        return Call(func, tuple(flat[: len(e.args)]), keywords, span=self.at(e, frame)), out
+
+    def inline(self, func: Func, e: Call, caller: Frame, out: list[Stmt], span: Span) -> Value:
+        if func.name in caller.stack:
+            self.sink.error(
+                "N106", f"@func `{func.name}` calls itself ({' -> '.join([*caller.stack, func.name])}); functions are inlined", span
+            )
+            return Name(UNKNOWN, span=span)
+        self.growth.call(caller, span)
+        values = self.operands([*e.args, *(k.value for k in e.keywords)], caller, out)
+        given = dict(zip(func.params, values[: len(e.args)], strict=False))
+        for k, v in zip(e.keywords, values[len(e.args) :], strict=True):
+            if k.name not in func.params or k.name in given:
+                self.sink.error("N107", f"`{func.name}` has no parameter `{k.name}` left to give", self.at(k, caller))
+            given[k.name] = v
+        if len(e.args) > len(func.params) or set(given) != set(func.params):
+            self.sink.error(
+                "N108",
+                f"`{func.name}({', '.join(func.params)})` takes {len(func.params)} arguments, found {len(values)}",
+                span,
+                notes=[(f"`{func.name}` is defined here", func.span)],
+            )
+            return Name(UNKNOWN, span=span)
+        self.inlined.add(func.name)
+        frame = Frame(self.bindings(func.body, given), None, span, func, stack=(*caller.stack, func.name))
+        for name in func.params:
+            frame.values[name] = self.argument(name, given[name], frame, out, span)
+            frame.counts[name] += 1
+        *body, last = func.body
+        for stmt in body:
+            self.statement(stmt, frame, out)
+        assert isinstance(last, Return)
+        return self.expr(last.value, frame, out)
+
+    def argument(self, name: str, value: Value, frame: Frame, out: list[Stmt], span: Span) -> Value:
+        rebound = frame.counts[name] > 0
+        if isinstance(value, Group):
+            if rebound:
+                target = self.leaves(name, value)
+                moves: list[tuple[Name, Expr]] = []
+                paired(target, value, moves)
+                self.move(moves, out, span)
+                return target
+            items = (self.argument(f"{name}_{i}", v, Frame(Counter(), None), out, span) for i, v in enumerate(value.items))
+            return Group(tuple(items), value.span)
+        if is_alias(value, self.ranks) or (isinstance(value, (Name, Literal, Str)) and not rebound):
+            return value  # nothing in the callee can rebind the names in an alias' indices
+        if not rebound:
+            return self.temporary(name, value, out, span)
+        flat = self.target(name, frame)
+        out.append(Assign((flat.id,), value, span=span))
+        return flat
+
+    # ---- helpers
+    def temporary(self, base: str, value: Expr, out: list[Stmt], span: Span | None = None) -> Name:
+        name = self.fresh.take(base)
+        out.append(Assign((name,), value, span=span or value.span))
+        return Name(name, span=value.span)
+
+    def at(self, node: Node, frame: Frame) -> Span:
+        return node.span.through(frame.via) if frame.via is not None else node.span

@@ -1,0 +1,111 @@
+"""Arithmetic on literals: what an operation gives is its entry's in the table of primitives, here as everywhere. Owns which expressions are constants."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..ops import OPERATORS, TABLE
+from ..ops.base import Op
+from ..ops.meaning import common, convert, shortest, wrap
+from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
+from ..syntax.types import I32
+
+Number = int | float | bool
+
+_LAZY = {"and", "or"}
+_UNARY = {"-": "neg"}
+
+
+def literal(expr: Expr) -> Number | None:
+    return expr.value if isinstance(expr, Literal) else None
+
+
+def fold(expr: Expr) -> Expr:
+    """The literal that an expression of literals is; else the expression: also where the result is no finite number. Raises ZeroDivisionError."""
+    if isinstance(expr, Unary):
+        return _folded(expr, OPERATORS[_UNARY.get(expr.op, expr.op)], (expr.operand,))
+    if isinstance(expr, Binary):
+        return _binary(expr)
+    if isinstance(expr, IfExp):
+        cond = literal(expr.cond)
+        if isinstance(cond, bool):
+            return expr.then if cond else expr.other
+    elif isinstance(expr, Call) and isinstance(expr.func, Name) and expr.func.id in TABLE and not expr.keywords:
+        return _folded(expr, TABLE[expr.func.id], expr.args)
+    return expr
+
+
+def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
+    """Only what has the same bits on every machine, and operands that the checker accepts: what it would report stays."""
+    if op.evaluate is None or not op.evaluate.rounded or op.where != "any":
+        return expr
+    values: list[Number] = []
+    for a in args:
+        if not isinstance(a, Literal):
+            return expr
+        values.append(a.value)
+    variadic = op.params[0].variadic
+    if len(values) < 2 if variadic else len(values) != len(op.params):
+        return expr
+    kinds = {type(v) for v in values}
+    dtype = common(values)
+    function = op.evaluate.scalar(dtype)
+    negated = op.name == "neg" and values[0] == 2**31  # how the least integer is written
+    beyond = dtype == I32 and any(not -(2**31) <= v < 2**31 for v in values) and not negated
+    if function is None or beyond or (bool in kinds and len(kinds) > 1):
+        return expr
+    if op.name == "neg":
+        return Literal(wrap(-values[0]) if dtype == I32 else -values[0], span=expr.span)  # exact: with the digits that were written
+    found, *rest = (convert(v, dtype) for v in values)
+    found = functools.reduce(function, rest, found) if rest else function(found)
+    if isinstance(found, float):
+        if not math.isfinite(found):
+            return expr
+        found = shortest(found)
+    return Literal(found, span=expr.span)
+
+
+def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """The expression with names replaced and folded: a literal if that makes all of it known. Raises ZeroDivisionError."""
+
+    def inner(e: Expr) -> Expr:
+        return specialised(e, values)
+
+    if isinstance(expr, Name):
+        return values.get(expr.id, expr)
+    if isinstance(expr, Unary):
+        return fold(replace(expr, operand=inner(expr.operand)))
+    if isinstance(expr, Binary):
+        left = inner(expr.left)
+        decided = expr.op in _LAZY and isinstance(left, Literal) and left.value is (expr.op == "or")
+        return left if decided else fold(replace(expr, left=left, right=inner(expr.right)))
+    if isinstance(expr, IfExp):
+        cond = inner(expr.cond)
+        if isinstance(cond, Literal) and isinstance(cond.value, bool):
+            return inner(expr.then if cond.value else expr.other)
+        return replace(expr, cond=cond)
+    return fold(replace(expr, args=tuple(map(inner, expr.args)))) if isinstance(expr, Call) else expr
+
+
+def _binary(expr: Binary) -> Expr:
+    a = literal(expr.left)
+    if expr.op in _LAZY and isinstance(a, bool):  # the right side is not evaluated when the left decides
+        decided = a if expr.op == "or" else not a
+        return Literal(a, span=expr.span) if decided else expr.right
+    if (
+        expr.op in ("==", "!=")
+        and isinstance(expr.left, Name)
+        and isinstance(expr.right, Name)
+        and {expr.left.id, expr.right.id} <= _dtypes()
+    ):
+        return Literal((expr.left.id == expr.right.id) == (expr.op == "=="), span=expr.span)  # T == f16
+    return _folded(expr, OPERATORS[expr.op], (expr.left, expr.right))
+
+
+def _dtypes() -> set[str]:
+    from ..syntax.types import DTYPES
+
+    return set(DTYPES)

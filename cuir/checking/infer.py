@@ -1,0 +1,540 @@
+"""Types of the flat kernel's expressions and statements. Owns scoping after inlining, literals' types, binding of arguments.
+
+What a primitive takes and gives is in its entry of the table; this file only applies it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ops import OPERATORS, TABLE, WRITTEN, Op
+from ..ops.rules import broadcast
+from ..syntax.nodes import (
+    Assign,
+    Attribute,
+    Binary,
+    Call,
+    Expr,
+    ExprStmt,
+    For,
+    If,
+    IfExp,
+    Kernel,
+    List,
+    Literal,
+    Name,
+    Slice,
+    Stmt,
+    Str,
+    Subscript,
+    Unary,
+)
+from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
+from ..text.diagnostics import Sink
+from ..text.source import Span, spoken
+from .checked import BoundCall, ScalarParam, TensorParam
+from .rewrite_hints import instead
+from .rule_context import RuleContext, is_literal
+from .scope import UNKNOWN
+from .views import Drop, Range, View, panel_cols, root_name, view_of
+
+SAME_DTYPE = {"where": ("x", "y"), "ifexp": ("x", "y")}  # arguments a literal among which takes the others' dtype
+
+
+@dataclass
+class Scope:
+    """Names that every role sees."""
+
+    tensors: Mapping[str, TensorParam]
+    scalar_params: tuple[ScalarParam, ...]
+    dims: tuple[str, ...]
+    declared: dict[str, Type]  # scalars: dims, parameters, declarations
+    views: dict[str, SharedView] = field(default_factory=dict)
+    barriers: dict[str, BarrierType] = field(default_factory=dict)
+    tiles: str | None = None
+
+
+class Typer:
+    """Types everything it is shown; errors go to the sink, and a wrong expression has the type Poison, which silences what follows."""
+
+    def __init__(self, kernel: Kernel, scope: Scope, sink: Sink):
+        self.kernel, self.scope, self.sink = kernel, scope, sink
+        self.types: dict[int, Type] = {}
+        self.calls: dict[int, BoundCall] = {}
+        self.written: set[str] = set()
+        self.barrier_uses: dict[str, list[tuple[str, Call, str]]] = {}
+        self.locals: dict[str, Type] = {}
+        self.first: dict[str, Span] = {}  # where a local was bound first
+        self.bound: set[str] = set()
+        self.literals: list[Literal] = []  # all that were seen; what they are is known when all is typed
+        self.role_name: str | None = None
+        self.threads = 128
+
+    # ---- statements
+    def role(self, name: str, threads: int, index: str | None, body: tuple[Stmt, ...]) -> dict[str, Type]:
+        self.locals, self.first, self.bound, self.role_name, self.threads = {}, {}, set(), name, threads
+        if index:
+            self.locals[index] = Scalar(I32)
+            self.bound.add(index)
+        self.block(body)
+        self.role_name = None
+        return self.locals
+
+    def block(self, body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            self.statement(stmt)
+
+    def statement(self, stmt: Stmt) -> None:
+        if isinstance(stmt, Assign):
+            self.bind(stmt.targets[0], self.infer(stmt.value), stmt.span, self.locals)
+        elif isinstance(stmt, ExprStmt):
+            self.infer(stmt.value)
+        elif isinstance(stmt, For):
+            self.iterator(stmt)
+            before = set(self.bound)
+            self.bind(stmt.target, Scalar(I32), stmt.span, self.locals)
+            self.block(stmt.body)
+            self.bound = before  # a loop may run no trip
+        elif isinstance(stmt, If):
+            cond = self.infer(stmt.cond)
+            if cond != Scalar(BOOL) and not isinstance(cond, Poison):
+                hint = "on tiles: where(cond, x, y)" if isinstance(cond, TileType) else "compare: n > 0"
+                self.sink.error("T116", f"a condition is a bool scalar, found {cond}", stmt.cond.span, hint)
+            before = set(self.bound)
+            self.block(stmt.body)
+            then, self.bound = self.bound, before
+            self.block(stmt.orelse)
+            self.bound &= then
+
+    def iterator(self, stmt: For) -> None:
+        it = stmt.iter
+        if isinstance(it, Name) and it.id == self.scope.tiles:
+            return
+        if not (isinstance(it, Call) and it.func == Name("range")):
+            if not (isinstance(it, Name) and it.id == UNKNOWN):
+                given = isinstance(it, Call) and it.func == Name("tiles")
+                hint = "before the roles `work = tiles(...)`, and here `in work`" if given else None
+                self.sink.error("S220", "`for` runs over range(...) or over what `tiles` gave", it.span, hint)
+            return
+        if it.keywords or not 1 <= len(it.args) <= 3:
+            self.sink.error("T163", f"range takes one to three arguments, found {len(it.args) + len(it.keywords)}", it.span)
+        for a in it.args:
+            t = self.infer(a)
+            if t != Scalar(I32) and not isinstance(t, Poison):
+                self.sink.error("T101", f"range takes i32 scalars, found {t}", a.span)
+        if len(it.args) == 3 and not (isinstance(it.args[2], Literal) and it.args[2].value != 0):
+            self.sink.error("T102", "the step of a range is a known integer other than 0", it.args[2].span)
+
+    def bind(self, name: str, t: Type, span: Span, names: dict[str, Type]) -> None:
+        self.bound.add(name)
+        old = names.get(name)
+        if isinstance(t, (Scalar, TileType)):
+            if old is None or isinstance(old, Poison):
+                names[name] = t
+                self.first[name] = span
+            elif old != t:
+                notes = [(f"bound to {old} here", self.first[name])] if name in self.first else []
+                self.sink.error(
+                    "T150",
+                    f"`{spoken(name, span)}` is {old} and cannot become {t}; a name has one type in a role",
+                    span,
+                    "use another name, or cast",
+                    notes,
+                )
+                names[name] = Poison()  # one report; what follows would be told of the old type
+        else:
+            self.poison(name, t, span, names)
+
+    def poison(self, name: str, t: Type, span: Span, names: dict[str, Type]) -> None:
+        """Binds a name to what is no value."""
+        if not isinstance(t, Poison):
+            self.sink.error("T164", f"`{name}` cannot be bound to {t}", span)
+        names.setdefault(name, Poison())
+
+    def declaration(self, value: Expr) -> Type:
+        return self.infer(value)
+
+    # ---- expressions
+    def infer(self, e: Expr, place: bool = False) -> Type:
+        """The type of an expression; `place`: it is not read here."""
+        t = self._infer(e, place)
+        self.types[id(e)] = t
+        return t
+
+    def _infer(self, e: Expr, place: bool) -> Type:
+        if isinstance(e, Literal):
+            self.literals.append(e)
+            return Scalar(BOOL if isinstance(e.value, bool) else I32 if isinstance(e.value, int) else F32)
+        if isinstance(e, Name):
+            return self.name(e)
+        if isinstance(e, Unary):
+            sign = {"-": "neg", "~": "~", "not": "not"}[e.op]
+            t = self.apply(OPERATORS[sign], {"x": e.operand}, e)
+            return t
+        if isinstance(e, Binary):
+            return self.apply(OPERATORS[e.op], {"x": e.left, "y": e.right}, e)
+        if isinstance(e, IfExp):
+            return self.apply(OPERATORS["ifexp"], {"cond": e.cond, "x": e.then, "y": e.other}, e)
+        if isinstance(e, Attribute):
+            if e.attr != "T":
+                self.sink.error(
+                    "N115", f"there is no attribute `.{e.attr}`", e.span, "`.T` transposes a Shared view; a barrier's methods are called"
+                )
+                return Poison()
+            return self.apply(OPERATORS["T"], {"x": e.value}, e)
+        if isinstance(e, Subscript):
+            return self.subscript(e, place)
+        if isinstance(e, Call):
+            args = self.bind_arguments(e)
+            return Poison() if args is None else self.apply(self.calls[id(e)].op, args, e)
+        if isinstance(e, (List, Str)):
+            for item in e.items if isinstance(e, List) else ():
+                self.infer(item)
+            return Void()
+        self.sink.error("T153", "a tuple is no value here", e.span)
+        return Poison()
+
+    def name(self, e: Name) -> Type:
+        if e.id == UNKNOWN:
+            return Poison()
+        if e.id in self.scope.views:
+            return self.scope.views[e.id]
+        if e.id in self.scope.tensors:
+            t = self.scope.tensors[e.id]
+            return GlobalView(t.dtype, t.dims)
+        if e.id in self.scope.barriers:
+            return self.scope.barriers[e.id]
+        if self.role_name is not None and e.id in self.locals:
+            if e.id not in self.bound:
+                self.sink.error(
+                    "N103",
+                    f"`{e.id}` is not bound on every path to here",
+                    e.span,
+                    "bind it before the branch or the loop",
+                    [("bound here", self.first.get(e.id))],
+                )
+            return self.locals[e.id]
+        if e.id in self.scope.declared:
+            return self.scope.declared[e.id]
+        if e.id == "inf":
+            return Scalar(F32)
+        if e.id in DTYPES or e.id == self.scope.tiles:
+            return Void()
+        self.sink.error("N103", f"`{e.id}` is read before it is bound", e.span)
+        return Poison()
+
+    def apply(self, op: Op, args: Mapping[str, Expr], node: Expr) -> Type:
+        """Types the arguments, lets literals take the others' dtype, and asks the entry's rule."""
+        accessed = {a.arg for a in op.effects.accesses}
+        for arg, e in args.items():
+            if id(e) not in self.types:
+                self.infer(e, place=arg in accessed)
+        self.adapt(op, args)
+        return self.tile_fits(op.rule(RuleContext(self, op, args, node)), node.span)
+
+    def adapt(self, op: Op, args: Mapping[str, Expr]) -> None:
+        group: list[Expr]
+        if op.name in SAME_DTYPE or op.family == "operators":
+            group = [args[a] for a in SAME_DTYPE.get(op.name, ("x", "y")) if a in args]
+        elif op.name in ("min", "max"):
+            group = list(args.values())
+        elif op.name == "full":
+            dtype = self.const(args["dtype"])
+            if isinstance(dtype, DType):
+                self.retype(args["value"], dtype)
+            return
+        elif op.name == "store":
+            place = self.types[id(args["place"])]
+            if isinstance(place, Scalar):
+                self.retype(args["tile"], place.dtype)
+            return
+        else:
+            return
+        dtypes = [t.dtype for e in group if isinstance(t := self.types[id(e)], (Scalar, TileType)) and not is_literal(e)]
+        if not dtypes:
+            kinds = [t.dtype for e in group if isinstance(t := self.types[id(e)], Scalar)]
+            dtypes = [F32] if F32 in kinds else []
+        for e in group:
+            if dtypes:
+                self.retype(e, dtypes[0])
+
+    def retype(self, e: Expr, dtype: DType) -> None:
+        """A literal takes a dtype: integers any number's, floats a float's."""
+        if is_literal(e):
+            own = self.types[id(e)]
+            if isinstance(own, Scalar) and ((own.dtype == I32 and dtype != BOOL) or (own.dtype == F32 and dtype.is_float)):
+                self.types[id(e)] = Scalar(dtype)
+                if isinstance(e, Unary):
+                    self.retype(e.operand, dtype)
+
+    # ---- subscripts
+    def subscript(self, e: Subscript, place: bool) -> Type:
+        root = root_name(e)
+        if not isinstance(e.value, Name):
+            base = self.infer(e.value)
+            if not isinstance(base, Poison):
+                self.sink.error("T165", f"a subscript is of a tensor, a shared array or a ring of barriers, found {base}", e.value.span)
+            return Poison()
+        base = self.infer(e.value, place=True)
+        if isinstance(base, Poison):
+            return Poison()
+        for i in e.indices:
+            for part in (i.start, i.stop) if isinstance(i, Slice) else (i,):
+                if part is not None and id(part) not in self.types:
+                    self.infer(part)
+        if isinstance(base, BarrierType):
+            return self.pick(e, base)
+        if not isinstance(base, (GlobalView, SharedView)) or root is None:
+            hint = "register tiles are not subscripted: store to shared memory and load a view" if isinstance(base, TileType) else None
+            self.sink.error("T165", f"a subscript is of a tensor, a shared array or a ring of barriers, found {base}", e.value.span, hint)
+            return Poison()
+        view = view_of(e, len(base.dims))
+        if view is None:
+            self.sink.error("T166", f"`{root}` has {len(base.dims)} dims, found {len(e.indices)} indices", e.span)
+            return Poison()
+        if view.ranges:
+            t = self.view_type(view, base, e)
+            return t if isinstance(t, Poison) else self.apply_typed("view", t, e)
+        shape = self.index_shape(view, e)
+        if isinstance(shape, Poison):
+            return shape
+        if shape is None:
+            self.literal_bounds(view, base)
+            t = Scalar(base.dtype)
+            return t if place else self.apply_typed("element", t, e)
+        if isinstance(base, SharedView):
+            self.sink.error("T161", "index tiles gather from tensors only, found a shared array", e.span, "load(view) reads a view")
+            return Poison()
+        return self.tile_fits(TileType(base.dtype, *shape), e.span)
+
+    def apply_typed(self, name: str, t: Type, e: Expr) -> Type:
+        """Asks the entry of a subscript about a type found here."""
+        self.types[id(e)] = t
+        return OPERATORS[name].rule(RuleContext(self, OPERATORS[name], {"place": e}, e))
+
+    def pick(self, e: Subscript, base: BarrierType) -> Type:
+        if base.stages is None:
+            self.sink.error("T167", "this is one barrier, not a ring", e.span, "declare it with stages=")
+            return Poison()
+        if len(e.indices) != 1 or isinstance(e.indices[0], Slice):
+            self.sink.error("T168", "a stage is picked by one i32 scalar", e.span)
+            return Poison()
+        t = self.types[id(e.indices[0])]
+        if t != Scalar(I32):
+            if not isinstance(t, Poison):
+                self.sink.error("T168", f"a stage is picked by one i32 scalar, found {t}", e.indices[0].span)
+            return Poison()
+        value = self.const(e.indices[0])
+        if value is not None and not 0 <= value < base.stages:
+            self.sink.error("T169", f"the ring has stages 0 to {base.stages - 1}, found {value}", e.indices[0].span)
+        return BarrierType(base.kind, None)
+
+    def index_shape(self, view: View, e: Subscript) -> tuple[int, int] | Poison | None:
+        shape: tuple[int, int] | None = None
+        for part in view.parts:
+            assert isinstance(part, Drop)
+            t = self.types[id(part.index)]
+            if isinstance(t, Poison):
+                return t
+            if not isinstance(t, (Scalar, TileType)) or t.dtype != I32:
+                self.sink.error("T170", f"an index is an i32 scalar or tile, found {t}", part.index.span)
+                return Poison()
+            if isinstance(t, TileType):
+                merged = broadcast(shape, (t.rows, t.cols))
+                if merged is None:
+                    self.sink.error("T113", f"index shapes do not broadcast: {shape} and [{t.rows}, {t.cols}]", part.index.span)
+                    return Poison()
+                shape = merged
+        return shape
+
+    def literal_bounds(self, view: View, base: GlobalView | SharedView) -> None:
+        for part, dim in zip(view.parts, base.dims, strict=True):
+            value = self.const(part.index) if isinstance(part, Drop) else None
+            if isinstance(value, int) and (value < 0 or (isinstance(dim, int) and value >= dim)):
+                self.sink.error("T171", f"index {value} is outside of a dim of {dim}", part.index.span)  # type: ignore[union-attr]
+
+    def view_type(self, view: View, base: GlobalView | SharedView, e: Subscript) -> Type:
+        dims: list[str | int] = []
+        last = len(base.dims) - 1
+        ok = True
+        for n, (part, dim) in enumerate(zip(view.parts, base.dims, strict=True)):
+            index = part.index if isinstance(part, Drop) else part.start
+            t = self.types.get(id(index)) if index is not None else None
+            if t is not None and t != Scalar(I32):
+                if not isinstance(t, Poison):
+                    self.sink.error(
+                        "T172",
+                        f"indices of a view are i32 scalars, found {t}",
+                        index.span if index else e.span,
+                        "a gather has an index for every dim and no slice",
+                    )
+                ok = False
+            value = self.const(index) if index is not None else None
+            if isinstance(part, Drop):
+                if isinstance(base, SharedView) and isinstance(dim, int) and isinstance(value, int) and not 0 <= value < dim:
+                    self.sink.error("T171", f"index {value} is outside of a dim of {dim}", part.index.span)
+                if n == last and isinstance(base, SharedView):
+                    self.sink.error("T173", "the last dim of a shared view is kept", part.index.span, "slice it")
+                    ok = False
+                continue
+            size: str | int = dim
+            if part.start is not None:
+                if part.size is None or part.size <= 0:
+                    found = "an empty one" if part.size is not None else "another text"
+                    self.sink.error("T160", f"a slice is `:` or `e : e + c` with the same text e and a known c > 0, found {found}", e.span)
+                    return Poison()
+                size = part.size
+                if isinstance(base, SharedView) and isinstance(dim, int):
+                    ok &= self.shared_slice(part, dim, n, base, e)
+            dims.append(size)
+        if not ok:
+            return Poison()
+        if isinstance(base, SharedView):
+            return SharedView(base.dtype, tuple(d for d in dims if isinstance(d, int)))
+        return GlobalView(base.dtype, tuple(dims))
+
+    def shared_slice(self, part: Range, dim: int, n: int, base: SharedView, e: Subscript) -> bool:
+        """Rows at multiples of 8 and columns at panels, as far as the numbers are known; the interpreter checks the rest."""
+        start, size = self.const(part.start) if part.start is not None else None, part.size or dim
+        if size > dim or (isinstance(start, int) and not 0 <= start <= dim - size):
+            self.sink.error("T171", f"the slice leaves a dim of {dim}", e.span)
+            return False
+        unit = panel_cols(base.dtype) if n == len(base.dims) - 1 else 8 if n == len(base.dims) - 2 else 1
+        if size % unit or (isinstance(start, int) and start % unit):
+            what = (
+                f"columns are sliced at panels of {unit}"
+                if n == len(base.dims) - 1
+                else "rows of shared arrays are sliced at multiples of 8"
+            )
+            self.sink.error("T174", f"{what}, found {start if isinstance(start, int) else 'e'} : +{size}", e.span)
+            return False
+        return True
+
+    # ---- calls
+    def bind_arguments(self, call: Call) -> dict[str, Expr] | None:
+        op = self.find(call)
+        if op is None:
+            return None
+        args: dict[str, Expr] = {}
+        params = list(op.params)
+        if isinstance(call.func, Attribute):
+            args["bar"] = call.func.value
+            params = params[1:]
+        given = list(call.args)
+        for p in params:
+            if p.variadic:
+                args.update({f"{p.name}{i}": e for i, e in enumerate(given)})
+                given = []
+            elif given and not p.keyword:
+                args[p.name] = given.pop(0)
+        names = {p.name for p in params}
+        for k in call.keywords:
+            if k.name not in names or any(p.variadic for p in params):
+                close = difflib.get_close_matches(k.name, names, 1)
+                self.sink.error(
+                    "N116", f"{op.signature()} has no parameter `{k.name}`", k.span, f"did you mean `{close[0]}`?" if close else None
+                )
+                return None
+            if k.name in args:
+                self.sink.error("N117", f"`{k.name}` is given twice", k.span)
+                return None
+            args[k.name] = k.value
+        missing = [p.name for p in params if p.name not in args and not p.default and not p.variadic and op.name != "role"]
+        if given or missing:
+            what = (
+                f"is missing `{missing[0]}`"
+                if missing
+                else f"takes {len([p for p in params if not p.keyword])} arguments by position, found {len(call.args)}"
+            )
+            self.sink.error("N118", f"{op.signature()} {what}", call.span)
+            return None
+        self.calls[id(call)] = BoundCall(op, args, call)
+        if not self.allowed(op, call):
+            return None
+        self.note_effects(op, args, call)
+        return args
+
+    def find(self, call: Call) -> Op | None:
+        if isinstance(call.func, Attribute):
+            t = self.infer(call.func.value, place=True)
+            if isinstance(t, Poison):
+                return None
+            if not isinstance(t, BarrierType):
+                self.sink.error("N119", f"only barriers have methods, found {t}", call.func.span, instead(call.func.attr))
+                return None
+            name = f"{t.kind}.{call.func.attr}"
+            if name not in TABLE:
+                methods = ", ".join(n.split(".")[1] for n in TABLE if n.startswith(t.kind + "."))
+                self.sink.error("N120", f"{t.kind} has no method `{call.func.attr}`; it has: {methods}", call.func.span)
+                return None
+            return TABLE[name]
+        if not isinstance(call.func, Name) or call.func.id == UNKNOWN:
+            return None
+        if call.func.id == "range":
+            self.sink.error("S221", "range stands only behind `for x in`", call.span)
+            return None
+        found = WRITTEN[call.func.id]
+        if len(found) > 1:  # copy_async: with a barrier it is bulk
+            has_bar = len(call.args) > 2 or any(k.name in ("bar", "cluster", "hint") for k in call.keywords)
+            found = [op for op in found if any(p.name == "bar" for p in op.params) == has_bar]
+        return found[0]
+
+    def allowed(self, op: Op, call: Call) -> bool:
+        ok = True
+        if self.kernel.arch not in op.archs:
+            self.sink.error("S217", f"{op.written} needs {' or '.join(op.archs)}, this kernel is for {self.kernel.arch}", call.span)
+            ok = False
+        inside = self.role_name is not None
+        if (op.where == "declaration" and inside) or (op.where == "role" and not inside):
+            self.sink.error("S218", f"{op.written} stands {'before the roles' if inside else 'in a role'}", call.span)
+            ok = False
+        if inside and self.threads not in op.workers:
+            self.sink.error(
+                "S219",
+                f"{op.written} is done by a whole warpgroup, role `{self.role_name}` has warps",
+                call.span,
+                "give the role warpgroups=",
+            )
+            ok = False
+        return ok
+
+    def note_effects(self, op: Op, args: Mapping[str, Expr], call: Call) -> None:
+        for access in op.effects.accesses:
+            root = root_name(args[access.arg]) if access.mode != "read" else None
+            if root in self.scope.tensors:
+                self.written.add(root)  # type: ignore[arg-type]
+        for kind in ("arrives", "waits"):
+            arg = getattr(op.effects, kind)
+            root = root_name(args[arg]) if arg else None
+            if root is not None and self.role_name is not None:
+                self.barrier_uses.setdefault(root, []).append((self.role_name, call, kind))
+
+    def tile_fits(self, t: Type, span: Span) -> Type:
+        """Rows of a register tile are spread over the worker's lanes."""
+        unit = self.threads // 2
+        if isinstance(t, TileType) and self.role_name is not None:
+            if t.rows > 1 and t.rows % unit:
+                self.sink.error(
+                    "T158",
+                    f"a tile of a {'warpgroup' if self.threads == 128 else 'warp'} has 1 or a multiple of {unit} rows, found {t}",
+                    span,
+                )
+                return Poison()
+            if t.cols > 1 and t.cols % 8:
+                self.sink.error("T159", f"a tile has 1 or a multiple of 8 columns, found {t}", span)
+                return Poison()
+        return t
+
+    def const(self, e: Expr) -> Any:
+        """The value of an expression that is known, as Python has it; dims as a tuple; else None."""
+        if isinstance(e, (Literal, Str)):
+            return e.value
+        if isinstance(e, Name):
+            return DTYPES.get(e.id)
+        if isinstance(e, List):
+            values = tuple(self.const(i) for i in e.items)
+            return None if any(v is None for v in values) else values
+        return None

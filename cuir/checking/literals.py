@@ -1,0 +1,32 @@
+"""Do numbers fit the dtypes that they took? Owns the ranges of dtypes as the checker sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..syntax.nodes import Literal
+from ..syntax.types import BF16, F16, F32, I32, Scalar, Type
+from ..text.diagnostics import Sink
+
+OVERFLOWS = {F16: 65520.0, BF16: 3.3961775e38, F32: 3.4028236e38}  # from here on a number rounds to infinity
+LARGEST = {F16: "65504", BF16: "3.39e38", F32: "3.4028235e38"}
+
+
+def check_literals(literals: Iterable[Literal], types: Mapping[int, Type], sink: Sink) -> None:
+    """Reports each number (T175) that its dtype does not hold."""
+    for e in literals:
+        t = types[id(e)]
+        if not isinstance(t, Scalar) or isinstance(e.value, bool):
+            continue
+        if t.dtype == I32 and not -(2**31) <= e.value < 2**31:
+            hint = "numbers from -2147483648 to 2147483647; an f32 is written with a point: 4e9"
+            sink.error("T175", f"an i32 has 32 bits, found {shortened(e.value)}", e.span, hint)
+        elif t.dtype in OVERFLOWS and not abs(e.value) < OVERFLOWS[t.dtype]:
+            message = f"{shortened(e.value)} is beyond the largest {t.dtype}, {LARGEST[t.dtype]}"
+            sink.error("T175", message, e.span, "write `inf` for infinity")
+
+
+def shortened(value: float) -> str:
+    """A number as text of a bearable length."""
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} digits)"

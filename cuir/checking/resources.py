@@ -1,0 +1,131 @@
+"""Capacities: where arrays lie in shared memory, which warps a role gets, whether registers suffice. Owns the layout of a CTA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..ops.limits import Target, register_pool
+from ..syntax.nodes import Kernel, Stmt
+from ..syntax.types import BarrierType, SharedView, TileType, Type
+from ..syntax.walk import walk
+from ..text.diagnostics import Sink
+from .checked import BoundCall, Role, SharedAlloc
+
+RESERVED = 512  # bytes of shared memory kept for what the lowering adds (tile numbers of dynamic schedules and their barriers)
+
+
+def lay_out_shared(
+    arrays: dict[str, tuple[SharedView, str | None, Stmt]], barriers: dict[str, tuple[BarrierType, int, Stmt]], target: Target, sink: Sink
+) -> tuple[dict[str, SharedAlloc], int]:
+    """Offsets of all arrays, in the order of the text; panelled ones at multiples of 1024 bytes, others of 16."""
+    table: dict[str, SharedAlloc] = {}
+    end = 0
+    for name, (view, over, stmt) in arrays.items():
+        alloc = SharedAlloc(name, view.dtype, view.dims, 0, over, stmt.span)
+        if alloc.panelled and alloc.rows % 8:
+            sink.error("T162", f"an array of 128-byte panels has a multiple of 8 rows, found {alloc.rows}", stmt.span)
+        if over is None:
+            unit = 1024 if alloc.panelled else 16
+            table[name] = replace(alloc, offset=-(-end // unit) * unit)
+            end = table[name].offset + alloc.nbytes
+            continue
+        base = table.get(over)
+        if base is None:
+            continue  # reported where `over` was typed
+        if alloc.nbytes > base.nbytes:
+            sink.error(
+                "M304",
+                f"`{name}` takes {alloc.nbytes} bytes and lies over `{over}`, which has {base.nbytes}",
+                stmt.span,
+                notes=[(f"`{over}` is declared here", base.span)],
+            )
+        if alloc.panelled and base.offset % 1024:
+            sink.error("M304", f"`{name}` has 128-byte panels and lies over `{over}`, which has none", stmt.span)
+        table[name] = replace(alloc, offset=base.offset)
+    signals = sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if t.kind == "mbarrier")
+    need = end + signals + RESERVED
+    if need > target.shared_bytes:
+        largest = max(table.values(), key=lambda a: a.nbytes)
+        sizes = ", ".join(f"{a.name} {a.nbytes}" for a in table.values() if a.over is None)
+        sink.error(
+            "M301",
+            f"a CTA on {target.name} has {target.shared_bytes} bytes of shared memory, found {need}: {sizes}, barriers {signals}, reserved {RESERVED}",
+            largest.span,
+            "use fewer stages or smaller tiles, or lay arrays over one another (over=)",
+        )
+    return table, end
+
+
+def check_roles(roles: list[Role], kernel: Kernel, target: Target, sink: Sink) -> tuple[list[Role], int]:
+    """Gives each role its warps: roles of warps that follow each other and agree on registers share a warpgroup while they fit."""
+    placed: list[Role] = []
+    registers: list[int | None] = []  # of each warpgroup
+    room = 0  # warps left in the last warpgroup, if it may be shared
+    for role in roles:
+        if role.threads == 128:
+            placed.append(replace(role, warpgroup=len(registers), warp=0))
+            registers += [role.registers] * role.workers
+            room = 0
+        elif role.workers <= room and registers[-1] == role.registers:
+            placed.append(replace(role, warpgroup=len(registers) - 1, warp=4 - room))
+            room -= role.workers
+        else:
+            placed.append(replace(role, warpgroup=len(registers), warp=0))
+            groups = -(-role.workers // 4)
+            registers += [role.registers] * groups
+            room = 4 * groups - role.workers
+    threads = 128 * len(registers)
+    if threads > target.threads:
+        sink.error("M305", f"a CTA has at most {target.threads} threads, found {threads}", kernel.span)
+    else:
+        _check_registers(placed, registers, threads, kernel, target, sink)
+    return placed, len(registers)
+
+
+def _check_registers(roles: list[Role], groups: list[int | None], threads: int, kernel: Kernel, target: Target, sink: Sink) -> None:
+    for role in roles:
+        if role.registers is None:
+            continue
+        if target.name == "sm_80":
+            sink.error("S217", "registers= needs sm_90a (setmaxnreg), this kernel is for sm_80", role.span)
+        elif role.registers % 8 or not 24 <= role.registers <= 256:
+            sink.error("M302", f"registers of a thread are a multiple of 8 from 24 to 256, found {role.registers}", role.span)
+    if all(g is None for g in groups):
+        return
+    if any(g is None for g in groups):
+        sink.error("S216", "registers= is given for some roles; give it for all", next(r.span for r in roles if r.registers is None))
+        return
+    pool, used = register_pool(threads), 128 * sum(g for g in groups if g is not None)
+    if used > pool:
+        each = ", ".join(f"{r.name} {r.registers}" for r in roles)
+        most = max(g for g in groups if g is not None)
+        count = groups.count(most)
+        fits = (pool // 128 - sum(g for g in groups if g is not None and g != most)) // count // 8 * 8
+        instead = f", such as {most} to {fits}" if fits >= 24 else ""
+        sink.error(
+            "M302",
+            f"the roles take {used} registers, a CTA of {threads} threads has {pool} ({pool // threads} a thread at launch): {each} a thread",
+            kernel.span,
+            f"lower registers= of a role{instead}; a role of warps takes a whole warpgroup's",
+        )
+
+
+def check_fragments(roles: list[Role], calls: Mapping[int, BoundCall], types: Mapping[int, Type], sink: Sink) -> None:
+    """A product's accumulator, and its operand in registers, are there all at once: a role that gives up more cannot hold them."""
+    products = {key: call for key, call in calls.items() if call.op.name in ("mma", "mma_async")}
+    for role in roles:
+        for node in (n for stmt in role.body for n in walk(stmt) if role.registers is not None and id(n) in products):
+            call = products[id(node)]
+            tiles = [t for t in (types.get(id(node)), types.get(id(call.args["a"]))) if isinstance(t, TileType)]
+            takes = [t.rows * t.cols * t.dtype.itemsize // (4 * role.threads) for t in tiles]
+            if sum(takes) >= (role.registers or 0):
+                parts = " and ".join(f"{n} for {t}" for n, t in zip(takes, tiles, strict=True))
+                sink.error(
+                    "M302",
+                    f"role `{role.name}` has {role.registers} registers a thread, and this product takes {parts}",
+                    node.span,
+                    "raise registers= of the role, or use smaller tiles",
+                    notes=[("registers= is given here", role.span)],
+                )
+                break

@@ -1,0 +1,227 @@
+"""What flattening knows of names: frames, tuple values, and small helpers on trees. Owns no rule of the language."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from ..ops import TABLE
+from ..syntax.nodes import (
+    Assign,
+    Attribute,
+    Binary,
+    Call,
+    Expr,
+    ExprStmt,
+    For,
+    Func,
+    If,
+    Literal,
+    Name,
+    Node,
+    Slice,
+    Stmt,
+    Subscript,
+    Unary,
+)
+from ..syntax.types import DTYPES
+from ..syntax.walk import assigned, names_read, walk
+from ..text.source import Span
+from .fold import specialised
+from .views import root_name
+
+PRIMITIVES = {op.written for op in TABLE.values() if not op.written.startswith(("bar.", "with "))} | {"range"}
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+UNKNOWN = "?"  # the id of a name already reported; the checker gives it the type Poison
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tuple value: never a value of the flat kernel, only of this pass."""
+
+    items: tuple[Value, ...]
+    span: Span
+
+    @functools.cached_property
+    def size(self) -> int:
+        """How many values it holds in all."""
+        return sum(i.size if isinstance(i, Group) else 1 for i in self.items)
+
+
+Value = Expr | Group
+
+
+@dataclass
+class Frame:
+    """Names of one instance of a function, of a role, or of the kernel's declarations."""
+
+    counts: Counter[str]  # statements that bind each name
+    parent: Frame | None  # a role sees the kernel's declarations
+    via: Span | None = None  # the call, for an instance of a @func
+    func: Func | None = None
+    values: dict[str, Value] = field(default_factory=dict)  # what a name stands for now
+    flat: dict[str, Name] = field(default_factory=dict)  # the flat name of each local
+    stack: tuple[str, ...] = ()  # @funcs being inlined
+
+
+def paired(target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
+    """Adds the move of each part of a value to the name that takes it. Returns whether the two have one form."""
+    if isinstance(target, Group) and isinstance(value, Group) and len(target.items) == len(value.items):
+        return not [0 for t, v in zip(target.items, value.items, strict=True) if not paired(t, v, moves)]
+    if isinstance(target, Name) and not isinstance(value, Group):
+        moves.append((target, value))
+        return True
+    return False
+
+
+def bindings(body: tuple[Stmt, ...], known: Mapping[str, Literal]) -> Counter[str]:
+    """How many statements bind each name, but for branches that what is known decides against, unless the body binds a name of theirs itself."""
+    local = assigned(body)
+    values: dict[str, Expr] = {n: v for n, v in known.items() if n not in local}
+
+    def taken(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        found: list[Stmt] = []
+        for s in stmts:
+            if isinstance(s, For):
+                found.append(replace(s, body=taken(s.body)))
+            elif isinstance(s, If) and isinstance(decided := _decided(s.cond, values), bool):
+                found += taken(s.body if decided else s.orelse)
+            elif isinstance(s, If):
+                found.append(replace(s, body=taken(s.body), orelse=taken(s.orelse)))
+            else:
+                found.append(s)
+        return tuple(found)
+
+    return assigned(taken(body)) if any(isinstance(n, If) for s in body for n in walk(s)) else local
+
+
+def _decided(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
+    try:
+        found = specialised(cond, values)
+    except ZeroDivisionError:  # told where the condition is flattened
+        return None
+    return found.value if isinstance(found, Literal) and isinstance(found.value, bool) else None
+
+
+def decided_by_right(op: str, left: Expr, right: Expr) -> Expr | None:
+    """What `and` or `or` is where the right side is a constant and the left one a comparison that can neither fail nor do anything."""
+    if not (isinstance(right, Literal) and isinstance(right.value, bool) and isinstance(left, Binary) and left.op in _COMPARISONS):
+        return None
+    if right.value != (op == "or"):
+        return left
+    simple = (Name, Literal, Unary, Binary)
+    fails = any(not isinstance(n, simple) or (isinstance(n, Binary) and n.op in ("/", "//", "%")) for n in walk(left))
+    return None if fails else right
+
+
+def without_turns(iterator: Expr) -> bool:
+    """A range known to be empty: such a loop is left out as a branch is that the consts decide against."""
+    if not (isinstance(iterator, Call) and iterator.func == Name("range")) or iterator.keywords:
+        return False
+    ends = [a.value for a in iterator.args if isinstance(a, Literal) and type(a.value) is int]
+    return len(ends) == len(iterator.args) in (1, 2) and not range(*ends)
+
+
+def without_dead_literals(body: tuple[Stmt, ...], known: set[str]) -> tuple[Stmt, ...]:
+    """Known names were replaced by their values everywhere in their block; what is left of them is noise."""
+    read = {n for s in body for n in names_read(s)}
+
+    return _filtered(body, lambda s: not (isinstance(s, Assign) and s.targets[0] in known and s.targets[0] not in read))
+
+
+def recopy(node: Node) -> Node:
+    parts: dict[str, object] = {}
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if not f.init or f.name == "kind":
+            continue
+        if isinstance(value, Node):
+            value = recopy(value)
+        elif isinstance(value, tuple):
+            value = tuple(recopy(v) if isinstance(v, Node) else v for v in value)
+        parts[f.name] = value
+    return type(node)(**parts)  # type: ignore[arg-type]
+
+
+class FreshNames:
+    """Flat names: each is given once among those in use."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+
+    def take(self, base: str) -> str:
+        """`base`, or `base_1`, `base_2`, ... if it is taken."""
+        name, n = base, 0
+        while name in self.used or name in DTYPES or name in ("inf", "range"):
+            n += 1
+            name = f"{base}_{n}"
+        self.used.add(name)
+        return name
+
+
+def has_effect(stmt: Stmt) -> bool:
+    return any(isinstance(n, (ExprStmt, For)) for n in walk(stmt))
+
+
+def without_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) -> tuple[Stmt, ...]:
+    """Drops assignments that nobody reads: inlining leaves parts of tuples behind. Reads of memory stay, they may be wrong."""
+    assignments: dict[str, list[Assign]] = {}
+    readers: Counter[str] = Counter()  # how often a name is read by what is left
+    for s in (s for top in body for s in walk(top)):
+        if isinstance(s, Name):
+            readers[s.id] += 1
+        elif isinstance(s, Assign):
+            assignments.setdefault(s.targets[0], []).append(s)
+    dead: set[int] = set()
+    unread = [name for name in assignments if not readers[name]]
+    while unread:
+        for s in assignments[unread.pop()]:
+            if id(s) in dead or has_effects(s.value):
+                continue
+            dead.add(id(s))
+            for n in walk(s.value):
+                if isinstance(n, Name):
+                    readers[n.id] -= 1
+                    if not readers[n.id] and n.id in assignments:
+                        unread.append(n.id)
+    return _filtered(body, lambda s: id(s) not in dead) if dead else body
+
+
+def _filtered(body: tuple[Stmt, ...], keep: Callable[[Stmt], bool]) -> tuple[Stmt, ...]:
+    kept: list[Stmt] = []
+    for s in body:
+        if isinstance(s, For):
+            s = For(s.target, s.iter, _filtered(s.body, keep), span=s.span)
+        elif isinstance(s, If):
+            s = If(s.cond, _filtered(s.body, keep), _filtered(s.orelse, keep), span=s.span)
+        if keep(s):
+            kept.append(s)
+    return tuple(kept)
+
+
+def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
+    """Whether an expression is a view, a picked barrier or a dtype: no value, its text stands for it. `ranks`: of arrays; None for barriers."""
+    if isinstance(e, Name):
+        return e.id in ranks or e.id in DTYPES
+    if isinstance(e, Attribute):
+        return e.attr == "T" and is_alias(e.value, ranks)
+    if isinstance(e, Subscript):
+        root = root_name(e)
+        if root is None or root not in ranks:
+            return False
+        rank = ranks[root]
+        return rank is None or not isinstance(e.value, Name) or len(e.indices) < rank or any(isinstance(i, Slice) for i in e.indices)
+    return False
+
+
+def copy_value(value: Value, span: Span) -> Value:
+    """A new tree for each use: types are kept by node."""
+    if isinstance(value, Group):
+        return Group(tuple(copy_value(v, span) for v in value.items), span)
+    if isinstance(value, Name):
+        return Name(value.id, span=span)
+    if isinstance(value, Literal):
+        return Literal(value.value, span=span)
+    return recopy(value)  # type: ignore[return-value]

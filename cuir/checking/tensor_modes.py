@@ -1,0 +1,48 @@
+"""What a kernel does to each of its tensors: reads, writes, adds. Read off the table of primitives; owns no rule about what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..syntax.nodes import Expr, Literal, Node, Subscript
+from ..syntax.walk import walk
+from .checked import Checked
+from .views import root_name
+
+
+def tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
+    """For each tensor which of "read", "write" and "add" the kernel's text does to it."""
+    found: Mapping[str, frozenset[str]] | None = checked.made.get(tensor_modes)
+    if found is None:
+        modes: dict[str, set[str]] = {t.name: set() for t in checked.tensors}
+        for name, mode in _accesses(checked):
+            if name in modes:
+                modes[name].add(mode)
+        found = checked.made[tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
+    return found
+
+
+def exchanged(checked: Checked) -> frozenset[str]:
+    """The tensors through which workers may hand data to one another: with accesses of more than one kind, one of which changes elements."""
+    return frozenset(name for name, modes in tensor_modes(checked).items() if len(modes) > 1)
+
+
+def _accesses(checked: Checked) -> Iterator[tuple[str, str]]:
+    targets: set[int] = set()  # places that a call accesses, and says how
+    count: tuple[Node, ...] = () if checked.tiles is None else (checked.tiles.count,)
+    for node in (
+        n for top in (*checked.declarations, *count, *(s for r in checked.roles for s in r.body)) for n in walk(top)
+    ):  # parents come first
+        bound = checked.calls.get(id(node))
+        if bound is not None:
+            for access in bound.op.effects.accesses:
+                place = bound.args.get(access.arg)
+                if place is not None:
+                    targets.add(id(place))
+                    yield root_name(place) or "", "add" if access.mode == "write" and _true(bound.args.get("add")) else access.mode
+        elif isinstance(node, Subscript) and id(node) not in targets:
+            yield root_name(node) or "", "read"
+
+
+def _true(e: Expr | None) -> bool:
+    return isinstance(e, Literal) and bool(e.value)

@@ -1,0 +1,101 @@
+"""What a subscript picks out of a tensor or a shared array, dim by dim. Read by the checker, the interpreter and the lowering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..syntax.nodes import Attribute, Binary, Expr, Literal, Name, Slice, Subscript
+from ..syntax.types import PANEL_BYTES, DType
+
+
+@dataclass(frozen=True)
+class Drop:
+    """An index that drops its dim."""
+
+    index: Expr
+
+
+@dataclass(frozen=True)
+class Range:
+    """A slice; `start` None and `size` None: the whole dim. `size` is None too when the slice's length could not be read off."""
+
+    start: Expr | None
+    size: int | None
+
+
+@dataclass(frozen=True)
+class View:
+    """`root[parts...]`, one part for each dim of root; `.T` flips `transposed`."""
+
+    root: str
+    parts: tuple[Drop | Range, ...]
+    transposed: bool = False
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        return tuple(p for p in self.parts if isinstance(p, Range))
+
+
+def root_name(e: Expr) -> str | None:
+    """The array that a chain of subscripts and attributes starts from."""
+    while isinstance(e, (Subscript, Attribute)):
+        e = e.value
+    return e.id if isinstance(e, Name) else None
+
+
+def view_of(e: Expr, rank: int) -> View | None:
+    """The view that an expression of the flat kernel is, of an array of `rank` dims; None if it has too many indices."""
+    if isinstance(e, Attribute):
+        inner = view_of(e.value, rank)
+        return None if inner is None else View(inner.root, inner.parts, not inner.transposed)
+    if isinstance(e, Name):
+        return View(e.id, (Range(None, None),) * rank)
+    if not isinstance(e, Subscript) or not isinstance(e.value, Name) or len(e.indices) > rank:
+        return None
+    parts = tuple(_part(i) for i in e.indices)
+    return View(e.value.id, parts + (Range(None, None),) * (rank - len(parts)))
+
+
+def _part(index: Expr | Slice) -> Drop | Range:
+    if not isinstance(index, Slice):
+        return Drop(index)
+    if index.start is None and index.stop is None:
+        return Range(None, None)
+    return Range(index.start if index.start is not None else Literal(0, span=index.span), slice_size(index))
+
+
+def compose(inner: tuple[Expr | Slice, ...], outer: tuple[Expr | Slice, ...], rank: int) -> tuple[Expr | Slice, ...] | None:
+    """The indices of `x[inner][outer]` as one subscript of x; None if there are too many."""
+    parts: list[Expr | Slice] = [*inner, *(Slice() for _ in range(rank - len(inner)))]
+    free = [i for i, p in enumerate(parts) if isinstance(p, Slice)]
+    if len(outer) > len(free):
+        return None
+    for position, index in zip(free, outer, strict=False):
+        before = parts[position]
+        assert isinstance(before, Slice)
+        if before.start is None or (isinstance(index, Slice) and index.start is None and index.stop is None):
+            parts[position] = index if before.start is None else before
+        elif isinstance(index, Slice):
+            start = Binary("+", before.start, index.start if index.start is not None else Literal(0), span=index.span)
+            size = slice_size(index)
+            stop = index.stop if size is None else Binary("+", start, Literal(size), span=index.span)
+            parts[position] = Slice(start, stop, span=index.span)
+        else:
+            parts[position] = Binary("+", before.start, index, span=index.span)
+    return tuple(parts)
+
+
+def slice_size(s: Slice) -> int | None:
+    """c of `e : e + c`, where both e are the same text; or the difference of two literals."""
+    start = s.start.value if isinstance(s.start, Literal) else 0 if s.start is None else None
+    if isinstance(s.stop, Literal) and type(s.stop.value) is int and type(start) is int:
+        return s.stop.value - start
+    if s.start is not None and isinstance(s.stop, Binary) and s.stop.op == "+" and s.stop.left == s.start:
+        c = s.stop.right
+        return c.value if isinstance(c, Literal) and type(c.value) is int else None
+    return None
+
+
+def panel_cols(dtype: DType) -> int:
+    """Columns of a 128-byte panel."""
+    return PANEL_BYTES // dtype.itemsize

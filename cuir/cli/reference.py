@@ -1,0 +1,155 @@
+"""The reference of the language, made from the table of primitives: text for people, markdown for docs/, data for tools. Owns no fact."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+from ..ops import OPERATORS, TABLE, Op
+
+_HEAD = """\
+# Primitives and operators
+
+Made from the table in `cuir/ops` by `cuir ops --markdown`; do not edit. `cuir ops NAME` prints one entry and the places that give it a meaning.
+How the pieces fit together: [language.md](language.md); what they mean exactly: [semantics.md](semantics.md).
+
+*Threads* is the size of the workers that may call an entry: 32 (a warp) or 128 (a warpgroup). *Late* accesses are done by an engine at any time from issue until retired.
+"""
+
+
+def entries() -> dict[str, Op]:
+    """Every entry, primitives first, by name."""
+    return {**TABLE, **OPERATORS}
+
+
+def spelling(op: Op) -> str:
+    """How an entry is written, with its parameters."""
+    if op.family == "operators":
+        if op.spelling:
+            return op.spelling
+        names = [p.name for p in op.params]
+        if len(names) == 1:
+            return f"{op.name} {names[0]}" if op.name.isalpha() else f"{op.name}{names[0]}"
+        return f" {op.name} ".join(names)
+    parts: list[str] = []
+    star = False
+    for p in op.params:
+        if p.name == "bar" and receiver(op):
+            continue
+        if p.keyword and not star:
+            parts, star = [*parts, "*"], True
+        parts.append(
+            f"{p.name}, ..."
+            if p.variadic
+            else f"{p.name}={p.default if p.default in ('True', 'False') else '...'}"
+            if p.default
+            else p.name
+        )
+    return f"{op.written}({', '.join(parts)})"
+
+
+def receiver(op: Op) -> str:
+    """What a method is one of, as words behind its spelling: methods of different barriers are written alike. Empty for what is no method."""
+    kind, dot, _ = op.name.partition(".")
+    return f" of {'an' if kind.startswith('m') else 'a'} {kind}" if dot and kind.endswith("barrier") else ""
+
+
+def effects(op: Op) -> list[str]:
+    """The effects of an entry in words, a line each."""
+    e, lines = op.effects, []
+    for a in e.accesses:
+        verb = {"read": "reads", "write": "writes", "add": "adds to"}[a.mode]
+        lines.append(f"{'late: ' if a.late else ''}{verb} `{a.arg}` ({a.proxy} proxy)")
+    if e.completes:
+        lines.append(f"retired through the barrier `{e.completes}`")
+    if e.group:
+        lines.append(f"retired through the worker's group `{e.group}`")
+    if e.commits:
+        lines.append(f"closes the worker's open group `{e.commits}`")
+    if e.drains:
+        lines.append(f"waits for the worker's group `{e.drains}`")
+    if e.arrives:
+        lines.append(f"arrives at `{e.arrives}`")
+    if e.waits:
+        lines.append(f"waits for `{e.waits}`")
+    if e.fences:
+        lines.append("orders the worker's ordinary writes before the async proxy")
+    if e.joins:
+        lines.append("joins every worker of the CTA")
+    return lines
+
+
+def places(name: str) -> dict[str, str]:
+    """Where the interpreter and the lowering give an entry its meaning: `file:line` by consumer, relative to the package."""
+    from ..interp.ops import RUNS
+    from ..lowering.registry import Kind, emitter
+
+    emits = next(filter(None, (emitter(name, kind) for kind in get_args(Kind))), None)
+    found = {}
+    for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", emits)):
+        if function is not None:
+            found[consumer] = _where(function)
+    return found
+
+
+def _where(function: Any) -> str:
+    function = inspect.unwrap(function)
+    file = Path(inspect.getsourcefile(function) or "")
+    package = Path(__file__).parent.parent.parent
+    return f"{file.relative_to(package) if file.is_relative_to(package) else file.name}:{inspect.getsourcelines(function)[1]}"
+
+
+def as_json(op: Op) -> dict[str, Any]:
+    """An entry as data."""
+    return {
+        "name": op.name,
+        "written": spelling(op),
+        "family": op.family,
+        "parameters": [
+            {"name": p.name, "what": p.what, "default": p.default or None, "keyword": p.keyword, "variadic": p.variadic} for p in op.params
+        ],
+        "doc": op.doc,
+        "effects": effects(op),
+        "archs": list(op.archs),
+        "where": op.where,
+        "threads": list(op.workers),
+    }
+
+
+def markdown() -> str:
+    """The whole reference as one page."""
+    parts = [_HEAD]
+    for family, ops in families().items():
+        parts.append(f"## {family.capitalize()}\n")
+        parts.extend(_entry(op) for op in ops)
+    return "\n".join(parts)
+
+
+_ORDER = ["orchestration", "memory", "asynchronous memory", "compute", "sync", "operators"]
+_WHERE = {"role": "inside a role", "declaration": "before the roles", "any": "anywhere"}
+
+
+def _entry(op: Op) -> str:
+    lines = [f"### `{spelling(op)}`{receiver(op)}\n", op.doc, ""]
+    for p in op.params:
+        default = f"; left out: {p.default}" if p.default else ""
+        lines.append(f"* `{p.name}`: {p.what}{', by name' if p.keyword else ''}{default}")
+    facts = [_WHERE[op.where], "threads " + " or ".join(map(str, op.workers)), ", ".join(op.archs)]
+    lines.append(f"* {'; '.join(facts)}")
+    lines.extend(f"* {line}" for line in effects(op))
+    return "\n".join(lines) + "\n"
+
+
+def families() -> dict[str, list[Op]]:
+    """Entries by family, in the order of the pages."""
+    found: dict[str, list[Op]] = {}
+    for op in entries().values():
+        found.setdefault(op.family, []).append(op)
+    return dict(sorted(found.items(), key=lambda item: _ORDER.index(item[0])))
+
+
+def in_short(op: Op) -> str:
+    """The first sentence of an entry's documentation."""
+    return re.split(r"(?<=[^\s.])\. (?=[A-Z])", op.doc, maxsplit=1)[0].rstrip(".") + "."

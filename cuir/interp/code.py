@@ -1,0 +1,420 @@
+"""Flat kernel -> code: a list of functions of the worker with explicit jumps, the same for all launches on a device. Owns control flow and names.
+
+What a primitive or operator does is in ops/, what a subscript reaches in places.py. Invariants: an evaluator of anything but a name gives a tensor
+that nobody else holds, so that the next operation may overwrite it; all that may part the lanes is evaluated before an instruction has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..checking.checked import Checked
+from ..ops import OPERATORS
+from ..ops.base import Effects, Op
+from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Subscript, Unary
+from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
+from ..text.source import Span, spoken
+from .agents import Product, Taken
+from .budget import TURN
+from .faults import fault
+from .groups import check_rebinding
+from .machine import BLOCK, POINT, Block, Instruction, Worker
+from .perturb import deciding, perturbed
+from .registry import RUNS
+from .trace import expression_cost
+from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, uniform
+
+Evaluate = Callable[[Worker], Any]
+
+
+@dataclass
+class Turns:
+    """How often the body of a loop ran: at least and at most for one time that a worker came to the loop, and in all, in all runs."""
+
+    stmt: For
+    least: int = -1  # nobody came there
+    most: int = -1
+    total: int = 0
+
+    def count(self, n: int) -> None:
+        self.total += n
+        if n > self.most:
+            self.most = n
+        if n < self.least or self.least < 0:
+            self.least = n
+
+
+class Compiler:
+    """Compiles statements and expressions, for all launches on a device. `costs`: instructions also advance the worker's time, by the trace's cost model."""
+
+    def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
+        self.checked, self.device, self.costs, self.perturbs = checked, device, costs, perturbs
+        self.deciders = deciding(checked) if perturbs else frozenset[int]()
+        self.loops = 0
+        self.blocks: list[Sequence[Stmt]] = []
+        self.entered: set[int] = set()  # numbers of blocks that some run has entered
+        self.turns: dict[int, Turns] = {}  # of each loop, by its number
+
+    # ---- statements
+    def body(self, stmts: Sequence[Stmt]) -> list[Instruction]:
+        code: list[Instruction] = []
+        self.block(stmts, code)
+        return code
+
+    def block(self, stmts: Sequence[Stmt], code: list[Instruction]) -> None:
+        number, entered = len(self.blocks), self.entered
+        self.blocks.append(stmts)
+        code.append(lambda w: entered.add(number))
+        for stmt in stmts:
+            self.statement(stmt, code)
+
+    def statement(self, stmt: Stmt, code: list[Instruction]) -> None:
+        if isinstance(stmt, Assign):
+            code.append(self.timed(self.assign(stmt), stmt.value))
+        elif isinstance(stmt, ExprStmt):
+            code.append(self.timed(self.effect(stmt.value), stmt.value))
+        elif isinstance(stmt, If):
+            self.choice(stmt, code)
+        elif isinstance(stmt, For):
+            self.loop(stmt, code)
+
+    def effect(self, value: Expr) -> Instruction:
+        """An expression as a statement: what an instruction returns says whether the worker blocks, so a value that nobody needs is dropped."""
+        run = self.expr(value)
+        if not isinstance(value, Call) or self.checked.call(value).op.effects != Effects():
+            return run
+
+        def instruction(w: Worker) -> None:
+            run(w)
+
+        return instruction
+
+    def timed(self, run: Instruction, value: Expr) -> Instruction:
+        cost = expression_cost(value, self.checked) if self.costs else 0.0
+        if not cost:
+            return run
+
+        def instruction(w: Worker) -> int | None:
+            said = run(w)
+            w.time += cost
+            return said
+
+        return instruction
+
+    def assign(self, stmt: Assign) -> Instruction:
+        name, span = stmt.targets[0], stmt.span
+        if isinstance(self.checked.type_of(stmt.value), TileType):
+            value = self.held(stmt.value)
+
+            def bind_tile(w: Worker) -> None:
+                v = value(w)
+                frame = w.frame
+                old = frame.get(name)
+                if old.__class__ is Product or w.groups.operands:
+                    check_rebinding(w.m, w, name, old, v, span)
+                frame[name] = v
+
+            return bind_tile
+        scalar = self.expr(stmt.value)
+
+        def bind_scalar(w: Worker) -> None:
+            v = scalar(w)
+            w.frame[name] = collapse(v) if v.__class__ is np.ndarray else v
+
+        return bind_scalar
+
+    def choice(self, stmt: If, code: list[Instruction]) -> None:
+        cond = self.expr(stmt.cond)
+        at = len(code)
+        code.append(_placeholder)
+        self.block(stmt.body, code)
+        after_body = len(code)
+        if stmt.orelse:
+            code.append(_placeholder)
+            self.block(stmt.orelse, code)
+            code[after_body] = _jump(len(code))
+            after_body += 1
+
+        def branch(w: Worker) -> None:
+            if not uniform(cond(w)):
+                w.pc = after_body
+
+        code[at] = branch
+
+    def loop(self, stmt: For, code: list[Instruction]) -> None:
+        self.loops += 1
+        key = f"#{self.loops}"  # no name of the language, so it is free in the frame
+        made = self.turns[self.loops] = Turns(stmt)
+        begun = f"{key}begun"
+        head = len(code) + 1
+        if isinstance(stmt.iter, Call):
+            start, stop, step = self.range(stmt.iter)
+
+            def begin(w: Worker) -> None:
+                first, end, by = uniform(start(w)), uniform(stop(w)), uniform(step(w))
+                if by == 0:
+                    raise fault(w.m, "M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
+                budget = w.m.launch.budget
+                count = turns(first, end, by)
+                budget.require(count, TURN, stmt.iter.span)
+                made.count(count)
+                w.frame[key] = first
+                w.frame[begun] = first, perf_counter()
+
+            def advance(w: Worker) -> None:
+                i, end, by = w.frame[key], uniform(stop(w)), uniform(step(w))
+                budget = w.m.launch.budget
+                if perf_counter() > budget.look_at:
+                    first, since = w.frame[begun]
+                    budget.turn(turns(first, i, by), turns(first, end, by), since, stmt.iter.span)
+                if i < end if by > 0 else i > end:
+                    w.frame[stmt.target] = i
+                    w.frame[key] = i + by
+                else:
+                    w.pc = exit_at
+
+            end_at, steps = f"{key}s", f"{key}e"
+            stop, step = self.frozen(stop, end_at, code), self.frozen(step, steps, code)
+            head = len(code) + 1
+            following: Instruction = advance
+        else:
+
+            def begin(w: Worker) -> None:
+                w.frame[key] = 0
+                for c in w.m.clusters:
+                    made.count(len(w.m.launch.work[c]))
+                w.frame[begun] = perf_counter()
+
+            def take(w: Worker) -> int | None:
+                handout = w.m.handout
+                if handout is not None and handout.behind(w.frame[key]):
+                    w.block = Block(handout, w.frame[key], stmt.span)
+                    return BLOCK
+                k, work = w.frame[key], [w.m.launch.work[c] for c in w.m.clusters]
+                if perf_counter() > w.m.launch.budget.look_at:
+                    w.m.launch.budget.turn(k, max(map(len, work)), w.frame[begun], stmt.iter.span)
+                has = np.array([k < len(units) for units in work])
+                if not has.all():
+                    if has.any():
+                        raise Diverge([np.flatnonzero(has), np.flatnonzero(~has)])
+                    w.pc = exit_at
+                else:
+                    w.frame[stmt.target] = collapse(np.array([units[k] for units in work], dtype=np.int64))
+                    w.frame[key] = k + 1
+                if handout is None:
+                    return None
+                handout.take(w.m, w)
+                w.block = None
+                return POINT
+
+            following = take
+
+        code.append(begin)
+        code.append(following)
+        self.block(stmt.body, code)
+        code.append(_jump(head))
+        exit_at = len(code)
+
+    def frozen(self, e: Evaluate, key: str, code: list[Instruction]) -> Evaluate:
+        """A bound of a loop, evaluated once before it."""
+
+        def keep(w: Worker) -> None:
+            w.frame[key] = uniform(e(w))
+
+        code.append(keep)
+        return lambda w: w.frame[key]
+
+    def range(self, call: Call) -> tuple[Evaluate, Evaluate, Evaluate]:
+        parts = [self.expr(a) for a in call.args]
+        zero, one = _constant(0), _constant(1)
+        if len(parts) == 1:
+            return zero, parts[0], one
+        return parts[0], parts[1], parts[2] if len(parts) == 3 else one
+
+    # ---- expressions
+    def expr(self, e: Expr) -> Evaluate:
+        """The value of a scalar or tile; a value in flight may not be read."""
+        if isinstance(e, Name):
+            return self.name(e)
+        if isinstance(e, Literal):
+            return _constant(self.literal(e))
+        if isinstance(e, Call):
+            bound = self.checked.call(e)
+            return self.inexact(bound.op, bound.args, e, self.checkpoint(RUNS[bound.op.name](Site(self, bound.op, bound.args, e)), e))
+        name, args = operator(e)
+        if name == "element" and isinstance(self.checked.type_of(e), TileType):
+            name = "gather"
+        return self.inexact(OPERATORS[name], args, e, self.checkpoint(RUNS[name](Site(self, OPERATORS[name], args, e)), e))
+
+    def inexact(self, op: Op, args: Mapping[str, Expr], e: Expr, run: Evaluate) -> Evaluate:
+        """The operation, with what its bounds allow if that is asked for."""
+        return perturbed(self, op, list(args.values()), e, run) if self.perturbs else run
+
+    def checkpoint(self, run: Evaluate, e: Expr) -> Evaluate:
+        """Reports a division by zero at its place."""
+        if not (isinstance(e, Binary) and e.op in ("//", "%")) and not (
+            isinstance(e, Call) and isinstance(e.func, Name) and e.func.id == "cdiv"
+        ):
+            return run
+
+        def guarded(w: Worker) -> Any:
+            try:
+                return run(w)
+            except DivisionByZero:
+                raise fault(w.m, "M411", f"{w.label} divides by zero", e.span, "guard it: max(1, x), or an if") from None
+
+        return guarded
+
+    def name(self, e: Name) -> Evaluate:
+        name, span = e.id, e.span
+        if name == "inf":
+            return _constant(float("inf"))
+        if not isinstance(self.checked.type_of(e), TileType):
+            return lambda w: w.frame[name]
+
+        def read(w: Worker) -> Any:
+            v = w.frame[name]
+            return v if v.__class__ is torch.Tensor else settled(w, name, v, span)
+
+        return read
+
+    def held(self, e: Expr) -> Evaluate:
+        """What a name holds, in flight or not; or the value of another expression."""
+        if isinstance(e, Name) and e.id != "inf":
+            name = e.id
+            return lambda w: w.frame[name]
+        return self.expr(e)
+
+    def index(self, e: Expr) -> Evaluate:
+        """An index or the start of a slice; nodes made by composing views carry no type."""
+        if isinstance(e, Literal):
+            return _constant(e.value)
+        if id(e) in self.checked.types:
+            return self.expr(e)
+        assert isinstance(e, Binary) and e.op == "+"
+        left, right = self.index(e.left), self.index(e.right)
+        return lambda w: left(w) + right(w)
+
+    def literal(self, e: Literal) -> Any:
+        t = self.checked.type_of(e)
+        if isinstance(t, Scalar) and t.dtype.is_float and not isinstance(e.value, bool):
+            return f32(float(e.value)) if t.dtype == F32 else float(torch.tensor(float(e.value), dtype=HELD[t.dtype]))
+        return e.value
+
+
+def turns(first: int, end: int, by: int) -> int:
+    """How many turns a range makes; a range() of Python's, whose length has 64 bits, would not do."""
+    return max(0, -(-(end - first) // by))
+
+
+def operator(e: Expr) -> tuple[str, dict[str, Expr]]:
+    """The entry that an operator's node stands for, and its arguments by name."""
+    if isinstance(e, Binary):
+        return e.op, {"x": e.left, "y": e.right}
+    if isinstance(e, Unary):
+        return {"-": "neg"}.get(e.op, e.op), {"x": e.operand}
+    if isinstance(e, IfExp):
+        return "ifexp", {"cond": e.cond, "x": e.then, "y": e.other}
+    if isinstance(e, (Subscript, Attribute)):
+        return "element", {"place": e}
+    raise TypeError(f"no operator: {type(e).__name__}")
+
+
+def settled(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
+    """The tile that a name holds which was bound to a product. Raises CuirError M405 (in flight), M408 (taken over)."""
+    said = spoken(name, span)
+    by = v.by if isinstance(v, Taken) else v.taken
+    if by is not None and w.m.launch.detect:
+        raise fault(w.m, "M408", f"`{said}` is read after {by.actor.label} took its registers over", span, "read it before the product, or use the product's result",
+                    [("taken over here", by.actor.span)])  # fmt: skip
+    if isinstance(v, Product):
+        if v.over and v.value is not None:
+            return v.value
+        if w.m.launch.detect:
+            raise fault(w.m, "M405", f"`{said}` is read while {v.actor.label} is in flight", span, f"mma_wait({said}) before the read",
+                        [("issued here", v.actor.span)])  # fmt: skip
+    t = w.m.launch.checked  # an undetected early read gives poison
+    role = next(r for r in t.roles if r.name == w.program.name)
+    shape = role.locals[name]
+    assert isinstance(shape, TileType)
+    return torch.full((1, shape.rows, shape.cols), POISON[shape.dtype], dtype=HELD[shape.dtype], device=w.m.launch.device)
+
+
+class Site:
+    """A call or operator in the text, as the meaning of its entry sees it when code is made."""
+
+    def __init__(self, compiler: Compiler, op: Op, args: Mapping[str, Expr], node: Expr):
+        self.compiler, self.op, self.args, self.node = compiler, op, args, node
+        self.span = node.span
+        self.device = compiler.device
+
+    def has(self, arg: str) -> bool:
+        return arg in self.args
+
+    def variadic(self, arg: str) -> list[str]:
+        return [name for name in self.args if name.startswith(arg) and name[len(arg) :].isdecimal()]
+
+    def type(self, arg: str) -> Type:
+        return self.compiler.checked.type_of(self.args[arg])
+
+    def result(self) -> Type:
+        return self.compiler.checked.type_of(self.node)
+
+    def dtype(self, arg: str) -> DType:
+        t = self.type(arg)
+        assert isinstance(t, (Scalar, TileType))
+        return t.dtype
+
+    def value(self, arg: str) -> Evaluate:
+        return self.compiler.expr(self.args[arg])
+
+    def held(self, arg: str) -> Evaluate:
+        return self.compiler.held(self.args[arg])
+
+    def is_name(self, arg: str) -> str | None:
+        e = self.args[arg]
+        return e.id if isinstance(e, Name) else None
+
+    def fresh(self, arg: str) -> bool:
+        """May the tensor of this argument be overwritten? (see the module's invariant)"""
+        return isinstance(self.type(arg), TileType) and not isinstance(self.args[arg], Name)
+
+    def const(self, arg: str, default: Any = None) -> Any:
+        """A known argument: a number, a bool, a word, a dtype, or dims."""
+        e = self.args.get(arg)
+        if e is None:
+            return default
+        if isinstance(e, Name) and e.id in DTYPES:
+            return DTYPES[e.id]
+        items = getattr(e, "items", None)
+        if items is not None:
+            return tuple(i.value for i in items)
+        return getattr(e, "value", default)
+
+    def is_shared(self, arg: str) -> bool:
+        return isinstance(self.type(arg), SharedView)
+
+    def rank(self, arg: str) -> int:
+        t = self.type(arg)
+        return len(t.dims) if isinstance(t, SharedView) else 0
+
+
+def _constant(value: Any) -> Evaluate:
+    return lambda w: value
+
+
+def _jump(target: int) -> Instruction:
+    def jump(w: Worker) -> None:
+        w.pc = target
+
+    return jump
+
+
+def _placeholder(w: Worker) -> None:
+    raise AssertionError("a jump without a target")

@@ -1,0 +1,360 @@
+"""Why a mutant that nothing refuses gives the same result: arguments that are computed from the two programs, never listed. Owns no verdict.
+
+Each argument makes other programs or enumerates functions, and holds or does not; a mutant for which none holds has survived.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+
+from ..checking.checker import pick_kernel
+from ..spec.specification import Lengths, Specification
+from ..syntax.nodes import (
+    Assign,
+    Attribute,
+    Binary,
+    Call,
+    Expr,
+    ExprStmt,
+    For,
+    Func,
+    If,
+    IfExp,
+    Literal,
+    Name,
+    Node,
+    Program,
+    Stmt,
+    Unary,
+    With,
+)
+from ..syntax.printer import show
+from ..syntax.walk import assigned, names_read, walk
+from ..text.diagnostics import CuirError
+from ..variants.names import OPTIONAL, SPLICE_POINTS
+from ..verification import Problem, check_contracts
+from ..verification.evaluate import Evaluator, kernel_names
+from ..verification.sizes import problems_for
+from .places import Places, Site, edited, root
+from .settings import other_setting, smaller_tiles
+from .trial import Trial
+
+_PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts say all about
+_NAN = Binary("-", Name("inf"), Name("inf"))
+
+
+def why(t: Trial) -> str | None:
+    """The argument that a mutant which all stages let pass gives the same result, or None if there is none."""
+    return next((reason for argument in ARGUMENTS if (reason := argument(t)) is not None), None)
+
+
+# ---- arguments
+def blocks(t: Trial) -> str | None:
+    """Only functions changed that decide which blocks are visited and masked, and in which order: their contracts are all that the kernel asks of them."""
+    func = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None)
+    if func is None or not isinstance(t.spec, Specification) or not _only_for(t.program, func.name, _PURE):
+        return None
+    kernel, counts = pick_kernel(t.program, t.kernel), [0, 0, 0, 0]
+    BM, BN = t.tile
+    rng = random.Random(0)
+    drawn = [
+        Problem(Lengths(1, 2, 1, rng.randint(1, 400), rng.randint(0, 400)), rng.choice([64, 128, 192]), rng.choice([16, 64, 80, 128]))
+        for _ in range(60)
+    ]
+    problems = [*problems_for(t.spec, BM, BN, "full", t.program), *drawn]
+    try:
+        pairs = check_contracts(t.mutant, kernel, t.spec, problems, t.consts)
+        for problem in problems:
+            for i, program in enumerate((t.program, t.mutant)):
+                masked, visited = _visits(program, t, problem)
+                counts[2 * i] += masked
+                counts[2 * i + 1] += visited
+    except CuirError:
+        return None
+    was_masked, was_visited, masked, visited = counts
+    said = f"the contracts of the splice points hold in {len(problems)} problems ({pairs:,} pairs), and the kernel asks for nothing else"
+    return f"{said}; of {was_visited} blocks visited {was_masked} are masked, by the mutant {masked} of {visited}"
+
+
+def _only_for(program: Program, name: str, splice: set[str]) -> bool:
+    """Whether a function is one of these splice points, or called by them alone."""
+    if name in splice:
+        return True
+    users = [item for item in program.items if getattr(item, "name", "") != name and name in names_read(item)]
+    return bool(users) and all(isinstance(u, Func) and _only_for(program, u.name, splice) for u in users)
+
+
+def _visits(program: Program, t: Trial, problem: Problem) -> tuple[int, int]:
+    """Blocks that are masked, and blocks that are visited, by all tiles."""
+    m = np.arange(-(-problem.lengths.M // problem.BM))
+    if not len(m):
+        return 0, 0
+    partial, n = (np.broadcast_to(np.asarray(x), m.shape) for x in _evaluator(program, t, problem).call("kv_count", 0, 0, m))
+    return int(partial.sum()), int(n.sum())
+
+
+def _evaluator(program: Program, t: Trial, problem: Problem) -> Evaluator:
+    from ..variants import captured_arguments
+
+    assert isinstance(t.spec, Specification)
+    at, kernel = problem.lengths, pick_kernel(program, t.kernel)
+    consts = {**t.consts, "BM": problem.BM, "BN": problem.BN}
+    dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
+    captured = captured_arguments(program, kernel, t.spec, at, consts=consts)
+    return Evaluator(program, kernel_names(kernel, dims, consts, {"scale": 0.125, **captured}))
+
+
+def predicate(t: Trial) -> str | None:
+    """A condition on the query and the key changed, and has the same value for every query that is stored and every key of a block."""
+    for site, put in t.expressions():
+        calls = [n for n in walk(site.node) if isinstance(n, Call) and n.func == Name("keep") and len(n.args) == 4]
+        if not calls or not all(isinstance(a, Name) for a in calls[0].args) or not isinstance(t.spec, Specification):
+            continue
+        names, pairs = [a.id for a in calls[0].args], 0  # type: ignore[union-attr]
+        kernel = pick_kernel(t.program, t.kernel)
+        problems = problems_for(t.spec, *t.tile, "full", t.program)
+        try:
+            for problem in problems:
+                at = problem.lengths
+                run = _evaluator(t.program, t, problem)
+                q, k = np.arange(at.M)[:, None], np.arange(-(-at.N // problem.BN) * problem.BN)[None]
+                for b, h in itertools.product(range(at.B), range(at.H)):
+                    local = dict(zip(names, (b, h, q, k)))
+                    one, other = (np.broadcast_to(np.asarray(run.expr(e, local)), (at.M, k.size)) for e in (site.node, put))  # type: ignore[arg-type]
+                    if (one != other).any():
+                        return None
+                    pairs += one.size
+        except CuirError:
+            return None
+        return f"`{show(put)}` has the value of `{show(site.node)}` for every query that `{kernel.name}` stores and every key of a block, behind the last one too, in {len(problems)} problems ({pairs:,} pairs)"
+    return None
+
+
+def masked_more(t: Trial) -> str | None:
+    """The mask is asked for in more blocks than needed: where all pairs are kept, it changes nothing."""
+    for site, put in t.expressions():
+        call = site.parents[-1]
+        func = t.program.funcs().get(root(call.func) or "") if isinstance(call, Call) else None
+        if func is None or site.path[-1][0] != "args":
+            continue
+        param = func.params[site.path[-1][1] or 0]
+        if not _only_masks(func, param):
+            return None
+        free = sorted(names_read(site.node) | names_read(put))
+        if len(free) > 3 or any(isinstance(n, Call) for e in (site.node, put) for n in walk(e)):
+            return None
+        run = Evaluator(t.program, {})
+        for values in itertools.product(range(-2, 7), repeat=len(free)):
+            local = dict(zip(free, values))
+            if run.expr(site.node, local) and not run.expr(put, local):  # type: ignore[arg-type]
+                return None
+        return f"`{show(put)}` holds wherever `{show(site.node)}` does: the mask is asked for in more blocks, and there, as the contract `full` says, all pairs are kept, so that it changes nothing"
+    return None
+
+
+def _only_masks(func: Func, param: str) -> bool:
+    """Whether a parameter decides nothing but `if param: S = where(keep(...) ..., S, -inf)`."""
+    uses = [n for stmt in func.body for n in walk(stmt) if n == Name(param)]
+    for stmt in func.body:
+        if isinstance(stmt, If) and stmt.cond == Name(param) and len(uses) == 1 and len(stmt.body) == 1 and not stmt.orelse:
+            inner = stmt.body[0]
+            if (
+                isinstance(inner, Assign)
+                and isinstance(inner.value, Call)
+                and inner.value.func == Name("where")
+                and len(inner.value.args) == 3
+            ):
+                cond, kept, _ = inner.value.args
+                return inner.targets == (show(kept),) and any(isinstance(n, Call) and n.func == Name("keep") for n in walk(cond))
+    return False
+
+
+def more_order(t: Trial) -> str | None:
+    """A wait moved forward, or a release moved back: whatever was ordered still is."""
+    old, new = _region(t)
+    if old is None or new is None or sorted(map(show, old)) != sorted(map(show, new)):
+        return None
+    for stmt, step in ((old[-1], "forward"), (old[0], "back")):
+        rest = [s for s in old if s is not stmt]
+        moved = [stmt, *rest] if step == "forward" else [*rest, stmt]
+        call = stmt.value if isinstance(stmt, ExprStmt) else None
+        op = t.places.op(call) if isinstance(call, Call) else None
+        only_waits = _only_waits(t.places, stmt)
+        if tuple(moved) != new or any(names_read(stmt) & set(assigned((s,))) for s in rest):
+            continue
+        releases = op is not None and op.effects.arrives and not op.effects.waits and op.name != "mbarrier.expect"
+        if (step == "forward" and only_waits) or (step == "back" and releases):
+            text = show(stmt).strip().split("\n")[0]
+            return f"`{text}` {'earlier' if step == 'forward' else 'later'} only adds order: no race can come of it, only a deadlock, which does not depend on the schedule and which no run shows"
+    return None
+
+
+def _only_waits(of: Places, stmt: Stmt) -> bool:
+    if isinstance(stmt, If):
+        return not stmt.orelse and all(_only_waits(of, s) for s in stmt.body)
+    op = of.op(stmt.value) if isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) else None
+    return op is not None and bool(op.effects.waits or op.effects.drains) and not op.effects.arrives
+
+
+def _region(t: Trial) -> tuple[tuple[Stmt, ...] | None, tuple[Stmt, ...] | None]:
+    """The statements of the original and of the mutant between which they differ, if they do in one block."""
+    if isinstance(t.at.node, Expr) or type(t.new) is not type(t.at.node):
+        return None, None
+    for name in ("body", "orelse"):
+        a, b = getattr(t.at.node, name, ()), getattr(t.new, name, ())
+        if a != b and edited(t.at.node, ((name, None),), b) == t.new:
+            same = SequenceMatcher(None, [show(x) for x in a], [show(x) for x in b], autojunk=False).get_opcodes()
+            changed = [o for o in same if o[0] != "equal"]
+            return a[changed[0][1] : changed[-1][2]], b[changed[0][3] : changed[-1][4]]
+    return None, None
+
+
+def nobody_waits(t: Trial) -> str | None:
+    """Only arrivals changed that nobody needs: without them altogether the program passes."""
+    arrivals = _arrivals(t)
+    if not arrivals:
+        return None
+    program: Any = t.program
+    for site in sorted(arrivals, key=lambda s: s.path, reverse=True):
+        program = edited(program, site.path, ())
+    try:
+        if not t.explore(program).clean or not t.same(program):
+            return None
+    except CuirError:
+        return None
+    said = ", ".join(f"`{show(s.node).strip()}`" for s in arrivals)
+    return f"without {said} no worker waits in vain in {t.runs} runs of up to 18 tiles a CTA, nor in any schedule of {t.explored.launches} launches: nobody waits for the phase that it counts for, so its place and number are free"
+
+
+def _arrivals(t: Trial) -> list[Site]:
+    """The arrivals at mbarriers that changed, if nothing else did."""
+    inside = next((p for p in reversed((*t.at.parents, t.at.node)) if isinstance(p, ExprStmt)), None)
+    old, new = _region(t)
+    if inside is not None:
+        old, new = (inside,), None
+    if old is None or (new is not None and _without(t.places, old) != _without(t.places, new)):
+        return []
+    found = [
+        s
+        for s in t.places.sites
+        if any(s.node is n for o in old for n in walk(o)) and isinstance(s.node, ExprStmt) and _arrives(t.places, s.node)
+    ]
+    if not found and new is not None:  # one more
+        more = {show(s).strip() for s in new if _arrives(t.places, s)}
+        block = getattr(t.at.node, "body", ())
+        found = [s for s in t.places.sites if any(s.node is o for o in block) and show(s.node).strip() in more]
+    return found
+
+
+def _arrives(of: Places, stmt: Node) -> bool:
+    op = of.op(stmt.value) if isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) else None
+    return op is not None and op.name == "mbarrier.arrive"
+
+
+def _without(of: Places, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    return tuple(s for s in body if not (_arrives(of, s) or (isinstance(s, If) and not s.orelse and all(_arrives(of, x) for x in s.body))))
+
+
+def only_speed(t: Trial) -> str | None:
+    """Only uses of a named barrier changed, without which the program is right as well: it orders nothing that must be ordered."""
+    kernels = [pick_kernel(p, t.kernel) for p in (t.program, t.mutant)]
+    for name in (n for n, kind in t.places.barriers.items() if kind == "named_barrier"):
+        one, other = (replace(k, body=_stripped(k.body, name)) for k in kernels)
+        rest = [tuple(i for i in p.items if i is not k) for p, k in zip((t.program, t.mutant), kernels)]
+        if one != other or rest[0] != rest[1]:
+            continue
+        without = replace(t.program, items=tuple(one if item is kernels[0] else item for item in t.program.items))
+        if t.explore(without).clean and t.same(without):
+            return f"without any use of `{name}` no schedule of {t.explored.launches} launches goes wrong, and the bits are the same in {t.runs} runs: it makes workers take turns, and orders nothing that must be ordered"
+    return None
+
+
+def _stripped(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
+    """Statements without a barrier's declaration and the calls of its methods, and without what holds nothing else."""
+    found: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Assign) and s.targets == (name,):
+            continue
+        if isinstance(s, ExprStmt) and isinstance(s.value, Call) and isinstance(s.value.func, Attribute) and root(s.value.func) == name:
+            continue
+        if isinstance(s, (If, For, With)):
+            inner = _stripped(s.body, name)
+            if not inner and not getattr(s, "orelse", ()):
+                continue
+            s = replace(s, body=inner or s.body)
+            if isinstance(s, If):
+                s = replace(s, orelse=_stripped(s.orelse, name))
+        found.append(s)
+    return tuple(found)
+
+
+def same_value(t: Trial) -> str | None:
+    """A scalar in a role changed, and has the same value whenever it is needed: a program that divides by 0 where it has not runs through."""
+    for site, put in itertools.islice(t.expressions(), 3):
+        for witness in (_witness(site.node, put), _witness_bool(site.node, put)):  # type: ignore[arg-type]
+            if t.same(edited(t.program, site.path, witness)):
+                return f"`{show(put)}` is equal to `{show(site.node)}` whenever it is needed, in {t.runs} runs (a program that divides by 0 where they differ runs through)"  # fmt: skip
+    return None
+
+
+def _witness(old: Expr, new: Expr) -> Expr:
+    return Binary("+", old, Binary("//", Literal(0), IfExp(Binary("==", old, new), Literal(1), Literal(0))))
+
+
+def _witness_bool(old: Expr, new: Expr) -> Expr:
+    one, other = (IfExp(e, Literal(1), Literal(0)) for e in (old, new))
+    return Binary("==", _witness(one, other), Literal(1))
+
+
+def free_number(t: Trial) -> str | None:
+    """A number changed that is always multiplied by 0: other numbers give the same bits, and NaN does not; where no run needs it, in tiles of half the size, too."""
+    if not isinstance(t.at.node, Literal) or t.at.node.kind != "float" or isinstance(t.at.parents[-1], Unary):
+        return None
+    for trial in (t, *smaller_tiles(t)):
+        if not all(trial.same(edited(t.program, t.at.path, Literal(x))) for x in (1.0, 7.5, 1000.0)):
+            return None
+        if not trial.same(edited(t.program, t.at.path, _NAN)):
+            changed = [f"{n}={v}" for n, v in trial.consts.items() if t.consts.get(n) != v]
+            where = f" (no run needs it with these consts; with {', '.join(changed)} they do)" if changed else ""
+            return f"1.0, 7.5 and 1000.0 in place of `{show(t.at.node)}` all give the same bits in {trial.runs} runs, and NaN does not: the number is multiplied by 0{where}"
+    return None
+
+
+def never_equal(t: Trial) -> str | None:
+    """A comparison of computed floats that is strict or not: they differ where both sides are equal, which no run shows."""
+    node, call = t.at.node, t.at.parents[-1]
+    if not (isinstance(node, Binary) and isinstance(t.new, Binary) and node.left == t.new.left and node.right == t.new.right):
+        return None
+    if {node.op, t.new.op} not in ({"<", "<="}, {">", ">="}) or not (isinstance(call, Call) and call.func == Name("where")):
+        return None
+    halves = replace(node, left=Binary("*", node.left, Literal(0.5)), right=Binary("*", node.right, Literal(0.5)))
+    equal = Binary("==", node.left, node.right)
+    marked = replace(call, args=(equal, _NAN, call))
+    if not t.same(edited(t.program, t.at.path, halves)) or not t.same(edited(t.program, t.at.path[:-1], marked)):
+        return None  # not of floats, or equal somewhere
+    return f"`{show(node.left)}` and `{show(node.right)}` are computed floats, never equal in {t.runs} runs; either side is right where they are"
+
+
+def every_schedule(t: Trial) -> str | None:
+    """What synchronises or accesses memory changed: no schedule of a few launches can go wrong, and the bits are the same."""
+    inside = (*t.at.parents, t.at.node)
+    values = [p for p in inside if isinstance(p, (Assign, Func))]  # what only computes in registers is for the numbers to judge
+    if (
+        any(all(map(t.places.in_registers, p.body if isinstance(p, Func) else (p,))) for p in values)
+        or not t.explored.clean
+        or not t.same(t.mutant)
+    ):
+        return None
+    return f"no deadlock, race, overrun or lapped wait in any schedule of {t.explored.launches} launches ({t.explored.states:,} states), {t.extent}, and the bits of the original in {t.runs} runs"
+
+
+ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
+    blocks, predicate, masked_more, more_order, nobody_waits, only_speed, never_equal, free_number, same_value, other_setting, every_schedule,
+)  # fmt: skip

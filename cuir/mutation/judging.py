@@ -1,0 +1,318 @@
+"""Judges mutants by the stages of verification, in parallel and each within a time limit; results in a file of JSON lines, from which an interrupted run goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..checking.checked import Checked, Const
+from ..checking.checker import check
+from ..spec.functions import AnySpecification
+from ..syntax.nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
+from ..syntax.parser import parse
+from ..syntax.printer import show
+from ..syntax.walk import names_read, walk
+from ..text.diagnostics import CuirError
+from ..text.jsontext import append_line, begun
+from ..verification import verify
+from .harmless import Trial, why
+from .mutants import Mutant
+
+SAME = "the specialised kernel is the original: these consts do not take the branch, leave the barrier unused, or fold to the same"
+EXPLORED = "every schedule"  # asked of mutants that the stages let pass: cuir/explore
+VERDICTS = ("killed", "survived", "same result", "equivalent", "out of time", "crashed")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of a mutant. verdict: one of VERDICTS. stage, code: what refused it. reason: why it was refused, gives the same result, is equivalent, or crashed. seconds: of judging."""
+
+    id: str
+    fault: int
+    operator: str
+    place: tuple[int, int]
+    what: str
+    verdict: str
+    stage: str
+    code: str
+    reason: str
+    seconds: float
+    diff: str
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Judged:
+        """Raises TypeError, KeyError or ValueError for something else."""
+        line, column = data["place"]
+        found = Judged(**{**data, "place": (int(line), int(column))})
+        if found.verdict not in VERDICTS:
+            raise ValueError(found.verdict)
+        return found
+
+
+@dataclass(frozen=True)
+class Job:
+    """What mutants are judged by. `load` gives the specification; it is called in every process, so it must be picklable."""
+
+    load: Callable[[], AnySpecification]
+    kernel: str | None
+    consts: Mapping[str, Const]
+    level: str = "quick"
+    seconds: float = 60.0  # of processor time, for one mutant
+
+    def head(self, program: Program, variant: str) -> dict[str, Any]:
+        """What must be the same for a run to go on from a file."""
+        consts = {n: v if isinstance(v, (int, float)) else str(v) for n, v in self.consts.items()}
+        text = hashlib.sha256(show(program).encode()).hexdigest()[:16]
+        return {"mutate": self.kernel, "program": text, "against": variant, "consts": consts, "level": self.level}
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception, so that nothing on the way takes it for a fault of the program."""
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Ends the block after some seconds of processor time, so that verdicts do not hang on other work; only in a main thread, where signals arrive."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def judge(text: str, original: str, spec: AnySpecification, job: Job) -> tuple[str, str, str, str]:
+    """Verdict, stage, code and reason of one mutant, given as text. Nothing that goes wrong inside is raised: it is the verdict `crashed`."""
+    try:
+        with _limit(job.seconds):
+            program = parse(text, "mutant.cuir")
+            try:
+                same = _flat(check(program, job.kernel, job.consts)) == _flat(check(parse(original), job.kernel, job.consts))
+            except CuirError:
+                same = False
+            if same:
+                return "equivalent", "", "", SAME
+            report = verify(program, spec, job.kernel, job.consts, job.level, shrink=False)  # type: ignore[arg-type]
+    except _OutOfTime:
+        return "out of time", "", "", f"no verdict within {job.seconds:g} s"
+    except CuirError as error:
+        return "killed", "well-formed", error.diagnostics[0].code, error.diagnostics[0].message
+    except Exception as error:  # a verdict of its own: the verification must refuse, not fall over
+        return "crashed", "", "", f"{type(error).__name__}: {error}".split("\n")[0]
+    failed = next((s for s in report.stages if s.verdict == "failed"), None)
+    if failed is None:
+        return _survived(program, parse(original), spec, job)
+    return "killed", failed.name, failed.diagnostics[0].code, failed.reason
+
+
+def _survived(program: Program, original: Program, spec: AnySpecification, job: Job) -> tuple[str, str, str, str]:
+    """What a mutant is that no stage refuses: wrong under a schedule that was not tried, of the same result by an argument, or a survivor."""
+    trial = Trial(original, program, spec, job.kernel, job.consts, job.level)
+    try:
+        with _limit(5 * job.seconds):
+            fault = trial.explored.fault
+            if fault is not None:
+                return "killed", EXPLORED, fault.code, fault.message
+            reason = why(trial)
+    except _OutOfTime:
+        reason = None
+    except Exception as error:  # an argument that falls over is a fault of ours
+        return "crashed", "", "", f"{type(error).__name__}: {error}".split("\n")[0]
+    return ("same result", "", "", reason) if reason else ("survived", "", "", "")
+
+
+def _flat(checked: Checked) -> tuple[object, ...]:
+    """All that a kernel is once it is specialised, without the text that it came from, barriers that nobody uses, and `cluster=` where a cluster is one CTA."""
+    alone = checked.cluster == 1
+    roles = tuple(
+        (r.name, r.workers, r.threads, r.registers, r.index, _plain(r.body, alone, _ones(r.body)), r.warpgroup, r.warp)
+        for r in checked.roles
+    )
+    used = {name for r in checked.roles for stmt in r.body for name in names_read(stmt)}
+    barriers = {name: b for name, b in checked.barriers.items() if name in used}
+    return checked.cluster, dict(checked.shared), barriers, checked.tiles, checked.declarations, roles, checked.scalars, checked.tensors
+
+
+def _ones(body: tuple[Stmt, ...]) -> set[str]:
+    """Names that every statement which binds them binds to 1.0."""
+    found: dict[str, bool] = {}
+    for node in (n for stmt in body for n in walk(stmt)):
+        if isinstance(node, For):
+            found[node.target] = False
+        elif isinstance(node, Assign):
+            found |= {name: found.get(name, True) and node.value == Literal(1.0) for name in node.targets}
+    return {name for name, one in found.items() if one}
+
+
+def _plain(part: Any, alone: bool, ones: Set[str]) -> Any:
+    """A tree, or several, with x / 1.0 as x * 1.0, which are both x exactly, and without the keyword `cluster` if a cluster is one CTA: it has no meaning there."""
+    if isinstance(part, tuple):
+        return tuple(_plain(p, alone, ones) for p in part if not (alone and isinstance(p, Keyword) and p.name == "cluster"))
+    if not isinstance(part, Node):
+        return part
+    names = [f.name for f in fields(part) if isinstance(getattr(part, f.name), (Node, tuple))]
+    plain = replace(part, **{n: _plain(getattr(part, n), alone, ones) for n in names})
+    if isinstance(plain, Binary) and plain.op == "/":
+        by = plain.right
+        return replace(plain, op="*") if by == Literal(1.0) or (isinstance(by, Name) and by.id in ones) else plain
+    return plain
+
+
+_state: tuple[Job, str, AnySpecification] | None = None
+
+
+def _begin(job: Job, original: str) -> None:
+    """Sets up a process of the pool."""
+    global _state
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _state = job, original, job.load()
+
+
+@contextmanager
+def _held() -> Iterator[None]:
+    """Holds SIGINT back, also in processes that start meanwhile: they take it when they are set up, and end then without a word of the imports they were in."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _judge_here(text: str) -> tuple[tuple[str, str, str, str], float]:
+    assert _state is not None
+    job, original, spec = _state
+    begin = time.perf_counter()
+    return judge(text, original, spec, job), time.perf_counter() - begin
+
+
+def run(
+    program: Program,
+    todo: Sequence[Mutant],
+    job: Job,
+    out: Path | None = None,
+    jobs: int = 1,
+    progress: Callable[[int, int, Judged], None] = lambda done, total, one: None,
+) -> list[Judged]:
+    """Judges mutants of a program; returns the results in their order. progress is told how many are done, of how many, and the latest.
+
+    out: a file of JSON lines, a head and one for each mutant as it is judged; mutants that it holds already are not judged again.
+    jobs: processes. Raises CuirError: what verification says of the program itself, if it is refused; U122 for a file of something else; U108.
+    """
+    original = show(program)
+    spec = job.load()
+    head, known = job.head(program, spec.name), dict[str, Judged]()
+    if out is not None and begun(out):  # the run that began the file has verified the program
+        known = _resumed(out, head)
+    else:
+        report = verify(program, spec, job.kernel, job.consts, job.level)  # type: ignore[arg-type]
+        if not report.ok:
+            raise CuirError(report.diagnostics)
+        if out is not None:
+            _append(out, json.dumps(head))
+    found = {m.id: known[m.id] for m in todo if m.id in known}
+
+    def take(m: Mutant, verdict: tuple[str, str, str, str], seconds: float) -> None:
+        one = Judged(m.id, m.fault, m.operator, m.place, m.what, *verdict, round(seconds, 3), m.diff(original))
+        found[m.id] = one
+        if out is not None:
+            _append(out, json.dumps(asdict(one)))
+        progress(len(found), len(todo), one)
+
+    left = []
+    for m in todo:
+        if m.id in found:
+            progress(len(found), len(todo), found[m.id])
+        elif m.equivalent:
+            take(m, ("equivalent", "", "", m.equivalent), 0.0)
+        else:
+            left.append(m)
+    if jobs == 1:
+        for m in left:
+            begin = time.perf_counter()
+            take(m, judge(m.text, original, spec, job), time.perf_counter() - begin)
+    elif left:
+        _in_parallel(left, original, job, jobs, take)
+    return [found[m.id] for m in todo]
+
+
+def _in_parallel(
+    left: Sequence[Mutant], original: str, job: Job, jobs: int, take: Callable[[Mutant, tuple[str, str, str, str], float], None]
+) -> None:
+    others = set(active_children())
+    pool = ProcessPoolExecutor(min(jobs, len(left)), get_context("spawn"), _begin, (job, original))
+    try:
+        with _held():
+            waiting = {pool.submit(_judge_here, m.text): m for m in left}
+        while waiting:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                take(waiting.pop(future), *future.result())
+    except BaseException:  # nobody waits for what is being judged, or for imports
+        for process in set(active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _append(path: Path, line: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        append_line(path, line)
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file with --out") from None
+
+
+def _resumed(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
+    """What a file holds, by id. Lines that an interruption cut short are left out. Raises CuirError U122."""
+    hint = "name another file with --out, or remove it"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise CuirError.of("U122", f"{path} cannot be read: {error.strerror}", hint=hint) from None
+    except ValueError:
+        lines = []
+    try:
+        first = json.loads(lines[0]) if lines else None
+    except ValueError:
+        first = None
+    if not isinstance(first, dict) or first.keys() != head.keys():
+        raise CuirError.of("U122", f"{path} holds no results of `cuir mutate`: they begin with a line that names kernel, program and consts", hint=hint)  # fmt: skip
+    if differs := [k for k in head if first[k] != head[k]]:
+        raise CuirError.of("U122", f"{path} holds results of another run: other {', '.join(differs)}", hint=hint)
+    found: dict[str, Judged] = {}
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            data = json.loads(line)
+        except ValueError:  # cut short
+            continue
+        try:
+            one = Judged.from_json(data)
+        except (ValueError, TypeError, KeyError):
+            raise CuirError.of("U122", f"line {number} of {path} is no result of a mutant", hint=hint) from None
+        found[one.id] = one
+    return found

@@ -1,0 +1,240 @@
+"""Places of a program that can be made faulty: paths into the tree, edits along them, and what the declarations say. Owns no fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ..ops import TABLE, Op
+from ..ops.base import Effects
+from ..syntax.nodes import (
+    Assign,
+    Attribute,
+    Call,
+    Expr,
+    ExprStmt,
+    For,
+    Func,
+    If,
+    Kernel,
+    List,
+    Name,
+    Node,
+    Program,
+    Stmt,
+    Subscript,
+    Tuple,
+    Unary,
+    With,
+)
+from ..syntax.walk import assigned, names_read, walk
+
+FAULTS = {
+    1: "shared memory read before the copy landed",
+    2: "stage refilled before every reader released it",
+    3: "released while a product still reads it",
+    4: "product used before its wait",
+    5: "proxy fence missing or misplaced",
+    6: "wrong count of arrivals",
+    7: "wrong bytes of a transaction",
+    8: "wrong parity, or a lap behind",
+    9: "deadlock: arrivals and waits that do not match",
+    10: "order that only some schedule needs",
+    11: "wrong values: mask, bound, scale, rescale, head",
+    12: "uninitialised, stale or other tile",
+    13: "roles disagree about trips or order",
+    14: "resources",
+    15: "aliasing: memory used again too early",
+}
+
+Path = tuple[tuple[str, int | None], ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node, the way to it from the program, and the nodes on that way (the program first)."""
+
+    path: Path
+    node: Node
+    parents: tuple[Node, ...]
+
+    def inside(self, kind: type) -> Any:
+        """The innermost parent of a kind, or None."""
+        return next((p for p in reversed(self.parents) if isinstance(p, kind)), None)
+
+
+def sites(node: Node, path: Path = (), parents: tuple[Node, ...] = ()) -> Iterator[Site]:
+    """Every node with its place, parents first, in the order of the text."""
+    yield Site(path, node, parents)
+    for f in fields(node):
+        if f.name in ("span", "comments", "kind"):
+            continue
+        value = getattr(node, f.name)
+        if isinstance(value, Node):
+            yield from sites(value, (*path, (f.name, None)), (*parents, node))
+        elif isinstance(value, tuple):
+            for i, item in enumerate(value):
+                if isinstance(item, Node):
+                    yield from sites(item, (*path, (f.name, i)), (*parents, node))
+
+
+def edited(node: Any, path: Path, put: Node | tuple[Node, ...]) -> Any:
+    """The tree with another node at a path; a tuple stands for several in its place (none, if empty), where the place is one of many."""
+    if not path:
+        return put
+    (name, index), rest = path[0], path[1:]
+    value = getattr(node, name)
+    if index is None:
+        return replace(node, **{name: edited(value, rest, put)})
+    items = (edited(value[index], rest, put),) if rest else put if isinstance(put, tuple) else (put,)
+    return replace(node, **{name: value[:index] + items + value[index + 1 :]})
+
+
+def root(e: Node) -> str | None:
+    """The name at the start of `x[..].y`."""
+    while isinstance(e, (Subscript, Attribute)):
+        e = e.value
+    return e.id if isinstance(e, Name) else None
+
+
+class Places:
+    """A program with its places, and what its kernel declares."""
+
+    def __init__(self, program: Program, kernel: Kernel):
+        self.program, self.kernel = program, kernel
+        self.sites = [s for s in sites(program) if self._of_kernel(s)]
+        self.at = {s.path: s for s in self.sites}
+        self.declared: dict[str, Call] = {}
+        for stmt in kernel.body:
+            if isinstance(stmt, Assign):
+                values = stmt.value.items if isinstance(stmt.value, Tuple) and len(stmt.targets) > 1 else (stmt.value,) * len(stmt.targets)
+                self.declared |= {t: v for t, v in zip(stmt.targets, values) if isinstance(v, Call)}
+        self.funcs = program.funcs()
+        self.barriers = {n: c.func.id for n, c in self.declared.items() if isinstance(c.func, Name) and "barrier" in c.func.id}
+        self.passed = self._passed()
+        self.arrays = [n for n, c in self.declared.items() if c.func == Name("shared")]
+        self.calls: list[tuple[Site, Call, Op]] = []  # statements that are a primitive's call, and values of assignments that are
+        for s in self.sites:
+            value = s.node.value if isinstance(s.node, (ExprStmt, Assign)) else None
+            op = self.op(value) if isinstance(value, Call) else None
+            if isinstance(value, Call) and op is not None and op.where != "declaration":
+                self.calls.append((s, value, op))
+        self.filled = {root(c.func) for _, c, op in self.calls if op.name == "mbarrier.expect"}
+        self.parities = self._parities()
+
+    def _passed(self) -> dict[str, str]:
+        """Parameters of functions that are given a barrier, with its kind."""
+        found: dict[str, str] = {}
+        for s in self.sites:
+            func = self.funcs.get(root(s.node.func) or "") if isinstance(s.node, Call) else None
+            for param, arg in zip(func.params, s.node.args) if func is not None else ():  # type: ignore[attr-defined]
+                kind = self.barriers.get(root(arg) or "") if isinstance(arg, (Name, Subscript)) else None
+                if kind is not None:
+                    found[param] = kind
+        return {name: kind for name, kind in found.items() if name not in self.barriers}
+
+    def _of_kernel(self, site: Site) -> bool:
+        """Other kernels of the file, and what they alone use, are not looked at."""
+        top = site.parents[1] if len(site.parents) > 1 else site.node
+        if isinstance(top, Kernel):
+            return top is self.kernel
+        return not isinstance(top, Func) or top.name in self._used()
+
+    def _used(self) -> set[str]:
+        if not hasattr(self, "_names"):
+            funcs, self._names = self.program.funcs(), set[str]()
+            todo = names_read(self.kernel)
+            while todo:
+                name = todo.pop()
+                if name in funcs and name not in self._names:
+                    self._names.add(name)
+                    todo |= names_read(funcs[name])
+        return self._names
+
+    def op(self, call: Call) -> Op | None:
+        """The entry of the table that a call is of; None for functions and values."""
+        if isinstance(call.func, Attribute):
+            name = root(call.func) or ""
+            return TABLE.get(f"{self.barriers.get(name) or self.passed.get(name, '?')}.{call.func.attr}")
+        name = call.func.id if isinstance(call.func, Name) else ""
+        if name == "copy_async":
+            name += ".bulk" if len(call.args) + sum(k.name == "bar" for k in call.keywords) > 2 else ".cp"
+        return TABLE.get(name)
+
+    def _parities(self) -> set[str]:
+        """Functions whose results are parities that somebody waits for."""
+        waited = {n for _, c, op in self.calls if op.effects.waits and c.args for n in names_read(c.args[0])}
+        found = set()
+        for s in self.sites:
+            if isinstance(s.node, Assign) and isinstance(s.node.value, Call) and waited & set(s.node.targets):
+                found.add(root(s.node.value.func))
+        return {name for name in found if name in self.funcs}
+
+    def block(self, site: Site) -> tuple[Stmt, ...]:
+        """The statements among which one stands."""
+        name, _ = site.path[-1]
+        found: tuple[Stmt, ...] = getattr(site.parents[-1], name)
+        return found
+
+    def put(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
+        found: Program = edited(self.program, site.path, node)
+        return found
+
+    def dropped(self, site: Site) -> Program | None:
+        """Without a statement; a block that it leaves empty goes with it. None where a body must hold something."""
+        if len(self.block(site)) > 1:
+            return self.put(site, ())
+        parent = self.at.get(site.path[:-1])
+        if parent is None or not isinstance(parent.node, (If, For)):
+            return None
+        if isinstance(parent.node, If) and site.path[-1][0] == "orelse":
+            return self.put(parent, replace(parent.node, orelse=()))
+        if isinstance(parent.node, If) and parent.node.orelse:
+            return self.put(parent, replace(parent.node, cond=Unary("not", parent.node.cond), body=parent.node.orelse, orelse=()))
+        return self.dropped(parent)
+
+    def moved(self, site: Site, to: int) -> Program:
+        """A statement at another index of its block."""
+        body = list(self.block(site))
+        index = site.path[-1][1]
+        assert index is not None
+        body.insert(to, body.pop(index))
+        return self.with_block(site, tuple(body))
+
+    def with_block(self, site: Site, body: tuple[Stmt, ...]) -> Program:
+        """With other statements where those of a statement's block are."""
+        parent: Any = self.at[site.path[:-1]].node
+        return self.put(self.at[site.path[:-1]], replace(parent, **{site.path[-1][0]: body}))
+
+    def passes_unseen(self, call: Call, passed: tuple[Stmt, ...]) -> bool:
+        """Whether a call that assigns nothing may change places with statements: they only compute in registers, and nothing that the call reads."""
+        return not names_read(call) & set(assigned(passed)) and all(self.in_registers(s) for s in passed)
+
+    def in_registers(self, node: Node) -> bool:
+        """Whether a statement or expression touches no memory and synchronises nothing."""
+        memory = {*self.arrays, *(p.name for p in self.kernel.params)}
+        for n in walk(node):
+            if isinstance(n, Subscript) and root(n) in memory:
+                return False
+            if isinstance(n, Call):
+                op, func = self.op(n), self.funcs.get(root(n.func) or "")
+                if (op is not None and op.effects != Effects()) or (op is None and isinstance(n.func, Attribute)):
+                    return False
+                if func is not None and not all(self.in_registers(s) for s in func.body):
+                    return False
+        return True
+
+    def role(self, site: Site) -> With | None:
+        found: With | None = site.inside(With)
+        return found
+
+    def stages(self, barrier_or_array: str) -> Expr | None:
+        """How many stages a ring has: `stages=` of barriers, the first of three dims of an array."""
+        call = self.declared.get(barrier_or_array)
+        if call is None:
+            return None
+        if barrier_or_array in self.barriers:
+            return next((k.value for k in call.keywords if k.name == "stages"), None)
+        dims = call.args[1] if len(call.args) > 1 else None
+        return dims.items[0] if isinstance(dims, List) and len(dims.items) > 2 else None

@@ -1,0 +1,49 @@
+"""Other values of const parameters, for arguments that a mutant is no fault: it is the original at one of them, or shows at one what a number is for. Owns which are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from ..checking.checker import check
+from ..syntax.walk import names_read
+from ..text.diagnostics import CuirError
+from .trial import Trial
+
+
+def other_setting(t: Trial) -> str | None:
+    """What changed no longer reads a const parameter, and the original with another value of it, the caller's to choose, gives the mutant's bits.
+
+    The bits must differ from the original's own: a ring of another length gives the same ones, whatever is wrong with its waits.
+    """
+    consts = check(t.program, t.kernel, t.consts).consts
+    for site, put in t.expressions():
+        for name in sorted((names_read(site.node) - names_read(put)) & set(consts)):
+            value = consts[name]
+            if isinstance(value, bool) or not isinstance(value, int):
+                continue
+            found = t.bits(t.mutant)
+            if found is None or t.gives(found):
+                return None
+            for other in (-1, 0, 2 * value + 1, 1000 * value):
+                elsewhere = replace(t, consts={**t.consts, name: other})
+                elsewhere.problems = t.problems
+                if other != value and elsewhere.gives(found):
+                    return (
+                        f"the original with {name}={other}, a setting that is the caller's to choose, gives the same bits in {t.runs} runs"
+                    )
+            return None
+    return None
+
+
+def smaller_tiles(t: Trial) -> Iterator[Trial]:
+    """The same with half the keys of a block, or half the queries of a tile, where that makes a kernel."""
+    consts = check(t.program, t.kernel, t.consts).consts
+    for name in ("BN", "BM"):
+        value = consts.get(name)
+        if isinstance(value, int) and value % 2 == 0:
+            smaller = replace(t, consts={**t.consts, name: value // 2})
+            with suppress(CuirError):  # no kernel
+                if smaller.wanted is not None:
+                    yield smaller

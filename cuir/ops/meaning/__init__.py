@@ -1,0 +1,122 @@
+"""What each operation on numbers gives: one meaning, used where constants fold, in the interpreter, for specifications that are traced, and in contracts.
+
+An entry of the table of primitives refers to its `Meaning`. `scalars.py` says it for Python numbers and NumPy arrays, `tiles.py` for torch tensors, both
+by dtype: f16 and bf16 are computed in f32 and rounded once. Owns no evaluation order: what is lazy (`and`, `or`, a choice) is the caller's business.
+The page for people is section Numbers of docs/semantics.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ...syntax.types import BOOL, F32, I32, DType
+from .scalars import PLAIN, SCALARS, DivisionByZero, cast, f32, shortest, wrap
+
+Value = Any  # a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a torch tensor (int32, float32, bool)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the operation `name` gives.
+
+    `ulps`: by how many units in the last place of f32 the hardware may differ; 0: by none, and only how a NaN looks and which zero is the lesser is open.
+    `rounded`: here it is correctly rounded, so that all evaluators have the same bits, and constants fold. `divides`: its last operand may not be 0.
+    """
+
+    name: str
+    ulps: int = 0
+    rounded: bool = True
+    divides: bool = False
+
+    def scalar(self, dtype: DType) -> Callable[..., Any] | None:
+        """The function on scalars whose operands have this dtype: Python numbers, or NumPy arrays of one value a lane. None if there is none.
+
+        i32 within 32 bits (as int64 in arrays), f32 rounded to f32 (float32 in arrays), bool. Raises DivisionByZero.
+        """
+        return SCALARS.get(self.name, {}).get(_computed(dtype))
+
+    def tile(self, dtype: DType) -> Callable[..., Any] | None:
+        """The function on torch tensors; f16 and bf16 are held as float32, and the caller rounds. `out=` is the tensor of the result, if not a new one.
+
+        A divisor of 0 is the caller's to find (tiles.nonzero): that waits for a device."""
+        from .tiles import TILES
+
+        return TILES.get(self.name, {}).get(_computed(dtype))
+
+    def __call__(self, *operands: Value) -> Value:
+        """Of values whatever holds them, in their common dtype: a Python number among floats is one. They broadcast. Raises DivisionByZero (but of tensors), TypeError."""
+        if self.name in ("where", "ifexp"):
+            cond, *rest = operands
+            if cond.__class__ is bool:
+                return convert(rest[0 if cond else 1], common(rest))
+        else:
+            rest = list(operands)
+        dtype = common(rest)
+        rest = [convert(x, dtype) for x in rest]
+        if any(map(_is_tensor, operands)):
+            from .tiles import operand
+
+            function = self.tile(dtype)
+            rest = [operand(x) for x in rest]
+        else:
+            function = self.scalar(dtype)
+        if function is None:
+            raise TypeError(f"`{self.name}` of {dtype}")
+        return function(*operands[: len(operands) - len(rest)], *rest)
+
+
+@cache
+def meaning(name: str, ulps: int = 0, rounded: bool = True, divides: bool = False) -> Meaning:
+    """What an entry of the table refers to."""
+    return Meaning(name, ulps, rounded, divides)
+
+
+def _computed(dtype: DType) -> DType:
+    return F32 if dtype.is_float else dtype
+
+
+def _is_tensor(x: Value) -> bool:
+    torch = sys.modules.get("torch")  # without which there is none
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def dtype_of(x: Value) -> DType:
+    """i32, f32 or bool, by what holds the value."""
+    if x.__class__ in PLAIN:
+        return _KINDS[x.__class__]
+    found = _OF_ARRAYS.get(x.dtype)
+    if found is None:
+        text = str(x.dtype)
+        found = _OF_ARRAYS[x.dtype] = BOOL if "bool" in text else F32 if "float" in text else I32
+    return found
+
+
+_OF_ARRAYS: dict[Any, DType] = {}  # dtypes of NumPy and PyTorch as they are met
+_KINDS = {bool: BOOL, int: I32, float: F32}
+_RANK = {BOOL: 0, I32: 1, F32: 2}
+
+
+def common(values: Iterable[Value]) -> DType:
+    """The dtype in which values meet: bool < i32 < f32."""
+    return max((dtype_of(x) for x in values), key=_RANK.__getitem__)
+
+
+def convert(x: Value, dtype: DType) -> Value:
+    """A value in another dtype, as `cast`: also a literal in the dtype of what it stands beside, and a Python float rounded to f32."""
+    own = dtype_of(x)
+    if x.__class__ in PLAIN:
+        return f32(x) if own == dtype == F32 else cast(x, own, dtype)
+    if own == dtype:
+        return x
+    if not _is_tensor(x):
+        return cast(x, own, dtype)
+    from .tiles import cast as cast_tile
+
+    return cast_tile(x, own, dtype)
+
+
+__all__ = ["DivisionByZero", "Meaning", "cast", "common", "convert", "dtype_of", "f32", "meaning", "shortest", "wrap"]

@@ -1,0 +1,182 @@
+"""What each operation gives on scalars: Python numbers, or NumPy arrays of one value for each lane (i32 as int64 kept within 32 bits, f32 as float32).
+
+Checking uses this for constants without loading NumPy: it is imported where there is an array, or a function of the hardware's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from ctypes import c_float
+from typing import Any
+
+from ...syntax.types import BOOL, F32, I32, DType
+
+LOW, HIGH = -(2**31), 2**31 - 1
+LEAST_NORMAL = 2.0**-126  # of f32
+PLAIN: frozenset[Any] = frozenset((int, float, bool))
+Function = Callable[..., Any]
+
+
+class DivisionByZero(ZeroDivisionError):
+    """An integer division by zero; reported with its place by whoever runs the operation."""
+
+
+def wrap(v: Any) -> Any:
+    """An integer reduced to 32 bits, two's complement."""
+    if v.__class__ is int:
+        return v if LOW <= v <= HIGH else (v - LOW) % 2**32 + LOW
+    return (v - LOW) % 2**32 + LOW
+
+
+def f32(v: Any) -> Any:
+    """A number rounded to f32: nearest even, subnormals kept, beyond the range inf."""
+    if isinstance(v, (int, float)):
+        return c_float(v).value
+    return v.astype("float32", copy=False)
+
+
+def shortest(v: float) -> float:
+    """The number with the fewest digits that rounds to this f32: 0.1 and not 0.10000000149011612."""
+    return next((x for n in range(6, 9) if c_float(x := float(f"{v:.{n}g}")).value == v), float(f"{v:.9g}"))
+
+
+def cast(v: Any, source: DType, target: DType) -> Any:
+    """A scalar of another dtype: f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0, i32 to f32 rounds to nearest even."""
+    plain = v.__class__ in PLAIN
+    if target == source:
+        return v
+    if target == BOOL:
+        return v != 0
+    if target == F32:
+        return f32(_double(v)) if plain else v.astype("float32")
+    if source == BOOL:
+        return int(v) if plain else v.astype("int64")
+    if plain:
+        return 0 if v != v else LOW if v <= LOW else HIGH if v >= HIGH else int(v)
+    import numpy as np
+
+    return np.nan_to_num(v.astype("float64"), nan=0.0, posinf=HIGH, neginf=LOW).clip(LOW, HIGH).astype("int64")
+
+
+def _double(v: Any) -> float:
+    try:
+        return float(v)
+    except OverflowError:  # an integer literal beyond every float
+        return math.inf if v > 0 else -math.inf
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """Correctly rounded: a quotient of two f32 in double and then to f32 is, subnormal or not."""
+    if a.__class__ in PLAIN and b.__class__ in PLAIN:
+        if b:
+            return f32(a / b)
+        return math.nan if a != a or not a else math.copysign(math.inf, a) * math.copysign(1.0, b)
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return np.divide(a, b, dtype=np.float32)
+
+
+def _nonzero(b: Any) -> Any:
+    if not (b if b.__class__ in PLAIN else b.all()):
+        raise DivisionByZero("a division by 0")
+    return b
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    if a.__class__ in PLAIN and b.__class__ in PLAIN:
+        return b if b < a or b != b else a
+    import numpy as np
+
+    return np.minimum(a, b)
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    if a.__class__ in PLAIN and b.__class__ in PLAIN:
+        return b if b > a or b != b else a
+    import numpy as np
+
+    return np.maximum(a, b)
+
+
+def _not(v: Any) -> Any:
+    return not v if v.__class__ is bool else ~v
+
+
+def _both(a: Any, b: Any) -> Any:
+    return a and b if a.__class__ is bool and b.__class__ is bool else a & b
+
+
+def _either(a: Any, b: Any) -> Any:
+    return a or b if a.__class__ is bool and b.__class__ is bool else a | b
+
+
+def _choice(cond: Any, x: Any, y: Any) -> Any:
+    if cond.__class__ in PLAIN:
+        return x if cond else y
+    import numpy as np
+
+    return np.where(cond, x, y)
+
+
+def _hardware(name: str) -> Function:
+    """A function evaluated in double and rounded once."""
+
+    def function(v: Any) -> Any:
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            found = getattr(np, name)(np.asarray(v, np.float64))
+        return f32(float(found)) if v.__class__ in PLAIN else found.astype(np.float32)
+
+    return function
+
+
+_power = _hardware("exp2")
+
+
+def _exp2(v: Any) -> Any:
+    """Results below the least normal number are 0, as the hardware's."""
+    found = _power(v)
+    if found.__class__ is float:
+        return 0.0 if found < LEAST_NORMAL else found
+    found[found < LEAST_NORMAL] = 0.0
+    return found
+
+
+def _alike(function: Function, *dtypes: DType) -> dict[DType, Function]:
+    return dict.fromkeys(dtypes, function)
+
+
+SCALARS: dict[str, dict[DType, Function]] = {
+    "+": {I32: lambda a, b: wrap(a + b), F32: lambda a, b: f32(a + b)},
+    "-": {I32: lambda a, b: wrap(a - b), F32: lambda a, b: f32(a - b)},
+    "*": {I32: lambda a, b: wrap(a * b), F32: lambda a, b: f32(a * b)},
+    "/": {F32: _quotient},
+    "//": {I32: lambda a, b: wrap(a // _nonzero(b))},
+    "%": {I32: lambda a, b: a % _nonzero(b)},
+    "cdiv": {I32: lambda a, b: wrap(-(-a // _nonzero(b)))},
+    "neg": {I32: lambda a: wrap(-a), F32: lambda a: -a},
+    "abs": {I32: lambda a: wrap(abs(a)), F32: abs},
+    "min": _alike(_minimum, I32, F32),
+    "max": _alike(_maximum, I32, F32),
+    "&": _alike(lambda a, b: a & b, I32, BOOL),
+    "|": _alike(lambda a, b: a | b, I32, BOOL),
+    "^": _alike(lambda a, b: a ^ b, I32, BOOL),
+    "~": _alike(_not, BOOL) | {I32: lambda a: ~a},
+    "not": _alike(_not, BOOL),
+    "and": _alike(_both, BOOL),
+    "or": _alike(_either, BOOL),
+    "==": _alike(lambda a, b: a == b, I32, F32, BOOL),
+    "!=": _alike(lambda a, b: a != b, I32, F32, BOOL),
+    "<": _alike(lambda a, b: a < b, I32, F32, BOOL),
+    "<=": _alike(lambda a, b: a <= b, I32, F32, BOOL),
+    ">": _alike(lambda a, b: a > b, I32, F32, BOOL),
+    ">=": _alike(lambda a, b: a >= b, I32, F32, BOOL),
+    "ifexp": _alike(_choice, I32, BOOL) | {F32: lambda c, x, y: f32(_choice(c, x, y))},
+    "where": _alike(_choice, I32, BOOL) | {F32: lambda c, x, y: f32(_choice(c, x, y))},
+    "exp2": {F32: _exp2},
+    "log2": {F32: _hardware("log2")},
+    "tanh": {F32: _hardware("tanh")},
+}

@@ -1,0 +1,153 @@
+"""What each operation gives on torch tensors: f32 as float32 (f16 and bf16 too: the caller rounds), i32 as int32, bool as bool.
+
+Of an operation of two, one may be a Python number where PyTorch takes it. `out=` gives a result its tensor, which may be an operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
+from .scalars import HIGH, LEAST_NORMAL, LOW, PLAIN, DivisionByZero
+
+Function = Callable[..., torch.Tensor]
+HELD = {F32: torch.float32, F16: torch.float32, BF16: torch.float32, I32: torch.int32, BOOL: torch.bool}
+STORED = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16, I32: torch.int32, BOOL: torch.bool}
+_LARGEST_SUBNORMAL = LEAST_NORMAL - 2.0**-149
+
+
+def operand(v: Any) -> torch.Tensor:
+    """A tensor, or a number as one without dims: on the host, where operations with tensors on any device take it."""
+    return v if isinstance(v, torch.Tensor) else torch.tensor(v, dtype=_OF[v.__class__])
+
+
+_OF = {bool: torch.bool, int: torch.int32, float: torch.float32}
+
+
+def round_to(t: torch.Tensor, dtype: DType) -> torch.Tensor:
+    """A fresh float32 tensor rounded to the dtype, in place."""
+    if dtype is F16 or dtype is BF16:
+        t.copy_(t.to(STORED[dtype]))
+    return t
+
+
+def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
+    """A new tensor of another dtype: floats round to nearest even, f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0.
+
+    i32 becomes f16 or bf16 by way of f32.
+    """
+    if target == BOOL:
+        return t != 0
+    if target != source and (target is F16 or target is BF16):
+        return t.to(torch.float32).to(STORED[target]).to(torch.float32)
+    if source.is_float and target == I32:
+        return torch.nan_to_num(t.to(torch.float64), nan=0.0, posinf=HIGH, neginf=LOW).trunc_().clamp_(LOW, HIGH).to(torch.int32)
+    return t.to(HELD[target], copy=True)
+
+
+def _divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Correctly rounded: by a number on the host, PyTorch's division on a GPU multiplies with the reciprocal."""
+    if x.is_cuda and (y.__class__ in PLAIN or not y.is_cuda):
+        y = torch.full((), float(y), dtype=torch.float32, device=x.device)
+    return torch.true_divide(x, y, out=out)
+
+
+def nonzero(y: Any) -> Any:
+    """A divisor. Raises DivisionByZero if an element is 0."""
+    if (y == 0).any() if isinstance(y, torch.Tensor) else y == 0:
+        raise DivisionByZero("a division by 0")
+    return y
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """As int64, where -2**31 // -1 does not trap; it wraps on the way back."""
+    return x.to(torch.int64)
+
+
+def _apart(x: torch.Tensor, y: Any) -> tuple[torch.Tensor, Any]:
+    """Dividend and divisor: as they are where it is a number other than -1."""
+    if isinstance(y, torch.Tensor) and y.dim() == 0 and not y.is_cuda:
+        y = int(y)
+    return (x if y.__class__ is int and y != -1 else _wide(x)), y
+
+
+def _floor_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    x, y = _apart(x, y)
+    return torch.div(x, y, rounding_mode="floor").to(torch.int32)
+
+
+def _remainder(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.remainder(*_apart(x, y)).to(torch.int32)
+
+
+def _ceil_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.div(_wide(x).neg(), y, rounding_mode="floor").neg().to(torch.int32)
+
+
+_REGISTERS = 64  # elements that PyTorch computes at a time, at most; what is left over at the end of a tensor goes through other code
+
+
+def _alone(function: Function) -> Function:
+    """A function of one element: the same bits wherever it stands, however many CTAs are computed at once and in whatever layout."""
+
+    def run(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        n = x.numel()
+        if n % _REGISTERS:
+            padded = torch.ones(n + -n % _REGISTERS, dtype=x.dtype, device=x.device)
+            padded[:n] = x.reshape(-1)
+            return function(padded, out=padded)[:n].view(x.shape)
+        return function(x, out=out) if x.is_contiguous() else function(x.contiguous())
+
+    return run
+
+
+def _exp2(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Results below the least normal number are 0, as the hardware's."""
+    return torch.threshold_(torch.exp2(x, out=out), _LARGEST_SUBNORMAL, 0.0)
+
+
+def _row_sum(x: torch.Tensor) -> torch.Tensor:
+    """In an order that does not depend on the layout."""
+    return x.contiguous().sum(-1, keepdim=True)
+
+
+def _alike(function: Function, *dtypes: DType) -> dict[DType, Function]:
+    return dict.fromkeys(dtypes, function)
+
+
+TILES: dict[str, dict[DType, Function]] = {
+    "+": _alike(torch.add, I32, F32),
+    "-": _alike(torch.sub, I32, F32),
+    "*": _alike(torch.mul, I32, F32),
+    "/": {F32: _divide},
+    "//": {I32: _floor_divide},
+    "%": {I32: _remainder},
+    "cdiv": {I32: _ceil_divide},
+    "neg": _alike(torch.neg, I32, F32),
+    "abs": _alike(torch.abs, I32, F32),
+    "min": _alike(torch.minimum, I32, F32),
+    "max": _alike(torch.maximum, I32, F32),
+    "&": _alike(torch.bitwise_and, I32, BOOL),
+    "|": _alike(torch.bitwise_or, I32, BOOL),
+    "^": _alike(torch.bitwise_xor, I32, BOOL),
+    "~": _alike(torch.bitwise_not, I32, BOOL),
+    "not": _alike(torch.logical_not, BOOL),
+    "and": _alike(torch.logical_and, BOOL),
+    "or": _alike(torch.logical_or, BOOL),
+    "==": _alike(torch.eq, I32, F32, BOOL),
+    "!=": _alike(torch.ne, I32, F32, BOOL),
+    "<": _alike(torch.lt, I32, F32, BOOL),
+    "<=": _alike(torch.le, I32, F32, BOOL),
+    ">": _alike(torch.gt, I32, F32, BOOL),
+    ">=": _alike(torch.ge, I32, F32, BOOL),
+    "ifexp": _alike(torch.where, I32, F32, BOOL),
+    "where": _alike(torch.where, I32, F32, BOOL),
+    "exp2": {F32: _alone(_exp2)},
+    "log2": {F32: _alone(torch.log2)},
+    "tanh": {F32: _alone(torch.tanh)},
+    "row_max": {F32: lambda x: x.amax(-1, keepdim=True)},
+    "row_sum": {F32: _row_sum},
+}

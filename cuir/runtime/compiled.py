@@ -1,0 +1,202 @@
+"""`compile`: a program to a kernel that is called with torch tensors. Owns the way of calling; lowering, compiling and launching are `cuir.lowering`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..calls.binding import TORCH
+from ..calls.guards import Repeat, empty, number, repeat_of
+from ..calls.requirements import require_layout
+from ..checking.checked import Checked, Const
+from ..lowering import lower
+from ..syntax.given import program_of
+from ..syntax.nodes import Program
+from ..text.diagnostics import CuirError
+from .nvcc import Compiled, compile_cuda
+
+KNOWN_LIMIT = 1024  # signatures of calls that are kept
+REPEATS = 4  # calls that the next one is compared with first
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was found out about calls of one signature: they fit, and where each tensor comes from.
+
+    sources: for each tensor of the kernel, in order, its index among the arguments given, or what to allocate: shape, stride, dtype.
+    results: indices of the written tensors.
+    """
+
+    plan: Any
+    launcher: Any
+    sources: tuple[int | tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+    results: tuple[int, ...]
+    device: torch.device
+
+
+class CompiledKernel:
+    """A kernel to be called with its parameters, by name or in order of the signature.
+
+    Tensors that the kernel writes may be left out, or given in order by `out=`: those left out are allocated, with the lengths that the other tensors
+    say. Returns the written tensors: one, or a tuple in order of the signature. Runs on torch's current stream without synchronising, and may be captured
+    in a CUDA graph. Raises CuirError for arguments that do not fit (U4xx) and for what cannot run here (U5xx).
+
+    A signature is what the checks depend on: names, shapes, strides, dtypes, devices, alignments and numbers. It is checked once; calls with a known one
+    cost little more than the launch.
+    """
+
+    def __init__(self, compiled: Compiled, check: Callable[[], Checked] | None = None):
+        """check: gives the checked kernel as a whole; left out if `compiled` has it and does not come from the disk cache."""
+        self.compiled = compiled
+        self._check = check
+        self._launchers: dict[torch.device, Any] = {}
+        self._known: dict[tuple[Any, ...], tuple[Repeat | None, Known]] = {}
+        self._repeats: tuple[tuple[Repeat, Known], ...] = ()  # of the calls before, the newest first
+
+    @property
+    def checked(self) -> Checked:
+        """The checked kernel, for the interpreter, the lowering and reports."""
+        if self._check is not None:
+            cuda = self.compiled.cuda
+            self.compiled, self._check = replace(self.compiled, cuda=replace(cuda, checked=self._check())), None
+        return self.compiled.cuda.checked
+
+    @property
+    def _interface(self) -> Checked:
+        """The checked kernel, perhaps without the text of its roles: all that a call needs."""
+        return self.compiled.cuda.checked
+
+    def __repr__(self) -> str:
+        return f"CompiledKernel({self._interface!r}; {self.compiled.resources.summary()})"
+
+    @property
+    def source(self) -> str:
+        return self.compiled.cuda.source
+
+    def __call__(self, *args: Any, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: Any) -> Any:
+        outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        given = (*args, *named.values(), *outs)
+        form = (len(args), *named, len(outs))
+        known = self._repeated(form, given) or self._look_up(args, named, outs, form)
+        tensors = [given[s] if isinstance(s, int) else empty(*s, known.device) for s in known.sources]
+        known.launcher.launch(known.plan, tuple([t.data_ptr() for t in tensors]))
+        results = known.results
+        return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
+
+    def _repeated(self, form: tuple[Any, ...], given: tuple[Any, ...]) -> Known | None:
+        for repeat, known in self._repeats:
+            if repeat.covers(form, given):
+                return known
+        return None
+
+    def _look_up(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], form: tuple[Any, ...]) -> Known:
+        """What is known of a call that is not like the last ones; examines one of a new signature."""
+        given = (*args, *named.values(), *outs)
+        signature = _signature(given, form)
+        repeat, known = self._known.get(signature, (None, None)) if signature else (None, None)
+        if known is None:
+            known = self._examine(args, named, outs, given)
+        if signature:
+            if repeat is None or not repeat.covers(form, given):  # made in another mode: inference, autocast
+                repeat = repeat_of(form, given)
+            if len(self._known) >= KNOWN_LIMIT:
+                self._known.clear()
+            self._known[signature] = repeat, known
+        if repeat is not None:
+            self._repeats = ((repeat, known), *[other for other in self._repeats if other[1] is not known][: REPEATS - 1])
+        return known
+
+    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Known:
+        """Checks a call as a whole."""
+        from .launch import Launcher, bound_arguments, need_device
+
+        names = self._names(args, named, outs)
+        arguments = dict(zip(names, given, strict=True))
+        self._allocate(arguments)
+        bound = bound_arguments(self._interface, arguments)
+        device = need_device(self._interface, bound.device)
+        require_layout(self._interface, self.compiled.cuda.aligned, arguments)
+        if device not in self._launchers:
+            self._launchers[device] = Launcher(self.compiled, device)
+        launcher = self._launchers[device]
+        tensors = {t.name: arguments[t.name] for t in self._interface.tensors}
+        sources = tuple(names.index(n) if n in names else (tuple(t.shape), t.stride(), t.dtype) for n, t in tensors.items())
+        results = tuple(i for i, t in enumerate(self._interface.tensors) if t.written)
+        return Known(launcher.plan(arguments, bound), launcher, sources, results, device)
+
+    def _names(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> list[str]:
+        """The parameters' names of the arguments given, in order."""
+        kernel = self._interface.origin
+        order = [p.name for p in kernel.params if p.name not in self._interface.consts]
+        if len(args) > len(order):
+            raise CuirError.of("U401", f"`{kernel.name}` takes {len(order)} arguments ({', '.join(order)}), found {len(args)}", kernel.span)
+        names = order[: len(args)]
+        for name in named:
+            if name in names:
+                raise CuirError.of("U401", f"`{kernel.name}` got `{name}` twice", kernel.span)
+            names.append(name)
+        free = [t.name for t in self._interface.tensors if t.written and t.name not in names]
+        if len(outs) > len(free):
+            raise CuirError.of(
+                "U401", f"out= is for {', '.join(free) or 'nothing that was not given'}, found {len(outs)} tensors", kernel.span
+            )
+        return names + free[: len(outs)]
+
+    def _allocate(self, arguments: dict[str, Any]) -> None:
+        """Tensors for results that were left out, of the lengths that the given tensors have."""
+        lengths: dict[str, int] = {}
+        device = None
+        for t in self._interface.tensors:
+            given = arguments.get(t.name)
+            if isinstance(given, torch.Tensor) and given.dim() == len(t.dims):
+                device = device or given.device
+                lengths.update({d: n for d, n in zip(t.dims, given.shape, strict=True) if isinstance(d, str)})
+        for t in self._interface.tensors:
+            if not t.written or t.name in arguments:
+                continue
+            if device is None or any(isinstance(d, str) and d not in lengths for d in t.dims):
+                continue  # bind says what is missing
+            arguments[t.name] = torch.empty([lengths[d] if isinstance(d, str) else d for d in t.dims], dtype=TORCH[t.dtype], device=device)
+
+
+def _signature(given: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """All of a call that its checks depend on; None for arguments that no kernel takes."""
+    parts: list[Any] = [names, torch.is_grad_enabled()]
+    try:
+        for value in given:
+            if isinstance(value, torch.Tensor):
+                parts += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15)
+            elif isinstance(value, (int, float)):
+                parts += number(value)
+            else:
+                return None
+    except RuntimeError:
+        return None  # a tensor without strides: sparse or nested
+    return tuple(parts)
+
+
+def compile(
+    program: Program | Checked | str | os.PathLike[str], *, kernel: str | None = None, consts: Mapping[str, Const] | None = None
+) -> CompiledKernel:
+    """Check (a program), lower and compile a kernel; cached on disk.
+
+    program: a parsed program, the path of a file, or a checked kernel. kernel: its name, if there are several. consts: const parameters by name.
+    Raises CuirError with every error of the program, or U503 without nvcc.
+    """
+    if isinstance(program, Checked):
+        return CompiledKernel(compile_cuda(lower(program)))
+    program = program_of(program, "compile")
+    from ..checking.checker import check
+    from . import kernel_cache
+
+    entry = kernel_cache.entry_of(program, kernel, consts)
+    compiled = kernel_cache.load(entry)
+    if compiled is not None:
+        return CompiledKernel(compiled, lambda: check(program, kernel, consts))
+    compiled = compile_cuda(lower(check(program, kernel, consts)))
+    kernel_cache.store(entry, compiled)
+    return CompiledKernel(compiled)

@@ -1,0 +1,87 @@
+"""Whole kernels kept on disk: the next process that compiles the same program with the same tools neither checks, nor lowers, nor runs nvcc.
+
+Owns the key and the file. The cubin of a lowered text has an entry of its own (see `compile`), which serves other programs that lower to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..checking.checked import Const
+from ..ops import OPERATORS, TABLE, Op
+from ..syntax.nodes import Program
+from ..syntax.printer import show
+from ..text.diagnostics import CuirError
+from .nvcc import Compiled, cache_dir, find_nvcc, write_whole
+
+PACKAGE = Path(__file__).parent.parent
+
+
+def entry_of(program: Program, kernel: str | None, consts: Mapping[str, Const] | None) -> Path:
+    """The file of a kernel: named after the program (its text as it was written too, since reports quote it), what it is specialised for, this package's
+    files and the compiler."""
+    values = sorted((n, repr(v)) for n, v in (consts or {}).items())
+    parts = [package_state(), _compiler(), show(program), program.span.source.text, program.span.source.name, str(kernel), repr(values)]
+    return cache_dir() / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".kernel")
+
+
+def load(entry: Path) -> Compiled | None:
+    try:
+        found = _Reader(io.BytesIO(entry.read_bytes())).load()
+        return found if isinstance(found, Compiled) else None
+    except Exception:  # whatever a damaged file may raise: the kernel is made anew
+        return None
+
+
+def store(entry: Path, compiled: Compiled) -> None:
+    """Keeps what a launch needs: the kernel without the text of its roles, whose types are known by the identity of expressions, which no file keeps."""
+    checked = compiled.cuda.checked
+    roles = tuple(replace(r, body=(), locals={}) for r in checked.roles)
+    origin = replace(checked.origin, body=())
+    slim = replace(checked, program=Program(items=(origin,), span=checked.program.span), origin=origin, roles=roles, types={}, calls={})
+    compiled = replace(compiled, cuda=replace(compiled.cuda, checked=slim))
+    content = io.BytesIO()
+    _Writer(content, pickle.HIGHEST_PROTOCOL).dump(compiled)
+    write_whole({entry: content.getvalue()})
+
+
+class _Writer(pickle.Pickler):
+    def persistent_id(self, obj: object) -> str | None:
+        return obj.name if isinstance(obj, Op) else None
+
+
+class _Reader(pickle.Unpickler):
+    """Reads classes of this package and entries of the table of primitives alone, so that a foreign file in the folder runs nothing."""
+
+    def persistent_load(self, name: str) -> Op:
+        return OPERATORS[name] if name in OPERATORS else TABLE[name]
+
+    def find_class(self, module: str, name: str) -> object:
+        if module.split(".")[0] == "cuir" and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type):
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong into a kernel's file")
+
+
+@functools.cache
+def package_state() -> str:
+    """This package as it is on disk: changes with every edit and every installation."""
+    files = [p for p in sorted(PACKAGE.rglob("*")) if p.suffix in (".py", ".lark", ".cuir")]
+    return repr([(p.relative_to(PACKAGE).as_posix(), (s := p.stat()).st_size, s.st_mtime_ns) for p in files])
+
+
+def _compiler() -> str:
+    """nvcc as it is on disk, without running it."""
+    try:
+        path = os.path.realpath(find_nvcc())
+        return f"{path} {os.stat(path).st_mtime_ns}"
+    except (CuirError, OSError):
+        return "none"

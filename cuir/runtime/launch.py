@@ -1,0 +1,291 @@
+"""Launching a compiled kernel on torch tensors: tensor maps, arguments, grid. Uses the CUDA driver through cuda-bindings. Owns no compiling."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..calls.aliasing import Place, refuse_shared_memory
+from ..calls.binding import Bound, bind
+from ..calls.index_ranges import require_index_ranges
+from ..calls.requirements import COPY_ALIGNMENT
+from ..checking.checked import Checked
+from ..checking.fold import specialised
+from ..lowering.emission import TensorMap
+from ..lowering.writer import symbol
+from ..syntax.nodes import Assign, Expr, Literal
+from ..syntax.types import BF16, F16, F32, I32
+from ..text.diagnostics import CuirError
+from .nvcc import Compiled
+
+PACKED_LIMIT = 4096  # launches whose arguments are kept packed
+COUNTERS, COUNTER_BYTES = 1024, 64  # of one allocation; each in a sector of its own
+CTYPES = {"f32": ctypes.c_float, "i32": ctypes.c_int32, "bool": ctypes.c_bool}
+
+
+LIBRARY = "libcuda.so.1"
+INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+
+
+def driver() -> ModuleType:
+    """The CUDA driver API. Raises CuirError U505 if cuda-bindings is not installed."""
+    try:
+        from cuda.bindings import driver as cu
+    except ImportError:
+        raise CuirError.of("U505", "running a kernel needs the package cuda-bindings", hint="pip install cubridge[gpu]") from None
+    return cu
+
+
+@cache
+def starts() -> tuple[Any, Any]:
+    """cuLaunchKernel and cuLaunchKernelEx of the driver, called without the objects that cuda-bindings makes for each call."""
+    library = ctypes.CDLL(LIBRARY)
+    number, pointer = ctypes.c_uint, ctypes.c_void_p
+    library.cuLaunchKernel.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
+    library.cuLaunchKernelEx.argtypes = [pointer] * 4
+    return library.cuLaunchKernel, library.cuLaunchKernelEx
+
+
+def need_device(checked: Checked, device: torch.device | None) -> torch.device:
+    """The GPU that the tensors lie on. Raises CuirError U501 (no GPU, or not one for this code) or U502 (tensors elsewhere)."""
+    if not torch.cuda.is_available():
+        raise CuirError.of(
+            "U501",
+            "a launch needs a GPU: torch.cuda.is_available() is False",
+            hint="run the program in the interpreter: cuir.run(checked, arguments)",
+        )
+    if device is None or device.type != "cuda":
+        raise CuirError.of("U502", f"tensors must be on a GPU, found {device}", checked.origin.span, "tensor.cuda()")
+    major, minor = torch.cuda.get_device_capability(device)
+    if (checked.arch == "sm_90a" and (major, minor) != (9, 0)) or major < 8:
+        raise CuirError.of(
+            "U501", f"the kernel is for {checked.arch}, this device has compute capability {major}.{minor}", checked.origin.span
+        )
+    return device
+
+
+def tile_count(checked: Checked, bound: Bound, scalars: Mapping[str, int | float | bool]) -> int | None:
+    """How many units of work a launch has; None for a kernel without tiles."""
+    if checked.tiles is None:
+        return None
+    known: dict[str, Expr] = {name: Literal(value) for name, value in {**bound.dims, **scalars}.items()}
+    for stmt in checked.declarations:
+        if isinstance(stmt, Assign):
+            known[stmt.targets[0]] = specialised(stmt.value, known)
+    found = specialised(checked.tiles.count, known)
+    if not isinstance(found, Literal):
+        raise CuirError.of("L002", "the number of tiles must be computable on the host: of dims and scalars", checked.tiles.count.span)
+    return int(found.value)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What launches of one signature share: `grid` CTAs (0: nothing to launch), dims and scalars."""
+
+    grid: int
+    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]  # of each tensor: sizes and strides, in elements
+    numbers: tuple[Any, ...]  # scalars, then dims, as C values
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Arguments as the driver takes them; immutable, so that threads may share them. `keep` owns what `pointers` points to."""
+
+    pointers: int
+    keep: tuple[Any, ...]
+
+
+class Launcher:
+    """A compiled kernel on one device: module, function, counters of tiles, packed arguments.
+
+    Safe under CUDA graph capture, from several threads, and on streams that overlap: each stream, and each captured launch, has a counter of its own.
+    """
+
+    def __init__(self, compiled: Compiled, device: torch.device):
+        self.cu, self.compiled, self.device = driver(), compiled, device
+        self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
+        self.symbol = symbol(self.cuda.name)
+        self.configs: dict[tuple[int, int], Any] = {}  # of launches in clusters: grid, stream
+        self.starts = starts()
+        with torch.cuda.device(device), self._outside_of_capture():
+            self.context = self._ok(self.cu.cuCtxGetCurrent())  # torch's
+            self.module = self._ok(self.cu.cuModuleLoadData(compiled.cubin))
+            self.function = self._ok(self.cu.cuModuleGetFunction(self.module, self.symbol.encode()))
+            self.place = int(self.function)
+            limit = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._ok(self.cu.cuFuncSetAttribute(self.function, limit, self.cuda.shared_bytes))
+            self.clusters = self._resident()
+            self.nothing = self._zeros(256)  # stands for tensors without elements
+        if self.clusters < 1:
+            raise CuirError.of(
+                "L011",
+                "the kernel does not fit on this device",
+                self.checked.origin.span,
+                "use fewer stages, threads or registers, or smaller clusters",
+            )
+        self.counters: dict[int, int] = {}  # stream -> address
+        self.free: list[int] = []  # counters not handed out
+        self.packed: dict[tuple[Any, ...], Packed] = {}
+        self.lock = threading.Lock()
+
+    def _resident(self) -> int:
+        """How many CTAs, or clusters, are on the device at a time. A cluster lies in one group of multiprocessors, so their number alone does not say."""
+        cu, cuda = self.cu, self.cuda
+        if cuda.cluster > 1:
+            return int(self._ok(cu.cuOccupancyMaxActiveClusters(self.function, self._config(cuda.cluster, 0))))
+        each = self._ok(cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, cuda.threads, cuda.shared_bytes))
+        return int(torch.cuda.get_device_properties(self.device).multi_processor_count * each)
+
+    def _config(self, grid: int, stream: int) -> Any:
+        """A launch of `grid` CTAs in clusters, as the driver takes it."""
+        cu, cuda = self.cu, self.cuda
+        if (grid, stream) in self.configs:
+            return self.configs[grid, stream]
+        config, attribute = cu.CUlaunchConfig(), cu.CUlaunchAttribute()
+        config.gridDimX, config.blockDimX = grid, cuda.threads
+        config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
+        config.sharedMemBytes, config.hStream = cuda.shared_bytes, stream
+        attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cuda.cluster, 1, 1
+        config.attrs, config.numAttrs = [attribute], 1
+        return self.configs.setdefault((grid, stream), config)
+
+    def _ok(self, result: tuple[Any, ...]) -> Any:
+        if int(result[0]) != 0:
+            name = self.cu.cuGetErrorName(result[0])[1]
+            raise CuirError.of(
+                "L011",
+                f"the CUDA driver refuses `{self.cuda.name}`: {name.decode() if isinstance(name, bytes) else result[0]}",
+                self.checked.origin.span,
+            )
+        return result[1] if len(result) > 1 else None
+
+    @contextmanager
+    def _outside_of_capture(self) -> Iterator[None]:
+        """This thread may load and allocate although its stream is captured."""
+        torch.empty(1, device=self.device)  # the context is torch's
+        mode = self._ok(self.cu.cuThreadExchangeStreamCaptureMode(self.cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        try:
+            yield
+        finally:
+            self._ok(self.cu.cuThreadExchangeStreamCaptureMode(mode))
+
+    def _zeros(self, size: int) -> int:
+        """Address of new device memory, zero for every stream; lives as long as the context."""
+        cu = self.cu
+        address = self._ok(cu.cuMemAlloc(size))
+        stream = self._ok(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self._ok(cu.cuMemsetD8Async(address, 0, size, stream))
+        self._ok(cu.cuStreamSynchronize(stream))
+        self._ok(cu.cuStreamDestroy(stream))
+        return int(address)
+
+    def _new_counter(self) -> int:
+        with self.lock:
+            if not self.free:
+                with torch.cuda.device(self.device), self._outside_of_capture():
+                    first = self._zeros(COUNTERS * COUNTER_BYTES)
+                self.free = [first + i * COUNTER_BYTES for i in range(COUNTERS)]
+            return self.free.pop()
+
+    def plan(self, arguments: Mapping[str, Any], bound: Bound) -> Plan:
+        """What a launch with checked arguments needs besides addresses and a stream."""
+        cuda = self.cuda
+        scalars = {s: arguments[s] for s in cuda.scalars}
+        require_index_ranges(self.checked, bound.dims, arguments)
+        count = tile_count(self.checked, bound, scalars)
+        grid = cuda.cluster if count is None else min(max(count, 0), self.clusters) * cuda.cluster
+        numbers = [CTYPES[p.dtype.name](scalars[p.name]) for p in self.checked.scalars]
+        numbers += [ctypes.c_int32(bound.dims[d]) for d in cuda.dims]
+        shapes = {t.name: (tuple(arguments[t.name].shape), arguments[t.name].stride()) for t in self.checked.tensors}
+        return Plan(grid, shapes, tuple(numbers))
+
+    def launch(self, plan: Plan, places: tuple[int, ...]) -> None:
+        """One launch on torch's current stream, without synchronising; `places`: the tensors' addresses in order of the signature."""
+        if not plan.grid:
+            return
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)  # without the cost of a Stream object, as Triton does
+        if self.cuda.counter and torch.cuda.is_current_stream_capturing():
+            packed = self._pack(plan, places, self._new_counter())  # replays may overlap with other launches, and with other graphs
+        else:
+            key = (id(plan), stream, places)
+            found = self.packed.get(key)
+            if found is None:
+                if len(self.packed) >= PACKED_LIMIT:
+                    self.packed.clear()
+                if self.cuda.counter and stream not in self.counters:
+                    self.counters[stream] = self._new_counter()
+                found = self.packed[key] = self._pack(plan, places, self.counters.get(stream, 0))
+            packed = found
+        if torch._C._cuda_getDevice() == self.device.index:
+            self._start(plan.grid, stream, packed)
+        else:
+            with torch.cuda.device(self.device):
+                self._start(plan.grid, stream, packed)
+
+    def _start(self, grid: int, stream: int, packed: Packed) -> None:
+        cu, cuda = self.cu, self.cuda
+        plain, in_clusters = self.starts
+        while True:
+            if cuda.cluster == 1:
+                status = plain(self.place, grid, 1, 1, cuda.threads, 1, 1, cuda.shared_bytes, stream, packed.pointers, None)
+            else:
+                status = in_clusters(self._config(grid, stream).getPtr(), self.place, packed.pointers, None)
+            if status == 0:
+                return
+            if status == INVALID_CONTEXT and int(self._ok(cu.cuCtxGetCurrent())) == 0:
+                self._ok(cu.cuCtxSetCurrent(self.context))  # a thread that has not touched the device before
+                continue
+            self._ok((cu.CUresult(status),))
+
+    def _pack(self, plan: Plan, places: tuple[int, ...], counter: int) -> Packed:
+        cuda = self.cuda
+        at = {t.name: place for t, place in zip(self.checked.tensors, places, strict=True)}
+        refuse_shared_memory(
+            self.checked.tensors, {t.name: Place(at[t.name], *plan.shapes[t.name], t.dtype.itemsize) for t in self.checked.tensors}
+        )
+        encoded = [self._encode(m, at[m.tensor], *plan.shapes[m.tensor]) for m in cuda.maps]
+        values: list[Any] = []
+        for name in cuda.tensors:
+            values.append(ctypes.c_uint64(at[name]))
+            values += [ctypes.c_int64(s) for s in plan.shapes[name][1][:-1]]
+        if cuda.counter:
+            values.append(ctypes.c_uint64(counter))
+        values += plan.numbers
+        addresses = [address for _, address in encoded] + [ctypes.addressof(v) for v in values]
+        pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        return Packed(ctypes.addressof(pointers), (pointers, plan, *(memory for memory, _ in encoded), *values))
+
+    # ---- tensor maps
+    def _encode(self, m: TensorMap, place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[Any, int]:
+        """A tensor map: the memory that holds it, and its address there, a multiple of 64 bytes."""
+        cu, kinds = self.cu, self.cu.CUtensorMapDataType
+        dtype = next(p for p in self.checked.tensors if p.name == m.tensor).dtype
+        kind = {F16: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, BF16: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, F32: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                I32: kinds.CU_TENSOR_MAP_DATA_TYPE_INT32}[dtype]  # fmt: skip
+        empty = 0 in shape
+        sizes = [1 if empty else n for n in shape]
+        strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], stride[:-1], strict=True)]
+        rank = len(sizes)
+        encoded = self._ok(cu.cuTensorMapEncodeTiled(
+            kind, rank, self.nothing if empty else place, [cu.cuuint64_t(n) for n in reversed(sizes)],
+            [cu.cuuint64_t(s) for s in reversed(strides)], [cu.cuuint32_t(n) for n in reversed(m.sizes)], [cu.cuuint32_t(1)] * rank,
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B, cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))  # fmt: skip
+        memory = (ctypes.c_uint8 * 256)()
+        address = (ctypes.addressof(memory) + 63) // 64 * 64
+        ctypes.memmove(address, encoded.getPtr(), 128)
+        return memory, address
+
+
+def bound_arguments(checked: Checked, arguments: Mapping[str, Any]) -> Bound:
+    """Checks a call's arguments against the kernel and its consts (see cuir.bind)."""
+    return bind(checked.origin, arguments, dict(checked.consts))

@@ -1,0 +1,255 @@
+"""CUDA text to a cubin: nvcc found and run, results cached on disk, resources read from ptxas. Owns no text of a kernel and no launch."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..lowering.emission import Cuda
+from ..text.diagnostics import CuirError
+from .sass import exponentials_around_waits
+
+FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")
+HARMLESS = "(C7519)"  # "warpgroup.arrive is injected"
+TOOLKITS = ("/usr/local/cuda",)  # where installers put one
+INSTALL = "install a CUDA toolkit (12.3 or newer) and put nvcc on the PATH, or name it in CUDA_HOME"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel takes, from ptxas; `exponentials` from the machine code where a disassembler is there.
+
+    registers: of a thread at launch; spill_*: bytes; shared_bytes: dynamic, of a CTA; warnings: words of ptxas on products (C75xx), see `serialised`.
+    exponentials: MUFU.EX2 instructions between consecutive waits for products, in order of the machine code.
+    """
+
+    kernel: str
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    shared_bytes: int
+    threads: int
+    seconds: float
+    compiler: str
+    warnings: tuple[str, ...] = ()
+    exponentials: tuple[int, ...] = ()
+    choices: tuple[str, ...] = field(default=())
+
+    @property
+    def serialised(self) -> tuple[str, ...]:
+        """Of the warnings those that take overlap away: all products one after another (C7510, C7514, ...), or a wait put in (C7517).
+
+        The others are notes: a wgmma.fence put in (C7519, warpgroup.arrive) waits for nothing.
+        """
+        return tuple(w for w in self.warnings if not w.startswith(HARMLESS))
+
+    def as_json(self) -> dict[str, Any]:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    def summary(self) -> str:
+        spills = f"{self.spill_stores + self.spill_loads} bytes of spills" if self.spill_stores + self.spill_loads else "no spills"
+        warned = f", {len(self.serialised)} warnings" if self.serialised else ""
+        return f"{self.registers} registers, {spills}, {self.shared_bytes:,} bytes of shared memory{warned}"
+
+    def as_text(self) -> str:
+        lines = [f"{self.kernel}: {self.threads} threads, {self.summary()}", f"compiled in {self.seconds:.1f} s by {self.compiler}"]
+        if self.exponentials:
+            lines.append(f"exponentials between waits for products: {', '.join(map(str, self.exponentials))}")
+        lines += [f"{'warning' if w in self.serialised else 'note'}: {w}" for w in self.warnings]
+        lines += [f"choice: {c}" for c in self.choices]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cubin (for sm_80: a fatbin, see `target`) with the lowered kernel that it was made from."""
+
+    cuda: Cuda
+    cubin: bytes
+    resources: Resources
+
+
+def find_nvcc() -> str:
+    """The path of nvcc. Raises CuirError U503 if there is none."""
+    found = shutil.which("nvcc")
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *TOOLKITS):
+        if found is None and home:
+            found = shutil.which("nvcc", path=os.path.join(home, "bin"))
+    if found is None:
+        raise CuirError.of("U503", "nvcc is needed to compile a kernel, and none was found", hint=INSTALL)
+    return found
+
+
+@functools.cache
+def compiler_version(nvcc: str) -> str:
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"release [\d.]+, (V[\d.]+)", text)
+    return f"nvcc {found[1]}" if found else "nvcc"
+
+
+def include_dir() -> str:
+    """The folder of the CuTe headers. Raises CuirError U504 if they are not installed."""
+    given = os.environ.get("CUTLASS_INCLUDE")
+    spec = None if given else importlib.util.find_spec("cutlass_library")
+    path = Path(given) if given else Path(spec.origin).parent / "source" / "include" if spec and spec.origin else None
+    if path is None or not (path / "cute" / "arch").is_dir():
+        raise CuirError.of("U504", "the CuTe headers are needed to compile a kernel, and were not found" + (f" in {given}" if given else ""),
+                           hint="pip install nvidia-cutlass, or name their folder in CUTLASS_INCLUDE")  # fmt: skip
+    return str(path)
+
+
+def cache_dir() -> Path:
+    """Where cubins are kept: $CUIR_CACHE, else `cuir` in the user's cache folder."""
+    given = os.environ.get("CUIR_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(given) if given else Path(base) / "cuir"
+
+
+def compile_cuda(cuda: Cuda) -> Compiled:
+    """Compiles a lowered kernel, or takes the cubin from the cache.
+
+    Without nvcc a cached cubin of the same text, architecture and flags serves, whichever compiler made it.
+    Raises CuirError U503, U504 (nothing to compile with) or L010 (the compiler refuses the text: a fault of the lowering).
+    """
+    key, folder = _key(cuda), cache_dir()
+    try:
+        nvcc = find_nvcc()
+    except CuirError:
+        entries = sorted(folder.glob(f"{key}-*.json"))
+        found = _cached(cuda, entries[-1]) if entries else None
+        if found is None:
+            raise
+        return found
+    version = compiler_version(nvcc)
+    entry = folder / f"{key}-{re.sub(r'[^A-Za-z0-9.]+', '_', version)}.json"
+    return _cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version))
+
+
+def cached_resources(cuda: Cuda) -> Resources | None:
+    """What a kernel takes, if it was compiled before, by whichever compiler; runs nothing."""
+    entries = sorted(cache_dir().glob(f"{_key(cuda)}-*.json"))
+    found = _cached(cuda, entries[-1]) if entries else None
+    return found.resources if found is not None else None
+
+
+def _key(cuda: Cuda) -> str:
+    return hashlib.sha256("\n".join([cuda.source, *target(cuda.arch), *FLAGS]).encode()).hexdigest()[:32]
+
+
+def _cached(cuda: Cuda, entry: Path) -> Compiled | None:
+    try:
+        data = json.loads(entry.read_text(encoding="utf-8"))
+        cubin = entry.with_suffix(".cubin").read_bytes()
+        data = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return Compiled(cuda, cubin, Resources(**data))
+    except (OSError, ValueError, TypeError):
+        return None  # not there, or of another version: made anew
+
+
+def _store(entry: Path, compiled: Compiled) -> Compiled:
+    """Writes the cubin, then what vouches for it."""
+    write_whole({entry.with_suffix(".cubin"): compiled.cubin, entry: json.dumps(compiled.resources.as_json()).encode()})
+    return compiled
+
+
+def write_whole(files: Mapping[Path, bytes]) -> None:
+    """Writes files of the cache in order, each appearing at once and whole; a folder that cannot be written is no error."""
+    try:
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)
+    except OSError:
+        pass
+
+
+def _compile(cuda: Cuda, nvcc: str, version: str) -> Compiled:
+    import time
+
+    start = time.perf_counter()
+    cubin, log = _by_pycuda(cuda, nvcc) if _has_pycuda() else _by_nvcc(cuda, nvcc)
+    return Compiled(cuda, cubin, _resources(cuda, cubin, log, time.perf_counter() - start, version))
+
+
+def target(arch: str) -> tuple[str, str, str]:
+    """What nvcc makes for a kernel's architecture: the form of its output, the virtual architecture, and the option that names the real ones.
+
+    Code for sm_90a runs on nothing else. Code for sm_80 runs on 8.x alone, so a kernel for it comes with code for Hopper, and with PTX for what follows.
+    """
+    if arch == "sm_80":
+        return "fatbin", "compute_80", "-code=sm_80,sm_90,compute_80"
+    return "cubin", arch.replace("sm_", "compute_"), f"-code={arch}"
+
+
+def _has_pycuda() -> bool:
+    """PyCUDA compiles where it is installed and a GPU is there; it runs the same nvcc on the same text."""
+    import torch
+
+    return torch.cuda.is_available() and importlib.util.find_spec("pycuda") is not None
+
+
+def _by_pycuda(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
+    from pycuda.compiler import compile as pycuda_compile
+    from pycuda.driver import CompileError
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            form, arch, codes = target(cuda.arch)
+            cubin = pycuda_compile(
+                cuda.source, nvcc=nvcc, options=[*FLAGS, codes], arch=arch, no_extern_c=True, include_dirs=[include_dir()], cache_dir=False,
+                target=form,
+            )  # fmt: skip
+        except CompileError as error:
+            raise _refused(cuda, str(error)) from None
+    return bytes(cubin), "\n".join(str(w.message) for w in said)
+
+
+def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
+    form, arch, codes = target(cuda.arch)
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = Path(folder) / f"{cuda.name}.cu", Path(folder) / f"kernel.{form}"
+        source.write_text(cuda.source, encoding="utf-8")
+        command = [nvcc, f"-{form}", f"-arch={arch}", codes, *FLAGS, "-I", include_dir(), "-o", str(out), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise _refused(cuda, (done.stdout + done.stderr).replace(folder + os.sep, ""))
+        return out.read_bytes(), done.stdout + done.stderr
+
+
+def _refused(cuda: Cuda, log: str) -> CuirError:
+    """The compiler's first error, at the CuIR statement that its line came from."""
+    found = re.search(r"\((\d+)\): error: (.*)", log)
+    span = cuda.line_map.get(int(found[1])) if found else None
+    words = found[2] if found else next((line for line in log.splitlines() if "error" in line or "fatal" in line), log.strip()[-300:])
+    return CuirError.of("L010", f"nvcc refuses the CUDA text of this statement: {words}", span or cuda.checked.origin.span,
+                        "this is a fault of the lowering (or of an old nvcc); please report it with the program")  # fmt: skip
+
+
+def _number(pattern: str, log: str) -> int:
+    found = re.search(pattern, log)
+    return int(found[1]) if found else 0
+
+
+def _resources(cuda: Cuda, cubin: bytes, log: str, seconds: float, version: str) -> Resources:
+    warned = tuple(dict.fromkeys(m[0].strip() for m in re.finditer(r"\(C75\d\d\)[^\n]*", log)))
+    return Resources(
+        cuda.name, _number(r"Used (\d+) registers", log), _number(r"(\d+) bytes spill stores", log), _number(r"(\d+) bytes spill loads", log),
+        _number(r"(\d+) bytes stack frame", log), cuda.shared_bytes, cuda.threads, round(seconds, 2), version, warned,
+        exponentials_around_waits(cubin), cuda.choices,
+    )  # fmt: skip

@@ -1,0 +1,116 @@
+"""A build of a kernel whose waits give up after some seconds and say where they stood: what a kernel that hangs is waiting for, in lines of the program.
+
+Owns the changed text and the reading of what it reports. A wait of a named barrier, a join of a CTA and a loop without end are not watched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from ..lowering.emission import Cuda
+from ..lowering.prelude import WAIT, WAIT_CLUSTER
+from ..text.diagnostics import CuirError
+from ..text.source import Span
+from .nvcc import compile_cuda
+
+RECORDS, WORDS = 256, 4
+# One line, as the text that it replaces, so that the line map holds. Each warp reports once; the first to trap would silence the others, so all wait for them.
+_WATCHED = """
+extern "C" { __device__ unsigned long long* cuir_reports; __device__ unsigned cuir_reported; }
+DEV unsigned long long nanoseconds() { unsigned long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
+DEV void give_up(uint64_t* bar, int parity, int line, unsigned long long begin) {
+  if (int(threadIdx.x % 32) == __ffs(__activemask()) - 1) {
+    const unsigned n = atomicAdd(&cuir_reported, 1u);
+    if (n < RECORDSu) {
+      volatile unsigned long long* r = cuir_reports + n * WORDSu;
+      r[1] = (unsigned long long)(blockIdx.x) << 32 | threadIdx.x; r[2] = *(volatile unsigned long long*)bar; r[3] = parity; r[0] = line;
+      __threadfence_system();
+    }
+  }
+  while (nanoseconds() - begin < 3 * LIMITull) {}
+  __trap();
+}
+DEV void wait(uint64_t* bar, int parity, int line = __builtin_LINE()) {
+  const unsigned long long begin = nanoseconds();
+  while (!Bar::try_wait(bar, parity)) { if (nanoseconds() - begin > LIMITull) give_up(bar, parity, line, begin); }
+  asm volatile("" ::: "memory");
+}
+"""
+_WATCHED_CLUSTER = """
+DEV void wait_cluster(uint64_t* bar, int parity, int line = __builtin_LINE()) {
+  const unsigned long long begin = nanoseconds();
+  while (!try_wait_cluster(bar, parity)) { if (nanoseconds() - begin > LIMITull) give_up(bar, parity, line, begin); }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A warp whose wait did not end. line: of the CUDA text. parity: what it waits for; state: the 64 bits of the mbarrier, whose layout is the hardware's."""
+
+    line: int
+    cta: int
+    thread: int
+    parity: int
+    state: int
+
+    def as_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def watched(cuda: Cuda, seconds: float) -> Cuda:
+    """The kernel with waits on mbarriers that give up after `seconds`. Raises CuirError L002 for a kernel without such waits."""
+    if WAIT not in cuda.source:
+        raise CuirError.of("L002", f"`{cuda.name}` waits on no mbarrier", cuda.checked.origin.span)
+    source = cuda.source
+    for plain, ours in ((WAIT, _WATCHED), (WAIT_CLUSTER, _WATCHED_CLUSTER)):
+        text = ours.replace("RECORDS", str(RECORDS)).replace("WORDS", str(WORDS)).replace("LIMIT", str(int(seconds * 1e9)))
+        source = source.replace(plain, " ".join(text.split("\n")).strip(), 1)
+    return replace(cuda, source=source)
+
+
+def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) -> list[Stuck]:
+    """Launches the kernel, on tensors of a GPU, with waits that give up after `seconds`; the warps whose waits did not end, none if the kernel ended.
+
+    The context is lost if a wait gave up: for a process of its own.
+    """
+    from .compiled import CompiledKernel
+    from .launch import Launcher
+
+    kernel = CompiledKernel(compile_cuda(watched(cuda, seconds)))
+    device = next(v.device for v in arguments.values() if isinstance(v, torch.Tensor))
+    launcher = kernel._launchers[device] = Launcher(kernel.compiled, device)
+    reports = torch.zeros(RECORDS, WORDS, dtype=torch.int64, pin_memory=True)  # of the host, so that they outlive the context
+    place, pointer = launcher._ok(launcher.cu.cuModuleGetGlobal(launcher.module, b"cuir_reports")), ctypes.c_uint64(reports.data_ptr())
+    launcher._ok(launcher.cu.cuMemcpyHtoD(place, pointer, ctypes.sizeof(pointer)))
+    try:
+        kernel(**arguments)
+        torch.cuda.synchronize()
+    except RuntimeError:  # the trap
+        found = [r for r in reports.tolist() if r[0]]
+        return [Stuck(line, where >> 32, where & 0xFFFFFFFF, parity, state & (1 << 64) - 1) for line, where, state, parity in found]
+    return []
+
+
+def told(stuck: list[Stuck], line_map: Mapping[int, Span], otherwise: Span) -> list[tuple[str, Span]]:
+    """What waits where, the most frequent first; `otherwise` is where tiles are given out, which has no line of its own."""
+    places: dict[tuple[Span, int], list[Stuck]] = {}
+    for s in stuck:
+        places.setdefault((line_map.get(s.line, otherwise), s.parity), []).append(s)
+    parts = []
+    for (span, parity), here in sorted(places.items(), key=lambda item: -len(item[1])):
+        one = here[0]
+        what = f"{len(here)} warps wait here" if len(here) > 1 else "a warp waits here"
+        for_tile = ", for the next tile" if span == otherwise else ""
+        parts.append(
+            (
+                f"{what}{for_tile}, for the end of a phase of parity {parity}: threads from {one.thread} on in CTA {one.cta}, mbarrier state {one.state:#018x}",
+                span,
+            )
+        )
+    return parts

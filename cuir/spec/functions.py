@@ -1,0 +1,233 @@
+"""Specifications that are any PyTorch function of what a kernel reads, evaluated in float64 and in the kernel's own dtype. Owns no inputs: they are verification's."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..text.diagnostics import CuirError
+from ..text.user_code import function_span, user_span
+from .specification import Specification, default_dtype
+
+Value = torch.Tensor | int | float | bool
+Values = Mapping[str, Value]
+Outputs = torch.Tensor | tuple[torch.Tensor | None, ...] | Mapping[str, torch.Tensor | None]
+_BITS = {torch.float16: 11, torch.bfloat16: 8}  # of a mantissa
+
+
+@dataclass(frozen=True)
+class FunctionSpecification:
+    """What a kernel computes, as a PyTorch function.
+
+    `reference` asks by name for what the kernel reads, its tensors and scalars in any case of letters (`q` is `Q`), and for the lengths of its dims and
+    its integer consts as they are written (`N`, `BM`). For an attention kernel that is `reference(q, k, v, scale)`. Tensors are float64 on the CPU, and
+    integers as they are. It gives what the kernel writes: one tensor (the kernel's first output), a tuple of all in the order of the kernel's parameters, or
+    a dict by name. Where it gives NaN, nothing is asked of the kernel. None for a tensor, `{"W": None}`, says that it is scratch; of any other tensor that the kernel writes
+    and the function does not give, verification says that it was not compared, and does not pass.
+
+    A tensor that the kernel reads and writes (in place) is asked for as it was before the run, and given as it is after it, under one name. So is one that the kernel
+    adds to, or writes in part, if `reference` asks for it; else it is 0, or NaN, before. A tuple has all tensors that the kernel writes, or those that it only writes.
+
+    inputs: most are drawn from the kernel's signature; `inputs(sizes, generator)` gives those with a structure, by name: tables of pages, lengths, the
+    LSE of a forward pass. It must give tensors of integers. It may ask by name, as `reference` does, for what was drawn. `sizes` are the lengths of all
+    dims and the integer consts; a torch.Generator for what is random. Tensors get the kernel's dtype.
+    sizes: `sizes(drawn)` gives the lengths to use for those that were drawn, by name (those that it leaves out stay), or None for lengths that the kernel
+    is not made for. Without it every dim is free, except that H is a multiple of HK.
+
+    parameters: for whom a kernel is yet to be written: what it takes besides what another one takes, as kernels declare it (`G: Global[T, B, H, M, D], eta: f32`).
+
+    The verdict on numbers is relative: the kernel's error beside that of the same function in the kernel's dtype, both against float64.
+    """
+
+    name: str
+    reference: Callable[..., Outputs]
+    inputs: Callable[..., Values] | None = None
+    sizes: Callable[[dict[str, int]], Mapping[str, int] | None] | None = None
+    doc: str = ""
+    parameters: str = ""
+
+    def __post_init__(self) -> None:
+        for what in ("reference", "inputs", "sizes"):
+            value = getattr(self, what)
+            if value is None and what != "reference":
+                continue
+            if not callable(value):
+                raise CuirError.of("X105", f"{what} of `{self.name}` must be a function, found {type(value).__name__}")
+            variadic = [p for p in inspect.signature(value).parameters.values() if p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
+            if variadic and what != "sizes":
+                raise CuirError.of("X105", f"{what} of `{self.name}` is called with names, found the parameter `{variadic[0]}`", function_span(value),
+                                   "name what the kernel reads: def reference(q, k, v, scale)")  # fmt: skip
+
+    @property
+    def captured(self) -> Mapping[str, Value]:
+        """Nothing: what a kernel reads beyond the usual, `inputs` gives."""
+        return {}
+
+    def asks(self, name: str) -> bool:
+        """Whether the reference asks for something of this name."""
+        return any(p.name.lower() == name.lower() for p in inspect.signature(self.reference).parameters.values())
+
+    def asks_exactly(self, name: str) -> bool:
+        """Whether the reference asks for something of this name, letter by letter."""
+        return name in inspect.signature(self.reference).parameters
+
+    def exact(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The outputs in float64, by the kernel's names. given: what the kernel reads, dims, consts. Raises CuirError X105, X106, X113."""
+        return _asked(self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64))
+
+    def attached(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
+        """`exact`, with the graph that autograd needs."""
+        return _asked(self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64, attached=True))
+
+    def single(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The outputs as PyTorch computes them in float32 from the inputs as they are given. Raises CuirError as `exact`."""
+        return _asked(self._outputs({n: _to(v, torch.float32) for n, v in given.items()}, outputs, torch.float32))
+
+    def scratch(self, given: Values, outputs: Sequence[str]) -> list[str]:
+        """Tensors that the kernel writes and that are nobody's business afterwards: those that the function gives as None."""
+        found = self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64)
+        return [n for n, x in found.items() if x is None]
+
+    def half(self, given: Values, outputs: Sequence[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """The outputs as PyTorch computes them in the kernel's dtype: in the dtypes of the inputs, or, where the function mixes those, all in `dtype`.
+
+        Raises CuirError as `exact`, or X107 if PyTorch cannot evaluate the function in that dtype.
+        """
+        try:
+            return _asked(
+                self._outputs({n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}, outputs, torch.float32)
+            )
+        except CuirError as error:
+            if error.diagnostics[0].code != "X113":
+                raise
+        try:
+            return _asked(self._outputs({n: _to(v, dtype) for n, v in given.items()}, outputs, dtype))
+        except CuirError as error:
+            found = error.diagnostics[0]
+            raise CuirError([replace(found, code="X107", message=f"`{self.name}` in {str(dtype).removeprefix('torch.')}: {found.message}",
+                                     hint="it is evaluated in float64 and in the kernel's dtype, which is the yardstick for errors")]) from error  # fmt: skip
+
+    def yardstick(self, given: Values, outputs: Sequence[str], exact: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:  # fmt: skip
+        """`half`, and where that overflows, bfloat16's error scaled to the bits of `dtype` (f16 overflows where a kernel, in float32, does not)."""
+        found = self.half(given, outputs, dtype)
+        if dtype != torch.float16 or all(
+            bool((x.isfinite() | ~exact[n].isfinite() | (exact[n].abs() > 6e4)).all()) for n, x in found.items()
+        ):
+            return found
+        coarse = self.half({n: _to(v, torch.bfloat16) if _is(v, dtype) else v for n, v in given.items()}, outputs, torch.bfloat16)
+        scale = 2.0 ** (_BITS[torch.bfloat16] - _BITS[dtype])
+        return {n: exact[n] + (x.double() - exact[n]) * scale for n, x in coarse.items()}
+
+    def made(self, sizes: Mapping[str, int], generator: torch.Generator, drawn: Values) -> dict[str, Value]:
+        """What `inputs` gives, by its names. Raises CuirError X105, X113."""
+        if self.inputs is None:
+            return {}
+        found = self._called(self.inputs, "inputs", {**drawn, "sizes": dict(sizes), "generator": generator}, torch.float32)
+        if not isinstance(found, Mapping):
+            raise CuirError.of(
+                "X106", f"inputs of `{self.name}` gives a dict by name, found {type(found).__name__}", function_span(self.inputs)
+            )
+        return dict(found)
+
+    def admitted(self, drawn: Mapping[str, int]) -> dict[str, int] | None:
+        """The lengths to use for those drawn, or None. Raises CuirError X106, X113."""
+        if self.sizes is None:
+            return dict(drawn)
+        try:
+            found = self.sizes(dict(drawn))
+        except Exception as error:  # a user's function may raise anything
+            raise self._failed("sizes", self.sizes, error) from error
+        if found is None:
+            return None
+        if not isinstance(found, Mapping) or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in found.values()):
+            raise CuirError.of("X106", f"sizes of `{self.name}` gives lengths by name, or None; found {found!r}", function_span(self.sizes))
+        unknown = [n for n in found if n not in drawn]
+        if unknown:
+            raise CuirError.of("X106", f"sizes of `{self.name}` gives `{unknown[0]}`, which is no dim or const of the kernel", function_span(self.sizes),
+                               f"it has: {', '.join(drawn)}")  # fmt: skip
+        return {**drawn, **found}
+
+    def _outputs(self, given: Values, outputs: Sequence[str], dtype: torch.dtype, attached: bool = False) -> dict[str, torch.Tensor | None]:
+        """What the function gives, by the kernel's names. outputs: all that the kernel writes; those that are given as well are written in place."""
+        found = self._called(self.reference, "reference", given, dtype)
+        only = [n for n in outputs if n not in given] or list(outputs)  # written and not read
+        if isinstance(found, torch.Tensor):
+            found = {only[0]: found}
+        elif isinstance(found, tuple):
+            if len(found) not in (len(outputs), len(only)):
+                raise CuirError.of("X106", f"`{self.name}` gives {len(found)} outputs, the kernel writes {len(outputs)}: {', '.join(outputs)}",
+                                   function_span(self.reference), "give all in this order, or a dict of some by name")  # fmt: skip
+            found = dict(zip(outputs if len(found) == len(outputs) else only, found, strict=True))
+        if not isinstance(found, Mapping) or not found or not all(x is None or isinstance(x, torch.Tensor) for x in found.values()):
+            raise CuirError.of("X106", f"`{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {type(found).__name__}",
+                               function_span(self.reference))  # fmt: skip
+        if all(x is None for x in found.values()):
+            raise CuirError.of(
+                "X106", f"`{self.name}` gives None for every output, so that nothing is asked of the kernel", function_span(self.reference)
+            )
+        known = {n.lower(): n for n in outputs}
+        unknown = [n for n in found if str(n).lower() not in known]
+        if unknown:
+            raise CuirError.of("X106", f"`{self.name}` gives `{unknown[0]}`, which the kernel does not write", function_span(self.reference),
+                               f"it writes: {', '.join(outputs)}")  # fmt: skip
+        return {known[n.lower()]: x if x is None or attached else x.detach() for n, x in found.items()}
+
+    def _called(self, function: Callable[..., Any], what: str, given: Mapping[str, Any], dtype: torch.dtype) -> Any:
+        """A function of the user's with what it asks for by name."""
+        folded: dict[str, list[str]] = {}
+        for n in given:
+            folded.setdefault(n.lower(), []).append(n)
+        arguments: dict[str, Any] = {}
+        for p in inspect.signature(function).parameters.values():
+            if p.kind is p.VAR_KEYWORD:
+                arguments |= {n: v for n, v in given.items() if n not in arguments}
+            elif p.name in given:
+                arguments[p.name] = given[p.name]
+            elif len(near := folded.get(p.name.lower(), [])) and (
+                tensors := [n for n in near if isinstance(given[n], torch.Tensor)] or near
+            ):
+                arguments[p.name] = given[tensors[0]]
+            elif p.default is p.empty:
+                raise CuirError.of("X105", f"{what} of `{self.name}` asks for `{p.name}`, which the kernel does not read", function_span(function),
+                                   f"there are: {', '.join(given)}")  # fmt: skip
+        try:
+            with default_dtype(dtype), torch.enable_grad():
+                return function(**arguments)
+        except CuirError:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise self._failed(what, function, error) from error
+
+    def _failed(self, what: str, function: Callable[..., Any], error: Exception) -> CuirError:
+        first = (str(error).splitlines() or [""])[0]
+        return CuirError.of(
+            "X113", f"{what} of `{self.name}` fails: {type(error).__name__}: {first}", user_span(error) or function_span(function)
+        )
+
+
+AnySpecification = Specification | FunctionSpecification
+
+
+def scale_of(dim: int) -> float:
+    """What a scalar called `scale` is: 1 / sqrt(head dim), of none 1."""
+    return 1 / math.sqrt(max(1, dim))
+
+
+def _asked(found: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    return {n: x for n, x in found.items() if x is not None}
+
+
+def _is(value: object, dtype: torch.dtype) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == dtype
+
+
+def _to(value: Value, dtype: torch.dtype) -> Value:
+    """In another dtype, and never the caller's own tensor: a function may write what it is given."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(dtype, copy=True) if value.dtype.is_floating_point else value.clone()

@@ -1,0 +1,245 @@
+"""Specifications: attention variants as PyTorch functions (FlexAttention's signature), and what they compute, in float64.
+
+Owns the reference and the yardstick of half precision. Does not own CuIR: `cuir.transfer` turns a specification into splice points.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+
+from ..text.diagnostics import CuirError
+from ..text.user_code import function_span
+
+Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torch.Tensor]
+Normalize = Literal["softmax", "sigmoid", "relu"]
+LENGTHS = ("B", "H", "HK", "M", "N")
+SINK = "sink"  # by which name the sink is captured
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The sizes of one problem: batch, query heads, key heads, queries, keys."""
+
+    B: int
+    H: int
+    HK: int
+    M: int
+    N: int
+
+
+@dataclass(frozen=True)
+class Specification:
+    """An attention variant, as users of FlexAttention write it.
+
+    `mask_mod(b, h, q_idx, kv_idx)` is true where the query may attend to the key; `score_mod(score, b, h, q_idx, kv_idx)` gives the new
+    score from `score = scale * <q, k>`. Either may be left out. After `*` a mod may ask by name for the lengths `B, H, HK, M, N` and for
+    what `captured` holds: numbers, tensors, or functions `Lengths -> tensor` for data that follow the problem's size. Numbers and tensors
+    that a mod closes over, and keyword parameters with a default, are captured as well. Captured values become parameters of the kernel,
+    so another prefix, another window or other documents need no new kernel; so do `M` and `N`.
+
+    normalize: how a score s becomes a weight of its key's value, after both mods. A pair that the mask drops has weight 0.
+    "softmax": exp(s) over the sum of all keys. "sigmoid": 1 / (1 + exp(-s)). "relu": max(s, 0) / N. The last two weigh each key by itself.
+    sink: a learned logit of each head, f32 [H] (or a number for all, or a function `Lengths -> tensor`), that enters the softmax's sum and has no value.
+
+    Order: scale, score_mod, mask_mod, normalize. A query with nothing to attend to gives O = 0. LSE is the natural logarithm of the softmax's sum, sink
+    included: -inf for a query with nothing to attend to and no sink. Without a softmax there is no sum, and LSE is 0.
+    """
+
+    name: str
+    mask_mod: Callable[..., Any] | None = None
+    score_mod: Callable[..., Any] | None = None
+    captured: Mapping[str, Captured] = field(default_factory=dict)
+    doc: str = ""
+    normalize: Normalize = "softmax"
+    sink: Captured | None = None
+
+    def __post_init__(self) -> None:
+        self._check_normaliser()
+        for mod, kind, count in ((self.mask_mod, "mask_mod", 4), (self.score_mod, "score_mod", 5)):
+            if mod is None:
+                continue
+            if not callable(mod):
+                raise CuirError.of("X101", f"{kind} of `{self.name}` must be a function, found {type(mod).__name__}")
+            positional = _positional(mod)
+            if positional != count:
+                wanted = "(b, h, q_idx, kv_idx)" if count == 4 else "(score, b, h, q_idx, kv_idx)"
+                raise CuirError.of("X101", f"{kind} of `{self.name}` takes {wanted}, found {positional} positional parameters", function_span(mod),
+                                   "other values: close over them, or take them by keyword after `*`" if not isinstance(mod, torch.nn.Module)
+                                   else "give the method of the module that takes them, such as its `forward`")  # fmt: skip
+            for p in asked(mod):
+                if p.name not in LENGTHS and p.name not in self.captured and p.default is p.empty:
+                    raise CuirError.of("X102", f"{kind} of `{self.name}` asks for `{p.name}`, which is no length ({', '.join(LENGTHS)}) and is not captured",
+                                       function_span(mod), f'give it a default, or pass captured={{"{p.name}": ...}}')  # fmt: skip
+
+    def _check_normaliser(self) -> None:
+        if self.normalize not in get_args(Normalize):
+            raise CuirError.of("X103", f"normalize of `{self.name}` is one of {', '.join(get_args(Normalize))}, found {self.normalize!r}")
+        if self.sink is None:
+            return
+        if self.normalize != "softmax":
+            raise CuirError.of("X103", f"a sink is a logit of a softmax, and `{self.name}` has normalize={self.normalize!r}",
+                               hint="leave the sink out: these weights have no sum that it could enter")  # fmt: skip
+        if SINK in self.captured or any(p.name == SINK for mod in (self.mask_mod, self.score_mod) if callable(mod) for p in asked(mod)):
+            raise CuirError.of(
+                "X103", f"`{SINK}` is the sink of `{self.name}`, found another value of this name", hint="give that another name"
+            )
+        tensor = isinstance(self.sink, torch.Tensor)
+        if not tensor and (isinstance(self.sink, bool) or not (isinstance(self.sink, (int, float)) or callable(self.sink))):
+            raise CuirError.of(
+                "X103",
+                f"the sink of `{self.name}` is a number, a tensor [H] or a function of the lengths, found {type(self.sink).__name__}",
+            )
+        if isinstance(self.sink, (int, float)) and not self.sink < math.inf:
+            raise CuirError.of("X103", f"the sink of `{self.name}` is a finite number, or -inf for none, found {self.sink}")
+        if isinstance(self.sink, torch.Tensor) and (self.sink.ndim > 1 or not self.sink.dtype.is_floating_point):
+            raise CuirError.of(
+                "X103", f"the sink of `{self.name}` is a floating-point tensor [H], found {self.sink.dtype} {list(self.sink.shape)}"
+            )
+
+    @property
+    def data(self) -> Mapping[str, Captured]:
+        """All that is captured by name, the sink included."""
+        return self.captured if self.sink is None else {**self.captured, SINK: self.sink}
+
+    def values(self, lengths: Lengths) -> dict[str, int | float | torch.Tensor]:
+        """What is captured by name, for a problem of these lengths."""
+        found: dict[str, int | float | torch.Tensor] = {}
+        for name, value in self.data.items():
+            made = value if isinstance(value, (int, float, torch.Tensor)) else value(lengths)
+            if made is not value and isinstance(made, (int, float)):  # it follows the lengths, so it is data of a launch, as a tensor is
+                made = torch.tensor(made, dtype=torch.float32 if isinstance(made, float) else torch.int32)
+            found[name] = made
+        return found
+
+    def mods(
+        self, lengths: Lengths, device: torch.device | str = "cpu", as_tensors: bool = False
+    ) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+        """(mask_mod, score_mod) with FlexAttention's plain signature, everything asked for by name filled in; lengths are numbers, or tensors without dims."""
+        known: dict[str, Any] = {name: getattr(lengths, name) for name in LENGTHS}
+        if as_tensors:
+            known = {name: torch.tensor(n) for name, n in known.items()}
+        known |= self.values(lengths)
+        known = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
+
+        def filled(mod: Callable[..., Any] | None) -> Callable[..., Any] | None:
+            if mod is None:
+                return None
+            given = {p.name: known[p.name] for p in asked(mod) if p.name in known}
+            if mod is self.mask_mod:  # FlexAttention counts positional parameters
+                return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx, kv_idx, **given)
+            return lambda score, b, h, q_idx, kv_idx: mod(score, b, h, q_idx, kv_idx, **given)
+
+        return filled(self.mask_mod), filled(self.score_mod)
+
+    def mask(self, lengths: Lengths, device: torch.device | str = "cpu") -> torch.Tensor:
+        """The pairs that are kept: bool [B, H, M, N]."""
+        shape = (lengths.B, lengths.H, lengths.M, lengths.N)
+        if self.mask_mod is None:
+            return torch.ones(shape, dtype=torch.bool, device=device)
+        return self._applied(0, lengths, device).to(torch.bool).expand(shape)
+
+    def _applied(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor:
+        """What a mod gives for all pairs. Lengths are numbers, but tensors for a mod that hands them to functions of tensors, such as torch.log."""
+        for as_tensors in (False, True):
+            mod = self.mods(lengths, device, as_tensors)[which]
+            assert mod is not None
+            try:
+                return torch.as_tensor(mod(*scores, *indices(lengths, device)), device=device)
+            except TypeError:
+                if as_tensors:
+                    raise
+        raise AssertionError
+
+    def kept(self, lengths: Lengths) -> torch.Tensor:
+        """The pairs that count: those of the mask, less those whose score is -inf for a product of 0 (a score_mod that masks). bool [B, H, M, N]."""
+        shape = (lengths.B, lengths.H, lengths.M, lengths.N)
+        return self.mask(lengths) if self.score_mod is None else self.scores(torch.zeros(shape), lengths) > -torch.inf
+
+    def scores(self, s: torch.Tensor, lengths: Lengths) -> torch.Tensor:
+        """Scaled products [B, H, M, N] -> natural logits with -inf where the mask drops a pair."""
+        if self.score_mod is not None:
+            with default_dtype(s.dtype):
+                s = self._applied(1, lengths, s.device, s).to(s.dtype).expand(s.shape)
+        return s.masked_fill(~self.mask(lengths, s.device), -torch.inf)
+
+    def weights(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits [B, H, M, N], -inf for pairs that are dropped -> the weights of the values, 0 for these, and LSE [B, H, M], in the same dtype."""
+        if self.normalize == "sigmoid":
+            return torch.sigmoid(s), s.new_zeros(s.shape[:-1])
+        if self.normalize == "relu":
+            return s.clamp(min=0) / max(1, lengths.N), s.new_zeros(s.shape[:-1])
+        lse = s.logsumexp(-1)
+        if self.sink is not None:
+            lse = torch.logaddexp(lse, self.sinks(lengths).to(s)[:, None])
+        return torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]), lse
+
+    def sinks(self, lengths: Lengths) -> torch.Tensor:
+        """The sink of each head, [H]. Raises CuirError X104 if there are fewer than heads."""
+        value = self.values(lengths)[SINK]
+        if not isinstance(value, torch.Tensor) or value.ndim == 0:
+            return torch.full((lengths.H,), float(value), dtype=torch.float64)
+        if type(value) in (torch.Tensor, torch.nn.Parameter) and value.shape[0] < lengths.H:
+            raise CuirError.of("X104", f"the sink of `{self.name}` has a logit for each head, found {value.shape[0]} for {lengths.H} heads")
+        found: torch.Tensor = value.detach()[torch.arange(lengths.H, device=value.device)]
+        return found
+
+    def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the variant computes, in float64: q [B, H, M, D], k and v [B, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""
+        lengths = lengths_of(q, k)
+        q, k, v = q.double(), _per_head(k, lengths).double(), _per_head(v, lengths).double()
+        p, lse = self.weights(self.scores(q @ k.mT * scale, lengths), lengths)
+        return p @ v, lse
+
+    def half(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32."""
+        lengths = lengths_of(q, k)
+        k, v = _per_head(k, lengths), _per_head(v, lengths)
+        p, lse = self.weights(self.scores(_half_product(q, k.mT).float() * scale, lengths), lengths)
+        return _half_product(p.to(q.dtype), v), lse
+
+
+def _half_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b in half precision: accumulated in float32 and rounded once. On a CPU torch does the same many times more slowly than in float32."""
+    return (a.float() @ b.float()).to(a.dtype) if a.device.type == "cpu" else a @ b
+
+
+def lengths_of(q: torch.Tensor, k: torch.Tensor) -> Lengths:
+    return Lengths(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+
+
+def indices(lengths: Lengths, device: torch.device | str) -> tuple[torch.Tensor, ...]:
+    """b, h, q_idx, kv_idx as broadcasting index tensors of shape [B, 1, 1, 1] ... [1, 1, 1, N]."""
+    sizes = (lengths.B, lengths.H, lengths.M, lengths.N)
+    return tuple(torch.arange(n, device=device).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate(sizes))
+
+
+def asked(mod: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The keyword-only parameters of a mod."""
+    return [p for p in inspect.signature(mod).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def _positional(function: Callable[..., Any]) -> int:
+    kinds = [p for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return sum(p.default is p.empty for p in kinds)
+
+
+def _per_head(x: torch.Tensor, lengths: Lengths) -> torch.Tensor:
+    return x.repeat_interleave(lengths.H // lengths.HK, dim=1)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Integers times Python floats become this dtype, so that a float64 reference is float64 throughout."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

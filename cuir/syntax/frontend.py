@@ -1,0 +1,293 @@
+"""Where programs come from: `@cuir.kernel` and `@cuir.func` on Python functions, and files. Owns no syntax.
+
+A decorated function is read as text by the same parser as a file; Python never runs its body, and a file is never imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import math
+import os
+import select
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NoReturn
+
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..text.source import Source, Span
+from .nodes import Constant, Expr, Func, GlobalType, Kernel, Literal, Name, Program, Unary
+from .parser import parse, parse_source
+from .walk import assigned, walk
+
+LONGEST, SILENCE = 2**20, 5  # bytes of a file; seconds that a pipe may say nothing
+
+
+class _Decorated:
+    """A Python function taken as CuIR text: `source` (with the Python file's name and line numbers) and `ast`."""
+
+    def __init__(self, function: Callable[..., Any]):
+        if not isinstance(function, FunctionType):
+            raise CuirError.of("U205", f"@cuir.kernel and @cuir.func decorate a Python function, found {type(function).__name__}")
+        functools.update_wrapper(self, function)
+        self._function = function
+        self.name = function.__name__
+        self.source, self._text, self._indent = _source_of(function)
+
+    @functools.cached_property
+    def _definition(self) -> Func | Kernel:
+        program = parse_source(self.source, self._text, self._indent)
+        item = program.items[0]
+        assert isinstance(item, Func | Kernel)
+        return item
+
+    def visible(self) -> dict[str, Any]:
+        """What the function's free names stand for in Python: its module's globals and the variables around it."""
+        cells = zip(self._function.__code__.co_freevars, self._function.__closure__ or ())
+        around = {}
+        for name, cell in cells:
+            try:
+                around[name] = cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+        return {**self._function.__globals__, **around}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise CuirError.of(
+            "U207", f"`{self.name}` is CuIR: Python does not run it", Span(self.source, *_first_line(self.source)),
+            "cuir.check(kernel.program) checks it, cuir.run runs it in the interpreter, cuir.compile makes a GPU kernel of it",
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<cuir {type(self).__name__.lower().removeprefix('decorated')} {self.name}>"
+
+
+class DecoratedFunc(_Decorated):
+    """What `@cuir.func` gives: `name`, `source`, `ast`."""
+
+    @property
+    def ast(self) -> Func:
+        """The function's AST. Raises CuirError if its text is wrong."""
+        assert isinstance(self._definition, Func)
+        return self._definition
+
+
+class DecoratedKernel(_Decorated):
+    """What `@cuir.kernel(...)` gives: `name`, `source`, `ast`, and `program` with all that the kernel uses."""
+
+    @property
+    def ast(self) -> Kernel:
+        """The kernel's AST alone. Raises CuirError if its text is wrong."""
+        assert isinstance(self._definition, Kernel)
+        return self._definition
+
+    @property
+    def program(self) -> Program:
+        """The kernel with the @funcs and constants that it uses by name, found in the functions' globals at this moment.
+
+        Constants come first, then functions by their line, then the kernel. Raises CuirError if a text is wrong, or if two
+        different things are used under one name.
+        """
+        found: dict[str, tuple[object, Constant | Func]] = {}
+        own = _bound(self.ast)
+        waiting: list[tuple[_Decorated, Func | Kernel]] = [(self, self.ast)]
+        while waiting:
+            handle, node = waiting.pop(0)
+            visible = handle.visible()
+            for name in (n for n in _free(node) if n.id not in own):
+                thing = visible.get(name.id)
+                if isinstance(thing, DecoratedFunc):
+                    item: Constant | Func = replace(thing.ast, name=name.id)
+                    meaning: object = thing
+                elif isinstance(thing, int | float):
+                    item = Constant(name.id, _literal(name, thing), span=name.span)
+                    meaning = (type(thing), thing)
+                else:
+                    continue
+                if name.id not in found:
+                    found[name.id] = (meaning, item)
+                    if isinstance(thing, DecoratedFunc) and isinstance(item, Func):
+                        waiting.append((thing, item))
+                elif found[name.id][0] != meaning:
+                    raise CuirError([Diagnostic("N001", f"`{name.id}` stands for two different things", name.span,
+                                                (Note("it means another one here", found[name.id][1].span),), "rename one of them")])  # fmt: skip
+        items = [item for _, item in found.values()]
+        constants = [i for i in items if isinstance(i, Constant)]
+        funcs = sorted((i for i in items if isinstance(i, Func)), key=lambda f: (f.span.source.name, f.span.line))
+        return Program((*constants, *funcs, self.ast), span=self.ast.span)
+
+
+def kernel(function: Callable[..., Any] | None = None, /, *, arch: str = "", cluster: int = 1) -> Any:
+    """Decorate a Python function as a CuIR kernel: `@cuir.kernel(arch="sm_90a", cluster=1)`; gives a `DecoratedKernel`.
+
+    The options are read from the text of the decorator, like all else; Python evaluates them, too, so a const that `cluster` names needs some
+    value in the module. Raises CuirError (U205) if the source cannot be found.
+    """
+    return DecoratedKernel if function is None else DecoratedKernel(function)
+
+
+def func(function: Callable[..., Any], /) -> DecoratedFunc:
+    """Decorate a Python function as a CuIR function: `@cuir.func`. Raises CuirError (U205) if the source cannot be found."""
+    return DecoratedFunc(function)
+
+
+def load(path: str | os.PathLike[str]) -> Program:
+    """Read a program from a `.cuir` file, or the definitions in a `.py` file, which is read as text and never imported.
+
+    Of a Python file: the functions decorated with `@cuir.kernel(...)` or `@cuir.func` at its top level, and the constants
+    `NAME = literal` that they use. Raises CuirError: U201 to U204 for the file, P... and N00. for its text.
+    """
+    file = Path(path)
+    text = _read(file)
+    if file.suffix == ".py":
+        return _load_python(str(path), text)
+    program = parse(text, str(path))
+    if not program.items:
+        raise CuirError.of("U204", f"{path} holds no definition", hint="write a kernel: @kernel(arch=...) def name(...):")
+    return program
+
+
+def _read(file: Path) -> str:
+    try:
+        return _bytes(file).decode("utf-8-sig").replace("\r\n", "\n")
+    except FileNotFoundError:
+        raise CuirError.of("U201", f"there is no file {file}", hint="check the path") from None
+    except IsADirectoryError:
+        raise CuirError.of("U202", f"{file} is a folder, not a file", hint="name a .cuir or .py file in it") from None
+    except OSError as error:
+        raise CuirError.of("U202", f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        if not isinstance(error, UnicodeDecodeError):  # a zero byte in the path
+            raise CuirError.of("U201", f"no file can be called {str(file)!r}", hint="check the path") from None
+        raise CuirError.of("U203", f"{file} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
+
+
+def _bytes(file: Path) -> bytes:
+    """All of a file, pipe or terminal, which must come to an end. Raises CuirError U202 for more than LONGEST bytes, or a pipe that stays silent."""
+    found, place = b"", os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        kind = os.fstat(place).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError
+        waited = not stat.S_ISFIFO(kind)  # a pipe that nobody has opened for writing yet gives nothing, and is not at its end
+        while len(found) <= LONGEST:
+            try:
+                part = os.read(place, LONGEST + 1)
+            except BlockingIOError:
+                part = None
+            if part or (part == b"" and (found or waited)):
+                if not part:
+                    return found
+                found += part
+            elif select.select([place], [], [], SILENCE)[0]:
+                waited = True
+            else:
+                raise CuirError.of(
+                    "U202", f"{file} is a pipe from which nothing came for {SILENCE} seconds", hint="write the program to a file"
+                )
+    finally:
+        os.close(place)
+    raise CuirError.of("U202", f"{file} has more than {LONGEST:,} bytes, and no program has", hint="name a .cuir or .py file")
+
+
+# ---- Python files
+def _load_python(name: str, text: str) -> Program:
+    source = Source(name, text)
+    try:
+        module = ast.parse(text)
+    except SyntaxError as error:
+        line, column = error.lineno or 1, max(1, error.offset or 1)
+        raise CuirError.of("P001", f"this is no Python: {error.msg}", Span(source, line, column, line, column + 1)) from None
+    except (ValueError, RecursionError, MemoryError):
+        raise CuirError.of("U204", f"{name} cannot be read as Python", hint="move the kernel into a .cuir file") from None
+    definitions = [s for s in module.body if isinstance(s, ast.FunctionDef) and any(map(_is_cuir, s.decorator_list))]
+    if not definitions:
+        raise CuirError.of("U204", f"{name} holds no function decorated with @cuir.kernel(...) or @cuir.func at its top level")
+    used = {n.id for d in definitions for n in ast.walk(d) if isinstance(n, ast.Name)}
+    constants = [s for s in module.body if isinstance(s, ast.Assign) and _constant_name(s) in used]
+    lines = text.split("\n")
+    kept = [""] * len(lines)
+    for node in [*definitions, *constants]:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
+        while first and lines[first - 1].startswith("#"):
+            first -= 1
+        kept[first : node.end_lineno] = lines[first : node.end_lineno]
+    program = parse_source(source, "\n".join(kept))
+    free = {n.id for d in program.items if not isinstance(d, Constant) for n in _free(d)}
+    return replace(program, items=tuple(i for i in program.items if not isinstance(i, Constant) or i.name in free))
+
+
+def _is_cuir(decorator: ast.expr) -> bool:
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    if isinstance(target, ast.Attribute):
+        return isinstance(target.value, ast.Name) and target.value.id == "cuir" and target.attr in ("func", "kernel")
+    return isinstance(target, ast.Name) and target.id in ("func", "kernel")
+
+
+def _constant_name(stmt: ast.Assign) -> str | None:
+    value = stmt.value.operand if isinstance(stmt.value, ast.UnaryOp) and isinstance(stmt.value.op, ast.USub) else stmt.value
+    target = stmt.targets[0]
+    number = isinstance(value, ast.Constant) and isinstance(value.value, int | float)
+    return target.id if number and len(stmt.targets) == 1 and isinstance(target, ast.Name) else None
+
+
+# ---- decorated functions
+def _source_of(function: FunctionType) -> tuple[Source, str, int]:
+    """The source of a function, its text moved to the left margin, and by how many columns."""
+    code = function.__code__
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        raise CuirError.of(
+            "U205", f"the source text of `{function.__name__}` cannot be found ({code.co_filename})",
+            hint="write the function in a file; code typed at a prompt or given to exec() has no source",
+        ) from None  # fmt: skip
+    text = "".join(lines).replace("\r\n", "\n").removesuffix("\n")
+    width = len(lines[0]) - len(lines[0].lstrip(" "))
+    moved = (line[width:] if not line[:width].strip() else line.lstrip() for line in text.split("\n"))
+    return Source(code.co_filename, text, first), "\n".join(moved), width
+
+
+def _first_line(source: Source) -> tuple[int, int, int, int]:
+    line = source.lines[0]
+    return source.first_line, len(line) - len(line.lstrip()) + 1, source.first_line, len(line.rstrip()) + 1
+
+
+def _bound(node: Func | Kernel) -> set[str]:
+    """Names with a meaning of their own in a definition: parameters, dims, dtypes that are consts, and what it assigns."""
+    return {*_parameters(node), *assigned(node.body)}
+
+
+def _free(node: Func | Kernel) -> Iterator[Name]:
+    bound = _bound(node)
+    return (n for n in walk(node) if isinstance(n, Name) and n.id not in bound)
+
+
+def _parameters(node: Func | Kernel) -> Iterator[str]:
+    if isinstance(node, Func):
+        yield from node.params
+        return
+    for p in node.params:
+        yield p.name
+        if isinstance(p.type, GlobalType):
+            yield from _words(p.type.dims)
+
+
+def _words(dims: Iterable[str | int]) -> Iterator[str]:
+    return (d for d in dims if isinstance(d, str))
+
+
+def _literal(name: Name, value: int | float) -> Expr:
+    """A Python number as the AST of its literal."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CuirError.of(
+            "P017", f"the constant `{name.id}` is {value}, which no literal says", name.span, "write `inf` or `-inf` in the text"
+        )
+    plain = bool(value) if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)
+    negative = not isinstance(plain, bool) and math.copysign(1, plain) < 0
+    literal = Literal(-plain if negative else plain, span=name.span)
+    return Unary("-", literal, span=name.span) if negative else literal

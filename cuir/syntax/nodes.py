@@ -1,0 +1,251 @@
+"""The AST: the only IR. Frozen, compared without spans and comments. Owns no rule beyond the shape of a tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..text.source import Source, Span
+
+NOWHERE = Span(Source("<built>", ""), 1, 1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Comments:
+    """Comment lines above a node and the one behind its first line, without the `#` stripped."""
+
+    lead: tuple[str, ...] = ()
+    trail: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+
+
+# ---- expressions
+@dataclass(frozen=True)
+class Name(Node):
+    id: str
+
+
+@dataclass(frozen=True)
+class Literal(Node):
+    """An int, a float or a bool. `1 == 1.0 == True` in Python, so equality includes the kind."""
+
+    value: int | float | bool
+    kind: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", type(self.value).__name__)
+
+
+@dataclass(frozen=True)
+class Str(Node):
+    """A role's name, or another word given to a primitive; no value of the language."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Unary(Node):
+    op: str  # - ~ not
+    operand: Expr
+
+
+BINDS = {
+    "or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4,
+    "|": 5, "^": 6, "&": 7, "+": 8, "-": 8, "*": 9, "/": 9, "//": 9, "%": 9,
+}  # Python's precedences: a higher number binds tighter; `not` has 3  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Binary(Node):
+    """Arithmetic `+ - * / // % & | ^`, comparisons `== != < <= > >=`, and `and or`; comparisons never chain."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True)
+class IfExp(Node):
+    """`then if cond else other`, lazy, on scalars."""
+
+    cond: Expr
+    then: Expr
+    other: Expr
+
+
+@dataclass(frozen=True)
+class Keyword(Node):
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Call(Node):
+    func: Expr  # Name, or Attribute for a barrier's methods
+    args: tuple[Expr, ...] = ()
+    keywords: tuple[Keyword, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attribute(Node):
+    value: Expr
+    attr: str
+
+
+@dataclass(frozen=True)
+class Slice(Node):
+    """`:` (both None) or `start : stop`."""
+
+    start: Expr | None = None
+    stop: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Subscript(Node):
+    value: Expr
+    indices: tuple[Expr | Slice, ...]
+
+
+@dataclass(frozen=True)
+class Tuple(Node):
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class List(Node):
+    """`[R, C]`: the dims of a shape."""
+
+    items: tuple[Expr, ...]
+
+
+Expr = Name | Literal | Str | Unary | Binary | IfExp | Call | Attribute | Subscript | Tuple | List
+
+
+# ---- statements
+@dataclass(frozen=True, kw_only=True)
+class Commented(Node):
+    comments: Comments = field(default=Comments(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Assign(Commented):
+    """`a, b = value`; one target stands without a comma."""
+
+    targets: tuple[str, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class AugAssign(Commented):
+    target: str
+    op: str  # + - * / // %
+    value: Expr
+
+
+@dataclass(frozen=True)
+class ExprStmt(Commented):
+    value: Expr
+
+
+@dataclass(frozen=True)
+class For(Commented):
+    target: str
+    iter: Expr  # a call of range, or the name that `tiles` was bound to
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class If(Commented):
+    """`elif` is an `If` alone in `orelse`."""
+
+    cond: Expr
+    body: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True)
+class With(Commented):
+    """`with role(...) as name:`"""
+
+    call: Call
+    name: str | None
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Return(Commented):
+    value: Expr
+
+
+Stmt = Assign | AugAssign | ExprStmt | For | If | With | Return
+
+
+# ---- definitions
+@dataclass(frozen=True)
+class Constant(Commented):
+    """`NAME = literal` (an int, float or bool, possibly negated)."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Func(Commented):
+    name: str
+    params: tuple[str, ...]
+    body: tuple[Stmt, ...]  # the last is the only Return
+
+
+@dataclass(frozen=True)
+class GlobalType(Node):
+    dtype: str  # a dtype, or the name of a const parameter
+    dims: tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class ScalarType(Node):
+    dtype: str  # i32 f32 bool
+
+
+@dataclass(frozen=True)
+class ConstType(Node):
+    pass
+
+
+@dataclass(frozen=True)
+class Param(Node):
+    """A kernel's parameter; `const` ones stand after `*`."""
+
+    name: str
+    type: GlobalType | ScalarType | ConstType
+    default: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Kernel(Commented):
+    name: str
+    params: tuple[Param, ...]
+    body: tuple[Stmt, ...]
+    arch: str
+    cluster: Expr | None = None  # CTAs of a cluster: an integer, a const parameter or an expression of these; left out: 1
+
+
+Definition = Constant | Func | Kernel
+
+
+@dataclass(frozen=True)
+class Program(Node):
+    items: tuple[Definition, ...]
+    tail: tuple[str, ...] = field(default=(), compare=False, repr=False)  # comment lines after the last definition
+
+    def kernels(self) -> dict[str, Kernel]:
+        return {i.name: i for i in self.items if isinstance(i, Kernel)}
+
+    def funcs(self) -> dict[str, Func]:
+        return {i.name: i for i in self.items if isinstance(i, Func)}
+
+    def constants(self) -> dict[str, Constant]:
+        return {i.name: i for i in self.items if isinstance(i, Constant)}

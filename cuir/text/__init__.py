@@ -1,0 +1,1 @@
+"""Text that people read: sources with positions, errors with their codes, JSON and Markdown. Knows nothing of the language."""

@@ -1,0 +1,105 @@
+"""Errors as values: collected by the passes, drawn here, given to tools as JSON. Owns no rule of the language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .source import Span, caret
+
+
+@dataclass(frozen=True)
+class Note:
+    """Another party to an error: what it is and where."""
+
+    message: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One error for people and tools.
+
+    `code` is stable (listed in `cuir/text/codes.py`); `message` says what was expected, then what was found;
+    `hint` says what to do.
+    """
+
+    code: str
+    message: str
+    span: Span | None = None
+    notes: tuple[Note, ...] = ()
+    hint: str | None = None
+
+    def render(self) -> str:
+        place = f"{self.span}: " if self.span else ""
+        parts = [f"{place}error[{self.code}]: {self.message}"]
+        if self.span:
+            parts.append(caret(self.span))
+            parts.extend(_chain(self.span))
+        for note in self.notes:
+            parts.append(f"{note.span}: note: {note.message}" if note.span else f"     = note: {note.message}")
+            if note.span:
+                parts.append(caret(note.span))
+        if self.hint:
+            parts.append(f"     = hint: {self.hint}")
+        return "\n".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "message": self.message,
+            "span": span_json(self.span),
+            "notes": [{"message": n.message, "span": span_json(n.span)} for n in self.notes],
+            "hint": self.hint,
+        }
+
+
+def _chain(span: Span) -> list[str]:
+    parts, via = [], span.via
+    while via:
+        parts.append(f"{via}: note: in the call `{via.text()}`")
+        via = via.via
+    return parts
+
+
+def span_json(span: Span | None) -> dict[str, Any] | None:
+    if span is None:
+        return None
+    where = {"file": span.source.name, "line": span.line, "column": span.column, "end_line": span.end_line, "end_column": span.end_column}
+    return where | ({"via": span_json(span.via)} if span.via else {})
+
+
+@dataclass
+class Sink:
+    """Collects diagnostics; the same code at the same place is kept once."""
+
+    found: list[Diagnostic] = field(default_factory=list)
+    _alike: dict[tuple[Any, ...], list[Span | None]] = field(default_factory=dict, repr=False)
+
+    def error(
+        self, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
+    ) -> None:
+        alike = self._alike.setdefault((code, message, span and (span.line, span.column)), [])  # text can have thousands of errors
+        if span not in alike:
+            alike.append(span)
+            self.found.append(Diagnostic(code, message, span, tuple(Note(*n) for n in notes), hint))
+
+    def stop_if_any(self) -> None:
+        if self.found:
+            raise CuirError(self.found)
+
+
+class CuirError(Exception):
+    """The program (or a call of it) is wrong; carries every diagnostic found. `str()` is the text for a terminal."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]):
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n\n".join(d.render() for d in self.diagnostics))
+
+    def __reduce__(self) -> tuple[type[CuirError], tuple[tuple[Diagnostic, ...]]]:
+        return CuirError, (self.diagnostics,)  # so that it crosses processes
+
+    @classmethod
+    def of(cls, code: str, message: str, span: Span | None = None, hint: str | None = None) -> CuirError:
+        return cls([Diagnostic(code, message, span, (), hint)])

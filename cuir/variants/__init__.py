@@ -1,0 +1,24 @@
+"""Specification -> CuIR: traces PyTorch mods and replaces the splice points of an expert kernel. Owns no verification."""
+
+from __future__ import annotations
+
+from .arguments import captured_arguments
+from .blocks import blocks
+from .lists import Lists
+from .names import SPLICE_POINTS, STANDARD
+from .parameter import Parameter
+from .splice import TransferResult, transfer
+from .trace import Traced, trace
+
+__all__ = [
+    "SPLICE_POINTS",
+    "STANDARD",
+    "Lists",
+    "Parameter",
+    "Traced",
+    "TransferResult",
+    "blocks",
+    "captured_arguments",
+    "trace",
+    "transfer",
+]

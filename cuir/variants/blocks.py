@@ -1,0 +1,404 @@
+"""kv_count, kv_block and kv_rows of a mask, in closed form: which key blocks a tile of queries visits, partly masked ones first, and which of them a warpgroup needs.
+
+The kept and the dropped pairs are unions of key intervals (predicate.py); over the rows of a tile each gives a prefix, a middle and a suffix of
+the keys. A block is needed if it meets the kept ones; it is full if it meets no dropped one. Owns the text of the functions, not the tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Subscript
+from ..syntax.printer import show
+from ..syntax.walk import names_read, walk
+from .predicate import Bound, Linear, Term, Uniform, normal
+from .tiles import Work
+
+_Q0 = Binary("*", Name("m"), Name("BM"))  # the first query of the tile; its last is m * BM + BM - 1
+_BM = Name("BM")
+_NEVER_NEGATIVE = {_Q0, _BM, Name("r"), Name("M"), Name("N"), Name("B"), Name("H"), Name("HK"), Name("b"), Name("h")}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A run of queries: the first and the last one, as bounds and as expressions; `before`, `behind`: texts of the first one and of the one behind the last."""
+
+    first: Linear
+    last: Linear
+    first_expr: Expr
+    last_expr: Expr
+    before: str
+    behind: str
+
+
+_TILE = Rows(Linear(frozenset([(_Q0, 1)])), Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1), _Q0,
+             Binary("-", Binary("*", Binary("+", Name("m"), Literal(1)), _BM), Literal(1)), "m * BM", "(m + 1) * BM")  # fmt: skip
+_R = Linear(frozenset([(Name("r"), 1)]))
+_GROUP = Rows(_R, _R.shifted(63), Name("r"), Binary("+", Name("r"), Literal(63)), "r", "r + 64")  # of a warpgroup: kv_rows
+
+
+# ---- bounds of a run of queries: numbers made of linear expressions, min, max and conditions
+@dataclass(frozen=True)
+class Extremum:
+    """The minimum or maximum of parts."""
+
+    name: str
+    parts: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """`value` if the condition (text) holds for some of the rows, else `other`."""
+
+    cond: str
+    value: Value
+    other: Value
+
+
+Value = Linear | Extremum | Guarded
+
+
+def _extreme(at: Linear, rows: Rows, least: bool) -> Linear:
+    """The least or greatest value of a bound over the rows (of each of its parts)."""
+    found = Linear(const=at.const).plus((rows.first if (at.q > 0) == least else rows.last).times(at.q))
+    for term, n in at.terms:
+        if "q" in names_read(term):
+            term = _at_row(term, rows.first_expr if (n > 0) == least else rows.last_expr)
+        found = found.plus(Linear(frozenset([(term, n)])))
+    return found
+
+
+def _at_row(e: Expr, row: Expr) -> Expr:
+    """A step of q at a row of the tile."""
+    if isinstance(e, Binary):
+        return replace(e, left=_at_row(e.left, row), right=_at_row(e.right, row))
+    return row if e == Name("q") else e
+
+
+def _at_least(a: Linear, b: Linear) -> bool:
+    """a >= b for every tile and problem (BM, BN >= 1)."""
+    d = a.plus(b, -1)
+    at_least_one = sum(c for t, c in d.terms if t in (_BM, Name("BN")))
+    return all(c > 0 and (t in _NEVER_NEGATIVE or t == Name("BN")) for t, c in d.terms) and d.const + at_least_one >= 0
+
+
+def extremum(name: str, values: Iterable[Value]) -> Value:
+    """min or max, simplified: nested ones, dominated parts, max(a, min(a, b))."""
+    parts: list[Value] = []
+    for v in values:
+        parts.extend(v.parts if isinstance(v, Extremum) and v.name == name else [v])
+    parts = list(dict.fromkeys(parts))
+    wins: Callable[[Linear, Linear], bool] = _at_least if name == "max" else lambda a, b: _at_least(b, a)
+    kept: list[Value] = []
+    for i, v in enumerate(parts):
+        others = [o for j, o in enumerate(parts) if j != i]
+        if isinstance(v, Linear) and any(isinstance(o, Linear) and wins(o, v) and not (wins(v, o) and i < parts.index(o)) for o in others):
+            continue
+        if isinstance(v, Extremum) and any(o in v.parts for o in others):
+            continue
+        kept.append(v)
+    return kept[0] if len(kept) == 1 else Extremum(name, tuple(sorted(kept, key=_order)))
+
+
+def _order(v: Value) -> tuple[bool, bool, str]:
+    return (not isinstance(v, Linear), isinstance(v, Linear) and any(t == _Q0 for t, _ in v.terms), text(v))
+
+
+def _nonnegative(v: Value) -> bool:
+    if isinstance(v, Linear):
+        return _at_least(v, Linear())
+    if isinstance(v, Guarded):
+        return _nonnegative(v.value) and _nonnegative(v.other)
+    return (any if v.name == "max" else all)(_nonnegative(p) for p in v.parts)
+
+
+def text(v: Value) -> str:
+    if isinstance(v, Extremum):
+        return f"{v.name}({', '.join(text(p) for p in v.parts)})"
+    if isinstance(v, Guarded):
+        return f"({text(v.value)} if {v.cond} else {text(v.other)})"
+    terms = dict(v.terms)
+    parts: list[tuple[int, str, bool]] = []  # coefficient, text, whether it stands under any factor without parentheses
+    rows, ends = terms.pop(_Q0, 0), terms.get(_BM, 0)
+    if rows and rows == ends:
+        parts.append((rows, "(m + 1) * BM", False))
+        del terms[_BM]
+    elif rows:
+        parts.append((rows, "m * BM", False))
+    parts += sorted(
+        ((c, show(t) if _product(t) or isinstance(t, _TIGHT) else f"({show(t)})", not _product(t)) for t, c in terms.items()),
+        key=lambda p: (p[0] < 0, p[1] != "r", p[1]),
+    )
+    if v.const or not parts:
+        parts.append((v.const, "", True))
+    out = ""
+    for c, t, tight in parts:
+        factor = t if tight or (abs(c) == 1 and (out or c > 0)) else f"({t})"
+        amount = str(abs(c)) if not t else factor if abs(c) == 1 else f"{abs(c)} * {factor}"
+        out += (f" {'-' if c < 0 else '+'} " if out else "-" if c < 0 else "") + amount
+    return out
+
+
+_TIGHT = (Name, Literal, Call, Subscript)
+_BEHIND = Linear(frozenset([(Name("N"), 1), (Name("BN"), 1)]), const=-1)  # in the block behind the last
+
+
+def _product(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op in ("*", "//", "%")
+
+
+# ---- which keys a run of queries touches
+@dataclass
+class Touched:
+    """Keys [0, prefix), [middle[0], middle[1]) and [suffix, N) hold every pair of a union of terms, for some rows; None: there are none."""
+
+    prefix: Value | None = None
+    middle: tuple[Value, Value] | None = None
+    suffix: Value | None = None
+    everything: bool = False
+
+
+_ZERO, _N = Linear(), Linear(frozenset([(Name("N"), 1)]))
+
+
+def touched(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
+    prefixes: list[Value] = []
+    starts: list[Value] = []
+    ends: list[Value] = []
+    suffixes: list[Value] = []
+    result = Touched()
+    for term in terms:
+        uppers = [_extreme(a.at, rows, False).shifted(1) for a in term if isinstance(a, Bound) and a.upper and not a.rows]
+        lowers = [_extreme(a.at, rows, True) for a in term if isinstance(a, Bound) and not a.upper and not a.rows]
+        cond = _condition(term, rows)
+        end = extremum("min", uppers) if uppers else _N
+        start = extremum("max", lowers) if lowers else _ZERO
+        if uppers and lowers:
+            starts.append(Guarded(cond, start, _N) if cond else start)
+            ends.append(Guarded(cond, end, _ZERO) if cond else end)
+        elif lowers:
+            suffixes.append(Guarded(cond, start, _BEHIND) if cond else start)  # no block, not the last one if that is ragged
+        elif uppers or cond:
+            prefixes.append(Guarded(cond, end, _ZERO) if cond else end)
+        else:
+            result.everything = True
+    result.prefix = extremum("max", prefixes) if prefixes else None
+    result.middle = (extremum("min", starts), extremum("max", ends)) if starts else None
+    result.suffix = extremum("min", suffixes) if suffixes else None
+    return result
+
+
+def _condition(term: Term, rows: Rows) -> str:
+    """The text of what must hold for some of the rows, or ''."""
+    conds = []
+    for a in term:
+        if isinstance(a, Bound) and a.rows:
+            conds.append(f"{rows.before} <= {text(a.at)}" if a.upper else f"{rows.behind} > {text(a.at)}")
+        elif isinstance(a, Uniform):
+            conds.append(show(a.cond) if a.holds else f"not ({show(a.cond)})")
+    return " and ".join(sorted(f"({c})" if len(conds) > 1 else c for c in conds))
+
+
+# ---- the functions
+@dataclass(frozen=True)
+class Blocks:
+    """CuIR text of kv_count, kv_block, kv_rows and their helpers. `work`: of the tiles, from the first on. `helpers`: names of further functions."""
+
+    text: str
+    helpers: tuple[str, ...]
+    work: Work
+    notes: tuple[str, ...]
+
+
+def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -> Blocks | None:
+    """The functions for a predicate of b, h, q, k (None: every pair is kept). `fresh` gives free names to helpers.
+
+    None if the predicate is not made of bounds that are linear in q and k: then its blocks have no closed form (lists.py).
+    """
+    mask = Literal(True) if keep is None else keep
+    kept, dropped = normal(mask, True), normal(mask, False)
+    if not kept.terms:
+        return Blocks(
+            "@func\ndef kv_count(b, h, m):                   # no pair is kept\n    return 0, 0\n\n@func\ndef kv_block(b, h, m, i):\n    return i\n\n"
+            + ALL_ROWS_ALIKE,
+            (),
+            "growing",
+            (),
+        )
+    if not kept.exact or not dropped.exact:
+        return None
+    need, drop = touched(kept.terms), touched(dropped.terms)
+    own_need, own_drop = touched(kept.terms, _GROUP), touched(dropped.terms, _GROUP)
+    notes = []
+    divisors = {
+        n.right.id
+        for n in walk(mask)
+        if isinstance(n, Binary) and n.op == "//" and isinstance(n.right, Name) and names_read(n.left) & {"q", "k"}
+    }
+    if divisors:
+        notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
+    if need.everything:
+        need = own_need = Touched(everything=True)
+    work: Work = (
+        "even" if _even(need) else "falling" if need.suffix is not None and need.prefix is None and need.middle is None else "growing"
+    )
+    one_end = need.everything or (need.prefix is not None and need.middle is None and need.suffix is None)
+    if one_end and (drop.everything or (drop.prefix is None and drop.middle is None)):
+        return Blocks(_from_first(need, drop, own_need, own_drop), (), work, tuple(notes))
+    if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
+        helper = fresh("spans")
+        return Blocks(_one_run(need, drop, own_need, helper), (helper,), work, tuple(notes))
+    helpers = fresh("rank"), fresh("spans")
+    return Blocks(_general(need, drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
+
+
+def _even(need: Touched) -> bool:
+    """Every tile visits as many blocks as any other, but for the ends of the keys: nothing bounds them, or both ends of a run move alike with the queries."""
+    still = [(v, _ZERO) for v in (need.prefix, need.suffix) if v is not None]
+    for start, end in [*still, *([need.middle] if need.middle else [])]:
+        if not isinstance(start, Linear) or not isinstance(end, Linear) or _moving(start) != _moving(end):
+            return False
+    return need.everything or bool(still or need.middle)
+
+
+def _moving(v: Linear) -> dict[Expr, int]:
+    """What changes from tile to tile."""
+    return {t: c for t, c in v.terms if "m" in names_read(t)}
+
+
+def _over(v: Value, up: bool, clip: bool = True) -> str:
+    """The block of a key position, rounded up or down and, if `clip`, at least 0."""
+    if clip and not _nonnegative(v):
+        v = extremum("max", [Linear(), v])
+    return f"cdiv({text(v)}, BN)" if up else f"({text(v)}) // BN"  # the printer drops parentheses that are not needed
+
+
+_ROWS = """\
+@func
+def kv_rows(b, h, m, r):                 # of the tile's blocks, for queries r .. r + 63: how many of the first keep no pair; how many of the first need keep()
+"""
+ALL_ROWS_ALIKE = _ROWS + "    return 0, kv_count(b, h, m)[0]\n"
+
+
+def _from_first(need: Touched, drop: Touched, own_need: Touched, own_drop: Touched) -> str:
+    """Blocks from the first on: the last ones hold the edge of the mask, so they are visited from last to first."""
+    lines = ["@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first"]
+    if need.prefix is None:
+        lines.append("    n = cdiv(N, BN)")
+    else:
+        limited = f"min(cdiv(N, BN), {_over(need.prefix, True, clip=False)})"
+        lines.append(f"    n = {limited if _nonnegative(need.prefix) else f'max(0, {limited})'}")
+    if drop.everything:
+        lines.append("    return n, n")
+    elif drop.suffix is None:
+        lines.append("    return n - N // BN, n" if need.prefix is None else "    return n - min(n, N // BN), n")
+    else:
+        lines.append(f"    full = min(N // BN, {_over(drop.suffix, False)})")
+        lines.append("    return n - full, n" if need.prefix is None else "    return n - min(n, full), n")
+    lines += [
+        "",
+        "@func",
+        "def kv_block(b, h, m, i):                # which key block is the i-th",
+        "    return kv_count(b, h, m)[1] - 1 - i",
+    ]
+    return "\n".join(lines) + "\n\n" + _rows_from_first(own_need, own_drop)
+
+
+def _rows_from_first(need: Touched, drop: Touched) -> str:
+    if need.prefix is None and drop.suffix is None:
+        return ALL_ROWS_ALIKE
+    lines = ["    partial, n = kv_count(b, h, m)"]
+    skip, masked = "0", "partial"
+    if need.prefix is not None:
+        lines.append(f"    needed = max(0, min(n, {_over(need.prefix, True, clip=False)}))")
+        skip = "min(n - needed, max(0, n - 1))"
+    if drop.suffix is not None and not drop.everything:
+        lines.append(f"    full = min(N // BN, {_over(drop.suffix, False)})")
+        masked = "n - min(n, full)"
+    return _ROWS + "\n".join([*lines, f"    return {skip}, {masked}"]) + "\n"
+
+
+def _one_run(need: Touched, drop: Touched, own_need: Touched, spans: str) -> str:
+    """One run of blocks with an edge of the mask at either end: first the right edge, from the last block on, then the left edge and the middle."""
+    start = need.middle[0] if need.middle else need.suffix
+    end = need.middle[1] if need.middle else need.prefix
+    lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [lo, hi) are visited, [flo, fhi) of them need no mask"]
+    lines.append(f"    lo = {_over(start, False) if start is not None else '0'}")
+    lines.append(f"    hi = max(lo, {f'min(cdiv(N, BN), {_over(end, True, clip=False)})' if end is not None else 'cdiv(N, BN)'})")
+    if drop.everything:
+        lines.append("    flo, fhi = hi, hi")
+    else:
+        lines.append(f"    flo = {f'min(hi, max(lo, {_over(drop.prefix, True, clip=False)}))' if drop.prefix is not None else 'lo'}")
+        tail = f", {_over(drop.suffix, False, clip=False)}" if drop.suffix is not None else ""
+        lines.append(f"    fhi = max(flo, min(hi, N // BN{tail}))")
+    lines.append("    return lo, flo, fhi, hi")
+    lines += ["", "@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
+              f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    return hi - lo - (fhi - flo), hi - lo",
+              "", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: [fhi, hi) backwards, [lo, flo), then [flo, fhi)",
+              f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    return hi - 1 - i if i < hi - fhi else lo + i - (hi - fhi)", "", ""]  # fmt: skip
+    own_end = own_need.middle[1] if own_need.middle else own_need.prefix
+    if own_end is None:
+        return "\n".join(lines) + ALL_ROWS_ALIKE
+    return (
+        "\n".join(lines)
+        + _ROWS
+        + f"""\
+    lo, flo, fhi, hi = {spans}(b, h, m)
+    needed = max(fhi, lo + 1, min(hi, {_over(own_end, True, clip=False)}))
+    return max(0, hi - needed), kv_count(b, h, m)[0]
+"""
+    )
+
+
+def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
+    """Up to three runs of blocks, and up to two runs of full ones among them, counted by their rank among the visited blocks."""
+    count = "cdiv(N, BN)"
+    lines = ["@func", f"def {rank}(j, v1, l2, v2, l3, v3):       # how many visited blocks lie before block j",
+             "    return min(j, v1) + max(0, min(j, v2) - l2) + max(0, min(j, v3) - l3)"]  # fmt: skip
+    lines += [
+        "",
+        "@func",
+        f"def {spans}(b, h, m):                   # key blocks [0, v1), [l2, v2), [l3, v3) are visited; ranks [a1, b1), [a2, b2) need no mask",
+    ]
+    first = count if need.everything else f"min({count}, {_over(need.prefix, True)})" if need.prefix is not None else "0"
+    lines.append(f"    v1 = {first}")
+    if need.middle is not None:
+        start = (
+            need.middle[0] if need.suffix is None else extremum("min", [need.middle[0], need.suffix])
+        )  # a suffix may begin before the middle
+        lines.append(f"    l2 = max(v1, {_over(start, False)})")
+        lines.append(f"    v2 = max(l2, min({count}, {_over(need.middle[1], True, clip=False)}))")
+    else:
+        lines.append("    l2, v2 = v1, v1")
+    if need.suffix is not None:
+        lines.append(f"    l3 = max(v2, {_over(need.suffix, False)})")
+        lines.append(f"    v3 = max(l3, {count})")
+    else:
+        lines.append("    l3, v3 = v2, v2")
+    lines += [*_full_runs(drop, rank), "    return v1, l2, v2, l3, v3, a1, b1, a2, b2"]
+    lines += ["", "@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
+              f"    v1, l2, v2, l3, v3, a1, b1, a2, b2 = {spans}(b, h, m)", "    n = v1 + (v2 - l2) + (v3 - l3)", "    return n - (b1 - a1) - (b2 - a2), n"]  # fmt: skip
+    lines += ["", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: r is its rank among the visited ones",
+              f"    v1, l2, v2, l3, v3, a1, b1, a2, b2 = {spans}(b, h, m)", "    one, two = b1 - a1, b2 - a2", "    partial = v1 + (v2 - l2) + (v3 - l3) - one - two",
+              "    masked = i if i < a1 else i + one if i + one < a2 else i + one + two",
+              "    r = masked if i < partial else a1 + i - partial if i - partial < one else a2 + i - partial - one",
+              "    return r if r < v1 else r - v1 + l2 if r - v1 < v2 - l2 else r - v1 - (v2 - l2) + l3"]  # fmt: skip
+    return "\n".join(lines) + "\n\n" + ALL_ROWS_ALIKE
+
+
+def _full_runs(drop: Touched, rank: str) -> list[str]:
+    """The gaps between the dropped keys, in ranks."""
+    if drop.everything:
+        return ["    a1, b1, a2, b2 = 0, 0, 0, 0"]
+
+    def at(block: str) -> str:
+        return f"{rank}({block}, v1, l2, v2, l3, v3)"
+
+    lines = [f"    end = min(N // BN, {_over(drop.suffix, False)})" if drop.suffix is not None else "    end = N // BN"]
+    lines.append(f"    a1 = {at(_over(drop.prefix, True)) if drop.prefix is not None else '0'}")
+    if drop.middle is None:
+        return [*lines, f"    b1 = max(a1, {at('end')})", "    a2, b2 = b1, b1"]
+    lines.append(f"    b1 = max(a1, {at(f'min(end, {_over(drop.middle[0], False)})')})")
+    lines.append(f"    a2 = max(b1, {at(_over(drop.middle[1], True))})")
+    return [*lines, f"    b2 = max(a2, {at('end')})"]

@@ -1,0 +1,114 @@
+"""Values of traced expressions with torch, on any device: a predicate of index tensors gives the mask of many pairs at once.
+
+What an operation gives is its entry's in the table of primitives, so it is the kernel's: i32 and f32 arithmetic. Owns the walk over what tracing produces, and
+that reads outside of a tensor give 0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..ops import OPERATORS, TABLE
+from ..ops.base import Op
+from ..ops.meaning import convert
+from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
+from ..syntax.types import DTYPES
+from ..text.diagnostics import CuirError
+
+CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the transfer adds to a program if it lacks them
+Value = Any  # a Python number or a tensor; they broadcast
+_UNARY = {"-": "neg"}
+
+
+def evaluate(e: Expr, names: Mapping[str, Value]) -> Value:
+    """The value of an expression of numbers and i32, f32 or bool tensors. Raises CuirError N101 for a name without a value, X140 for what is no pure arithmetic."""
+    return _Evaluation(names).expr(e)
+
+
+class _Evaluation:
+    def __init__(self, names: Mapping[str, Value]):
+        self.names = names
+        self.known: dict[int, Value] = {}  # tracing shares subexpressions
+
+    def expr(self, e: Expr) -> Value:
+        if id(e) not in self.known:
+            self.known[id(e)] = self.fresh(e)
+        return self.known[id(e)]
+
+    def fresh(self, e: Expr) -> Value:
+        if isinstance(e, Literal):
+            return e.value
+        if isinstance(e, Name):
+            return self.name(e)
+        if isinstance(e, Unary):
+            return self.applied(OPERATORS[_UNARY.get(e.op, e.op)], e, (e.operand,))
+        if isinstance(e, Binary):
+            return self.applied(OPERATORS[e.op], e, (e.left, e.right))
+        if isinstance(e, IfExp):
+            cond = self.expr(e.cond)
+            if isinstance(cond, torch.Tensor):
+                return self.applied(OPERATORS["ifexp"], e, (e.cond, e.then, e.other))
+            return self.expr(e.then if cond else e.other)
+        if isinstance(e, Subscript) and isinstance(e.value, Name):
+            return _read(self.name(e.value), [self.expr(i) for i in e.indices])  # type: ignore[arg-type]
+        if isinstance(e, Call) and isinstance(e.func, Name) and e.func.id == "cast":
+            dtype = e.args[1]
+            assert isinstance(dtype, Name)
+            return convert(_held(self.expr(e.args[0])), DTYPES[dtype.id])
+        if isinstance(e, Call) and isinstance(e.func, Name) and (entry := TABLE.get(e.func.id)) is not None and entry.evaluate is not None:
+            return self.applied(entry, e, e.args)
+        raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
+
+    def applied(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:
+        assert entry.evaluate is not None
+        values = [_held(self.expr(a)) for a in args]
+        if entry.evaluate.divides:
+            values[-1] = _divisor(values[-1], e)
+        if entry.params[0].variadic:
+            return functools.reduce(entry.evaluate, values)
+        return entry.evaluate(*values)
+
+    def name(self, e: Name) -> Value:
+        if e.id in self.names:
+            return self.names[e.id]
+        if e.id in CONSTANTS:
+            return CONSTANTS[e.id]
+        if e.id == "inf":
+            return torch.inf
+        raise CuirError.of("N101", f"`{e.id}` has no value here", e.span)
+
+
+def _read(tensor: torch.Tensor, indices: list[Value]) -> torch.Tensor:
+    """Elements of a tensor, 0 outside of it."""
+    inside: Value = True
+    safe = []
+    for i, size in zip(indices, tensor.shape):
+        inside = inside & ((i >= 0) & (i < size))
+        safe.append(i.clamp(0, max(0, size - 1)).long() if isinstance(i, torch.Tensor) else min(max(i, 0), max(0, size - 1)))
+    if tensor.numel() == 0:
+        shapes = [i.shape for i in indices if isinstance(i, torch.Tensor)]
+        return torch.zeros(torch.broadcast_shapes(*shapes), dtype=tensor.dtype, device=tensor.device)
+    taken = tensor[tuple(safe)]
+    return torch.where(inside, taken, 0) if isinstance(inside, torch.Tensor) else taken if inside else torch.zeros_like(taken)
+
+
+def _divisor(x: Value, e: Expr) -> Value:
+    if isinstance(x, torch.Tensor):
+        return torch.where(x == 0, 1, x)  # of a pair that something else decides
+    if x == 0:
+        raise CuirError.of("T154", "the divisor is 0", e.span)
+    return x
+
+
+def _held(x: Value) -> Value:
+    """A tensor as a kernel holds it: i32, f32 or bool."""
+    if not isinstance(x, torch.Tensor) or x.dtype in (torch.int32, torch.float32, torch.bool):
+        return x
+    return x.to(torch.float32 if x.dtype.is_floating_point else torch.int32)
+
+
+__all__ = ["CONSTANTS", "evaluate"]

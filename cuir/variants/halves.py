@@ -1,0 +1,72 @@
+"""Numbers that a mod converts to f16 or bf16: values in f32, rounded as PyTorch would round them. Owns which results stay in half precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..syntax.nodes import Binary, Call, Expr, Name
+from ..syntax.types import BF16, F16, F32, I32, DType
+from ..syntax.walk import names_read
+from .proxy import PROMOTIONS, Proxy, lift, literal, refuse, to
+
+HALVES = {torch.float16: F16, torch.bfloat16: BF16}
+COMPARED = ("eq", "equal", "ne", "not_equal", "lt", "less", "le", "less_equal", "gt", "greater", "ge", "greater_equal")
+SCORE = "S"  # the scores as the kernel calls them
+_TORCH = {d: t for t, d in HALVES.items()}
+
+
+def in_half(p: Proxy, dtype: DType) -> Proxy:
+    """The number rounded to f16 or bf16. Operations on it are rounded, too, as PyTorch's are.
+
+    Raises CuirError X120 for what depends on the score: that is known up to rounding alone, so that it may fall to either side of a step.
+    """
+    if SCORE in names_read(p.expr):
+        refuse(f"a conversion of the score to {dtype} cannot become part of a kernel, which computes scores in f32",
+               "leave it out; indices, and what is read from captured tensors, can be converted")  # fmt: skip
+    value = None if p.value is None else float(torch.tensor(float(p.value), dtype=_TORCH[dtype]))
+    if literal(p):
+        return replace(lift(value), precision=dtype)
+    tile: Expr = p.expr if p.varies else Call(Name("where"), (Binary("==", Name("k"), Name("k")), p.expr, p.expr))  # scalars are f32
+    rounded = Call(Name("cast"), (Call(Name("cast"), (tile, Name(dtype.name))), Name("f32")))
+    return Proxy(rounded, F32, True, value, p.numbers if value is not None else frozenset(), p.pins, precision=dtype)
+
+
+def in_f32(p: Proxy) -> Proxy:
+    """The number as an f32, to which it may have been rounded before; operations on it are f32's."""
+    found = to(p, F32)
+    return found if found.precision is None else replace(found, precision=None)
+
+
+def kind_of(operands: tuple[Any, ...]) -> DType | None:
+    """The half precision that PyTorch computes an operation in: if all its floating-point tensors are of one."""
+    kinds = {o.precision for o in operands if isinstance(o, Proxy) and o.element == F32 and not o.number}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def joined(name: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Operands as PyTorch promotes them: integers beside half precision become it; so do numbers that are compared with it."""
+    kind = kind_of(operands)
+    if kind is None:
+        return operands
+
+    def one(o: Any) -> Any:
+        if isinstance(o, Proxy) and o.element == I32 and not o.number:
+            return in_half(to(o, F32), kind)
+        compared = name in COMPARED and isinstance(o, (int, float)) and not isinstance(o, bool)
+        return float(torch.tensor(float(o), dtype=_TORCH[kind])) if compared else o
+
+    return tuple(map(one, operands))
+
+
+def rounded_like(found: Any, operands: tuple[Any, ...]) -> Any:
+    """The result of an operation in the dtype that PyTorch's promotion gives it."""
+    kind = kind_of(operands)
+    if kind is None or not isinstance(found, Proxy) or found.element != F32 or found.precision is not None:
+        return found
+    return in_half(found, kind)
+
+
+PROMOTIONS.append((joined, rounded_like))

@@ -1,0 +1,164 @@
+"""Block lists: which key blocks a tile of queries visits, found from the mask itself, on the device, for masks that have no closed form.
+
+Owns the splice points that read the lists, the parameters that hold them, and their values. Each block is none, some or all: a pair of a query < M and a
+key < N is kept in none, or all of a whole block are, or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..spec.specification import LENGTHS, Lengths
+from ..syntax.nodes import Expr, GlobalType, Param
+from ..syntax.walk import names_read
+from .blocks import ALL_ROWS_ALIKE
+from .evaluate import evaluate
+from .names import LISTS
+
+PAIRS = 2**24  # looked at in one go: what bounds the memory
+_WORKERS = 132  # of a device that does not say how many SMs it has
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Parameters of a kernel, all i32. count [B or 1, H or 1, tiles, 2]: blocks that need keep(), all blocks of a tile. list [.., tiles, blocks]: the blocks,
+    those that need keep() first, each from the last key to the first. order [units, 3]: (b, h, m) of the units of work.
+
+    The leading dims are 1 where `keep` does not depend on b, or h. order: empty if the kernel has an order of its own. tiles, blocks, units: names of dims.
+    """
+
+    keep: Expr
+    count: str
+    list: str
+    order: str
+    tiles: str
+    blocks: str
+    units: str
+
+    @property
+    def by_batch(self) -> bool:
+        return "b" in names_read(self.keep)
+
+    @property
+    def by_head(self) -> bool:
+        return "h" in names_read(self.keep)
+
+    def text(self) -> str:
+        """kv_count, kv_block and kv_rows."""
+        place = f"{'b' if self.by_batch else '0'}, {'h' if self.by_head else '0'}, m"
+        return f"""\
+@func
+def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first
+    return {self.count}[{place}, 0], {self.count}[{place}, 1]
+
+@func
+def kv_block(b, h, m, i):                # which key block is the i-th
+    return {self.list}[{place}, i]
+
+{ALL_ROWS_ALIKE}"""
+
+    def parameters(self) -> tuple[Param, ...]:
+        """The kernel's parameters."""
+        heads: tuple[str | int, ...] = ("B" if self.by_batch else 1, "H" if self.by_head else 1)
+        found: dict[str, tuple[str | int, ...]] = {
+            self.count: (*heads, self.tiles, 2),
+            self.list: (*heads, self.tiles, self.blocks),
+            self.order: (self.units, 3),
+        }
+        return tuple(Param(name, GlobalType("i32", dims)) for name, dims in found.items() if name)
+
+    def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
+        """The lists for a problem, by parameter. captured: values of the names that `keep` reads beside indices and lengths, on the device."""
+        count, blocks = block_lists(self.keep, captured, at, BM, BN, device)
+        ordered = {self.order: tile_order(count[..., 1], at, BM)} if self.order else {}
+        return {self.count: count, self.list: blocks, **ordered}
+
+
+def lists_for(keep: Expr, fresh: Callable[[str], str]) -> Lists:
+    """Lists whose names are free in a kernel."""
+    return Lists(keep, *(fresh(n) for n in (*LISTS, "tiles_m", "blocks_n", "units")))
+
+
+def block_lists(
+    keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """count i32 [B or 1, H or 1, tiles, 2] and list i32 [.., tiles, blocks] of a predicate of b, h, q, k. A tile is BM queries, a block BN keys.
+
+    Blocks that a tile does not visit stand at the end of its list. Looks at PAIRS pairs at a time; nothing waits for the device.
+    """
+    kept = _kept_pairs(keep, captured, at, BM, BN, device)
+    tiles, blocks = kept.shape[2:]
+    rows = (at.M - BM * torch.arange(tiles, device=device)).clamp(0, BM)
+    whole = (torch.arange(blocks, device=device) + 1) * BN <= at.N
+    some = kept > 0
+    full = (kept == rows[:, None] * BN) & whole & some
+    n, unmasked = some.sum(-1), full.sum(-1)
+    rank = 2 - some.int() - (some & ~full).int()  # 0: needs the mask, 1: needs none, 2: is not visited
+    order = (rank * blocks + torch.arange(blocks - 1, -1, -1, device=device)).argsort(-1)
+    return torch.stack([n - unmasked, n], -1).int(), order.int().contiguous()
+
+
+def _kept_pairs(keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
+    """How many pairs each block keeps: i32 [B or 1, H or 1, tiles, blocks]; at least one tile and one block."""
+    names = names_read(keep)
+    sizes = (at.B if "b" in names else 1, at.H if "h" in names else 1, -(-at.M // BM), -(-at.N // BN))
+    kept = torch.zeros([max(1, n) for n in sizes], dtype=torch.int32, device=device)
+    known = {**captured, **{n: getattr(at, n) for n in LENGTHS}}
+    for place in _pieces(sizes, BM, BN):
+        units = (1, 1, BM, BN)
+        b, h, q, k = (
+            torch.arange(s.start * unit, s.stop * unit, dtype=torch.int32, device=device).view([-1 if d == e else 1 for e in range(4)])
+            for d, (s, unit) in enumerate(zip(place, units))
+        )
+        mask = torch.as_tensor(evaluate(keep, {**known, "b": b, "h": h, "q": q, "k": k}), dtype=torch.bool, device=device)
+        if place[2].stop * BM > at.M:
+            mask = mask & (q < at.M)
+        if place[3].stop * BN > at.N:
+            mask = mask & (k < at.N)
+        counts = [s.stop - s.start for s in place]
+        pairs = mask.expand(counts[0], counts[1], counts[2] * BM, counts[3] * BN)
+        kept[place] = pairs.view(counts[0], counts[1], counts[2], BM, counts[3], BN).sum((3, 5), dtype=torch.int32)
+    return kept
+
+
+def _pieces(sizes: tuple[int, int, int, int], BM: int, BN: int) -> Iterator[tuple[slice, slice, slice, slice]]:
+    """Boxes of batches, heads, tiles and blocks of at most PAIRS pairs, or of one block."""
+    left = max(1, PAIRS // (BM * BN))
+    steps = []
+    for size in reversed(sizes):
+        steps.append(max(1, min(size, left)))
+        left = max(1, left // steps[-1])
+
+    def along(dim: int) -> Iterator[slice]:
+        step = steps[3 - dim]
+        return (slice(i, min(i + step, sizes[dim])) for i in range(0, sizes[dim], step))
+
+    return ((b, h, m, n) for b in along(0) for h in along(1) for m in along(2) for n in along(3))
+
+
+def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
+    """(b, h, m) of the units of work, i32 [B * H * tiles, 3], for the number of blocks of each tile, [B or 1, H or 1, tiles].
+
+    The query tiles of a head stand in a row, as they read the same K and V. The shortest tiles, as many as fill the time that the longest one takes on all
+    SMs, stand at the end, longest first: so all SMs end together, whatever the counts.
+    """
+    device, tiles = count.device, -(-at.M // BM)
+    units = at.B * at.H * tiles
+    if units == 0:
+        return torch.zeros(1, 3, dtype=torch.int32, device=device)
+    cost = (count[..., :tiles].expand(at.B, at.H, tiles).reshape(-1) + 1).long()  # a tile without blocks stores its zeros
+    workers = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _WORKERS
+    ascending = units - 1 - cost.flip(0).argsort(stable=True)  # of equal ones the last first
+    spent = cost[ascending].cumsum(0)
+    last = spent <= workers * cost.max()
+    place = torch.arange(units, device=device)
+    place[ascending] = torch.where(last, 2 * units - place, ascending)
+    unit = place.argsort()
+    return torch.stack([unit // (at.H * tiles), unit // tiles % at.H, unit % tiles], -1).int()
+
+
+__all__ = ["Lists", "block_lists", "lists_for", "tile_order"]

@@ -1,0 +1,46 @@
+"""Names of the splice points and of what attention kernels take, and which names are free for what a variant adds. Owns no text."""
+
+from __future__ import annotations
+
+from ..ops import TABLE
+from ..syntax.nodes import Assign, AugAssign, Constant, For, Func, GlobalType, Kernel, Name, Param, Program, With
+from ..syntax.types import DTYPES
+from ..syntax.walk import walk
+from .evaluate import CONSTANTS
+
+SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
+OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
+STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
+LISTS = ("block_count", "block_list", "tile_order")  # what kernels take whose blocks have no closed form
+_LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
+           "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS}  # fmt: skip
+_WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and", "or", "not", "True", "False", "func", "kernel", "range", "inf", "bar", "import", "lambda",
+          "class", "while", "pass", "is", "None"}  # fmt: skip
+
+
+def reserved() -> set[str]:
+    """Names that a captured value may not have in a kernel."""
+    return _LOCALS | _WORDS | {op.written for op in TABLE.values()} | set(DTYPES) | set(CONSTANTS)
+
+
+def names_of(program: Program) -> set[str]:
+    """Every name that a program defines, binds or reads."""
+    found: set[str] = set()
+    for item in program.items:
+        for node in walk(item):
+            if isinstance(node, Name):
+                found.add(node.id)
+            elif isinstance(node, Func):
+                found.update((node.name, *node.params))
+            elif isinstance(node, Assign):
+                found.update(node.targets)
+            elif isinstance(node, (For, AugAssign)):
+                found.add(node.target)
+            elif isinstance(node, (Constant, Kernel, Param, With)):
+                found.add(node.name or "_")
+            elif isinstance(node, GlobalType):
+                found.update(d for d in node.dims if isinstance(d, str))
+    return found
+
+
+__all__ = ["LISTS", "OPTIONAL", "SPLICE_POINTS", "STANDARD", "names_of", "reserved"]

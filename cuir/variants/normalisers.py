@@ -1,0 +1,105 @@
+"""The splice points `softmax_begin`, `softmax_step` and `softmax_end` of what a specification weighs its values with.
+
+Owns their text; the softmax itself is the origin's own. Does not own where they stand in a program (splice.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..checking.prelude import prelude
+from ..spec.specification import Normalize
+from ..syntax.nodes import Assign, Binary, Expr, Func, Kernel
+from ..syntax.parser import parse
+from ..syntax.printer import show
+from ..text.diagnostics import CuirError
+
+POINTS = {"softmax_begin": 1, "softmax_step": 3, "softmax_end": 2}  # with the least number of parameters
+_ENDS = ("acc", "state", "b", "h")  # of a softmax_end that knows its head
+
+_STATELESS = """\
+@func
+def softmax_begin(R):                    # no state, and LSE is 0: each key is weighed by itself
+    return zeros(f32, [R, 1])
+
+@func
+def softmax_step(S, state, c):           # -> {what}, state, factor for what was accumulated so far
+    {weights}, state, 1.0
+
+@func
+def softmax_end({ends}):
+    return {value}, state
+"""
+_SINK = """\
+@func
+def softmax_end(acc, state, b, h):       # the sink is one more logit, without a value
+    top, total = state
+    last = {sink} * LOG2E
+    ref = max(top, last)
+    rest = exp2(top - ref)
+    total = total * rest + exp2(last - ref)
+    acc = acc * where(total == 0.0, 0.0, rest / total)
+    return acc, where(total == 0.0, -inf, (ref + log2(total)) * LN2)
+"""
+_WEIGHTS: dict[Normalize, tuple[str, str, str]] = {
+    "sigmoid": ("weights (0 of a masked score, -inf)", "E = exp2(min(S * c, 31.0))\n    return E / (1.0 + E)", "acc"),
+    "relu": ("N times the weights (0 of a masked score, -inf)", "return max(S * c, 0.0)", "acc * (1.0 / cast(max(1, N), f32))"),
+}
+
+
+def normaliser(normalize: Normalize, sink: Expr | None, funcs: Mapping[str, Func], kernel: Kernel) -> dict[str, Func]:
+    """The functions to replace, by name; none for a plain softmax. funcs: of the origin. sink: an expression of h.
+
+    Raises CuirError X130 for an origin that lacks these splice points, X134 for one whose softmax an earlier transfer replaced.
+    """
+    known = {**prelude().funcs(), **funcs}
+    if normalize == "softmax":
+        _require_softmax(known, kernel, sink is None)
+        if sink is None:
+            return {}
+        end = known["softmax_end"]
+        if end.params != _ENDS:
+            raise CuirError.of("X130", f"a sink is a logit of a head, and `softmax_end` of `{kernel.name}` does not know which: it takes ({', '.join(end.params)})",
+                               end.span, f"def softmax_end({', '.join(_ENDS)}):")  # fmt: skip
+        return parse(_SINK.format(sink=show(sink)), "splice points").funcs()
+    for name, count in POINTS.items():
+        if len(known[name].params) < count:
+            raise CuirError.of("X130", f"the splice point `{name}` takes {count} values, found {len(known[name].params)}", known[name].span)
+    return _stateless(normalize, _ends(known))
+
+
+def score_comment(normalize: Normalize) -> str:
+    """What `score` gives for weights of this kind."""
+    return "the factor (> 0) that makes " + ("weights" if normalize == "relu" else "base-2 logits") + " of them"
+
+
+def _ends(known: Mapping[str, Func]) -> str:
+    params = known["softmax_end"].params
+    return ", ".join(("acc", "state", *params[2:]))
+
+
+def _stateless(normalize: Normalize, ends: str) -> dict[str, Func]:
+    what, weights, value = _WEIGHTS[normalize]
+    return parse(_STATELESS.format(what=what, weights=weights, value=value, ends=ends), "splice points").funcs()
+
+
+def _require_softmax(known: Mapping[str, Func], kernel: Kernel, plain: bool) -> None:
+    """That the origin's softmax is its own; `plain`: its end as well."""
+    found = next((n for n in _WEIGHTS if known["softmax_step"].body == _stateless(n, "acc, state")["softmax_step"].body), None)
+    if found is None and plain and _has_sink(known["softmax_end"]):
+        found = "softmax"
+    if found is not None:
+        what = "a sink" if found == "softmax" else f"{found} weights"
+        raise CuirError.of("X134", f"`{kernel.name}` is a variant with {what} in the place of the softmax that is needed", kernel.span,
+                           "transfer from the expert kernel")  # fmt: skip
+
+
+def _has_sink(end: Func) -> bool:
+    """The function is one that this file made."""
+    second = end.body[1] if len(end.body) > 1 else None
+    if end.params != _ENDS or not isinstance(second, Assign) or not isinstance(second.value, Binary):
+        return False
+    return end.body == parse(_SINK.format(sink=show(second.value.left)), "splice points").funcs()["softmax_end"].body
+
+
+__all__ = ["POINTS", "normaliser", "score_comment"]

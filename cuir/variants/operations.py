@@ -1,0 +1,432 @@
+"""The operations of PyTorch and Python that a mod may use, and the CuIR they give. Owns this table; not what a proxy is (proxy.py)."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..syntax.nodes import Binary, Call, IfExp, Literal, Name, Unary
+from ..syntax.printer import show
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
+from .halves import HALVES, in_f32, in_half
+from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, exactly, handles, lift, literal, made, promoted, refuse, to
+
+
+@handles("add")
+def _add(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
+    a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
+    return _made_or("|", a, b) if a.element == BOOL else made(Binary("+", a.expr, b.expr), a.element, a, b, value=operator.add)
+
+
+@handles("sub", "subtract")
+def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
+    a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
+    if a.element == BOOL:
+        refuse("a difference of two bools", "use ^ or & ~")
+    return made(Binary("-", a.expr, b.expr), a.element, a, b, value=operator.sub)
+
+
+@handles("mul", "multiply")
+def _mul(x: Any, y: Any) -> Proxy:
+    a, b = promoted(x, y)
+    if a.element == BOOL:
+        return _made_or("&", a, b)
+    return made(Binary("*", a.expr, b.expr), a.element, a, b, value=operator.mul)
+
+
+@handles("truediv", "div", "divide", "true_divide")
+def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Proxy:
+    if rounding_mode == "floor":
+        return _floordiv(x, y)
+    if rounding_mode is not None:
+        refuse(f"div with rounding_mode={rounding_mode!r} cannot become part of a kernel", "// rounds down")
+    a, b = to(lift(x), F32), to(lift(y), F32)
+    return made(Binary("/", a.expr, b.expr), F32, a, b, value=operator.truediv)
+
+
+@handles("floordiv", "floor_divide")
+def _floordiv(x: Any, y: Any) -> Proxy:
+    return _whole("//", x, y, operator.floordiv)
+
+
+@handles("mod", "remainder")
+def _mod(x: Any, y: Any) -> Proxy:
+    return _whole("%", x, y, operator.mod)
+
+
+def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
+    a, b = promoted(x, y)
+    if a.element != I32:
+        refuse(f"`{sign}` is of integers, found {a.element}", ".to(torch.int32) truncates")
+    if b.value == 0:
+        refuse(f"`{sign}` by {show(b.expr)}, which is 0", "a divisor is at least 1")
+    return made(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
+
+
+@handles("pow")
+def _pow(x: Any, y: Any) -> Proxy:
+    a, b = (to(p, I32) if p.element == BOOL else p for p in (lift(x), lift(y)))
+    if a.value is not None and a.value <= 0:
+        as_constants(a, b)  # no logarithm
+    if literal(b) and b.value in PRODUCTS:
+        found = a
+        for _ in range(int(b.value) - 1):
+            found = _mul(found, a)
+        return found
+    if a.value is not None and b.value is not None:
+        return made(
+            Call(Name("exp2"), (Binary("*", to(b, F32).expr, Call(Name("log2"), (to(a, F32).expr,))),)),
+            F32,
+            to(a, F32),
+            to(b, F32),
+            value=math.pow,
+        )
+    if literal(b) and b.value in (0.5, -0.5):
+        return _sqrt(a) if b.value > 0 else _div(1.0, _sqrt(a))
+    if literal(a) and a.value == 2:
+        return _exp2(b)
+    if literal(a) and a.value is not None and a.value > 0:
+        return _exp2(_mul(b, math.log2(a.value)))
+    as_constants(a, b)
+    refuse("a power needs a small integer exponent or a known positive base", "torch.exp2 and torch.log2 say the rest")
+
+
+@handles("neg", "negative")
+def _neg(x: Any) -> Proxy:
+    a = lift(x)
+    if a.element == BOOL:
+        refuse("the negative of a bool", "~ negates it")
+    return made(Unary("-", a.expr), a.element, a, value=operator.neg)
+
+
+@handles("pos", "positive", "contiguous", "clone", "detach")
+def _same(x: Any) -> Proxy:
+    return lift(x)
+
+
+@handles("abs", "absolute")
+def _abs(x: Any) -> Proxy:
+    a = lift(x)
+    return made(Call(Name("abs"), (a.expr,)), a.element, a, value=abs)
+
+
+@handles("square")
+def _square(x: Any) -> Proxy:
+    return _pow(x, 2)
+
+
+def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
+    if isinstance(a.expr, Literal) or isinstance(b.expr, Literal):  # True & x is x
+        known, other = (a, b) if isinstance(a.expr, Literal) else (b, a)
+        if isinstance(known.expr, Literal) and isinstance(known.expr.value, bool) and sign in "&|":
+            return other if known.expr.value == (sign == "&") else known
+    return made(Binary(sign, a.expr, b.expr), a.element, a, b, value={"&": operator.and_, "|": operator.or_, "^": operator.xor}[sign])
+
+
+def _bitwise(sign: str) -> Handler:
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = promoted(x, y)
+        if a.element == F32:
+            refuse(f"`{sign}` is of bools and integers, found f32")
+        return _made_or(sign, a, b)
+
+    return handle
+
+
+def _shift(name: str) -> Handler:
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = lift(x), lift(y)
+        as_constants(b)
+        if a.element == F32 or not literal(b) or not isinstance(b.value, int) or not 0 <= b.value < 31:
+            refuse("a shift is of integers, by a number from 0 to 30", "// and * by a power of two say the same")
+        return _floordiv(a, 2**b.value) if name == "rshift" else _mul(a, 2**b.value)
+
+    return handle
+
+
+handles("rshift", "bitwise_right_shift")(_shift("rshift"))
+handles("lshift", "bitwise_left_shift")(_shift("lshift"))
+
+
+def _logical(sign: str) -> Handler:
+    return lambda x, y: _made_or(sign, to(lift(x), BOOL), to(lift(y), BOOL))
+
+
+for _sign, _names in (("&", ("and", "bitwise_and")), ("|", ("or", "bitwise_or")), ("^", ("xor", "bitwise_xor"))):
+    handles(*_names)(_bitwise(_sign))
+    handles(_names[1].replace("bitwise", "logical"))(_logical(_sign))
+
+
+@handles("invert", "bitwise_not")
+def _invert(x: Any) -> Proxy:
+    a = lift(x)
+    if a.element == F32:
+        refuse("`~` is of bools and integers, found f32")
+    return made(Unary("~", a.expr), a.element, a, value=lambda v: not v if isinstance(v, bool) else ~v)
+
+
+@handles("logical_not")
+def _logical_not(x: Any) -> Proxy:
+    return _invert(to(lift(x), BOOL))
+
+
+def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = promoted(x, y)
+        if a.element == BOOL:
+            if sign not in ("==", "!="):
+                refuse(f"`{sign}` of bools")
+            unequal = _made_or("^", a, b)
+            return unequal if sign == "!=" else _invert(unequal)
+        found = made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
+        exactly(found)
+        return found
+
+    return handle
+
+
+for _sign, _short, _long in (
+    ("==", "eq", "equal"),
+    ("!=", "ne", "not_equal"),
+    ("<", "lt", "less"),
+    ("<=", "le", "less_equal"),
+    (">", "gt", "greater"),
+    (">=", "ge", "greater_equal"),
+):
+    handles(_short, _long)(_comparison(_sign, getattr(operator, _short)))
+
+
+@handles("where")
+def _where(cond: Any, x: Any, y: Any) -> Proxy:
+    c = to(lift(cond), BOOL)
+    if c.value is not None:
+        return lift(x if bool(c) else y)
+    a, b = promoted(x, y)
+    if a.element == BOOL:
+        return _made_or("|", _made_or("&", c, a), _made_or("&", _invert(c), b))
+    if not c.varies and not a.varies and not b.varies:
+        return made(IfExp(c.expr, a.expr, b.expr), a.element, c, a, b)
+    where = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))  # a condition per block, as a tile
+    found = made(Call(Name("where"), (where, a.expr, b.expr)), a.element, c, a, b)
+    found.varies = True
+    return found
+
+
+def _extremum(name: str, value: Callable[..., Any]) -> Handler:
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = promoted(x, y)
+        if a.element == BOOL:
+            return _made_or("|" if name == "max" else "&", a, b)
+        return made(Call(Name(name), (a.expr, b.expr)), a.element, a, b, value=value)
+
+    return handle
+
+
+_minimum, _maximum = _extremum("min", min), _extremum("max", max)
+handles("minimum", "min")(_minimum)
+handles("maximum", "max")(_maximum)
+
+
+def _number_first(name: str, sign: str, other: Handler) -> None:
+    """fmin, fmax: a NaN loses against a number. `y != y` is of a NaN alone."""
+
+    @handles(name)
+    def handle(x: Any, y: Any) -> Proxy:
+        a, b = promoted(x, y)
+        if a.element != F32:
+            return other(a, b)
+        first = _comparison(sign, getattr(operator, {"<=": "le", ">=": "ge"}[sign]))(a, b)
+        return _where(_made_or("|", first, _comparison("!=", operator.ne)(b, b)), a, b)
+
+
+_number_first("fmin", "<=", _minimum)
+_number_first("fmax", ">=", _maximum)
+
+
+@handles("clamp", "clip")
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Proxy:
+    found = lift(x)
+    if min is not None:
+        found = _maximum(found, min)
+    return found if max is None else _minimum(found, max)
+
+
+@handles("clamp_min")
+def _clamp_min(x: Any, min: Any) -> Proxy:
+    return _maximum(x, min)
+
+
+@handles("clamp_max")
+def _clamp_max(x: Any, max: Any) -> Proxy:
+    return _minimum(x, max)
+
+
+@handles("relu")
+def _relu(x: Any, inplace: bool = False) -> Proxy:
+    return _maximum(x, 0)
+
+
+def _function(name: str, value: Callable[[float], float]) -> Handler:
+    def handle(x: Any) -> Proxy:
+        a = to(lift(x), F32)
+        return made(Call(Name(name), (a.expr,)), F32, a, value=value)
+
+    return handle
+
+
+_exp2, _log2, _tanh = _function("exp2", lambda v: 2.0**v), _function("log2", math.log2), _function("tanh", math.tanh)
+handles("exp2")(_exp2)
+handles("log2")(_log2)
+handles("tanh")(_tanh)
+
+
+def _constant(name: str) -> Proxy:
+    return Proxy(Name(name), F32, False)
+
+
+@handles("exp")
+def _exp(x: Any) -> Proxy:
+    return _exp2(_mul(x, _constant("LOG2E")))
+
+
+@handles("log")
+def _log(x: Any) -> Proxy:
+    return _mul(_log2(x), _constant("LN2"))
+
+
+@handles("sqrt")
+def _sqrt(x: Any) -> Proxy:
+    return _exp2(_mul(_log2(x), 0.5))
+
+
+@handles("rsqrt")
+def _rsqrt(x: Any) -> Proxy:
+    return _exp2(_mul(_log2(x), -0.5))
+
+
+@handles("sigmoid")
+def _sigmoid(x: Any) -> Proxy:
+    return _div(1.0, _add(1.0, _exp2(_neg(_mul(x, _constant("LOG2E"))))))
+
+
+@handles("reciprocal")
+def _reciprocal(x: Any) -> Proxy:
+    return _div(1.0, x)
+
+
+@handles("log10")
+def _log10(x: Any) -> Proxy:
+    return _mul(_log2(x), math.log10(2.0))
+
+
+@handles("sign", "sgn")
+def _signum(x: Any) -> Proxy:
+    a = lift(x)
+    return to(_sub(to(_comparison(">", operator.gt)(a, 0), I32), to(_comparison("<", operator.lt)(a, 0), I32)), a.element)
+
+
+@handles("silu")
+def _silu(x: Any, inplace: bool = False) -> Proxy:
+    return _mul(x, _sigmoid(x))
+
+
+@handles("leaky_relu")
+def _leaky_relu(x: Any, negative_slope: Any = 0.01, inplace: bool = False) -> Proxy:
+    return _where(_comparison(">=", operator.ge)(x, 0), x, _mul(x, negative_slope))
+
+
+@handles("masked_fill")
+def _masked_fill(x: Any, mask: Any, value: Any) -> Proxy:
+    return _where(mask, to(lift(value), lift(x).element), x)
+
+
+_DTYPES = {
+    torch.float32: F32,
+    torch.float64: F32,  # a kernel computes scores in f32
+    torch.int32: I32,
+    torch.int64: I32,
+    torch.bool: BOOL,
+}
+
+
+@handles("to", "type")
+def _to(x: Any, *args: Any, **kwargs: Any) -> Proxy:
+    given = [_dtype_of(a) for a in (*args, *kwargs.values())]
+    wanted = [a for a in given if isinstance(a, (torch.dtype, DType))]
+    if not wanted:
+        return lift(x)  # another device
+    if wanted[0] in HALVES:
+        return in_half(to(lift(x), F32), HALVES[wanted[0]])
+    dtype = wanted[0] if isinstance(wanted[0], DType) else _DTYPES.get(wanted[0])
+    if dtype is None:
+        refuse(f"a conversion to {wanted[0]} cannot become part of a kernel", "torch.float32, torch.int32 or torch.bool")
+    return in_f32(lift(x)) if dtype == F32 else to(lift(x), dtype)
+
+
+def _dtype_of(x: Any) -> Any:
+    """The dtype that an argument of `to` or `type` asks for: as such, by another tensor, or by the name or class of a kind of tensors."""
+    if isinstance(x, (Proxy, torch.Tensor)) and not isinstance(x, (bool, int)):
+        like = lift(x)
+        return next((t for t, d in HALVES.items() if d == like.precision), like.element)
+    if isinstance(x, TensorProxy):
+        return BOOL if x.boolean else x.into or x.element
+    name = x.__name__ if isinstance(x, type) else x.rpartition(".")[2] if isinstance(x, str) else ""
+    return getattr(torch, _TENSORS[name]) if name in _TENSORS else x
+
+
+_TENSORS = {"FloatTensor": "float32", "DoubleTensor": "float64", "HalfTensor": "float16", "BFloat16Tensor": "bfloat16", "IntTensor": "int32",
+            "LongTensor": "int64", "BoolTensor": "bool"}  # fmt: skip
+
+
+@handles("float", "double")
+def _float(x: Any) -> Proxy:
+    return in_f32(lift(x))
+
+
+@handles("half")
+def _half(x: Any) -> Proxy:
+    return in_half(to(lift(x), F32), F16)
+
+
+@handles("bfloat16")
+def _bfloat16(x: Any) -> Proxy:
+    return in_half(to(lift(x), F32), BF16)
+
+
+@handles("int", "long")
+def _int(x: Any) -> Proxy:
+    return to(lift(x), I32)
+
+
+@handles("bool")
+def _bool(x: Any) -> Proxy:
+    return to(lift(x), BOOL)
+
+
+@handles("type_as")
+def _type_as(x: Any, y: Any) -> Proxy:
+    like = lift(y)
+    return in_half(to(lift(x), F32), like.precision) if like.precision is not None else to(in_f32(lift(x)), like.element)
+
+
+def _filled(default: float) -> Handler:
+    """A new scalar like another: `b.new_ones((), dtype=torch.bool)` in FlexAttention's and_masks."""
+
+    def handle(x: Any, *args: Any, dtype: torch.dtype | None = None, fill_value: Any = None, **kwargs: Any) -> Proxy:
+        sizes = [a for a in args if isinstance(a, (tuple, list, torch.Size))]
+        if any(len(s) for s in sizes):
+            refuse("a mod works on one score: new tensors have no dims", "size ()")
+        values = [a for a in args if isinstance(a, (bool, int, float, Proxy))]
+        value = fill_value if fill_value is not None else values[0] if values else default
+        return to(lift(value), _DTYPES[dtype] if dtype in _DTYPES else lift(x).element)
+
+    return handle
+
+
+handles("new_ones", "ones_like")(_filled(1))
+handles("new_zeros", "zeros_like")(_filled(0))
+handles("new_full", "full_like")(_filled(0))

@@ -1,0 +1,38 @@
+"""What a specification captures, as a parameter of the kernel that it is spliced into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..spec.specification import Lengths, Specification
+from ..syntax.types import F32, DType
+
+Value = int | float | torch.Tensor
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A captured value as a parameter of the kernel: an i32 or f32 scalar, or a tensor of i32 or f32 with `rank` dims. A tensor without dims has one.
+
+    `value` is None if it follows the lengths: then `key` names it in the specification's `captured`.
+    """
+
+    name: str
+    dtype: DType
+    rank: int  # 0: a scalar
+    value: Value | None
+    key: str | None = None
+
+    def argument(self, spec: Specification, lengths: Lengths, device: torch.device | str = "cpu") -> Value:
+        """What a launch passes for it."""
+        return self.on(self.value if self.value is not None else spec.values(lengths)[self.key or self.name], device)
+
+    def on(self, value: Value, device: torch.device | str) -> Value:
+        """A value of it as a launch on this device passes it."""
+        if isinstance(value, torch.Tensor):
+            moved = value.detach().to(device=device, dtype=torch.float32 if self.dtype == F32 else torch.int32).contiguous()
+            moved = moved if type(moved) is torch.Tensor else moved.as_subclass(torch.Tensor)
+            return moved if moved.ndim else moved.view(1)
+        return value

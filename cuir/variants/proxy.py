@@ -1,0 +1,536 @@
+"""Proxies that a mod is called with: each operation on one gives CuIR. Follows torch.fx.Proxy, which knows neither dtypes nor columns of the
+source nor what a captured number is worth. Owns PyTorch's promotion rules and the table of operations; not the capturing of values (trace.py).
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import math
+import operator
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+
+from ..ops.meaning import convert, shortest
+from ..syntax.nodes import NOWHERE, Call, Expr, Literal, Name, Subscript, Unary
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
+from ..text.diagnostics import CuirError
+from ..text.source import Source, Span
+from .answers import KINDS, TRACE, Answers, Constant, Tracing
+from .evaluate import evaluate
+from .methods import class_of
+
+INF = Name("inf")
+ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
+_RANK = {BOOL: 0, I32: 1, F32: 2}
+_DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
+_HOME = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame of user code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_HOME, _TORCH)):
+        frame = frame.f_back
+    return frame
+
+
+def user_place() -> Span | None:
+    """The expression of user code that runs now, from Python's own table of columns."""
+    frame = user_frame()
+    if frame is None:
+        return None
+    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    line, end_line, column, end_column = positions
+    if line is None:
+        return None
+    source = Source(frame.f_code.co_filename, "".join(linecache.getlines(frame.f_code.co_filename)))
+    start = (column or 0) + 1
+    return Span(source, line, start, end_line or line, max(start + 1, (end_column or 0) + 1) if end_line == line else (end_column or 0) + 1)
+
+
+def refuse(what: str, hint: str | None = None, code: str = "X120") -> NoReturn:
+    error = CuirError.of(code, what, user_place(), hint)
+    if (running := TRACE.get()) is not None:
+        running.refused.append(error)
+    raise error
+
+
+@dataclass(eq=False)
+class Proxy(Answers):
+    """A scalar of a mod: its CuIR, its dtype, whether it varies within a block (depends on q or k), and its value if only captured numbers made it.
+
+    `pins` tells the tracer that control flow used a captured number, which makes its value part of the program.
+    """
+
+    expr: Expr
+    element: DType
+    varies: bool
+    value: int | float | bool | None = None
+    numbers: frozenset[str] = frozenset()
+    pins: set[str] | None = None
+    number: bool = False  # it stands for a number of Python's, not for a tensor
+    doubles: frozenset[str] = frozenset()  # captured numbers in arithmetic on floats that is Python's, in double, and the kernel's in f32
+    size: int = 1  # of the expression, written out
+    precision: DType | None = None  # f16 or bf16, to which it was rounded
+    trace: Tracing | None = field(default_factory=TRACE.get)  # that it belongs to
+
+    # ---- what Python asks of a value
+    def known(self, what: str) -> int | float | bool:
+        self.of_this_trace()
+        if self.value is None:
+            refuse(
+                f"{what} needs a value, found one that is only known when the kernel runs",
+                "use torch functions and & | ~; a choice is torch.where",
+                "X121",
+            )
+        assert self.pins is not None
+        self.pins |= self.numbers
+        return self.value
+
+    def of_this_trace(self) -> None:
+        """Refuses what a mod has kept from an earlier trace: it says nothing about this one's parameters."""
+        if self.trace is not (running := TRACE.get()) and running is not None:
+            refuse(
+                "what the mod computed in an earlier call lies where it keeps things, and a mod is called for tracing alone",
+                "compute it before the mod, or in each call",
+                "X122",
+            )
+
+    def __bool__(self) -> bool:
+        return bool(self.known("`if`, `and`, `or`, `not`, or a chained comparison"))
+
+    def __int__(self) -> int:
+        return int(self.known("int()"))
+
+    def __index__(self) -> int:
+        value = self.known("an index or a count")
+        return value if isinstance(value, int) else refuse(f"an index must be an integer, found {value}")
+
+    def __float__(self) -> float:
+        return float(self.known("a function of the math module, or float(),"))
+
+    def __iter__(self) -> NoReturn:
+        as_constants(self)
+        refuse("a score or an index is one number: it cannot be iterated over")
+
+    def __len__(self) -> NoReturn:
+        as_constants(self)
+        refuse("a score or an index is one number: it has no length")
+
+    def __repr__(self) -> str:
+        return repr(self.constant("text")) if self.number and TRACE.get() is not None else f"Proxy({self.element})"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As in the kernel."""
+        as_constants(self)
+        return _DTYPES[self.precision or self.element]
+
+    @property
+    def ndim(self) -> int:
+        as_constants(self)
+        return 0
+
+    @property
+    def shape(self) -> torch.Size:
+        as_constants(self)
+        return torch.Size([])
+
+    @property
+    def device(self) -> torch.device:
+        as_constants(self)
+        return torch.device("cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        as_constants(self)
+        if (member := getattr(torch.Tensor, name, None)) is None:
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+        if not callable(member):
+            refuse(f"`{name}` cannot become part of a kernel", "a score or an index is one number, without dims")
+        if name.endswith("_"):
+            refuse(f"`{name}` changes its argument in place, and a kernel's values do not change", f"use the value of .{name.strip('_')}()")
+        return lambda *args, **kwargs: call(name, (self, *args), kwargs)
+
+    def __getitem__(self, item: object) -> NoReturn:
+        as_constants(self)
+        refuse("a score or an index is one number: it has no elements")
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        return call(getattr(func, "__name__", str(func)), args, kwargs or {})
+
+
+def as_constants(*proxies: Proxy) -> None:
+    """Captured numbers become constants of the next trace, where Python or an operation of constants answers."""
+    for p in proxies:
+        if p.number and p.value is not None:
+            p.constant("a constant")
+
+
+def exactly(*proxies: Proxy) -> None:
+    """Before something is decided by these values: arithmetic that Python does in double is done by Python, in the next trace."""
+    for p in proxies:
+        if p.doubles and TRACE.get() is not None:
+            assert p.pins is not None
+            p.pins |= p.doubles
+            raise Constant
+
+
+def _operator(name: str, swap: bool = False) -> Callable[..., Any]:
+    if swap:
+        return lambda self, other: _operated(name, (other, self))
+    return lambda self, *others: _operated(name, (self, *others))
+
+
+def _operated(name: str, args: tuple[Any, ...]) -> Proxy:
+    """An operator of Python. Of numbers it gives a number, and what no kernel has is done with constants."""
+    numbers = [x for x in args if isinstance(x, Proxy)]
+    if not all(x.number for x in numbers) or any(isinstance(x, (torch.Tensor, TensorProxy)) for x in args):
+        return call(name, args, {})
+    if name not in _COMPARISONS and any(x.element == BOOL for x in numbers):
+        as_constants(*numbers)  # True + True is 2
+    try:
+        if name == "pow" and all(isinstance(x, int) for x in args) and (isinstance(args[1], Proxy) or args[1] not in PRODUCTS):
+            refuse("a power of integers is an integer")
+        found = call(name, args, {})
+    except CuirError:
+        if all(x.value is not None for x in numbers):
+            as_constants(*numbers)
+        raise
+    return Proxy(**{**vars(found), "number": True})
+
+
+_TWO = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul")
+_OTHERS = ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
+for _name in _TWO:
+    setattr(Proxy, f"__r{_name}__", _operator(_name, swap=True))
+for _name in (*_TWO, *_OTHERS):
+    setattr(Proxy, f"__{_name}__", _operator(_name))
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor")
+OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("r", _TWO)) for n in names}  # with what each computes
+
+
+@dataclass(eq=False)
+class TensorProxy:
+    """A captured tensor; indexing it with one index for each dim is an element read or a gather."""
+
+    name: str
+    shape: torch.Size
+    element: DType
+    boolean: bool
+    given: tuple[Any, ...] = ()
+    into: DType | None = None  # what an element is converted to
+    follows: bool = False  # its shape follows the lengths: this one is a sample
+    kind: type = torch.Tensor  # the tensor's class
+    dtype: torch.dtype = torch.float32  # the tensor's own
+
+    def __getitem__(self, item: Any) -> Any:
+        items = tuple(_plain_index(standing(i)) for i in (item if isinstance(item, tuple) else (item,)))
+        for i in items:
+            if not isinstance(i, (int, Proxy)) or isinstance(i, bool):
+                refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
+        indices = (*self.given, *items)
+        if len(indices) < len(self.shape):
+            return replace(self, given=indices)
+        if len(indices) > len(self.shape):
+            refuse(f"`{self.name}` has {len(self.shape)} dims, found {len(indices)} indices")
+        places = [lift(self._from_the_end(int(i), d) if _negative(i) else i) for d, i in enumerate(indices)]
+        for p in places:
+            if p.element != I32:
+                refuse(f"a captured tensor is indexed by integers, found {p.element}", ".to(torch.int32) converts")
+        read = Subscript(Name(self.name), tuple(p.expr for p in places), span=user_place() or NOWHERE)
+        found = Proxy(read, self.element, any(p.varies for p in places))
+        element = call("ne", (found, 0), {}) if self.boolean else found
+        return element if self.into is None else to(element, self.into)
+
+    def _from_the_end(self, index: int, dim: int) -> int:
+        """The index that a negative constant means in PyTorch."""
+        size = self.shape[dim]
+        if self.follows:
+            refuse(f"element {index} of `{self.name}`, whose shape follows the lengths, is read", "count from its first element", "U416")
+        if index < -size:
+            along = f" along dim {dim}" if len(self.shape) > 1 else ""
+            refuse(f"`{self.name}` has {size} elements{along}, and its element {index} is read", "-1 is the last one", "U416")
+        return index + size
+
+    def __len__(self) -> int:
+        return self.shape[len(self.given)]
+
+    def __bool__(self) -> NoReturn:
+        refuse(
+            f"`if`, `and`, `or` or `not` of the captured tensor `{self.name}`",
+            "a tensor cannot decide the path of a kernel: use a number, or torch.where",
+            "X121",
+        )
+
+    def __iter__(self) -> NoReturn:
+        refuse(f"the captured tensor `{self.name}` is iterated over", "one index for each dim: doc[b, q_idx]")
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape) - len(self.given)
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        left = self.shape[len(self.given) :]
+        return left if dim is None else left[dim]
+
+    def numel(self) -> int:
+        return self.size().numel()
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in ELEMENTWISE:  # of an element, when it is read: its dtype alone can change
+            return lambda *args, **kwargs: replace(self, into=call(name, (self._element(), *args), kwargs).element)
+        if not hasattr(torch.Tensor, name):
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+        refuse(
+            f"`{name}` of a captured tensor cannot become part of a kernel", "compute it before the mod, and index the result in the mod"
+        )
+
+    def _element(self) -> Proxy:
+        return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.element), True)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> NoReturn:
+        refuse(
+            f"`{getattr(func, '__name__', func)}` of a whole captured tensor cannot become part of a kernel",
+            "compute it before the mod, and index the result in the mod",
+        )
+
+
+def _plain_index(index: Any) -> Any:
+    """An integer of NumPy as one of Python."""
+    proxy = isinstance(index, (Proxy, TensorProxy, torch.Tensor, int))
+    return operator.index(index) if not proxy and hasattr(index, "__index__") else index
+
+
+def _negative(index: Any) -> bool:
+    """A constant or a captured number below 0, which counts from the end."""
+    value = index.value if isinstance(index, Proxy) else index
+    return isinstance(value, int) and value < 0
+
+
+def _whole(name: str) -> Callable[..., NoReturn]:
+    def refused(self: TensorProxy, *others: Any) -> NoReturn:
+        lift(self) if self.given else self.__torch_function__(getattr(operator, name), (), ())
+        raise AssertionError
+
+    return refused
+
+
+for _name, _plain in OPERATORS.items():  # Python's own == would compare the proxies
+    setattr(TensorProxy, _name, _whole(_plain))
+TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+# ---- isinstance and type
+def _kind(x: Any) -> type | None:
+    """The class of what a proxy stands for; None for anything else."""
+    if isinstance(x, Proxy):
+        return KINDS[x.element] if x.number else torch.Tensor
+    return x.kind if isinstance(x, TensorProxy) else None
+
+
+def _isinstance(x: Any, classes: Any) -> bool:
+    kind, classes = _kind(x), type if classes is _type else classes
+    return isinstance(x, classes) if kind is None else issubclass(kind, classes)
+
+
+def _type(*args: Any, **keywords: Any) -> Any:
+    return (_kind(args[0]) or class_of(args[0])) if len(args) == 1 else type(*args, **keywords)
+
+
+BUILTINS = {**vars(builtins), "isinstance": _isinstance, "type": _type}  # of a traced function
+
+
+# ---- values
+STANDING: ContextVar[Callable[[Any], Any]] = ContextVar("STANDING")  # of the trace that runs
+
+
+def standing(x: Any) -> Any:
+    """What stands in the trace for a tensor that the mod did not make; anything else is itself."""
+    return STANDING.get(_itself)(x) if isinstance(x, torch.Tensor) else x
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+def lift(x: Any) -> Proxy:
+    """A proxy of a number or of a tensor with one element."""
+    x = standing(x)
+    if isinstance(x, Proxy):
+        x.of_this_trace()
+        return x
+    if isinstance(x, TensorProxy):
+        refuse(f"`{x.name}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
+    if isinstance(x, torch.Tensor) and x.ndim == 0:
+        x = x.item()
+    if hasattr(x, "item") and not isinstance(x, torch.Tensor):
+        x = x.item()
+    if isinstance(x, bool):
+        return Proxy(Literal(x), BOOL, False, x, frozenset(), set())
+    if isinstance(x, int):
+        if not -(2**31) <= x < 2**31:
+            refuse(f"integers of a kernel have 32 bits, found {x}", f"{x}.0 is a float")
+        return Proxy(number(x), I32, False, x, frozenset(), set())
+    if isinstance(x, float):
+        return Proxy(number(x), F32, False, x, frozenset(), set())
+    refuse(f"expected a number, found {type(x).__name__}")
+
+
+def number(x: int | float) -> Expr:
+    if isinstance(x, float) and math.isnan(x):
+        refuse("a kernel has no use for NaN")
+    if isinstance(x, float) and math.isinf(x):
+        return INF if x > 0 else Unary("-", INF)
+    return Literal(x) if x >= 0 else Unary("-", Literal(-x))
+
+
+def literal(p: Proxy) -> bool:
+    return p.value is not None and not p.numbers
+
+
+def to(p: Proxy, dtype: DType) -> Proxy:
+    """The conversion that PyTorch would do silently and CuIR wants written."""
+    if p.element == dtype:
+        return p
+    if literal(p):
+        return lift(convert(p.value, dtype))
+    if dtype != F32:
+        exactly(p)
+    value = None if p.value is None else KINDS[dtype](p.value)
+    return Proxy(Call(Name("cast"), (p.expr, Name(dtype.name))), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles)
+
+
+def promoted(*xs: Any) -> list[Proxy]:
+    """Operands in their common dtype: bool < i32 < f32, as PyTorch's categories."""
+    ps = [lift(x) for x in xs]
+    top = max(ps, key=lambda p: _RANK[p.element]).element
+    return [to(p, top) for p in ps]
+
+
+def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | None = None) -> Proxy:
+    """An expression of its parts. value: what Python makes of captured numbers, where control flow asks for it."""
+    numbers = frozenset().union(*(p.numbers for p in parts))
+    known = value is not None and all(p.value is not None for p in parts)
+    found = None
+    if known and (numbers or dtype == I32):
+        try:
+            found = value(*(p.value for p in parts))  # type: ignore[misc]
+        except (ArithmeticError, ValueError) as error:
+            refuse(f"{error}")
+    if known and not numbers:  # an expression of literals; integers beyond 32 bits are refused
+        return lift(found if dtype == I32 else _shown(evaluate(expr, {})))
+    if found is not None and dtype == I32 and not -(2**31) <= found < 2**31:
+        as_constants(*parts)  # Python's integers have no end
+    doubles = frozenset().union(*(p.doubles for p in parts), numbers if known and F32 in (dtype, *(p.element for p in parts)) else ())
+    pins = next((p.pins for p in parts if p.numbers or p.doubles), set())
+    return Proxy(expr, dtype, any(p.varies for p in parts), found, numbers if found is not None else frozenset(), pins, doubles=doubles)
+
+
+def _shown(v: float | bool) -> float | bool:
+    return shortest(v) if isinstance(v, float) and math.isfinite(v) else v
+
+
+# ---- operations
+Handler = Callable[..., Any]
+HANDLERS: dict[str, Handler] = {}
+CONVERSIONS = ("to", "type", "float", "double", "half", "bfloat16", "type_as")
+PROMOTIONS: list[
+    tuple[Callable[[str, tuple[Any, ...]], tuple[Any, ...]], Callable[[Any, tuple[Any, ...]], Any]]
+] = []  # of operands before an operation, and of its result (halves.py)
+MAX_SIZE = 2000
+PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
+
+
+def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """An operation of PyTorch or Python by its name, on proxies."""
+    plain = name.strip("_")
+    if plain not in HANDLERS and plain[:1] in "ri" and plain[1:] in HANDLERS:  # __radd__, __iadd__
+        args, plain = (args[::-1] if plain[0] == "r" else args), plain[1:]
+    handler = HANDLERS.get(plain)
+    if plain == "getitem":
+        refuse(
+            "a tensor that the mod makes cannot be read by an index",
+            "make it before the mod, which may close over it or have it from an object",
+        )
+    if handler is None:
+        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
+    promotions = PROMOTIONS if plain not in CONVERSIONS else ()
+    for before, _ in promotions:
+        args = before(plain, args)
+    try:
+        found = handler(*args, **kwargs)
+    except TypeError as error:
+        refuse(f"`{name}`: {error}")
+    for _, after in promotions:
+        found = after(found, args)
+    found.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
+    if found.size > MAX_SIZE:
+        refuse(
+            f"the expression has more than {MAX_SIZE} operations when written out",
+            "a kernel evaluates it for every pair of query and key: make it simpler",
+        )
+    return found
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    def enter(f: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(names, f))
+        return f
+
+    return enter
+
+
+def _words() -> list[str]:
+    """The operations by one name each, without those that Python has a sign for."""
+    signs = {
+        "truediv",
+        "floordiv",
+        "mod",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+        "invert",
+        "pos",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "pow",
+        "float",
+        "int",
+        "bool",
+    }
+    first: dict[Handler, str] = {}
+    for name, handler in HANDLERS.items():
+        first.setdefault(handler, name)
+    return sorted(set(first.values()) - signs)

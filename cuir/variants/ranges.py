@@ -1,0 +1,294 @@
+"""Reads of captured tensors: none of a pair that counts may lie outside. Owns the interval analysis, the look at every pair where that does not tell, and which
+values of a tensor fit a kernel. A kernel reads 0 outside of a tensor, which would be wrong and silent.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..spec.specification import LENGTHS, Lengths, Specification
+from ..syntax.nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
+from ..syntax.walk import names_read, walk
+from ..text.diagnostics import CuirError
+from .evaluate import evaluate
+from .names import STANDARD, reserved
+from .parameter import Parameter
+from .trace import Traced, trace
+
+WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold what 32 bits do not
+PAIRS = 2**24  # looked at in one go
+Interval = tuple[int, int] | None  # of an integer expression; None: anything
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+_UNKNOWN = {"S", "scale"}  # of which a read may depend, but no index
+
+
+def traced_apart(spec: Specification) -> Traced:
+    """A specification traced so that no captured value has the name of an index, a length or anything else that an expression may read."""
+    return trace(spec, reserved() | set(LENGTHS) | set(STANDARD))
+
+
+class Reads:
+    """The reads of a variant that `traced_apart` gave."""
+
+    def __init__(self, traced: Traced):
+        self.parameters = traced.parameters
+        self.keep = Literal(True) if traced.keep is None else traced.keep
+        self.rest = tuple(e for e in (traced.score, traced.factor, traced.sink) if e is not None)
+        self.reads = tuple(dict.fromkeys(n for e in (self.keep, *self.rest) for n in walk(e) if isinstance(n, Subscript)))
+
+    def check(self, values: list[Any], at: Lengths, device: torch.device) -> None:
+        """Whether the captured values of a call, in the order of the parameters, fit this problem.
+
+        Waits for the device where an index, or whether an integer fits 32 bits, is only known there.
+        Raises CuirError U416 for a read outside of a tensor, U417 for integers that do not fit.
+        """
+        given = dict(zip((p.name for p in self.parameters), values, strict=True))
+        extremes = _Extremes(given)
+        for p in self.parameters:
+            value = given[p.name]
+            if isinstance(value, torch.Tensor) and value.dtype in WIDE and value.numel():
+                low, high = extremes[p.name]
+                if low < -(2**31) or high >= 2**31:
+                    raise CuirError.of("U417", f"`{p.name}` holds {low if low < -(2**31) else high}, and integers of a kernel have 32 bits",
+                                       hint="number documents, offsets and the like anew, from 0")  # fmt: skip
+        if min(at.B, at.H, at.M, at.N) == 0:
+            return
+        if doubtful := self._doubtful(given, extremes, at):
+            self._look(doubtful, given, at, device)
+
+    def check_negative(self, spec: Specification, at: Lengths) -> None:
+        """Raises CuirError U416 if a pair that counts reads before the first element of a tensor, at these lengths and with the specification's own values."""
+        given = {p.name: p.argument(spec, at) for p in self.parameters}
+        if doubtful := self._doubtful(given, _Extremes(given), at):
+            self._look(doubtful, given, at, torch.device("cpu"), negative=True)
+
+    def _doubtful(self, given: Mapping[str, Any], extremes: _Extremes, at: Lengths) -> list[Subscript]:
+        bounds = _Bounds(given, extremes, at)
+        return [r for r in self.reads if not bounds.inside(r)]
+
+    def _look(
+        self, doubtful: list[Subscript], given: Mapping[str, Any], at: Lengths, device: torch.device, *, negative: bool = False
+    ) -> None:
+        """Looks at every pair. negative: at reads before a tensor's first element alone."""
+        kinds: dict[str, Parameter] = {p.name: p for p in self.parameters}
+        known = {n: kinds[n].on(v, device) for n, v in given.items()} | {n: getattr(at, n) for n in LENGTHS}
+        names = names_read(self.keep) | {n for e in self.rest for n in names_read(e)}
+        for place in _pieces(at, names, device):
+            poison = _Poison({**known, **place}, doubtful, negative)
+            bad = poison.of(self.keep)
+            kept = evaluate(self.keep, poison.names)
+            for e in self.rest:
+                bad = bad | (poison.of(e) & kept)
+            if isinstance(bad, torch.Tensor) and not bool(bad.any()):
+                continue
+            if bad is False:
+                continue
+            pair = _first(bad, place)
+            raise self._error(doubtful, {**known, **pair}, pair, negative)
+
+    def _error(self, doubtful: list[Subscript], known: Mapping[str, Any], pair: Mapping[str, int], only_negative: bool) -> CuirError:
+        where = ", ".join(f"{word}={pair[n]}" for n, word in (("b", "b"), ("h", "h"), ("q", "q_idx"), ("k", "kv_idx")))
+        for read in doubtful:
+            assert isinstance(read.value, Name)
+            shape = known[read.value.id].shape
+            for dim, (index, size) in enumerate(zip(read.indices, shape)):
+                found = int(evaluate(index, known))  # type: ignore[arg-type]
+                if found < 0 or (found >= size and not only_negative):
+                    negative = "a negative index that is computed does not count from the end: add the length" if found < 0 else None
+                    return CuirError.of("U416", f"`{read.value.id}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {found} is read ({where})",
+                                        None if read.span == NOWHERE else read.span, negative or "capture a tensor that covers the lengths of this call")  # fmt: skip
+        return CuirError.of("U416", f"a captured tensor is read outside of it ({where})")
+
+
+class _Extremes(dict[str, tuple[int, int]]):
+    """The least and the largest element of captured integer tensors, found when asked for."""
+
+    def __init__(self, given: Mapping[str, Any]):
+        super().__init__()
+        self.given = given
+
+    def __missing__(self, name: str) -> tuple[int, int]:
+        t = self.given[name].detach()
+        if t.dtype == torch.uint64:
+            t = t.clamp(max=2**62) if t.device.type != "cpu" else torch.from_numpy(t.numpy().clip(max=2**62))
+        low, high = torch.stack(torch.aminmax(t.to(torch.int64))).tolist()
+        self[name] = int(low), int(high)
+        return self[name]
+
+
+class _Bounds:
+    """Interval analysis of integer expressions, for the pairs of one problem."""
+
+    def __init__(self, given: Mapping[str, Any], extremes: _Extremes, at: Lengths):
+        self.given, self.extremes = given, extremes
+        self.names: dict[str, tuple[int, int]] = {n: (0, size - 1) for n, size in (("b", at.B), ("h", at.H), ("q", at.M), ("k", at.N))}
+        self.names |= {n: (getattr(at, n), getattr(at, n)) for n in LENGTHS}
+        self.names |= {n: (int(v), int(v)) for n, v in given.items() if isinstance(v, int)}
+
+    def inside(self, read: Subscript) -> bool:
+        assert isinstance(read.value, Name)
+        value = self.given[read.value.id]
+        shape = value.shape if value.ndim else (1,)
+        found = [self.of(i) for i in read.indices]  # type: ignore[arg-type]
+        return all(f is not None and f[0] >= 0 and f[1] < size for f, size in zip(found, shape))
+
+    def of(self, e: Expr) -> Interval:
+        if isinstance(e, Literal):
+            return (int(e.value), int(e.value)) if isinstance(e.value, int) else None
+        if isinstance(e, Name):
+            return self.names.get(e.id)
+        if isinstance(e, Subscript) and isinstance(e.value, Name):
+            value = self.given[e.value.id]
+            return self.extremes[e.value.id] if self.inside(e) and not value.is_floating_point() and value.numel() else None
+        if isinstance(e, Unary) and e.op == "-":
+            inner = self.of(e.operand)
+            return None if inner is None else (-inner[1], -inner[0])
+        if isinstance(e, Binary):
+            return (0, 1) if e.op in _COMPARISONS else self.binary(e.op, self.of(e.left), self.of(e.right))
+        if isinstance(e, IfExp):
+            return _union(self.of(e.then), self.of(e.other))
+        if isinstance(e, Call) and isinstance(e.func, Name):
+            return self.call(e.func.id, e.args)
+        return None
+
+    def binary(self, op: str, a: Interval, b: Interval) -> Interval:
+        if op == "%" and b is not None and b[0] > 0:
+            return a if a is not None and a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1)
+        if a is None or b is None or op == "/" or (op in ("//", "%") and b[0] <= 0):
+            return None
+        if op in ("&", "|", "^"):
+            return None if a[0] < 0 or b[0] < 0 else (0, min(a[1], b[1]) if op == "&" else (1 << max(a[1], b[1]).bit_length()) - 1)
+        if op == "+":
+            return a[0] + b[0], a[1] + b[1]
+        if op == "-":
+            return a[0] - b[1], a[1] - b[0]
+        corners = [x * y if op == "*" else x // y for x in a for y in b]
+        return min(corners), max(corners)
+
+    def call(self, name: str, args: tuple[Expr, ...]) -> Interval:
+        if name == "cast" and args[1] == Name("i32"):
+            inner = args[0]
+            whole = not (isinstance(inner, Literal) and isinstance(inner.value, float))
+            return self.of(inner) if whole else None
+        found = [self.of(a) for a in (args[1:] if name == "where" else args)]
+        if name in ("min", "max") and any(f is not None for f in found):
+            return _extremum(name, found)
+        if any(f is None for f in found):
+            return None
+        sure = [f for f in found if f is not None]
+        if name == "where":
+            return _union(*sure)
+        if name == "abs":
+            low, high = sure[0]
+            return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
+        return None
+
+
+def _union(a: Interval, b: Interval) -> Interval:
+    return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
+
+
+def _extremum(name: str, found: list[Interval]) -> Interval:
+    """One known side is enough for one bound; the other stays far."""
+    far = 2**62
+    sides = [(-far, far) if f is None else f for f in found]
+    pick = min if name == "min" else max
+    return pick(s[0] for s in sides), pick(s[1] for s in sides)
+
+
+class _Poison:
+    """For each pair, whether a value depends on a read outside (negative: before the first element). What another operand decides anyway does not: False & x, where(c, x, y)."""
+
+    def __init__(self, names: Mapping[str, Any], doubtful: list[Subscript], negative: bool):
+        self.names, self.negative = dict(names), negative
+        self.doubtful = set(doubtful)
+
+    def value(self, e: Expr) -> Any:
+        """Of a condition; None if it depends on the scores."""
+        return None if names_read(e) & _UNKNOWN else evaluate(e, self.names)
+
+    def of(self, e: Expr) -> Any:
+        if isinstance(e, Subscript) and isinstance(e.value, Name):
+            bad: Any = functools.reduce(lambda x, y: x | y, (self.of(i) for i in e.indices))  # type: ignore[arg-type]
+            if e in self.doubtful:
+                for index, size in zip(e.indices, self.names[e.value.id].shape):
+                    found = evaluate(index, self.names)  # type: ignore[arg-type]
+                    bad = bad | (found < 0)
+                    if not self.negative:
+                        bad = bad | (found >= size)
+            return bad
+        if isinstance(e, Binary) and e.op in ("&", "|"):
+            left, right = self.of(e.left), self.of(e.right)
+            if left is False and right is False:
+                return False
+            decided = e.op == "|"
+            return (left & right) | (left & self._open(e.right, decided)) | (right & self._open(e.left, decided))
+        if isinstance(e, Call) and e.func == Name("where"):
+            return self._choice(*e.args)
+        if isinstance(e, IfExp):
+            return self._choice(e.cond, e.then, e.other)
+        parts = {Unary: lambda: (e.operand,), Binary: lambda: (e.left, e.right), Call: lambda: e.args}.get(type(e), tuple)()  # type: ignore[union-attr]
+        return functools.reduce(lambda x, y: x | y, (self.of(p) for p in parts), False)
+
+    def _open(self, e: Expr, decided: bool) -> Any:
+        """Where an operand of a logical operation leaves the result to the other one."""
+        value = self.value(e)
+        if value is None:
+            return True
+        return value != decided
+
+    def _choice(self, cond: Expr, then: Expr, other: Expr) -> Any:
+        first, second, unsure = self.of(then), self.of(other), self.of(cond)
+        if first is False and second is False:
+            return unsure
+        value = self.value(cond)
+        if value is None:
+            return unsure | first | second
+        return unsure | (value & first) | (~value & second if isinstance(value, torch.Tensor) else (not value) & second)
+
+
+def _pieces(at: Lengths, names: set[str], device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
+    """b, h, q, k as broadcasting index tensors [1, 1, rows, N], for PAIRS pairs or one row at a time; dims that nothing depends on have one entry."""
+    rows = max(1, PAIRS // at.N)
+    k = (
+        torch.arange(at.N, dtype=torch.int32, device=device).view(1, 1, 1, -1)
+        if "k" in names
+        else torch.zeros(1, 1, 1, 1, dtype=torch.int32, device=device)
+    )
+    for b in range(at.B if "b" in names else 1):
+        for h in range(at.H if "h" in names else 1):
+            for first in range(0, at.M if "q" in names else 1, rows):
+                last = min(first + rows, at.M if "q" in names else 1)
+                q = torch.arange(first, last, dtype=torch.int32, device=device).view(1, 1, -1, 1)
+                one = torch.ones(1, 1, 1, 1, dtype=torch.int32, device=device)
+                yield {"b": one * b, "h": one * h, "q": q, "k": k}
+
+
+def _first(bad: Any, place: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """b, h, q, k of the first pair that is bad."""
+    shape = torch.broadcast_shapes(*(x.shape for x in place.values()))
+    found = torch.as_tensor(bad, device=place["q"].device).expand(shape).nonzero()[0].tolist()
+    return {n: int(x[tuple(min(i, size - 1) for i, size in zip(found, x.shape))]) for n, x in place.items()}
+
+
+def negative_read(spec: Specification) -> str:
+    """In words, the first read before the first element of a captured tensor that a pair needs already where there are two queries and two keys; "" if there is
+    none. PyTorch counts such an index from the end. (Lengths that a tensor was not made for read outside in a right variant, too: few are such at 2.)"""
+    try:
+        reads = Reads(traced_apart(spec))
+    except CuirError:  # a mod that no kernel can have: a program by hand is judged by its values alone
+        return ""
+    try:
+        reads.check_negative(spec, Lengths(B=1, H=2, HK=1, M=2, N=2))
+    except CuirError as error:
+        (found,) = error.diagnostics
+        at = f"line {found.span.line} of {found.span.source.name}: " if found.span else ""
+        return f"{at}{found.message}"
+    return ""
+
+
+__all__ = ["Reads", "negative_read", "traced_apart"]

@@ -1,0 +1,141 @@
+"""A specification with other tensors in the places of those that its mods capture. Owns no capturing: that is the tracer's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..spec.specification import SINK, Captured, Lengths, Specification
+from .outside import Standin, attribute_read
+from .proxy import ELEMENTWISE
+from .trace import _Tracer
+
+ROOM = 16  # more batches and heads than verification tries
+_SHAPE = ("shape", "ndim", "size", "dim", "numel", "__len__")
+
+
+def rebuilt(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
+    """The same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
+    rebuilder = _Rebuilder(spec, tensor)
+    mods = [None if mod is None else rebuilder.capture("mod", mod) for mod in (spec.mask_mod, spec.score_mod)]
+    sink = None if spec.sink is None else _captured({SINK: spec.sink}, tensor)[SINK]
+    return replace(spec, mask_mod=mods[0], score_mod=mods[1], captured=_captured(spec.captured, tensor), sink=sink)
+
+
+def _captured(captured: Mapping[str, Captured], tensor: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Captured]:
+    def one(value: Captured) -> Captured:
+        if isinstance(value, torch.Tensor):
+            return tensor(value)
+        if callable(value):
+            made = value
+
+            def following(lengths: Lengths) -> int | float | torch.Tensor:
+                found = made(lengths)
+                return tensor(found) if isinstance(found, torch.Tensor) else found
+
+            return following
+        return value
+
+    return {name: one(value) for name, value in captured.items()}
+
+
+class _Rebuilder(_Tracer):
+    """Walks a mod as the tracer does, but leaves numbers as they are."""
+
+    def __init__(self, spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]):
+        super().__init__(spec, set(), set())
+        self.other = tensor
+        self.others: dict[int, torch.Tensor] = {}
+
+    def number(self, name: str, value: int | float) -> Any:
+        return value
+
+    def tensor(self, name: str, value: torch.Tensor, key: str | None) -> Any:
+        if id(value) not in self.others:
+            self.alive.append(value)
+            self.others[id(value)] = self.other(value)
+        return self.others[id(value)]
+
+
+def bounded(spec: Specification) -> Specification:
+    """The variant with its captured tensors on the CPU, where reads outside of a tensor give 0, as in a kernel: verification tries lengths that the
+    user's tensors were not made for."""
+    others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with what the id is of: one for all ways to a tensor
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        if isinstance(x, Bounded):
+            return x
+        if id(x) not in others:
+            others[id(x)] = x, _bounded(_with_room(x), x.shape)
+        return others[id(x)][1]
+
+    found = rebuilt(spec, made)
+    mods = [None if mod is None else Standin(mod, made) for mod in (found.mask_mod, found.score_mod)]
+    found = replace(found, mask_mod=mods[0], score_mod=mods[1])
+    return replace(found, sink=_with_room(spec.sink)) if isinstance(spec.sink, torch.Tensor) else found
+
+
+def _with_room(x: torch.Tensor) -> torch.Tensor:
+    """The tensor on the CPU, zeros behind each short dim: a kernel may read an element of it for each head or batch that is tried, and such a read must lie inside."""
+    x = x.detach().cpu()
+    if not x.ndim or min(x.shape) >= ROOM:
+        return x
+    found = x.new_zeros([max(n, ROOM) for n in x.shape])
+    found[tuple(slice(n) for n in x.shape)] = x
+    return found
+
+
+def _bounded(x: torch.Tensor, own: torch.Size | None, given: tuple[Any, ...] = ()) -> Bounded:
+    found = x.as_subclass(Bounded)
+    found.own, found.given = own, given
+    return found
+
+
+class Bounded(torch.Tensor):
+    """A tensor that is read by one index for each dim, at once or one after the other; outside it is 0. To its mod it has the shape that the user's has."""
+
+    given: tuple[Any, ...] = ()
+    own: torch.Size | None = None  # None: its own
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is torch.Tensor.__getitem__ and isinstance(args[0], Bounded):
+                return args[0].read(args[1])
+            if (
+                isinstance(first := args[0] if args else None, Bounded)
+                and (attribute_read(func) or getattr(func, "__name__", "")) in _SHAPE
+            ):
+                return func(torch.empty(first.left(), device="meta"), *args[1:], **(kwargs or {}))
+            found = func(*args, **(kwargs or {}))
+            if isinstance(first, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE:  # of an element, when it is read
+                return _bounded(found, first.own, first.given)
+            return found.as_subclass(torch.Tensor) if isinstance(found, Bounded) and func is not torch.Tensor.as_subclass else found
+
+    def left(self) -> torch.Size:
+        """The lengths of the dims that no index is given for yet."""
+        shape = self.own if self.own is not None else self.as_subclass(torch.Tensor).shape
+        return shape[len(self.given) :]
+
+    def read(self, item: Any) -> torch.Tensor:
+        base = self.as_subclass(torch.Tensor)
+        items, left = item if isinstance(item, tuple) else (item,), self.left()
+        indices = (*self.given, *(i + left[d] if isinstance(i, int) and i < 0 else i for d, i in enumerate(items)))  # from the end
+        if len(indices) < base.ndim:
+            return _bounded(base, self.own, indices)
+        places = torch.broadcast_tensors(*(torch.as_tensor(i, dtype=torch.int64) for i in indices))
+        inside = torch.ones_like(places[0], dtype=torch.bool)
+        for place, size in zip(places, base.shape):
+            inside = inside & (place >= 0) & (place < size)
+        nothing = torch.zeros((), dtype=base.dtype)
+        if base.numel() == 0:
+            return nothing.expand(inside.shape)
+        return torch.where(inside, base[tuple(p.clamp(0, n - 1) for p, n in zip(places, base.shape))], nothing)
+
+
+__all__ = ["Bounded", "bounded", "rebuilt"]

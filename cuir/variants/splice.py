@@ -1,0 +1,288 @@
+"""Transfer: an expert kernel and a specification -> the kernel of that variant, by replacing splice points and nothing else.
+
+Owns which definitions are replaced. Does not own tracing (trace.py), the blocks of a mask (blocks.py, lists.py), the order of tiles (tiles.py), nor the
+values of parameters (arguments.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..checking.checked import Const
+from ..spec.loading import as_specification
+from ..spec.specification import Lengths, Normalize, Specification
+from ..syntax.given import program_of
+from ..syntax.nodes import (  # fmt: skip
+    Comments,
+    Constant,
+    ConstType,
+    Definition,
+    Func,
+    GlobalType,
+    Kernel,
+    Literal,
+    Param,
+    Program,
+    ScalarType,
+)
+from ..syntax.parser import parse
+from ..syntax.printer import show
+from ..syntax.walk import assigned, names_read
+from ..text.diagnostics import CuirError
+from .arguments import Cache, sources_of, tile_sizes
+from .blocks import Blocks, blocks
+from .evaluate import CONSTANTS
+from .lists import Lists, lists_for
+from .names import OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
+from .normalisers import POINTS, normaliser, score_comment
+from .parameter import Parameter, Value
+from .tiles import Work, tile_for
+from .trace import Traced, trace
+
+_NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
+
+
+@dataclass(frozen=True)
+class TransferResult:
+    """`program`: the variant, its spans in `text` (canonical); `diff`: unified, against the origin's canonical text, empty if nothing changed.
+
+    `parameters`: values of the kernel's new parameters, those that follow the problem's lengths left out (see `arguments`).
+    `lists`: the block lists among the parameters, None where the blocks of the mask have a closed form.
+    """
+
+    program: Program
+    text: str
+    diff: str
+    kernel: str
+    captured: tuple[Parameter, ...]
+    replaced: tuple[str, ...]
+    notes: tuple[str, ...]
+    spec: Specification = field(repr=False)
+    lists: Lists | None = None
+    _kept: Cache = field(default_factory=Cache, repr=False, compare=False)
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        return {p.name: p.argument(self.spec, _NO_LENGTHS) for p in self.captured if p.value is not None}
+
+    def arguments(
+        self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None
+    ) -> dict[str, Value]:
+        """What a launch passes for the new parameters, for a problem of these lengths.
+
+        consts: those that the kernel is compiled with ({} for its defaults): block lists depend on BM and BN, so a mask that has them asks for it.
+        What depends on the lengths is made on the device and kept: the next call for the same data gives the same tensors. Raises CuirError X133
+        without them.
+        """
+        sizes = tile_sizes(self.program.kernels()[self.kernel], consts) if self.lists is not None else (1, 1)
+        sources = sources_of(self.captured, self.spec, lengths)
+
+        def make() -> dict[str, Value]:
+            values = {p.name: p.on(sources[p.name], device) for p in self.captured}
+            return values if self.lists is None else values | self.lists.values(values, lengths, *sizes, device)
+
+        return dict(self._kept.get((lengths, *sizes, str(torch.device(device))), sources, make))
+
+
+_NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
+
+
+def transfer(
+    origin: Program | str | os.PathLike[str], spec: Specification | Callable[..., Any], kernel: str | None = None
+) -> TransferResult:
+    """Replaces `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
+
+    spec: a mask_mod or a score_mod may stand for the specification. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
+    name that splice points use, X134 its softmax was replaced before, N109/N110 which kernel.
+    """
+    if not isinstance(spec, Specification):
+        spec = as_specification(spec, getattr(spec, "__name__", type(spec).__name__))
+    origin = program_of(origin, "transfer")
+    target = _kernel(origin, kernel)
+    _require(origin, target)
+    tile = origin.funcs().get("tile")
+    work = _work(blocks(trace(spec, reserved()).keep))
+    gone = {*SPLICE_POINTS, "kv_rows", *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target)}
+    rest = _rest(origin, target, gone, tile_for(work, target, tile, "t") if tile is not None else None)
+    taken = names_of(rest)  # depends on which tile() stays, and that on the mask: so a mod is traced twice
+    traced = trace(spec, taken | reserved())
+
+    def fresh(name: str) -> str:
+        while name in taken or name in {p.name for p in traced.parameters}:
+            name += "_"
+        return name
+
+    made = blocks(traced.keep, fresh)
+    lists = lists_for(traced.keep, fresh) if made is None and traced.keep is not None else None
+    new = _functions(traced, spec.normalize, made.text if made is not None else lists.text() if lists is not None else "")
+    if "kv_rows" not in origin.funcs():
+        new.pop("kv_rows", None)
+    new |= normaliser(spec.normalize, traced.sink, origin.funcs(), target)
+    if tile is not None:
+        new["tile"] = tile_for(work, target, tile, lists.order if lists is not None else "")
+    added = tuple(declared(p) for p in traced.parameters)
+    if lists is not None:
+        lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
+        added += lists.parameters()
+    program = _spliced(origin, target, new, added)
+    before, after = show(origin), show(program)
+    program = parse(after, f"{spec.name}.cuir")
+    diff = "\n".join(
+        difflib.unified_diff(
+            before.splitlines(), after.splitlines(), f"{target.name} (origin)", f"{target.name} ({spec.name})", lineterm="", n=3
+        )
+    )
+    old = origin.funcs()
+    replaced = tuple(name for name in new if name not in old or old[name] != new[name])
+    notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)))
+    return TransferResult(program, after, diff, target.name, traced.parameters, replaced, notes, spec, lists)
+
+
+def _work(made: Blocks | None) -> Work:
+    return made.work if made is not None else "listed"
+
+
+_LISTED = (
+    "the mask is not linear in q and k: which blocks a tile visits stands in lists, made from the mask on the device for each problem and tile size; "
+    "blocks without a kept pair are not visited, blocks of kept pairs are not masked"
+)
+
+
+def _kernel(origin: Program, name: str | None) -> Kernel:
+    kernels = origin.kernels()
+    if name is None and len(kernels) == 1:
+        return next(iter(kernels.values()))
+    if name is None:
+        raise CuirError.of("N109", f"which kernel? the program has {', '.join(kernels) or 'none'}")
+    if name not in kernels:
+        raise CuirError.of("N110", f"the program has no kernel `{name}`; it has: {', '.join(kernels) or 'none'}")
+    return kernels[name]
+
+
+def _require(origin: Program, kernel: Kernel) -> None:
+    funcs = origin.funcs()
+    missing = [name for name in SPLICE_POINTS if name not in funcs]
+    if missing:
+        raise CuirError.of("X130", f"`{kernel.name}` has no splice point {', '.join(f'`{m}`' for m in missing)}", kernel.span,
+                           "a kernel to adapt has the @funcs " + ", ".join(SPLICE_POINTS))  # fmt: skip
+    for name, count in {**SPLICE_POINTS, **OPTIONAL}.items():
+        if name in funcs and len(funcs[name].params) != count:
+            raise CuirError.of("X130", f"the splice point `{name}` takes {count} values, found {len(funcs[name].params)}", funcs[name].span)
+    known = {p.name for p in kernel.params} | {
+        d for p in kernel.params if isinstance(p.type, GlobalType) for d in p.type.dims if isinstance(d, str)
+    }
+    lacking = [n for n in _NEEDED if n not in known]
+    if lacking:
+        raise CuirError.of(
+            "X131",
+            f"splice points use {', '.join(f'`{n}`' for n in lacking)}, which `{kernel.name}` has neither as a parameter nor as a dim",
+            kernel.span,
+        )
+
+
+def _functions(traced: Traced, normalize: Normalize, blocks_text: str) -> dict[str, Func]:
+    """The new functions by name, in the order they are to stand in."""
+    score, keep = show(traced.score), "True" if traced.keep is None else show(traced.keep)
+    text = f"""\
+@func
+def score(S, b, h, q, k):                # -> scores and {score_comment(normalize)}
+    return {score}, {show(traced.factor)}
+
+@func
+def keep(b, h, q, k):                    # may query q attend to key k? (k < N is the kernel's business)
+    return {keep}
+
+{blocks_text}"""
+    return parse(text, "splice points").funcs()
+
+
+def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tuple[Param, ...]) -> Program:
+    """The origin with the new functions in the places of the old ones, helpers before kv_count."""
+    helpers = [name for name in new if name not in SPLICE_POINTS and name not in POINTS and name not in OPTIONAL]
+    items: list[Definition] = []
+    for item in origin.items:
+        if isinstance(item, Func) and item.name in new and item.name not in helpers:
+            if item.name == "kv_count":
+                items += [new[name] for name in helpers]
+            items.append(item if item == new[item.name] else _dressed(new[item.name], item))
+        elif not (isinstance(item, Func) and item.name in helpers):
+            items.append(item)
+    at = items.index(target)
+    items[at:at] = [new[name] for name in new if name in POINTS and name not in origin.funcs()]
+    items = alive(items, origin)
+    read = {name for i in items for name in _free(i)}
+    missing = [Constant(n, Literal(v)) for n, v in CONSTANTS.items() if n in read and n not in origin.constants()]
+    kernel = with_parameters(_without_dead(target, origin, read - {p.name for p in added}), added)
+    return Program((*missing, *(kernel if i is target else i for i in items)), tail=origin.tail)
+
+
+def _rest(origin: Program, target: Kernel, gone: set[str], tile: Func | None) -> Program:
+    """What stays of a program without the functions `gone`, and with another `tile`: without helpers and parameters that only these use."""
+    named = [tile if tile is not None and isinstance(i, Func) and i.name == "tile" else i for i in origin.items]
+    items = alive([i for i in named if not (isinstance(i, Func) and i.name in gone)], origin)
+    kernel = _without_dead(target, origin, {name for i in items for name in _free(i)} | set(_NEEDED))
+    return Program(tuple(kernel if i is target else i for i in items))
+
+
+def alive(items: list[Definition], origin: Program) -> list[Definition]:
+    """Without functions that the origin's kernels used and these do not."""
+    dead = reachable(origin) - reachable(Program(tuple(items)))
+    return [i for i in items if not (isinstance(i, Func) and i.name in dead)]
+
+
+def _dressed(func: Func, old: Func) -> Func:
+    """The new function with the old one's place among the comments."""
+    return replace(func, comments=Comments(old.comments.lead, func.comments.trail or old.comments.trail))
+
+
+def reachable(program: Program) -> set[str]:
+    """Names read from the kernels on, through functions."""
+    funcs = program.funcs()
+    found: set[str] = set()
+    todo = [name for k in program.kernels().values() for name in names_read(k)]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if name in funcs:
+            todo += names_read(funcs[name])
+    return found
+
+
+def _free(item: Definition) -> set[str]:
+    """Names that a definition reads and does not bind itself."""
+    if isinstance(item, Func):
+        return names_read(item) - set(item.params) - set(assigned(item.body))
+    return names_read(item)
+
+
+def declared(p: Parameter) -> Param:
+    """A captured value as the kernel declares it."""
+    return Param(p.name, GlobalType(p.dtype.name, tuple(f"{p.name}_d{i}" for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name))
+
+
+def with_parameters(kernel: Kernel, new: tuple[Param, ...]) -> Kernel:
+    """With more values behind the last run-time parameter."""
+    first_const = next((i for i, p in enumerate(kernel.params) if isinstance(p.type, ConstType)), len(kernel.params))
+    return replace(kernel, params=(*kernel.params[:first_const], *new, *kernel.params[first_const:]))
+
+
+def _without_dead(kernel: Kernel, origin: Program, read: set[str]) -> Kernel:
+    """Without parameters of the origin that only its old splice points used."""
+    before = {name for i in origin.items for name in _free(i)}
+    dims = {d for p in kernel.params if isinstance(p.type, GlobalType) for d in (p.type.dtype, *p.type.dims)}
+
+    def dead(p: Param) -> bool:
+        return p.name in before and p.name not in read and p.name not in STANDARD and p.name not in dims
+
+    return replace(kernel, params=tuple(p for p in kernel.params if not dead(p)))
+
+
+__all__ = ["TransferResult", "alive", "declared", "reachable", "transfer", "with_parameters"]

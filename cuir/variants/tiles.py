@@ -1,0 +1,89 @@
+"""Orders of the units of work, as the splice point `tile`: which (b, h, m) the t-th unit is. Owns their text, not how many blocks a tile visits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal as OneOf
+
+from ..syntax.nodes import Binary, Call, Expr, Func, Kernel, Literal, Name, Return, Subscript, Tuple
+from ..syntax.parser import parse
+from ..syntax.printer import show
+from ..syntax.walk import walk
+
+Work = OneOf["even", "growing", "falling", "listed"]  # the number of key blocks of query tiles 0, 1, 2, ...
+_DESCENDING = Binary("-", Call(Name("cdiv"), (Name("M"), Name("BM"))), Literal(1))
+
+# 48: a tile put off fetches K and V once more; with fewer some CTAs still end early, more win nothing (docs/performance.md).
+_IN_A_ROW = """\
+@func
+def tile(t):                             # t-th unit of work -> (b, h, m): the query tiles of a head in a row; the partly empty last ones of 48 heads at the end
+    n, late = cdiv(M, BM), min(48, B * H) if M % BM > 0 else 0
+    i = t - (B * H - late) * n
+    j = i - late * (n - 1)
+    head = t // n if i < 0 else B * H - late + (i // max(1, n - 1) if j < 0 else j)
+    return head // H, head % H, t % n if i < 0 else i % max(1, n - 1) if j < 0 else n - 1
+"""
+_LONGEST_FIRST = """\
+@func
+def tile(t):                             # t-th unit of work -> (b, h, m): longest first, heads of one KV head adjacent
+    return t // H % B, t % H, cdiv(M, BM) - 1 - t // (H * B)
+"""
+_LISTED = """\
+@func
+def tile(t):                             # t-th unit of work -> (b, h, m): the query tiles of a head in a row, the shortest of all at the end
+    return {order}[t, 0], {order}[t, 1], {order}[t, 2]
+"""
+
+
+def tile_for(work: Work, kernel: Kernel, tile: Func, order: str) -> Func:
+    """`tile` for a kernel whose query tiles have so much work; the origin's own where that is right. `order`: the name of the tensor with the order of listed tiles.
+
+    Even work: the query tiles of a head in a row, as they read the same K and V at the same time, but for some partly empty ones at the end. Else the longest
+    first, so that none is left to the end.
+    """
+    if in_query_tiles(kernel):
+        if work == "even":
+            return _parsed(_IN_A_ROW)
+        if work == "listed":
+            return _parsed(_LISTED.format(order=order))
+        if _made_here(tile):  # the origin is a variant itself
+            tile = _parsed(_LONGEST_FIRST)
+    return _reversed(tile) if work == "falling" else tile
+
+
+def _made_here(tile: Func) -> bool:
+    """The function is one that an earlier variant was given for its own work."""
+    last = tile.body[-1]
+    listed = isinstance(last, Return) and isinstance(last.value, Tuple) and isinstance(last.value.items[0], Subscript)
+    return listed or tile.body == _parsed(_IN_A_ROW).body
+
+
+def in_query_tiles(kernel: Kernel) -> bool:
+    """The units of work are the query tiles of all heads: tiles(cdiv(M, BM) * H * B)."""
+    for node in walk(kernel):
+        if isinstance(node, Call) and node.func == Name("tiles") and node.args:
+            return sorted(map(show, _factors(node.args[0]))) == ["B", "H", "cdiv(M, BM)"]
+    return False
+
+
+def _factors(e: Expr) -> list[Expr]:
+    return [*_factors(e.left), *_factors(e.right)] if isinstance(e, Binary) and e.op == "*" else [e]
+
+
+def _reversed(tile: Func) -> Func:
+    """The tile function with the first query tiles first, if it is written as `..., cdiv(M, BM) - 1 - x`."""
+    last = tile.body[-1]
+    if not isinstance(last, Return) or not isinstance(last.value, Tuple) or len(last.value.items) != 3:
+        return tile
+    m = last.value.items[2]
+    if not isinstance(m, Binary) or m.op != "-" or m.left != _DESCENDING:
+        return tile
+    value = replace(last.value, items=(*last.value.items[:2], m.right))
+    return replace(tile, body=(*tile.body[:-1], replace(last, value=value)))
+
+
+def _parsed(text: str) -> Func:
+    return parse(text, "splice points").funcs()["tile"]
+
+
+__all__ = ["Work", "in_query_tiles", "tile_for"]

@@ -1,0 +1,476 @@
+"""Tracing: a mod called once with proxies gives CuIR, and what it captures becomes parameters of the kernel.
+
+Owns the capturing of numbers and tensors (closures, keyword parameters, objects, `captured`) and their names. Does not own the operations (proxy.py),
+the blocks that a mask needs (blocks.py), nor how tensors are met that no function or object on the way holds (outside.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import math
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..spec.specification import LENGTHS, SINK, Lengths, Specification, asked
+from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
+from ..syntax.types import BOOL, F32, I32
+from ..syntax.walk import names_read
+from ..text.diagnostics import CuirError
+from ..text.user_code import function_span, user_span
+from . import operations as operations  # enters the table of operations
+from .answers import TRACE, Constant, Tracing
+from .chance import refuse_drawn, refuse_random, seeds_now
+from .factoring import factored
+from .methods import globals_read, with_traced_methods
+from .outside import Outside, Standin, Standing, attribute_read, found_under
+from .parameter import Parameter
+from .proxy import BUILTINS, INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
+
+SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
+_LIBRARIES = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, np))
+_PYTHON = (f"{Path(inspect.__file__).parent}/", "<frozen ")
+_INSTALLED = ("/site-packages/", "/dist-packages/")  # inside of the folder of Python's own files, for some
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A specification as CuIR. `keep`: a bool expression of b, h, q, k (i32), or None for no mask.
+
+    `score`: f32 expression of S (the products), b, h, q, k, and `factor` > 0: score * factor is the base-2 logit, for weights by relu the score itself.
+    `sink`: an expression of h, or None.
+    """
+
+    keep: Expr | None
+    score: Expr
+    factor: Expr
+    parameters: tuple[Parameter, ...]
+    notes: tuple[str, ...]
+    sink: Expr | None = None
+
+
+def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
+    """Traces the mods of a specification; names in `taken` are not given to parameters.
+
+    Raises CuirError with the place in the user's file: X120 an operation that no kernel has, X121 control flow on a score or an index,
+    X122 a mod that fails, X123 a mod that gives no number; U417 for a captured number beyond 32 bits.
+    """
+    pinned: set[str] = set()
+    while True:
+        tracer = _Tracer(spec, set(taken), pinned)
+        entered = TRACE.set(Tracing())
+        try:
+            found = tracer.run()
+            if tracer.pins <= pinned:
+                return found
+        except Constant:
+            pass
+        except CuirError:  # which a constant may not meet
+            if tracer.pins <= pinned:
+                raise
+        finally:
+            TRACE.reset(entered)
+        pinned |= tracer.pins
+
+
+def captured_integers(spec: Specification) -> list[int]:
+    """Integers among what a specification captures: where its mask has edges. Empty if it cannot be traced."""
+    try:
+        return [p.value for p in trace(spec).parameters if isinstance(p.value, int)]
+    except CuirError:
+        return [v for v in spec.captured.values() if isinstance(v, int)]
+
+
+class _Tracer:
+    def __init__(self, spec: Specification, taken: set[str], pinned: set[str]):
+        self.spec, self.taken, self.pinned = spec, taken, pinned
+        self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
+        self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
+        self.held: dict[int, tuple[str, object]] = {}  # tensors, by id: under which key of `parameters`
+        self.lifted: dict[int, Any] = {}
+        self.renamed: dict[str, str] = {}  # parameters whose own name the kernel uses already
+        self.standing: Standing = lambda x: x  # for tensors from outside
+        self.alive: list[Any] = []  # keeps what `lifted` knows by id
+        self.constants = False  # numbers that are met now stay what they are: those of a file
+
+    def run(self) -> Traced:
+        b, h, q, k = (Proxy(Name(n), I32, n in "qk") for n in "bhqk")
+        scaled = Proxy(Binary("*", Name("S"), Name("scale")), F32, True)
+        masks: list[Proxy] = []
+        result: Proxy = scaled
+        peeled = False
+        if self.spec.score_mod is not None:
+            found = self.call(self.spec.score_mod, (scaled, b, h, q, k))
+            if found.element == BOOL:
+                raise CuirError.of(
+                    "X123",
+                    "a score_mod gives scores, found a bool",
+                    function_span(self.spec.score_mod),
+                    "a function of five parameters is taken for a score_mod; a mask takes four: (b, h, q_idx, kv_idx)",
+                )
+            result = to(found, F32)
+            result, masks = _peeled(result)
+            peeled = bool(masks)
+        if self.spec.mask_mod is not None:
+            found = self.call(self.spec.mask_mod, (b, h, q, k))
+            if found.element != BOOL:
+                raise CuirError.of(
+                    "X123", f"a mask_mod gives a bool, found {found.element}", function_span(self.spec.mask_mod), "compare: ... != 0"
+                )
+            masks.append(found)
+        keep = None
+        for m in masks:
+            keep = m if keep is None else call("and", (keep, m), {})
+        everything = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
+        score, factor = factored(result.expr, [p for p, _ in self.parameters.values()], split=not peeled)
+        if self.spec.normalize != "relu":
+            factor = Binary("*", factor, Name("LOG2E")) if factor != Literal(1.0) else Name("LOG2E")
+        sink = self.sink(h)
+        if "S" not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
+            score = Binary("+", score, Binary("*", Name("S"), Literal(0.0)))
+        notes = [f"`{name}` decided control flow while tracing: its value is part of the program" for name in sorted(self.pinned)]
+        used = {n for e in (score, factor, keep.expr if keep is not None else None, sink) if e is not None for n in names_read(e)}
+        parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
+        notes += [
+            f"`{self.renamed[p.name]}` is a name of the kernel: its parameter is called `{p.name}`"
+            for p in parameters
+            if p.name in self.renamed
+        ]
+        return Traced(None if keep is None or everything else keep.expr, score, factor, parameters, tuple(notes), sink)
+
+    def sink(self, h: Proxy) -> Expr | None:
+        """The sink of a head, f32."""
+        if self.spec.sink is None:
+            return None
+        value, fixed = self.spec.values(SAMPLE)[SINK], self.spec.sink
+        if isinstance(value, int):
+            value = float(value)
+        found = self.capture(SINK, value, key=SINK if callable(fixed) and not isinstance(fixed, torch.Tensor) else None)
+        return to(lift(found[h] if isinstance(found, TensorProxy) else found), F32).expr
+
+    def call(self, mod: Callable[..., Any], positional: tuple[Proxy, ...]) -> Proxy:
+        values = self.spec.values(SAMPLE)
+        given: dict[str, Any] = {}
+        for p in asked(mod):
+            if p.name in LENGTHS:
+                given[p.name] = Proxy(Name(p.name), I32, False, number=True)
+            elif p.name in values:
+                fixed = self.spec.captured[p.name]
+                given[p.name] = self.capture(
+                    p.name, values[p.name], key=p.name if callable(fixed) and not isinstance(fixed, torch.Tensor) else None
+                )
+            else:
+                given[p.name] = self.capture(p.name, p.default)
+        outside = Outside(self.outside, run=_replaced, asked=refuse_random)
+        seeds = seeds_now()
+        entered = STANDING.set(outside.of)
+        try:
+            known = self.function(mod)
+            with outside:
+                result = known(*positional, **given)
+            result = outside.of(result)
+            refuse_drawn(mod, seeds)
+        except CuirError:
+            raise
+        except Exception as error:  # a mod may raise anything
+            raise CuirError.of(
+                "X122", f"tracing `{self.spec.name}`: {type(error).__name__}: {error}", user_span(error) or function_span(mod)
+            ) from error
+        finally:
+            STANDING.reset(entered)
+        if (running := TRACE.get()) is not None and running.refused:
+            raise running.refused[0]  # the mod caught it, and went another way than it does with tensors
+        if isinstance(result, TensorProxy):
+            lift(result)  # which says how it is indexed
+        if not isinstance(result, (Proxy, bool, int, float)) and not (isinstance(result, torch.Tensor) and result.ndim == 0):
+            raise CuirError.of(
+                "X123",
+                f"a mod gives one number, found {type(result).__name__}",
+                function_span(mod),
+                "return the new score, or the bool of a mask",
+            )
+        return lift(result)
+
+    # ---- capturing
+    def capture(self, name: str, value: Any, key: str | None = None) -> Any:
+        """What stands in a traced function for a captured value: proxies for numbers and tensors, rebuilt functions and containers."""
+        if isinstance(value, (bool, Proxy, TensorProxy)):
+            return value
+        if type(value) in _NUMBERS:  # of a subclass, such as an enumeration's, there are objects that are told apart
+            return value if self.constants else self.number(name, value)
+        if isinstance(value, torch.Tensor):
+            return self.tensor(name, value, key)
+        if type(value) in (list, tuple, deque):
+            return type(value)(self.capture(f"{name}_{i}", a) for i, a in enumerate(value))
+        if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
+            return tuple.__new__(type(value), [self.capture(n, a) for n, a in zip(value._fields, value)])  # type: ignore[attr-defined]
+        if isinstance(value, dict):
+            return self.dictionary(value, {n: f"{name}_{n}" for n in value})
+        return self.function(value, name)
+
+    def dictionary(self, value: dict[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
+        if id(value) in self.lifted:
+            known: dict[Any, Any] = self.lifted[id(value)]
+            return known
+        new = {} if type(value) is dict else _copied(value)
+        self.alive.append(value)
+        self.lifted[id(value)] = new
+        if new is not value:
+            for n, a in list(value.items()):
+                dict.__setitem__(new, n, self.capture(names[n], a))
+            if isinstance(getattr(new, "__dict__", None), dict):
+                self.attributes(value, new, "")
+        return new
+
+    def number(self, name: str, value: int | float) -> Any:
+        if name in self.pinned or value in (math.inf, -math.inf):  # no launch takes an infinite scalar, but a program may say `inf`
+            return value
+        if isinstance(value, int) and not -(2**31) <= value < 2**31:
+            raise CuirError.of("U417", f"the captured number `{name}` = {value} does not fit the 32 bits that integers of a kernel have")
+        if not abs(value) <= torch.finfo(torch.float32).max:
+            raise CuirError.of("U417", f"the captured number `{name}` = {value} is none of the numbers that an f32 of a kernel holds")
+        place = (name, repr(value))  # 1 and 1.0, 0.0 and -0.0 are two
+        found = self.parameters.get(place)
+        if found is None:
+            dtype = F32 if isinstance(value, float) else I32
+            p = Parameter(self.fresh(name), dtype, 0, value)
+            found = self.parameters[place] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins, True))
+        return found[1]
+
+    def tensor(self, name: str, value: torch.Tensor, key: str | None) -> TensorProxy | Proxy:
+        place = (name, id(value) if key is None else key)
+        if place not in self.parameters:
+            if value.is_complex() or value.is_quantized:
+                refuse(f"`{name}` holds {value.dtype}, and a kernel reads integers, bools and real numbers", f"{name}.real")
+            self.alive.append(value)
+            self.held.setdefault(id(value), place)
+            dtype = F32 if value.dtype.is_floating_point else I32
+            p = Parameter(self.fresh(name), dtype, max(1, value.ndim), None if key else value, key)
+            found = TensorProxy(
+                p.name,
+                value.shape if value.ndim else torch.Size([1]),
+                dtype,
+                value.dtype == torch.bool,
+                follows=key is not None,
+                kind=type(value),
+                dtype=value.dtype,
+            )
+            self.parameters[place] = (p, found if value.ndim else found[0])  # without dims: a number that lies on the device
+        made = self.parameters[place][1]
+        assert isinstance(made, (Proxy, TensorProxy))
+        return made
+
+    def outside(self, value: torch.Tensor) -> TensorProxy | Proxy:
+        """What stands for a tensor that an operation of the mod meets, and that is not replaced where the mod has it from."""
+        with torch._C.DisableTorchFunction():
+            found = self.standing(value)
+            if id(found) not in self.held:
+                frame = user_frame()
+                self.tensor((frame and found_under(value, frame)) or "tensor", found, None)
+        return self.parameters[self.held[id(found)]][1]
+
+    def function(self, value: Any, name: str = "") -> Any:
+        """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured.
+
+        Another object, that of a method too, becomes one whose attributes are captured. name: under which it is found.
+        """
+        if isinstance(value, Standin):
+            self.standing = value.standing
+            return self.function(value.mod, name)
+        if isinstance(value, functools.partial):
+            return self.partial(value, name)
+        if isinstance(value, types.MethodType):
+            return types.MethodType(self.function(value.__func__), self.function(value.__self__))
+        if not isinstance(value, (types.FunctionType, types.ModuleType, type)) and has_attributes(value):
+            return self.thing(value, name)
+        if not isinstance(value, types.FunctionType) or foreign(value):
+            return value  # but FlexAttention's and_masks(...) closes over the user's mods
+        if id(value) in self.lifted:
+            return self.lifted[id(value)]
+        self.alive.append(value)
+        known = {**value.__globals__, "__builtins__": BUILTINS}
+        new = types.FunctionType(value.__code__, known, value.__name__, None, tuple(types.CellType() for _ in value.__closure__ or ()))
+        self.lifted[id(value)] = new
+        for name in sorted(globals_read(value.__code__)):
+            found = known.get(name)
+            if isinstance(found, (torch.Tensor, types.FunctionType)):
+                known[name] = self.capture(name, found)
+            elif leads_to_a_tensor(found):
+                self.constants, before = True, self.constants
+                known[name] = self.capture(name, found)
+                self.constants = before
+            elif isinstance(found, (list, dict, set, deque)):
+                known[name] = _copied(found)  # the mod may write to it
+        for name, cell, fresh in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
+            fresh.cell_contents = self.capture(name, cell.cell_contents)
+        if value.__defaults__:
+            positional = value.__code__.co_varnames[: value.__code__.co_argcount]
+            new.__defaults__ = tuple(self.capture(n, d) for n, d in zip(positional[-len(value.__defaults__) :], value.__defaults__))
+        if value.__kwdefaults__:
+            new.__kwdefaults__ = {n: self.capture(n, d) for n, d in value.__kwdefaults__.items() if n not in LENGTHS}
+        new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
+        return new
+
+    def partial(self, value: functools.partial[Any], name: str) -> Any:
+        """Arguments by position have the names of the parameters that they are for."""
+        names = [f"{name or 'argument'}_{i}" for i in range(len(value.args))]
+        with contextlib.suppress(TypeError, ValueError):
+            known = inspect.signature(value.func).parameters.values()
+            for i, p in enumerate(p for p in list(known)[: len(names)] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)):
+                names[i] = p.name
+        arguments = [self.capture(n, a) for n, a in zip(names, value.args)]
+        keywords = {n: self.capture(n, a) for n, a in value.keywords.items()}
+        return functools.partial(self.function(value.func, name), *arguments, **keywords)
+
+    def thing(self, value: Any, name: str) -> Any:
+        if id(value) in self.lifted:
+            return self.lifted[id(value)]
+        new = _copied(value) if attributes_of(value) or slots_of(value) else value  # without any, it is told apart by what it is
+        self.alive.append(value)
+        self.lifted[id(value)] = new
+        if new is not value:  # of an enumeration, for instance, there is one object
+            self.attributes(value, new, name)
+            with_traced_methods(new, self.function, foreign)
+        return new
+
+    def attributes(self, value: Any, new: Any, name: str) -> None:
+        """Captures the attributes of an object for its copy."""
+        for n, v in (attributes_of(value) or {}).items():
+            if n in _REGISTERED and isinstance(value, torch.nn.Module) and isinstance(v, dict):
+                new.__dict__[n] = self.dictionary(v, {m: m if m.isidentifier() else f"{name}_{m}" for m in v})
+            else:
+                new.__dict__[n] = self.capture(n, v)
+        for n, v in slots_of(value):
+            object.__setattr__(new, n, self.capture(n, v))
+
+    def fresh(self, name: str) -> str:
+        """A name of the kernel for a captured value: its own, or with `_` and a number behind it if that is taken."""
+        base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name) or "value"
+        base = f"value_{base}" if base[0].isdigit() else base
+        used = self.taken | {p.name for p, _ in self.parameters.values()}
+        candidate, n = base, 1
+        while candidate in used:
+            candidate, n = f"{base}_{n if n > 1 else ''}", n + 1
+        if candidate != base:
+            self.renamed[candidate] = base
+        return candidate
+
+
+def leads_to_a_tensor(value: Any) -> bool:
+    """A container or an object with a tensor in it, or further in."""
+    seen: dict[int, Any] = {}
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, torch.Tensor):
+            return True
+        if id(one) in seen or isinstance(one, (types.ModuleType, types.FunctionType, type)):
+            continue
+        seen[id(one)] = one
+        if isinstance(one, (list, tuple, deque)):
+            todo += one
+        elif isinstance(one, dict):
+            todo += one.values()
+        elif has_attributes(one):
+            todo += (attributes_of(one) or {}).values()
+            todo += [v for _, v in slots_of(one)]
+    return False
+
+
+def foreign(function: types.FunctionType) -> bool:
+    """A function of Python or PyTorch that captures nothing of the user's."""
+    return foreign_file(function.__code__.co_filename) and not function.__closure__
+
+
+@functools.lru_cache(4096)
+def foreign_file(name: str) -> bool:
+    """A file of Python, PyTorch or NumPy."""
+    return name.startswith(_LIBRARIES) or (name.startswith(_PYTHON) and not any(folder in name for folder in _INSTALLED))
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.copy(value)
+    except Exception:  # an object may refuse to be copied in any way: it stays what it is
+        return value
+
+
+_NUMBERS = (int, float, np.float64)
+_REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, whose attributes these are
+
+
+def slots_of(value: Any) -> list[tuple[str, Any]]:
+    """What lies in the slots of an object of a Python class."""
+    found = ((n, slot_of(value, n)) for n in slot_names(type(value)))
+    return [(n, v) for n, v in found if v is not EMPTY]
+
+
+def slot_names(cls: type) -> list[str]:
+    classes = [c for c in cls.__mro__ if "__slots__" in vars(c)]
+    return [n for c in classes for n, member in vars(c).items() if isinstance(member, types.MemberDescriptorType)]
+
+
+def slot_of(value: Any, name: str) -> Any:
+    """EMPTY for one that nothing lies in; the object's own `__getattr__` is not asked."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return EMPTY
+
+
+def attributes_of(value: Any) -> Any:
+    """`__dict__`, None for an object that has none, whatever its own `__getattr__` makes of the question."""
+    try:
+        return getattr(value, "__dict__", None)
+    except Exception:
+        return None
+
+
+EMPTY = object()
+
+
+def has_attributes(value: Any) -> bool:
+    """An object of a class of the user's, or of PyTorch's, that has attributes of its own."""
+    return isinstance(attributes_of(value), dict) or bool(slots_of(value))
+
+
+def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """An operation of PyTorch, some of whose tensors the tracer replaced."""
+    first, name = args[0] if args else None, getattr(func, "__name__", str(func))
+    attribute = attribute_read(func)
+    if attribute is not None:
+        return getattr(first, attribute)
+    if isinstance(first, (Proxy, TensorProxy)):
+        if hasattr(type(first), name):
+            return getattr(first, name)(*args[1:], **kwargs)
+        if isinstance(first, TensorProxy) and not name.startswith("__"):
+            return getattr(first, name)(*args[1:], **kwargs)
+    if any(isinstance(a, TensorProxy) for a in (*args, *kwargs.values())):
+        TensorProxy.__torch_function__(func, ())
+    return call(name, tuple(args), kwargs)
+
+
+def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
+    """A score_mod that ends in where(cond, s, -inf) masks: the condition goes to keep, so that blocks can be left out."""
+    masks: list[Proxy] = []
+    minus_inf = Unary("-", INF)
+    while isinstance(result.expr, Call) and result.expr.func == Name("where"):
+        cond, x, y = result.expr.args
+        if y == minus_inf:
+            masks.append(Proxy(cond, BOOL, True))
+            result = Proxy(x, F32, True)
+        elif x == minus_inf:
+            masks.append(call("invert", (Proxy(cond, BOOL, True),), {}))
+            result = Proxy(y, F32, True)
+        else:
+            break
+    return result, masks

@@ -1,0 +1,280 @@
+"""Wrong numbers and NaN as statements: the problem runs once more, watched, and the report names the store of the wrong element and where a NaN began.
+
+Runs after a verdict, on the smallest problem that fails, and never changes the verdict. Owns the watching; what is wrong at all is functions.py's and numeric.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..checking.checked import Checked
+from ..checking.views import root_name
+from ..interp import Schedule
+from ..interp.agents import Product
+from ..interp.code import Compiler
+from ..interp.faults import ranges
+from ..interp.launch import prepare, run_each
+from ..interp.machine import Instruction, Worker
+from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.specification import Specification
+from ..syntax.nodes import Assign, Call, ExprStmt, For, Stmt
+from ..syntax.walk import names_read, walk
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..text.source import Span, spoken
+from .inputs import FunctionLaunch, readable
+from .problems import Launch
+
+_MARKS = {2: 0x7E5A, 4: 0x7FC0515A}  # a NaN that no computation gives, by bytes: what no store reached still has it
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One execution of a statement: who, where in its loops."""
+
+    stmt: Stmt
+    label: str
+    cluster: int
+    unit: int | None
+    turns: tuple[tuple[str, int], ...]  # of the loops around it, the outer one first
+
+    @property
+    def span(self) -> Span:
+        return self.stmt.value.span if isinstance(self.stmt, (Assign, ExprStmt)) else self.stmt.span
+
+    @property
+    def where(self) -> str:
+        """The turns of the loops around it."""
+        return f" ({', '.join(f'{name} = {value}' for name, value in self.turns)})" if self.turns else ""
+
+    def __str__(self) -> str:
+        work = f" for the unit of work {self.unit}" if self.unit is not None else ""
+        return f"{self.label} of CTA {self.cluster}{work}{self.where}"
+
+
+@dataclass
+class _Watch:
+    """What a watched run sees. `last`: for each output, the number of the step that wrote each element last; 0: none."""
+
+    outputs: Mapping[str, torch.Tensor]
+    before: dict[str, torch.Tensor] = field(default_factory=dict)
+    last: dict[str, torch.Tensor] = field(default_factory=dict)
+    steps: list[_Step] = field(default_factory=list)
+    began: list[tuple[int, _Step, str]] = field(default_factory=list)  # where a NaN began: how many stores were before, the step, the name
+
+    def __post_init__(self) -> None:
+        for name, x in self.outputs.items():
+            self.before[name], self.last[name] = _bits(x).clone(), torch.zeros(x.shape, dtype=torch.int32)
+
+    def stored(self, step: _Step) -> None:
+        self.steps.append(step)
+        for name, x in self.outputs.items():
+            now = _bits(x)
+            changed = now != self.before[name]
+            if changed.any():
+                self.last[name][changed] = len(self.steps)
+                self.before[name].copy_(now)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view({2: torch.int16, 4: torch.int32}[x.element_size()])
+
+
+class _Watched(Compiler):
+    """Code that tells after each statement what it did. One run at a time: the watch stands in the class while it lasts."""
+
+    watch: _Watch | None = None
+
+    def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
+        super().__init__(checked, device, costs, perturbs)
+        self.loops_around: list[tuple[str, bool]] = []  # names of loops, and whether over the units of work
+
+    def loop(self, stmt: For, code: list[Instruction]) -> None:
+        self.loops_around.append((stmt.target, not isinstance(stmt.iter, Call)))
+        super().loop(stmt, code)
+        self.loops_around.pop()
+
+    def statement(self, stmt: Stmt, code: list[Instruction]) -> None:
+        at = len(code)
+        super().statement(stmt, code)
+        if isinstance(stmt, (Assign, ExprStmt)):
+            code[at] = self.watched(code[at], stmt)
+
+    def watched(self, run: Instruction, stmt: Assign | ExprStmt) -> Instruction:
+        around, target = tuple(self.loops_around), stmt.targets[0] if isinstance(stmt, Assign) else ""
+        bound = self.checked.calls.get(id(stmt.value)) if isinstance(stmt.value, Call) else None
+        stores = bound is not None and any(a.mode != "read" for a in bound.op.effects.accesses)
+        drains = bound is not None and bound.op.effects.drains is not None
+        names = sorted(names_read(stmt.value))
+
+        def step(w: Worker) -> _Step:
+            units = [w.frame.get(n) for n, unit in around if unit]
+            turns = tuple((spoken(n, stmt.span), int(w.frame[n])) for n, unit in around if not unit and isinstance(w.frame.get(n), int))
+            return _Step(stmt, w.label, int(w.m.clusters[0]), int(units[0]) if units and units[0] is not None else None, turns)
+
+        def instruction(w: Worker) -> int | None:
+            watch = _Watched.watch
+            if watch is None:
+                return run(w)
+            clean = bool(target) and not any(_has_nan(w.frame.get(n)) for n in names if n != target)
+            clean = clean and not (target in names and _has_nan(w.frame.get(target)))
+            said = run(w)
+            if stores or drains:
+                watch.stored(step(w))
+            if clean and _has_nan(w.frame.get(target)):
+                watch.began.append((len(watch.steps), step(w), target))
+            return said
+
+        return instruction
+
+
+def _has_nan(value: Any) -> bool:
+    x = value.value if isinstance(value, Product) else value
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and bool(x.isnan().any()) if x is not None else False
+
+
+def blamed(checked: Checked, spec: AnySpecification, given: Launch | FunctionLaunch, error: CuirError) -> CuirError:
+    """A verdict V301 to V304 with the statement that stored the wrong element as its place, and notes on who did it, where a NaN began, and which elements are wrong.
+
+    given: the problem, its outputs as before the launch. The error as it is for other codes, and where a second run shows nothing.
+    """
+    first = error.diagnostics[0]
+    named = re.match(r"\w+", first.message)
+    if first.code not in ("V301", "V302", "V303", "V304") or named is None:
+        return error
+    for name in ("O", "LSE") if first.code == "V303" else (named[0],):
+        if name not in given.outputs:
+            continue
+        try:
+            watch, wrong = _again(checked, spec, given.fresh() if isinstance(given, Launch) else given, name)
+        except CuirError:
+            return error
+        if wrong is not None and wrong.any():
+            return CuirError([_told(checked, first, name, watch, wrong), *error.diagnostics[1:]])
+    return error
+
+
+def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLaunch, name: str) -> tuple[_Watch, torch.Tensor | None]:
+    """Runs the problem watched; which elements of the output are wrong: NaN that should be none, or far off."""
+    outputs = {n: x for n, x in given.outputs.items() if x.element_size() in _MARKS and x.is_contiguous()}
+    if name not in outputs:
+        return _Watch({}), None
+    marked = {}
+    for n, x in outputs.items():
+        marked[n] = x.isnan() if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
+        _bits(x)[marked[n]] = _MARKS[x.element_size()]
+    arguments = given.arguments()
+    watch = _Watch({n: arguments[n] for n in outputs})
+    launch, _, _ = prepare(
+        checked, arguments, schedule=Schedule.adversarial("engines_first"), detect=False, compiler=_Watched
+    )  # engines act at once: what changes is this statement's
+    _Watched.watch = watch
+    try:
+        run_each(launch)
+    finally:
+        _Watched.watch = None
+    found = outputs[name].double()
+    if isinstance(spec, FunctionSpecification):
+        assert isinstance(given, FunctionLaunch)
+        wanted = spec.exact(readable(checked, given), list(given.before)).get(name)
+    else:
+        assert isinstance(given, Launch) and isinstance(spec, Specification)
+        wanted = dict(zip(("O", "LSE"), spec.reference(given.q, given.k, given.v, given.scale))).get(name)
+    if wanted is None:
+        return watch, None
+    wanted = wanted.double()
+    bad = found.isnan() & ~wanted.isnan()
+    if bad.any():
+        return watch, bad
+    same = (found == wanted) | wanted.isnan()
+    off = torch.where(same, 0.0, (found - wanted).abs().nan_to_num(nan=torch.inf))
+    rounding = (
+        8
+        * (torch.finfo(outputs[name].dtype).eps if outputs[name].dtype.is_floating_point else 0)
+        * wanted[wanted.isfinite()].abs().max().item()
+    )
+    return watch, (off > 0) & (off > min(rounding, 0.25 * off.max().item()))
+
+
+def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: torch.Tensor) -> Diagnostic:
+    last = watch.last[name]
+    unwritten = wrong & (last == 0)
+    if unwritten.any():
+        sites = stores_to(checked, name)
+        where = _pattern(unwritten)
+        text = (
+            f"no store reached {int(unwritten.sum()):,} of {last.numel():,} elements of `{name}`, the first {_element(name, unwritten)}"
+            + (f"; {where}" if where else "")
+        )
+        others = [Note(f"`{name}` is stored to here too", s) for s in sites[1:2]]
+        return replace(first, span=sites[0] if sites else first.span, notes=(Note(text), *others, *first.notes))
+    at = tuple(torch.nonzero(wrong)[0].tolist())  # the first in the order of memory
+    number = int(last[at])
+    step = watch.steps[number - 1]
+    where = _pattern(wrong)
+    notes = [Note(f"{_element(name, wrong)} was stored here by {step}{_share(watch, last, wrong)}" + (f"; {where}" if where else ""))]
+    if first.code == "V302":
+        mine = [(s, n) for before, s, n in watch.began if before < number and s.cluster == step.cluster and s.unit == step.unit]
+        own = [x for x in mine if x[0].label == step.label] or mine
+        if own:
+            began, target = own[0]
+            notes.append(
+                Note(
+                    f"the first NaN of {step.label}'s unit of work: `{spoken(target, began.span)}` has one here, and no operand had{began.where}",
+                    began.span,
+                )
+            )
+    return replace(first, span=step.span, notes=(*notes, *first.notes))
+
+
+def stores_to(checked: Checked, name: str) -> list[Span]:
+    """The statements that store to a tensor."""
+    found = []
+    for role in checked.roles:
+        for node in (n for stmt in role.body for n in walk(stmt)):
+            bound = checked.calls.get(id(node))
+            places = [bound.args.get(a.arg) for a in bound.op.effects.accesses if a.mode != "read"] if bound is not None else []
+            if any(e is not None and root_name(e) == name for e in places):
+                found.append(node.span)
+    return list(dict.fromkeys(found))
+
+
+def _element(name: str, where: torch.Tensor) -> str:
+    return f"{name}{torch.nonzero(where)[0].tolist()}"
+
+
+def _share(watch: _Watch, last: torch.Tensor, wrong: torch.Tensor) -> str:
+    """Whether all wrong elements are of one worker or unit, or of one statement, where others are right."""
+    steps = [watch.steps[n - 1] for n in torch.unique(last[wrong]).tolist() if n]
+    others = [watch.steps[n - 1] for n in torch.unique(last[~wrong]).tolist() if n]
+    said = []
+    for what, key in (
+        ("unit of work", lambda s: s.unit),
+        ("worker", lambda s: s.label),
+        ("statement", lambda s: (s.span.line, s.span.column)),
+    ):
+        mine, all_ = {key(s) for s in steps}, {key(s) for s in (*steps, *others)}
+        if len(mine) == 1 and len(all_) > 1:
+            said.append(f"this {what}")
+        elif what == "unit of work" and None not in all_ and len(mine) < len(all_):
+            said.append(f"units of work {', '.join(sorted(map(str, mine)))} of {len(all_)}")
+    return f"; the wrong elements are all of {' and '.join(said)}" if said else ""
+
+
+def _pattern(wrong: torch.Tensor) -> str:
+    """In which dims the wrong elements lie in a part of the places."""
+    said = []
+    for d, n in enumerate(wrong.shape):
+        places = wrong.movedim(d, 0).reshape(n, -1).any(1).nonzero().flatten().numpy()
+        if 0 < len(places) < n:
+            said.append(f"dim {d} at {_places(places)} of {n}")
+    return f"wrong: {', '.join(said)}" if said else ""
+
+
+def _places(places: Any) -> str:
+    text = ranges(places)
+    return text if text.count(",") < 4 else f"{len(places)} places from {places[0]} to {places[-1]}"

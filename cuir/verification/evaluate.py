@@ -1,0 +1,227 @@
+"""Values of splice points: evaluates @funcs over NumPy arrays, for the enumeration of contracts. Pure expressions only.
+
+What an operation gives is its entry's in the table of primitives. Owns statements, calls and names; memory and synchronisation belong to the interpreter.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ops import OPERATORS, TABLE
+from ..ops.base import Op
+from ..ops.meaning import convert
+from ..syntax.nodes import (  # fmt: skip
+    Assign,
+    AugAssign,
+    Binary,
+    Call,
+    Expr,
+    For,
+    Func,
+    GlobalType,
+    If,
+    IfExp,
+    Kernel,
+    Literal,
+    Name,
+    Program,
+    Return,
+    Stmt,
+    Subscript,
+    Tuple,
+    Unary,
+)
+from ..syntax.printer import show
+from ..syntax.types import DTYPES
+from ..text.diagnostics import CuirError
+
+Value = Any  # a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a tuple of these
+_SHAPES = {"Q": ("B", "H", "M"), "K": ("B", "HK", "N"), "V": ("B", "HK", "N"), "O": ("B", "H", "M"), "LSE": ("B", "H", "M")}  # but for D
+_ERRORS: dict[str, Any] = {"divide": "ignore", "over": "ignore", "invalid": "ignore", "under": "ignore"}
+_UNARY = {"-": "neg"}
+
+
+class _Returned(Exception):
+    def __init__(self, value: Value):
+        self.value = value
+
+
+@dataclass
+class Evaluator:
+    """Calls @funcs of a program. `names`: values of dims, consts, scalars (numbers) and tensors (arrays) of the kernel.
+
+    Arguments and results are numbers or broadcasting arrays: i32 as int64 (within 32 bits), f32 as float32. Reads of a tensor outside of it give 0, as a gather does.
+    Raises CuirError X140 for what is no pure arithmetic.
+    """
+
+    program: Program
+    names: Mapping[str, Value]
+    rank: int = 0  # what cta_rank() gives
+    funcs: dict[str, Func] = field(init=False)
+    constants: dict[str, Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.funcs = self.program.funcs()
+        self.constants = {name: self.expr(c.value, {}) for name, c in self.program.constants().items()}
+
+    def call(self, name: str, *arguments: Value) -> Value:
+        func = self.funcs[name]
+        with np.errstate(**_ERRORS):
+            return self._call(func, arguments)
+
+    def _call(self, func: Func, arguments: tuple[Value, ...]) -> Value:
+        local = dict(zip(func.params, arguments))
+        try:
+            self.block(func.body, local)
+        except _Returned as found:
+            return found.value
+        raise CuirError.of("X140", f"`{func.name}` has no return", func.span)
+
+    def block(self, body: tuple[Stmt, ...], local: dict[str, Value]) -> None:
+        for s in body:
+            if isinstance(s, Return):
+                raise _Returned(self.expr(s.value, local))
+            if isinstance(s, Assign):
+                value = self.expr(s.value, local)
+                values = (value,) if len(s.targets) == 1 else value
+                local.update(zip(s.targets, values))
+            elif isinstance(s, AugAssign):
+                local[s.target] = self.expr(Binary(s.op, Name(s.target), s.value, span=s.span), local)
+            elif isinstance(s, If):
+                cond = self.expr(s.cond, local)
+                if np.ndim(cond):
+                    raise CuirError.of(
+                        "X140", "an if statement whose condition differs between the values enumerated", s.span, "a if cond else b"
+                    )
+                self.block(s.body if cond else s.orelse, local)
+            elif isinstance(s, For) and isinstance(s.iter, Call) and s.iter.func == Name("range"):
+                bounds = [self.expr(a, local) for a in s.iter.args]
+                if any(np.ndim(b) for b in bounds):
+                    hint = "a count that lengths and consts give; a search that ends earlier keeps what it found: a if cond else b"
+                    raise CuirError.of("X140", "a loop whose count differs between the values enumerated", s.span, hint)
+                for i in range(*(int(b) for b in bounds)):
+                    local[s.target] = i
+                    self.block(s.body, local)
+            else:
+                raise CuirError.of("X140", "a splice point of pure arithmetic was expected", s.span)
+
+    def expr(self, e: Expr, local: Mapping[str, Value]) -> Value:
+        if isinstance(e, Literal):
+            return e.value
+        if isinstance(e, Name):
+            return self.name(e, local)
+        if isinstance(e, Tuple):
+            return tuple(self.expr(i, local) for i in e.items)
+        if isinstance(e, Unary):
+            return _apply(OPERATORS[_UNARY.get(e.op, e.op)], e, self.expr(e.operand, local))
+        if isinstance(e, Binary):
+            return self.binary(e, local)
+        if isinstance(e, IfExp):
+            cond = self.expr(e.cond, local)
+            if not np.ndim(cond):
+                return self.expr(e.then if cond else e.other, local)
+            return self.choice(e, cond, local)
+        if isinstance(e, Subscript):
+            return self.subscript(e, local)
+        if isinstance(e, Call) and isinstance(e.func, Name) and not e.keywords:
+            return self.called(e, e.func.id, local)
+        raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
+
+    def choice(self, e: IfExp, cond: Value, local: Mapping[str, Value]) -> Value:
+        then, other = self.expr(e.then, local), self.expr(e.other, local)
+        return _apply(OPERATORS["ifexp"], e, cond, then, other)
+
+    def name(self, e: Name, local: Mapping[str, Value]) -> Value:
+        for place in (local, self.names, getattr(self, "constants", {})):
+            if e.id in place:
+                return place[e.id]
+        if e.id == "inf":
+            return np.inf
+        known = sorted({*local, *self.names, *getattr(self, "constants", {})})
+        raise CuirError.of("N101", f"`{e.id}` has no value where splice points are enumerated", e.span, f"these have: {', '.join(known)}")
+
+    def binary(self, e: Binary, local: Mapping[str, Value]) -> Value:
+        left = self.expr(e.left, local)
+        if e.op in ("and", "or") and not np.ndim(left) and bool(left) == (e.op == "or"):
+            return left
+        right = self.expr(e.right, local)
+        return _apply(OPERATORS[e.op], e, left, right)
+
+    def subscript(self, e: Subscript, local: Mapping[str, Value]) -> Value:
+        value = self.expr(e.value, local)
+        indices = [self.expr(i, local) for i in e.indices]  # type: ignore[arg-type]
+        if isinstance(value, tuple):
+            return value[indices[0]]
+        if value.size == 0:
+            return np.zeros(np.broadcast_shapes(*(np.shape(i) for i in indices)), value.dtype)
+        inside = np.ones((), bool)
+        safe: list[Value] = []
+        for i, n in zip(indices, value.shape):
+            ok = (np.asarray(i) >= 0) & (np.asarray(i) < n)
+            inside = inside & ok
+            safe.append(np.where(ok, i, 0))
+        return np.where(inside, value[tuple(safe)], value.dtype.type(0))
+
+    def called(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
+        if name == "cast":
+            x, dtype = self.expr(e.args[0], local), e.args[1]
+            if not isinstance(dtype, Name) or dtype.id not in ("bool", "i32", "f32"):
+                raise CuirError.of("X140", f"a cast to {show(dtype)} is not enumerated", e.span)
+            return convert(x, DTYPES[dtype.id])
+        if name == "cta_rank":
+            return self.rank
+        arguments = tuple(self.expr(a, local) for a in e.args)
+        if name in self.funcs:
+            return self._call(self.funcs[name], arguments)
+        entry = TABLE.get(name)
+        if entry is None or entry.evaluate is None:
+            raise CuirError.of("X140", f"`{name}` is no pure arithmetic", e.span)
+        if entry.params[0].variadic:
+            return functools.reduce(lambda x, y: _apply(entry, e, x, y), arguments)
+        return _apply(entry, e, *arguments)
+
+
+def _apply(entry: Op, e: Expr, *operands: Value) -> Value:
+    """What an entry of the table gives. Raises CuirError X140 for one that is of tiles alone, T154 for a divisor of 0."""
+    assert entry.evaluate is not None
+    values = [_plain(x) for x in operands]
+    if entry.evaluate.divides and not np.all(values[-1]):
+        if np.ndim(values[-1]) == 0:
+            raise CuirError.of("T154", "the divisor is 0", e.span)
+        values[-1] = np.where(values[-1] == 0, 1, values[-1])  # in a branch not taken
+    try:
+        return entry.evaluate(*values)
+    except TypeError:
+        raise CuirError.of("X140", f"`{entry.name}` is no pure arithmetic here", e.span) from None
+
+
+def _plain(x: Value) -> Value:
+    """One number of NumPy's as Python's; arrays as i32, f32 or bool are held."""
+    if not isinstance(x, (np.generic, np.ndarray)):
+        return x
+    if np.ndim(x) == 0:
+        return x.item()
+    held = {"i": np.int64, "u": np.int64, "f": np.float32}.get(x.dtype.kind, x.dtype)
+    return x.astype(held, copy=False)
+
+
+def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
+    """Values of a kernel's names: consts (defaults filled in where they are literals), scalars, tensors and every dim of the signature.
+
+    dims: lengths by what they are of an attention (B, H, HK, M, N), whatever the kernel calls them; dims of other tensors are those of their values.
+    """
+    names: dict[str, Value] = {p.name: p.default.value for p in kernel.params if isinstance(p.default, Literal)}
+    names |= {n: v for n, v in consts.items() if isinstance(v, (int, float, bool))}
+    names |= dims
+    for p in kernel.params:
+        if isinstance(p.type, GlobalType):
+            shape = getattr(values.get(p.name), "shape", tuple(dims.get(n) for n in _SHAPES.get(p.name, ())))
+            names |= {d: n for d, n in zip(p.type.dims, shape) if isinstance(d, str) and n is not None and d not in consts}
+    for n, v in values.items():
+        names[n] = np.asarray(v) if hasattr(v, "shape") else np.float32(v) if isinstance(v, float) else v
+    return names

@@ -1,0 +1,44 @@
+"""Every schedule of small launches of a kernel. Owns the order and the end; which launches are small and telling is problems.py's, how schedules are explored cuir/explore's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..checking.checked import Checked
+from ..explore import Exploration, explore
+from ..spec.functions import AnySpecification
+from ..syntax.nodes import Program
+from .either import AnyCase, launch_of, small_launches
+
+
+@dataclass(frozen=True)
+class Explored:
+    """One launch, and what its exploration came to."""
+
+    case: AnyCase
+    grid: int
+    result: Exploration
+
+
+def check_exhaustively(
+    program: Program, checked: Checked, spec: AnySpecification, tiles: int = 2, blocks: int = 4, *,
+    classes: int | None = None, seconds: float | None = None, progress: Callable[[str], None] = lambda text: None,
+) -> list[Explored]:  # fmt: skip
+    """Explores every schedule of small launches, up to the first that is not clean.
+
+    tiles: units of work of a CTA in the main launch; blocks: key blocks of each. classes, seconds: the budget of each launch. Raises CuirError as `explore` does.
+    """
+    found = []
+    for case, grid in small_launches(checked, spec, tiles, blocks):
+        progress(case.name)
+        arguments = launch_of(program, checked, spec, case).arguments()
+
+        def tell(text: str, name: str = case.name) -> None:
+            progress(f"{name}: {text}")
+
+        result = explore(checked, arguments, grid=grid, classes=classes, seconds=seconds, progress=tell)
+        found.append(Explored(case, grid, result))
+        if not result.ok:
+            break
+    return found

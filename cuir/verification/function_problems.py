@@ -1,0 +1,60 @@
+"""Problems for the numbers where a specification is a function: lengths of lengths.py, with the kinds of inputs that matter for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..checking.checked import Checked
+from ..spec.functions import FunctionSpecification
+from ..text.diagnostics import CuirError
+from .draws import Draw, known_sizes, shape_of_tensor
+from .inputs import applicable, function_launch, readable, small_scalars
+from .lengths import all_draws
+from .problems import is_attention
+
+_PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with other values once more
+
+
+def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
+    """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
+    found = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or _means_something(checked, spec, d)]
+    return with_applicable_kinds(checked, spec, found + _values(checked, spec, found))
+
+
+def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, found: Iterable[Draw]) -> list[Draw]:
+    """The problems, with normal inputs where their kind does not apply."""
+    kinds = applicable(checked, spec)
+    return [d if d.kind in kinds else replace(d, kind="normal") for d in found]
+
+
+def _values(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]) -> list[Draw]:
+    """Problems of the kinds that are not among those found: of each tensor in turn where a mean far above the deviation, or a scalar below a root, matters; of some tensor for the others."""
+    if is_attention(checked.origin):
+        return []
+    small, kinds = small_scalars(checked, spec), applicable(checked, spec)
+    plain = sorted((d for d in found if min(d.sizes.values(), default=1) > 1), key=lambda d: _elements(checked, d)) or list(found)
+    at = [d for d in plain if _elements(checked, d) <= _PLAIN][: 1 + len(plain) // 3] or plain[:1]
+    shaped = [t for t in checked.tensors if t.dtype.is_float and not t.written]
+    each = max(1, min(3, sum(len(t.dims) > 1 for t in shaped) or len(shaped)))
+    wanted = [("offset", i) for i in range(2 * each)]
+    wanted += [("faint", i) for i in range(max(each, min(4, 4 * len(small))))]
+    wanted += [(kind, i) for i, kind in enumerate(("largest", "ties", "onehot", "equal", "growing", "wide"))]
+    return [Draw(f"{kind} {i}", at[n % len(at)].sizes, kind, i) for n, (kind, i) in enumerate(wanted) if kind in kinds]
+
+
+def _elements(checked: Checked, draw: Draw) -> int:
+    sizes = {**known_sizes(checked), **draw.sizes}
+    return sum(math.prod(shape_of_tensor(t, sizes)) for t in checked.tensors)
+
+
+def _means_something(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
+    """Whether the specification says anything where a length is 0: many functions fail there, or give NaN."""
+    try:
+        given = function_launch(checked, spec, draw)
+        return not any(x.numel() and bool(x.isnan().all()) for x in spec.exact(readable(checked, given), list(given.before)).values())
+    except CuirError as error:
+        if error.diagnostics[0].code != "X113":
+            raise
+        return False

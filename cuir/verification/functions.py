@@ -1,0 +1,328 @@
+"""Numbers where the specification is a function: every output against float64, judged by the error of the same function in PyTorch. Owns the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..calls.binding import TORCH
+from ..checking.checked import Checked
+from ..spec.functions import FunctionSpecification
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from .draws import Draw
+from .inputs import FunctionLaunch, half_dtype, readable
+from .numeric import RATIO, RATIO_ROW, share
+from .roundings import rounds_between, rounds_for_products
+from .yardstick import SingleError
+
+HIDDEN = 2.0**-8  # of the output's rounding: what may be wrong in all elements alike, beside what rounding explains of each
+_CANCELLED = (
+    2.0**-20
+)  # of the largest input: what a kernel that rounds to 16 bits in between leaves of a row whose terms cancel, as those of a gradient that is 0 do
+_NEAR = 0.5  # of what is allowed by PyTorch's plain error: from there on the errors of the language's own operations count as well
+_EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between a number and infinity
+_BROKEN = 1 / 8  # relative error of a row in PyTorch's float32, of which nothing can be asked where intermediate values overflow
+
+
+@dataclass(frozen=True)
+class OutputNumbers:
+    """Errors of one output against float64, relative in the norm, and what was allowed: of all of it, of its worst row (along the last dim), and beyond what rounding the output explains.
+
+    yardstick, row_yardstick: PyTorch's own error. share: the largest quotient of an error and what is allowed, at most 1.
+    """
+
+    name: str
+    error: float
+    allowed: float
+    yardstick: float
+    row: float
+    row_allowed: float
+    row_yardstick: float
+    share: float
+
+
+def check_function(
+    checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw, run: Callable[[FunctionLaunch], None]
+) -> list[Mapping[str, object]]:
+    """Runs a problem and judges its outputs; gives rows of the table. Raises CuirError as `judge_function`, and what `run` raises; V302 that comes of reading what the function does not says so."""
+    run(given)
+    try:
+        found = judge_function(checked, spec, given, case)
+    except CuirError as error:
+        if given.poisoned and error.diagnostics[0].code in ("V301", "V302"):
+            raise _blamed(checked, spec, given, case, run, error) from error
+        raise
+    left = {t.name for t in checked.tensors if t.written} - {n.name for n in found}
+    scratch = spec.scratch(readable(checked, given), list(given.before)) if left else []
+    return table_rows(case, found, given.positive, scratch)
+
+
+def _blamed(
+    checked: Checked,
+    spec: FunctionSpecification,
+    given: FunctionLaunch,
+    case: Draw,
+    run: Callable[[FunctionLaunch], None],
+    error: CuirError,
+) -> CuirError:
+    """The error, told as one of reading an element that the function does not read, if there is none without NaN there."""
+
+    def fails(places: Mapping[str, torch.Tensor]) -> bool:
+        now = given.poisoned_only(places)
+        try:
+            run(now)
+            judge_function(checked, spec, now, case)
+        except CuirError:
+            return True
+        return False
+
+    if fails({}):
+        return error
+    name = next((n for n, x in given.poisoned.items() if fails({n: x})), None)
+    if name is None:
+        return error
+    places = given.poisoned[name].nonzero()
+    while len(places) > 1:  # one of them is enough
+        half = places[: len(places) // 2]
+        mine = torch.zeros_like(given.poisoned[name])
+        mine[tuple(half.T)] = True
+        places = half if fails({name: mine}) else places[len(places) // 2 :]
+    at, found = places[0].tolist(), error.diagnostics[0]
+    message = f"{found.message}; the NaN comes from the input element {name}{at}, which `{spec.name}` does not read"
+    hint = "what lies beyond a length, in an unused page or in padding may be NaN, and 0 * NaN is NaN: leave it out with where(...), or clear it before the product"
+    return CuirError([Diagnostic("V302", message, found.span, found.notes, hint)])
+
+
+def judge_function(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw) -> list[OutputNumbers]:
+    """The verdict on outputs that are there already, one entry for each that the specification gives.
+
+    Raises CuirError: V301 wrong numbers, V302 unwritten outputs, X105 to X107 and X113 of the specification.
+    """
+    names, inputs = list(given.before), readable(checked, given)
+    exact = given.exact if given.exact is not None else spec.exact(inputs, names)
+    for name, wanted in exact.items():
+        if wanted.shape != given.outputs[name].shape:
+            raise CuirError.of("X106", f"`{spec.name}` gives {name} of shape {list(wanted.shape)}, the kernel's is {list(given.outputs[name].shape)} in the case {case}",
+                               hint="the kernel's signature gives the shape")  # fmt: skip
+        if wanted.numel() and bool(wanted.isnan().all()):
+            raise CuirError.of(
+                "X106", f"`{spec.name}` gives NaN for all of {name} in the case {case}", hint="NaN says that nothing is asked there"
+            )
+    measure = _Measure(checked, spec, inputs, names, exact)
+    return [_Judged(checked, given.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
+
+
+class _Measure:
+    """PyTorch's own error: in float32 where the kernel computes in f32 from what it is given; in the kernel's dtype where it rounds to it in between, or float32 says nothing."""
+
+    def __init__(
+        self,
+        checked: Checked,
+        spec: FunctionSpecification,
+        inputs: Mapping[str, object],
+        names: Sequence[str],
+        exact: Mapping[str, torch.Tensor],
+    ):
+        self.spec, self.inputs, self.names = spec, inputs, names
+        self.dtype = TORCH[half_dtype(checked)]
+        self.coarse = rounds_between(checked)
+        self.single: SingleError | None = None
+        if not self.coarse:
+            try:
+                self.of_single()
+            except CuirError:
+                self.coarse = True
+        self.first = spec.yardstick(inputs, names, exact, self.dtype) if self.coarse else self.of_single().plain  # type: ignore[arg-type]
+        self.products = self.coarse and rounds_for_products(checked)
+        largest = max((x[x.isfinite()].abs().max().item() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point() and x.isfinite().any()), default=1.0)  # fmt: skip
+        self.floor = _CANCELLED * largest if self.coarse else 0.0
+
+    @property
+    def words(self) -> str:
+        return str(self.dtype if self.coarse else torch.float32).removeprefix("torch.")
+
+    def of_single(self) -> SingleError:
+        if self.single is None:
+            self.single = SingleError(self.spec, self.inputs, self.names)  # type: ignore[arg-type]
+        return self.single
+
+    def off(self, name: str) -> list[torch.Tensor]:
+        """What float32 gives besides, with the errors of the language's own operations; nothing where it cannot be evaluated."""
+        try:
+            single = self.of_single()
+            more = single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
+            return [single.plain[name], *(x[name] for x in (*single.off(), *more))]
+        except CuirError:
+            return []
+
+    def overflows(self, name: str) -> torch.Tensor:
+        """Elements that PyTorch gives as no finite number in the kernel's dtype, where products leave a kernel no other one."""
+        if not self.products:
+            return torch.zeros((), dtype=torch.bool)
+        return ~self.spec.half(self.inputs, self.names, self.dtype)[name].isfinite()  # type: ignore[arg-type]
+
+    def ordered(self, name: str) -> torch.Tensor | None:
+        """Elements that hang on the order of a sum; nothing where float32 cannot be evaluated."""
+        try:
+            return self.of_single().ordered()[name]
+        except CuirError:
+            return None
+
+
+class _Judged:
+    """One output of one problem."""
+
+    def __init__(self, checked: Checked, found: torch.Tensor, wanted: torch.Tensor, measure: _Measure, name: str, case: Draw):
+        self.checked, self.found, self.wanted, self.measure, self.name, self.case = checked, found, wanted, measure, name, case
+
+    def wrong(self, code: str, message: str, hint: str | None = None) -> CuirError:
+        return CuirError([Diagnostic(code, message, self.checked.origin.span, (Note(f"in the case {self.case}"),), hint)])
+
+    def numbers(self) -> OutputNumbers:
+        """Raises CuirError V301, V302."""
+        if not self.found.dtype.is_floating_point:
+            return self.integers()
+        try:
+            return self.floats(torch.zeros_like(self.wanted, dtype=torch.bool))
+        except CuirError:
+            ordered = self.measure.ordered(self.name)
+            if ordered is None or not ordered.any():
+                raise
+            return self.floats(ordered)
+
+    def floats(self, ordered: torch.Tensor) -> OutputNumbers:
+        """ordered: elements about which nothing is asked, since a sum in another order leaves float32."""
+        name, found, measure = self.name, self.found, self.measure
+        x, w = found.double(), self.wanted.double()
+        limit = torch.finfo(found.dtype).max
+        own = self.own_error(measure.first[name])
+        broken = ~own.isfinite() & w.isfinite() & (w.abs() < limit)
+        if not measure.coarse and measure.of_single().overflows:
+            own_rows, rows = (_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own, w))
+            broken |= (own_rows > _BROKEN * rows)[..., None] if w.dim() else own_rows > _BROKEN * rows
+        if (lost := ~x.isfinite() & w.isfinite()).any():
+            broken |= lost & measure.overflows(name)
+        free = w.isnan() | broken | ordered | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
+        if (unwritten := x.isnan() & ~free).any():
+            raise self.wrong("V302", f"{name} is NaN, as before the launch, or computed so, at {_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
+                             "every element is stored, and nothing divides 0 by 0")  # fmt: skip
+        endless = ~free & (w.abs() >= limit)
+        if (differs := endless & (x != torch.where(w > 0, torch.inf, -torch.inf))).any():
+            at = torch.nonzero(differs)[0].tolist()
+            raise self.wrong(
+                "V301",
+                f"{name}{at} is {x[tuple(at)].item():g}, the specification gives {w[tuple(at)].item():g}; {int(differs.sum())} such elements",
+            )
+        self.free = free | endless
+        verdict = self.compared(own, measure.first[name])
+        if verdict.share > _NEAR and (off := measure.off(name)):
+            more = [self.own_error(o) for o in off]
+            beyond = torch.stack([(o.double() - w).abs() for o in off]).amax(0)
+            verdict = self.compared(torch.stack([own, *more]).amax(0), None, beyond)
+        if not verdict.share <= 1:
+            raise self.refused(verdict)
+        return verdict
+
+    def integers(self) -> OutputNumbers:
+        differs = self.found != self.wanted
+        if differs.any():
+            at = torch.nonzero(differs)[0].tolist()
+            raise self.wrong(
+                "V301",
+                f"{self.name}{at} is {self.found[tuple(at)].item()}, the specification gives {self.wanted[tuple(at)].item():g}; {int(differs.sum())} of {self.found.numel()} differ",
+            )
+        return OutputNumbers(self.name, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def own_error(self, own: torch.Tensor) -> torch.Tensor:
+        """PyTorch's error of each element, in the output's dtype."""
+        return (own.to(self.found.dtype).double() - self.wanted.double()).abs()
+
+    def compared(self, own: torch.Tensor, plain: torch.Tensor | None, beyond: torch.Tensor | None = None) -> OutputNumbers:
+        """own: PyTorch's error of each element; plain, or beyond: what it gives before the output is rounded, or the error of that."""
+        found, measure = self.found, self.measure
+        x, w, own = (torch.where(self.free, 0.0, y) for y in (found.double(), self.wanted.double(), own))
+        unit = torch.finfo(found.dtype).eps / 2  # what rounding the output costs
+        size, sizes = w.norm().item() or 1.0, _norms(w)
+        sizes = torch.where(sizes == 0, 1.0, sizes)  # rows whose output is 0 count absolutely
+        off = x - w
+        rows, own_rows = _norms(off), _norms(own)
+        bad = (rows - measure.floor).clamp(min=0)
+        yardstick, row_yardstick = own.norm().item() / size, _largest(own_rows / sizes)
+        least = torch.finfo(found.dtype).smallest_normal * unit * 2  # half of the distance of the smallest numbers, for each element
+        allowed = RATIO * yardstick + unit + least * x.numel() ** 0.5 / size
+        row_allowed = RATIO_ROW * row_yardstick + 2 * unit
+        shares = [share(bad.norm().item() / size, allowed)]
+        each = (bad - 2 * least * max(1, x.shape[-1] if x.dim() else 1) ** 0.5).clamp(min=0) / sizes
+        shares.append(share(_largest(each), row_allowed))
+        self.each, self.row_allowed, self.hidden = each, row_allowed, (0.0, 0.0)
+        if not measure.coarse and found.dtype.itemsize < 4:
+            if beyond is None:
+                assert plain is not None
+                beyond = (plain.double() - self.wanted.double()).abs()
+            beyond = torch.where(self.free, 0.0, beyond)
+            unexplained = (off.abs() - _half_steps(found, self.wanted.to(found.dtype))).clamp(min=0)
+            unexplained = torch.where(self.free, 0.0, unexplained)
+            self.hidden = unexplained.norm().item() / size, RATIO * beyond.norm().item() / size + HIDDEN * unit
+            shares.append(share(*self.hidden))
+        self.x, self.w = x, w
+        return OutputNumbers(
+            self.name, rows.norm().item() / size, allowed, yardstick, _largest(rows / sizes), row_allowed, row_yardstick, max(shares)
+        )
+
+    def refused(self, n: OutputNumbers) -> CuirError:
+        words, name = self.measure.words, self.name
+        message = f"{name} differs from float64 by {n.error:.2e}, allowed {n.allowed:.2e} ({RATIO} x PyTorch's own error in {words}, {n.yardstick:.2e}, and the rounding of the output)"
+        message += f"; the worst row by {n.row:.2e}, allowed {n.row_allowed:.2e}; "
+        found, most = self.hidden
+        if found > most:
+            message += f"rounding the output does not explain {found:.2e} of it, allowed {most:.2e}; "
+        return self.wrong("V301", message + _worst(name, self.x, self.w, self.each), _pattern(~(self.each <= self.row_allowed), name))
+
+
+def _norms(x: torch.Tensor) -> torch.Tensor:
+    """Of each row."""
+    return x.norm(dim=-1) if x.dim() else x.abs()
+
+
+def _half_steps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Half of the distance to the next number of the dtype, for each element the larger of both tensors'."""
+    larger = torch.maximum(x.abs(), y.abs())
+    return (torch.nextafter(larger, torch.full_like(larger, torch.inf)).double() - larger.double()) / 2
+
+
+def _largest(x: torch.Tensor) -> float:
+    return x.max().item() if x.numel() else 0.0
+
+
+def _worst(name: str, found: torch.Tensor, wanted: torch.Tensor, bad: torch.Tensor) -> str:
+    """Where an output is farthest off: a row, or the element of an output of one dim."""
+    if found.dim() > 1:
+        return f"the worst row is {_place(~(bad < _largest(bad)))}"
+    at = int((found - wanted).abs().argmax())
+    return f"{name}[{at}] is {found.flatten()[at].item():g}, the specification gives {wanted.flatten()[at].item():g}"
+
+
+def _place(where: torch.Tensor) -> str:
+    return str(torch.nonzero(where)[0].tolist()) if where.any() else "no place"
+
+
+def _pattern(bad: torch.Tensor, name: str) -> str | None:
+    """Which rows are wrong, dim by dim, if that says something."""
+    if not bad.any() or bad.all() or not bad.dim():
+        return None
+    said = []
+    for d, n in enumerate(bad.shape):
+        places = bad.movedim(d, 0).reshape(n, -1).any(1).nonzero().flatten().tolist()
+        if len(places) < n:
+            said.append(f"of dim {d}: {places[0]} to {places[-1]} ({len(places)} of {n})")
+    return f"wrong rows of {name}: {int(bad.sum())} of {bad.numel()}" + (", " + "; ".join(said) if said else "")
+
+
+def table_rows(
+    case: Draw, found: Sequence[OutputNumbers], positive: Sequence[str], scratch: Sequence[str] = ()
+) -> list[Mapping[str, object]]:
+    """Rows for the table of the numbers stage; positive: scalars that had to be; scratch: tensors of which the function says that they are nobody's business."""
+    return [{"case": str(case), "output": n.name, "error": n.error, "allowed": n.allowed, "PyTorch's own": n.yardstick, "worst row": n.row, "allowed of a row": n.row_allowed,
+             "worst row, PyTorch's own": n.row_yardstick, "error / allowed": n.share, "made positive": ", ".join(positive), "scratch": ", ".join(scratch)} for n in found]  # fmt: skip

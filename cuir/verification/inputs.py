@@ -1,0 +1,321 @@
+"""Arguments of any kernel for one problem, drawn from its signature: inputs of a kind, outputs full of NaN. Owns which values are tried where a specification is a function; what the kinds are is kinds.py's, lengths are lengths.py's."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..calls.binding import TORCH
+from ..calls.requirements import copy_of, padded
+from ..checking.checked import Checked, ScalarParam, TensorParam
+from ..checking.views import root_name
+from ..interp.launch import _read_tensors
+from ..spec.functions import FunctionSpecification, Value, scale_of
+from ..spec.specification import LENGTHS, Lengths
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
+from ..text.diagnostics import CuirError
+from .draws import Draw, known_sizes, shape_of_tensor
+from .kinds import SHAPED, deep_enough, small_value, tensor_of
+from .poison import unread
+from .problems import KINDS, SCALED, Case, attention_inputs, is_attention
+from .sizes import Problem
+
+_EPSILON = ("eps", "epsilon")
+_VAST = 1e30  # of a scalar: far beyond whatever it is added to
+_POISONED = ("normal", "strided", "ties")  # kinds in which no derivative is 0 but where nothing is read
+
+
+@dataclass
+class FunctionLaunch:
+    """Arguments of a run by name: what the kernel reads, and the tensors that it writes as they were before: what it reads of them too, or the function asks for, has values; the others are NaN, or 0 if it adds to them.
+
+    poisoned: where elements of inputs are NaN since the function does not read them; clean: these inputs without.
+    """
+
+    inputs: dict[str, Value]
+    before: dict[str, torch.Tensor]
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    positive: tuple[str, ...] = ()  # scalars that were drawn negative, for which the specification says less
+    poisoned: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    clean: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    given: Collection[str] = ()  # what the specification's `inputs` gave
+    exact: Mapping[str, torch.Tensor] | None = None  # what the function gives for these inputs, where it was asked already
+
+    def __post_init__(self) -> None:
+        self.outputs = self.outputs or {n: copy_of(x) for n, x in self.before.items()}
+
+    def arguments(self) -> dict[str, Any]:
+        """Of one run: copies of the inputs, since a kernel may write them, and the specification is asked about what they were."""
+        return {**{n: copy_of(x) if isinstance(x, torch.Tensor) else x for n, x in self.inputs.items()}, **self.outputs}
+
+    def fresh(self) -> FunctionLaunch:
+        """The same inputs, outputs as before."""
+        return FunctionLaunch(
+            self.inputs, self.before, positive=self.positive, poisoned=self.poisoned, clean=self.clean, given=self.given, exact=self.exact
+        )
+
+    def poisoned_only(self, wanted: Mapping[str, torch.Tensor]) -> FunctionLaunch:
+        """The same problem, with NaN in these elements alone; outputs as before."""
+        inputs = {**self.inputs, **{n: _with_nan(x, wanted.get(n)) for n, x in self.clean.items()}}
+        before = {n: inputs[n] if n in self.clean else x for n, x in self.before.items()}
+        return FunctionLaunch(inputs, before, positive=self.positive, poisoned=wanted, clean=self.clean, given=self.given, exact=self.exact)  # type: ignore[arg-type]
+
+
+def _with_nan(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
+    return x if where is None else x.masked_fill(where, torch.nan)
+
+
+def half_dtype(checked: Checked) -> DType:
+    """The dtype in which PyTorch would compute: that of the kernel's 16-bit tensors, else of what its products multiply, which they take in no other, else f32."""
+    tensors = (t.dtype for t in checked.tensors)
+    products = (c for c in checked.calls.values() if c.op.sums and len(c.op.params) > 1)
+    operands = (checked.types.get(id(e)) for c in products for e in c.args.values())
+    return next((d for d in (*tensors, *(getattr(t, "dtype", F32) for t in operands)) if d in (F16, BF16)), F32)
+
+
+def added(checked: Checked) -> set[str]:
+    """Tensors that atomic additions write, in any order."""
+    found = {root_name(c.args[a.arg]) for c in checked.calls.values() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
+    return {name for name in found if name is not None}
+
+
+def function_launch(
+    checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None = None, poison: bool = False
+) -> FunctionLaunch:
+    """Arguments for one problem; tile: other values of BM and BN than the kernel's, for inputs that depend on them. poison: NaN in what was drawn and the function does not read.
+
+    A negative float scalar is made positive where the specification fails for it, or gives more NaN, or does so for twice as much. One that keeps a root away from 0 (an `eps`) is positive
+    and small. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives.
+    """
+    small = small_scalars(checked, spec)
+    given = _launch(checked, spec, draw, tile, {}, small)
+    negative = [s.name for s in checked.scalars if s.dtype == F32 and given.inputs[s.name] < 0]
+
+    def open_places(factors: Mapping[str, float]) -> float:
+        """How much is not asked of the kernel."""
+        try:
+            made = _launch(checked, spec, draw, tile, factors, small)
+            return _unasked(checked, spec, made)
+        except CuirError:
+            return math.inf
+
+    def turned(names: Iterable[str]) -> dict[str, float]:
+        return dict.fromkeys(names, -1.0)
+
+    positive: list[str] = []
+    if negative:
+        least = open_places(turned(negative))
+        positive = [n for n in negative if any(open_places({**turned(negative), n: times}) > least for times in (1.0, 2.0))]
+        if open_places(turned(positive)) > least:  # some are right only together
+            positive = negative
+    if positive:
+        given = _launch(checked, spec, draw, tile, turned(positive), small)
+    given = replace(given, positive=(*(n for n, is_root in small.items() if is_root), *positive))
+    return _poisoned(checked, spec, given) if poison and draw.kind in _POISONED else given
+
+
+def _unasked(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> int:
+    return sum(int(x.isnan().sum()) for x in spec.exact(readable(checked, given), list(given.before)).values())
+
+
+def small_scalars(checked: Checked, spec: FunctionSpecification) -> dict[str, bool]:
+    """Scalars that keep a root, a logarithm or a quotient away from 0, by what the function gives for vast values of both signs, or by the name `eps`; and whether the function says less for a negative one."""
+    asked = [s.name for s in checked.scalars if s.dtype == F32 and s.name != "scale" and spec.asks(s.name)]
+    if not asked:
+        return {}
+    known: dict[int, tuple[FunctionSpecification, dict[str, bool]]] = checked.made.setdefault("small scalars", {})
+    if id(spec) not in known:
+        known[id(spec)] = (spec, _tried(checked, spec, asked))
+    return known[id(spec)][1]
+
+
+def _tried(checked: Checked, spec: FunctionSpecification, asked: Sequence[str]) -> dict[str, bool]:
+    draw = _smallest(checked, spec, 2)
+    if draw is None:
+        return {}
+
+    def open_places(name: str, value: float) -> float | None:
+        try:
+            made = _launch(checked, spec, draw, None, {}, {}, {**dict.fromkeys(asked, 1.0), name: value})
+            return _unasked(checked, spec, made)
+        except CuirError:
+            return None
+
+    found: dict[str, bool] = {}
+    for name in asked:
+        below, above = open_places(name, -_VAST), open_places(name, _VAST)
+        fails, less = below is None and above is not None, below is not None and above is not None and below > above
+        if less or name.lower().startswith(_EPSILON):
+            found[name] = fails or less
+    return found
+
+
+def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> FunctionLaunch:
+    """NaN in what the function does not read of the floats that were drawn. What its `inputs` gives stays."""
+    drawn = [n for n, x in given.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in given.given]
+    where, exact = unread(checked, spec, readable(checked, given), list(given.before), drawn)
+    given = replace(given, exact=exact)
+    if not where:
+        return given
+    clean = {n: x for n, x in given.inputs.items() if n in where and isinstance(x, torch.Tensor)}
+    return replace(given, clean=clean).poisoned_only(where)
+
+
+def _launch(
+    checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None, factors: Mapping[str, float],
+    small: Collection[str], scalars: Mapping[str, float] | None = None, turn: int = 0,
+) -> FunctionLaunch:  # fmt: skip
+    """The arguments that the draw says; factors: of float scalars that are drawn; small: those that are drawn small; scalars: values of some; turn: how many tensors before the one of the kind are given by the specification."""
+    generator = torch.Generator().manual_seed(draw.seed)
+    reads, adds = _read_tensors(checked), added(checked)
+    lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
+    outputs = [t for t in checked.tensors if t.written]
+    kept = {t.name for t in outputs if t.name in reads or _asks(checked, spec, t)}  # their values before the run matter
+    drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
+    drawn |= {n: small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
+    drawn |= {n: drawn[n] * times for n, times in factors.items()}
+    drawn |= scalars or {}
+    if draw.kind == "scaled" and "scale" in drawn and spec.asks("scale"):
+        drawn["scale"] *= SCALED
+    needed = [t for t in checked.tensors if not t.written or t.name in kept]
+    floats = [t for t in needed if t.dtype != I32]
+    attention = is_attention(checked.origin)
+    chosen, form = (None, 0) if attention else _chosen(floats, draw.kind, draw.seed + turn)
+    for t in floats:
+        drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, [float(drawn[n]) for n in small], form)
+    if attention:
+        case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
+        q, k, v = attention_inputs(case, lengths["D"], lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
+        drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
+    if draw.kind == "strided":
+        drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
+    params: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {
+        s.name.lower(): s for s in checked.scalars
+    }
+    made = set()
+    for name, value in spec.made(lengths, generator, drawn).items():
+        p = params.get(name.lower())
+        if p is None or (isinstance(p, TensorParam) and p.written and p.name not in kept | adds):
+            raise CuirError.of("X108", f"inputs of `{spec.name}` gives `{name}`, which `{checked.name}` does not read", checked.origin.span,
+                               f"it reads: {', '.join([*(t.name for t in needed), *(s.name for s in checked.scalars)])}")  # fmt: skip
+        drawn[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
+        made.add(p.name)
+    if chosen is not None and chosen.name in made and turn < len(floats):  # the kind is of a tensor that is drawn
+        return _launch(checked, spec, draw, tile, factors, small, scalars, turn + 1)
+    missing = [t.name for t in needed if t.name not in drawn]
+    if missing:
+        raise CuirError.of("X108", f"`{checked.name}` reads `{missing[0]}`, integers whose meaning its signature does not say", checked.origin.span,
+                           f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{missing[0]!r}: ...}})")  # fmt: skip
+    before = {t.name: drawn[t.name] if t.name in kept or t.name in made else _output(t, lengths, adds) for t in outputs}
+    inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
+    return FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made)
+
+
+def _asks(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:
+    """Whether the function asks for the tensor, and not for a dim or a const whose name differs in the case of letters alone."""
+    return spec.asks(t.name) and not any(
+        spec.asks_exactly(n) for n in (*checked.dims, *checked.consts) if n != t.name and n.lower() == t.name.lower()
+    )
+
+
+def _chosen(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple[TensorParam | None, int]:
+    """The tensor that a kind is about, another one for each seed: of those with rows, if there are any; and how often each had its turn before."""
+    if kind not in SHAPED:
+        return None, 0
+    found = [t for t in floats if deep_enough(kind, len(t.dims))]
+    found = [t for t in found if len(t.dims) > 1] or found
+    return (found[seed % len(found)], seed // len(found)) if found else (None, 0)
+
+
+def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]:
+    """The kinds of inputs that such a kernel can be given: `faint` needs a scalar that keeps a root away from 0, `scaled` one called scale, most a tensor of floats that the specification does not give itself."""
+    small = small_scalars(checked, spec)
+    scale = any(s.name == "scale" for s in checked.scalars) and spec.asks("scale")
+    if is_attention(checked.origin):
+        return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale))
+    kept = _read_tensors(checked)
+    given = _given(checked, spec)
+    floats = [
+        t
+        for t in checked.tensors
+        if t.dtype.is_float and (not t.written or t.name in kept or _asks(checked, spec, t)) and t.name not in given
+    ]
+
+    def fits(kind: str) -> bool:
+        if kind in ("normal", "scaled", "faint"):
+            return {"normal": True, "scaled": scale, "faint": bool(small) and bool(floats)}[kind]
+        return any(deep_enough(kind, len(t.dims)) for t in floats)
+
+    return tuple(k for k in KINDS if fits(k))
+
+
+def _given(checked: Checked, spec: FunctionSpecification) -> Collection[str]:
+    """Tensors that the specification gives itself."""
+    if spec.inputs is None:
+        return ()
+    draw = _smallest(checked, spec, 1)
+    try:
+        return _launch(checked, spec, draw, None, {}, ()).given if draw is not None else ()
+    except CuirError:  # told where a problem is made
+        return ()
+
+
+def _smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Draw | None:
+    """The first problem that the specification admits for dims of that length, or longer ones."""
+    for n in (length, 16, 64, 128):
+        sizes = dict.fromkeys(checked.dims, n)
+        with contextlib.suppress(CuirError):
+            if (admitted := spec.admitted({**known_sizes(checked), **sizes})) is not None:
+                return Draw("a small one", {d: admitted[d] for d in checked.dims})
+    return None
+
+
+def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
+    """What a reference may ask for: what the kernel reads (before the run), dims and integer consts."""
+    tensors = {n: x for n, x in {**launch.inputs, **launch.outputs}.items() if isinstance(x, torch.Tensor)}
+    dims = {d: tensors[t.name].shape[i] for t in checked.tensors for i, d in enumerate(t.dims) if isinstance(d, str)}
+    return {**launch.inputs, **dims, **known_sizes(checked)}
+
+
+def contract_problems(checked: Checked, spec: FunctionSpecification, problems: Iterable[Problem]) -> dict[Problem, Mapping[str, Value]]:
+    """Problems for the contracts of an attention kernel, those and with those lengths that the specification admits; and the integers that the kernel reads for each."""
+    found: dict[Problem, Mapping[str, Value]] = {}
+    for p in problems:
+        tile = {"BM": p.BM, "BN": p.BN}
+        sizes = {**known_sizes(checked), **{d: getattr(p.lengths, d, 1) for d in checked.dims}, **tile}
+        admitted = spec.admitted(sizes) if p.lengths.N else None
+        if admitted is None:
+            continue
+        draw = Draw("contracts", {d: admitted[d] for d in checked.dims})
+        inputs = function_launch(checked, spec, draw, tile).inputs
+        extra = {**draw.sizes, **{n: x for n, x in inputs.items() if n not in ("Q", "K", "V", "scale")}}
+        found[Problem(Lengths(*(admitted[n] for n in LENGTHS)), p.BM, p.BN)] = extra
+    return found
+
+
+def _strided(x: torch.Tensor) -> torch.Tensor:
+    """The same values, the two dims before the last in the other order in memory."""
+    return x.transpose(-2, -3).contiguous().transpose(-2, -3) if x.dim() > 2 else x
+
+
+def _scalar(name: str, dtype: DType, sizes: Mapping[str, int], generator: torch.Generator) -> Value:
+    if name == "scale" and "D" in sizes:
+        return scale_of(sizes["D"])
+    if dtype == BOOL:
+        return bool(torch.randint(2, (), generator=generator))
+    if dtype == I32:
+        return int(torch.randint(max(sizes.values(), default=1) + 1, (), generator=generator))
+    return float(torch.randn((), generator=generator))
+
+
+def _output(t: TensorParam, sizes: Mapping[str, int], added: set[str]) -> torch.Tensor:
+    """Poisoned, so that what is not written shows; zeros if the kernel adds to it."""
+    shape, dtype = shape_of_tensor(t, sizes), TORCH[t.dtype]
+    if t.name in added:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.full(shape, -(2**31) if t.dtype == I32 else torch.nan, dtype=dtype)

@@ -1,0 +1,114 @@
+"""Values of a tensor, by the kind of inputs that a problem asks for. Owns what the kinds mean where a specification is a function; problems.py says it of Q, K and V."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..calls.binding import TORCH
+from ..checking.checked import TensorParam
+from ..syntax.types import DType
+
+SHAPED = ("large", "wide", "zero", "constant", "equal", "growing", "offset", "largest", "ties", "onehot", "faint")  # kinds of one tensor
+MEAN = 1020.0  # of `offset`, about a thousand times the deviation
+_STEP = {"f16": 0.5, "bf16": 4.0}  # between numbers below it
+_FAR = (17, 40, 60, 125)  # powers of 2 beyond f16, up to 8.5e37, which may be doubled; the squares of the last are beyond f32
+_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)  # of the rows of `equal`: where functions saturate or underflow
+_FAINT = 1e-6  # the second moment of faint rows where no scalar says one
+
+SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a root or a quotient away from 0
+
+
+def tensor_of(
+    t: TensorParam, shape: Sequence[int], kind: str, generator: torch.Generator, chosen: bool, small: Sequence[float] = (), turn: int = 0
+) -> torch.Tensor:
+    """Floats of a kind, in the tensor's dtype. chosen: whether the tensor is the one that kinds in SHAPED are about, the others stay N(0, 1), so that products stay far from an overflow.
+
+    small: scalars of the problem that are added to something squared; faint rows are as small as they are. turn: of kinds that have two forms.
+    """
+    x = torch.randn(list(shape), generator=generator)
+    if kind == "tiny":
+        x = x * 2.0**-12
+    elif kind == "huge":
+        x = x * 64
+    elif kind == "spikes":
+        x = torch.where(torch.rand(x.shape, generator=generator) < 1 / 256, torch.sign(x) * 40, x * 0.1)
+    elif chosen and x.dim():
+        x = _shaped(x, kind, generator, t.dtype, small, turn)
+    largest = torch.finfo(TORCH[t.dtype]).max
+    return x.clamp(-largest, largest).to(TORCH[t.dtype])
+
+
+def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float], turn: int) -> torch.Tensor:
+    columns, rows = x.shape[-1], (*x.shape[:-1], 1)
+    if kind == "large":
+        return x * 30
+    if kind == "wide":  # deviations from 6e-5 to 8e3
+        return x * 2.0 ** torch.randint(-14, 14, rows, generator=generator)
+    if kind == "zero":
+        return torch.zeros_like(x)
+    if kind == "constant" and x.dim() > 1 and x.shape[-2]:
+        return x[..., :1, :].expand(x.shape).clone()
+    if kind == "equal" and columns:
+        return (x[..., :1] + torch.tensor(_LEVELS)[_count(rows) % len(_LEVELS)]).expand(x.shape).clone()
+    if kind == "growing":  # each block of columns has a larger maximum than the one before, or a smaller one
+        ramp = torch.linspace(-8, 8, columns)
+        return x * 0.5 + torch.where(_count(rows) % 2 == 0, ramp, -ramp)
+    if kind == "offset":
+        return _offset(x, generator, dtype, turn % 2 == 1)
+    if kind == "largest":
+        top = torch.finfo(TORCH[dtype]).max
+        if top < 1e6:  # f16
+            return torch.where(torch.rand(x.shape, generator=generator) < 1 / 64, torch.sign(x) * top, x * 2.0**12)
+        return x.clamp(-2, 2) * 2.0 ** torch.tensor(_FAR)[_count(rows) % len(_FAR)]
+    if kind == "ties":
+        return torch.randint(-2, 3, x.shape, generator=generator).float()
+    if kind == "onehot" and columns:
+        at = torch.randint(columns, rows, generator=generator)
+        return torch.zeros_like(x).scatter(-1, at, torch.where(torch.rand(rows, generator=generator) < 0.5, 1.0, -3.0))
+    if kind == "faint":  # as deep as the root of the scalar, deeper, 0, and as deep as the scalar itself
+        least = min(small, default=_FAINT)
+        depth = torch.tensor([least**0.5, 4 * least**0.5, 0.0, 0.25 * least**0.5, least])
+        return x * depth[_count(rows) % len(depth)]
+    return x
+
+
+def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: bool) -> torch.Tensor:
+    """Every second row all about MEAN, the others about -MEAN. even: each row off by pairs of opposite deviations, so that its mean is one that the dtype holds and half precision makes no error of it.
+
+    The deviations are a few steps of the dtype, in fewer elements where these are large.
+    """
+    columns, step = x.shape[-1], _STEP.get(dtype.name, 0.0)
+    some = columns if dtype.name != "bf16" else min(columns, max(1 + even, columns // 32))
+    off = torch.zeros_like(x)
+    if step:
+        most = 4 if dtype.name != "bf16" else 2
+        off[..., :some] = torch.sign(x[..., :some]) * step * torch.randint(1, most, x[..., :some].shape, generator=generator)
+    else:
+        off = x * MEAN / 1000
+    if even:
+        half = some // 2
+        off[..., half : 2 * half], off[..., 2 * half : some] = -off[..., :half], 0.0
+    order = torch.rand(x.shape, generator=generator).argsort(-1)
+    side = torch.where(_count(x.shape[:-1]) % 2 == 0, MEAN, -MEAN)[..., None] if x.dim() > 1 else MEAN
+    return side + off.gather(-1, order)
+
+
+def _count(rows: Sequence[int]) -> torch.Tensor:
+    """The number of each row."""
+    total = 1
+    for n in rows:
+        total *= n
+    return torch.arange(total).view(*rows)
+
+
+def deep_enough(kind: str, dims: int) -> bool:
+    """Whether a tensor of so many dims can be of the kind."""
+    return dims >= {"strided": 3, "constant": 2, "equal": 2, "onehot": 2}.get(kind, 1)
+
+
+def small_value(index: int, generator: torch.Generator) -> float:
+    """A value for a scalar that keeps a root away from 0: those that people write, and one between 1e-12 and 1, evenly in its logarithm."""
+    drawn = float(10 ** (-12 * torch.rand((), generator=generator, dtype=torch.float64)))
+    return (*SMALL, drawn)[index % (len(SMALL) + 1)]

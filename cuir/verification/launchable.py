@@ -1,0 +1,51 @@
+"""Would a kernel that checks be lowered, compiled and launched? Asked early, with the codes of whoever would refuse it. Owns no rule of its own."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ..calls.binding import Bound
+from ..calls.requirements import require_known_layout
+from ..checking.checked import Checked
+from ..lowering import Cuda, lower
+from ..runtime.launch import tile_count
+from ..runtime.nvcc import Resources, cached_resources, compile_cuda
+from ..text.diagnostics import CuirError
+
+NOTHING_TO_COMPILE_WITH = ("U503", "U504")
+
+
+def require_launchable(checked: Checked) -> Cuda:
+    """The lowered kernel. Raises CuirError: U506 for tensors that no launch would take, L0xx for what the lowering refuses."""
+    require_known_layout(checked)
+    scalars = {s.name: 1 for s in checked.scalars}
+    with contextlib.suppress(ZeroDivisionError):  # of these lengths; others may do
+        tile_count(checked, Bound(checked.consts, dict.fromkeys(checked.dims, 1), None), scalars)
+    found: Cuda | None = checked.made.get(require_launchable)
+    if found is None:
+        found = checked.made[require_launchable] = lower(checked)
+    return found
+
+
+def spills(cuda: Cuda, compile: bool) -> str:
+    """What ptxas says of tiles that do not fit the registers, in words; "" if they fit or nobody knows.
+
+    compile: compile the kernel if it was not compiled before and there is an nvcc, which takes some seconds. Raises CuirError L010 if nvcc refuses it.
+    """
+    resources = cached_resources(cuda)
+    if resources is None and compile:
+        try:
+            resources = compile_cuda(cuda).resources
+        except CuirError as error:
+            if error.diagnostics[0].code not in NOTHING_TO_COMPILE_WITH:
+                raise
+    return "" if resources is None else _spilled(cuda, resources)
+
+
+def _spilled(cuda: Cuda, resources: Resources) -> str:
+    spilled = resources.spill_stores + resources.spill_loads
+    if not spilled:
+        return ""
+    roles = ", ".join(f"{r.name} {r.registers}" for r in cuda.checked.roles if r.registers is not None)
+    own = f"; its roles have {roles}" if roles else ""
+    return f"warning: tiles do not fit the registers, {spilled} bytes spill to memory with {resources.registers} registers a thread{own}: smaller tiles, or more warpgroups for them"

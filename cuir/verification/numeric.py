@@ -1,0 +1,139 @@
+"""Numbers: a kernel's O and LSE in the interpreter against PyTorch in float64, judged by the error that PyTorch's half precision makes.
+
+Owns the verdict; the problems are problems.py's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..checking.checked import Checked
+from ..interp import Schedule, run
+from ..spec.specification import Specification, lengths_of
+from ..syntax.nodes import Program
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..text.source import Span
+from .problems import Case, Launch, launch
+
+RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
+RATIO_ROW = 2.0  # of its error for its worst query: one stale row is lost in the norm of all
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Errors of one case against float64, relative in the norm: of all of O, and of the worst query, for the kernel, what it was allowed, and for PyTorch in half precision."""
+
+    case: Case
+    error: float
+    yardstick: float
+    row: float
+    row_yardstick: float
+    lse: float
+    allowed: float
+    row_allowed: float
+    lse_allowed: float
+
+    @property
+    def share(self) -> float:
+        """The largest quotient of an error and what is allowed, at most 1."""
+        return max(share(self.error, self.allowed), share(self.row, self.row_allowed), share(self.lse, self.lse_allowed))
+
+
+def share(error: float, allowed: float) -> float:
+    """error / allowed; infinite where either is no number, or nothing is allowed."""
+    if error == 0:
+        return 0.0
+    return error / allowed if error < math.inf and allowed > 0 else math.inf
+
+
+def check_numbers(program: Program, checked: Checked, spec: Specification, case: Case, schedule: Schedule | None = None) -> Numbers:
+    """Runs one case. Raises CuirError: V301 wrong numbers, V302 unwritten outputs, V303 queries without keys, V304 LSE, or a fault of the program."""
+    given = launch(program, checked, spec, case)
+    try:
+        run(checked, given.arguments(), schedule=schedule)
+    except CuirError as error:
+        raise with_note(error, f"in the case {case}") from error
+    return judge(given, spec, case, checked.origin.span)
+
+
+def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers:
+    """The verdict on outputs that are there already. Raises as `check_numbers`."""
+
+    def wrong(code: str, message: str, hint: str | None = None) -> CuirError:
+        return CuirError([Diagnostic(code, message, span, (Note(f"in the case {case}"),), hint)])
+
+    o, lse = given.o.double(), given.lse.double()
+    wanted, wanted_lse = spec.reference(given.q, given.k, given.v, given.scale)
+    half, _ = spec.half(given.q, given.k, given.v, given.scale)
+    if not half.isfinite().all():  # products that overflow before they are scaled: as PyTorch's own attention, which scales Q first
+        half, _ = spec.half((given.q * given.scale).to(given.q.dtype), given.k, given.v, 1.0)
+    for name, x in (("O", o), ("LSE", lse)):
+        if x.isnan().any():
+            place = _place(x.isnan())
+            raise wrong("V302", f"{name} is NaN, as before the launch, or computed so, at {place}; {int(x.isnan().sum())} of {x.numel()} elements",
+                        "every query of every head is stored, and nothing divides 0 by 0")  # fmt: skip
+    empty = wanted_lse == -math.inf
+    if empty.any() and not ((o[empty] == 0).all() and (lse[empty] == -math.inf).all()):
+        raise wrong(
+            "V303",
+            f"a query without keys gives O = 0 and LSE = -inf; found otherwise at {_place(empty & ((lse != -math.inf) | (o != 0).any(-1)))}",
+        )
+    unit = torch.finfo(given.q.dtype).eps / 2  # what rounding the output costs
+    size = wanted.norm().item() or 1.0
+    error, yardstick = ((x.double() - wanted).norm().item() / size for x in (o, half))
+    rows, rows_yardstick = (_of_rows(x.double(), wanted) for x in (o, half))
+    row, row_yardstick = (x.max().item() if x.numel() else 0.0 for x in (rows, rows_yardstick))
+    allowed, row_allowed = RATIO * yardstick + unit, RATIO_ROW * row_yardstick + 2 * unit
+    if not error <= allowed or not row <= row_allowed:
+        raise wrong("V301", f"O differs from float64 by {error:.2e}, allowed {allowed:.2e} ({RATIO} x PyTorch's own error in half precision, {yardstick:.2e}, and the rounding of the output); "
+                    f"the worst query by {row:.2e}, allowed {row_allowed:.2e}, at {_place(rows == row)}", _pattern(rows > row_allowed))  # fmt: skip
+    finite = ~empty
+    lse_error = (lse - wanted_lse)[finite].abs().max().item() if finite.any() else 0.0
+    logits = spec.scores(_products(given), lengths_of(given.q, given.k))
+    terms = torch.cat([logits.flatten(), wanted_lse.flatten()])  # a sink may be far above the logits
+    scale_of = terms[terms.isfinite()].abs().max().item() if terms.isfinite().any() else 0.0
+    q, k = given.q.double().abs(), given.k.double().abs().repeat_interleave(given.q.shape[1] // given.k.shape[1], 1)
+    summands = (q @ k.mT).max().item() * given.scale if k.numel() else 0.0  # of a product, which may cancel and then be capped
+    lse_allowed = 2.0**-19 * (1 + scale_of) + 2.0**-22 * summands  # LSE is computed in float32, and so are products
+    if not lse_error <= lse_allowed:
+        raise wrong(
+            "V304",
+            f"LSE (natural logarithm) differs from float64 by {lse_error:.2e}, allowed {lse_allowed:.2e}, at {_place((lse - wanted_lse).abs().nan_to_num(0) == lse_error)}, where logits reach {scale_of:.1f}",
+        )
+    return Numbers(case, error, yardstick, row, row_yardstick, lse_error, allowed, row_allowed, lse_allowed)
+
+
+def _products(given: Launch) -> torch.Tensor:
+    k = given.k.double().repeat_interleave(given.q.shape[1] // given.k.shape[1], 1)
+    return given.q.double() @ k.mT * given.scale
+
+
+def _place(where: torch.Tensor) -> str:
+    """The first true element of [B, H, M] or [B, H, M, D] in words."""
+    if not where.any():
+        return "no place"
+    first = torch.nonzero(where)[0].tolist()
+    return ", ".join(f"{n} {i}" for n, i in zip(("batch", "head", "query", "column"), first))
+
+
+def _of_rows(x: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """The relative error of each query, [B, H, M]; queries whose output is 0 count absolutely."""
+    size = wanted.norm(dim=-1)
+    return (x - wanted).norm(dim=-1) / torch.where(size == 0, 1.0, size)
+
+
+def _pattern(bad: torch.Tensor) -> str | None:
+    """Where the wrong queries [B, H, M] lie, if that says something."""
+    if not bad.any() or bad.all():
+        return None
+    heads, queries = int(bad.any(2).sum()), bad.any(1).any(0).nonzero().flatten().tolist()
+    return (
+        f"wrong in {heads} of {bad.shape[0] * bad.shape[1]} heads, queries {queries[0]} to {queries[-1]} ({len(queries)} of {bad.shape[2]})"
+    )
+
+
+def with_note(error: CuirError, text: str) -> CuirError:
+    return CuirError([Diagnostic(d.code, d.message, d.span, (*d.notes, Note(text)), d.hint) for d in error.diagnostics])

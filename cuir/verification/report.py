@@ -1,0 +1,144 @@
+"""What verification found, for people (markdown, one line) and tools (JSON). Owns no question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..text.diagnostics import Diagnostic
+from ..text.markdown import table
+
+Verdict = Literal["passed", "failed", "skipped"]
+
+
+@dataclass
+class Stage:
+    """One question and its answer; `reason` says in a line why the verdict is what it is."""
+
+    name: str
+    question: str
+    verdict: Verdict = "skipped"
+    reason: str = "not asked: an earlier question was answered with no"
+    diagnostics: tuple[Diagnostic, ...] = ()
+    seconds: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)  # of a table, for the numbers
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "question": self.question,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "seconds": round(self.seconds, 3),
+            "diagnostics": [d.as_json() for d in self.diagnostics],
+            "rows": self.rows,
+        }
+
+
+@dataclass
+class VerifyReport:
+    """The stages in the order they were asked. `ok`: none failed. left_out, unreached: first and last lines of what is no part of the kernel with these consts, and of what no run has executed (see unreached.py)."""
+
+    variant: str
+    kernel: str
+    level: str
+    consts: dict[str, Any]
+    stages: list[Stage] = field(default_factory=list)
+    left_out: list[tuple[int, int]] = field(default_factory=list)
+    unreached: list[tuple[int, int]] = field(default_factory=list)
+    short: list[int] = field(default_factory=list)  # lines of loops that made at most one turn in every run
+    steps: list[str] = field(default_factory=list)  # dims of which no problem was longer than one tile or block
+    source: str = ""  # where these lines stand
+    spills: str = ""  # what ptxas says of tiles that do not fit the registers
+    negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.stages) and all(s.verdict != "failed" for s in self.stages)
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        return tuple(d for s in self.stages for d in s.diagnostics)
+
+    @property
+    def seconds(self) -> float:
+        return sum(s.seconds for s in self.stages)
+
+    @property
+    def left_open(self) -> str:
+        """What is verified only as far as the checker goes, in words; "" if that is nothing."""
+        said = [self.spills] if self.spills else []
+        if self.left_out:
+            said.append(
+                f"these consts leave out {_lines(self.left_out)} of {self.source}: other consts make another kernel, of which nothing is said"
+            )
+        if self.unreached:
+            said.append(
+                f"no run has reached {_lines(self.unreached)} of {self.source}: at other lengths they may run, and nothing is said of that"
+            )
+        if self.short:
+            loops = "the loop" if len(self.short) == 1 else "each loop"
+            said.append(
+                f"in no run {loops} at {_lines([(n, n) for n in self.short])} of {self.source} made more than one turn: nothing is said of what one turn leaves to the next"
+            )
+        if self.steps:
+            said.append(
+                f"no problem is longer than one step of the kernel through {', '.join(self.steps)}: nothing is said of a second one"
+            )
+        if self.negative:
+            said.append(
+                f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end, so add the length to it: {self.negative}"
+            )
+        return "; ".join(said)
+
+    def summary(self) -> str:
+        """One line."""
+        failed = next((s for s in self.stages if s.verdict == "failed"), None)
+        if failed is not None:
+            return f"{failed.name}: {failed.reason}"
+        return "; ".join(s.reason for s in self.stages if s.verdict == "passed")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "variant": self.variant,
+            "kernel": self.kernel,
+            "level": self.level,
+            "consts": {n: v if isinstance(v, (int, float)) else str(v) for n, v in self.consts.items()},
+            "seconds": round(self.seconds, 3),
+            "stages": [s.as_json() for s in self.stages],
+            "left_out": [list(lines) for lines in self.left_out],
+            "unreached": [list(lines) for lines in self.unreached],
+            "short_loops": self.short,
+            "single_steps": self.steps,
+            "negative": self.negative,
+            "spills": self.spills,
+        }
+
+    def as_markdown(self) -> str:
+        lines = [
+            f"# {self.kernel} against {self.variant}",
+            "",
+            f"Level {self.level}, {self.seconds:.1f} s. {'Verified.' if self.ok else 'Wrong.'}",
+            "",
+        ]
+        rows = [(s.name, s.question, s.verdict, s.reason, f"{s.seconds:.1f}") for s in self.stages]
+        lines += table(("stage", "question", "verdict", "reason", "s"), rows)
+        if self.left_open:
+            lines += ["", f"{self.left_open[0].upper()}{self.left_open[1:]}."]
+        for s in self.stages:
+            if s.rows:
+                columns = list(s.rows[0])
+                lines += ["", f"## {s.name}", "", *table(columns, ([_cell(r[c]) for c in columns] for r in s.rows))]
+        for d in self.diagnostics:
+            lines += ["", "```", d.render(), "```"]
+        return "\n".join(lines) + "\n"
+
+
+def _lines(ranges: list[tuple[int, int]]) -> str:
+    lines = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"line{'s' if lines.strip('0123456789') else ''} {lines}"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.2e}" if isinstance(value, float) else str(value)

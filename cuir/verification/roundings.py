@@ -1,0 +1,104 @@
+"""Whether a kernel rounds to 16 bits what it computes with afterwards: weights that go into a product, sums in f16. Owns this one question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checking.checked import BoundCall, Checked
+from ..checking.views import root_name
+from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, IfExp, Name, Node, Subscript, Unary
+from ..syntax.types import BF16, F16, TileType
+from ..syntax.walk import walk
+
+_HALF = (F16, BF16)
+
+
+def rounds_between(checked: Checked) -> bool:
+    """Whether a value that was computed and rounded to f16 or bf16 is used for anything but to be stored in a tensor, on whatever way. If not, all that the kernel computes with is in f32, or was given."""
+    if "rounds between" not in checked.made:
+        checked.made["rounds between"] = _Flow(checked).rounds()
+    found: bool = checked.made["rounds between"]
+    return found
+
+
+def rounds_for_products(checked: Checked) -> bool:
+    """Whether all such values are operands of products, which take no others: then the function in that dtype overflows where the kernel may."""
+    if "rounds for products" not in checked.made:
+        flow = _Flow(checked)
+        checked.made["rounds for products"] = flow.rounds() and not flow.rounds(besides_products=True)
+    found: bool = checked.made["rounds for products"]
+    return found
+
+
+class _Flow:
+    """Names and memory that hold what was computed and rounded, whatever the order of statements."""
+
+    def __init__(self, checked: Checked):
+        self.checked = checked
+        self.tensors = {t.name: t.dtype for t in checked.tensors}
+        self.held: set[str] = set()
+
+    def rounds(self, besides_products: bool = False) -> bool:
+        nodes = [n for role in self.checked.roles for stmt in role.body for n in walk(stmt)]
+        size = -1
+        while len(self.held) > size:
+            size = len(self.held)
+            for node in nodes:
+                if isinstance(node, Assign) and self.rounded(node.value):
+                    self.held.update(node.targets)
+                elif isinstance(node, Call) and (bound := self.checked.calls.get(id(node))) is not None:
+                    self.held.update(self.written(bound))
+        calls = [self.checked.calls[id(n)] for n in nodes if id(n) in self.checked.calls]
+        places = {id(e) for b in calls for e, _ in self.places(b).values()}  # what calls do there is their affair
+        products = {id(n) for n in nodes if (b := self.checked.calls.get(id(n))) is not None and b.op.sums and len(b.op.params) > 1}
+        return any(self.used(n) for n in nodes if id(n) not in places and not (besides_products and id(n) in products))
+
+    def written(self, bound: BoundCall) -> Iterator[str]:
+        """Roots of the places into which the call moves something rounded."""
+        places = self.places(bound)
+        moved = any(self.rounded(e) for n, e in bound.args.items() if n not in places) or any(
+            root_name(e) in self.held for e, mode in places.values() if mode == "read"
+        )
+        for e, mode in places.values():
+            if moved and mode != "read" and (root := root_name(e)) is not None:
+                yield root
+
+    def places(self, bound: BoundCall) -> dict[str, tuple[Expr, str]]:
+        """Arguments in memory, with what is done to them; an operand of a product may be a tile instead."""
+        named = {a.arg: (bound.args[a.arg], a.mode) for a in bound.op.effects.accesses if a.arg in bound.args}
+        return {n: (e, mode) for n, (e, mode) in named.items() if mode != "read" or not isinstance(self.checked.types.get(id(e)), TileType)}
+
+    def rounded(self, e: Node) -> bool:
+        """Whether the expression is a tile of 16 bits that was computed here."""
+        if isinstance(e, Name):
+            return e.id in self.held and self.half(e)
+        if not self.half(e) or isinstance(e, (Subscript, Attribute)):
+            return False
+        if isinstance(e, Call):
+            bound = self.checked.calls.get(id(e))
+            return bound is None or (
+                not bound.op.effects.accesses and any(isinstance(self.checked.types.get(id(x)), TileType) for x in bound.args.values())
+            )
+        return isinstance(e, (Binary, Unary, IfExp))
+
+    def half(self, e: Node) -> bool:
+        found = self.checked.types.get(id(e))
+        return getattr(found, "dtype", None) in _HALF
+
+    def used(self, node: Node) -> bool:
+        """Whether the node computes with something rounded."""
+        if isinstance(node, Binary):
+            return self.rounded(node.left) or self.rounded(node.right)
+        if isinstance(node, Unary):
+            return self.rounded(node.operand)
+        if isinstance(node, Subscript):  # a gather of what the kernel wrote
+            return isinstance(self.checked.types.get(id(node)), TileType) and root_name(node) in self.held and self.half(node)
+        if not isinstance(node, Call) or (bound := self.checked.calls.get(id(node))) is None:
+            return False
+        places = self.places(bound)
+        stores = [mode for _, mode in places.values() if mode != "read"]
+        if any(root_name(e) in self.held and mode == "read" for e, mode in places.values()) and not stores:
+            return True  # read back, or an operand of a product
+        if any(mode == "add" or "add" in bound.args for _, mode in places.values()) and any(self.half(e) for e, _ in places.values()):
+            return True  # each sum is rounded
+        return not stores and not self.half(node) and any(self.rounded(e) for n, e in bound.args.items() if n not in places)

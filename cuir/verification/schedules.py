@@ -1,0 +1,140 @@
+"""Any schedule: the kernel runs under many orders of workers and engines; each must be free of faults and give the same bits.
+
+Owns which schedules are tried. Races and deadlocks themselves are found by the interpreter in every single run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import torch
+
+from ..calls.binding import Argument
+from ..checking.checked import Checked
+from ..interp import RunReport, Schedule, run
+from ..interp.launch import Grid
+from ..spec.functions import AnySpecification
+from ..syntax.nodes import Program
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from .either import AnyCase, launch_of
+from .inputs import added
+from .numeric import with_note
+from .orders import Order
+
+MANY = 64  # CTAs of a grid that is tried
+NUMBER_GRIDS: tuple[Grid | None, ...] = (None, lambda units: min(units, MANY) + 1, lambda units: 3 if units > 3 else 2)
+
+
+def schedules(checked: Checked, level: str, seeded: int | None = None) -> list[Schedule]:
+    """In order, the named adversaries, every worker of a cluster starved once, and seeded ones (how many; left out: by level)."""
+    workers = checked.cluster * sum(r.workers for r in checked.roles)
+    found = [Schedule.in_order(), *(Schedule.adversarial(p) for p in ("engines_first", "workers_first", "reverse", "lockstep"))]
+    found += [Schedule.adversarial("starve", w) for w in range(workers)]
+    random, adversarial = (seeded - seeded // 2, seeded // 2) if seeded is not None else (3, 2) if level == "quick" else (16, 8)
+    return [*found, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]
+
+
+_FEW = (Schedule.in_order(), Schedule.adversarial("workers_first"), Schedule.random(1))
+
+
+def other_grids(units: int) -> list[int]:
+    """Grids besides one and two CTAs: one unit each and a CTA without any; two each; and unequal shares among three or more."""
+    one_each = min(units, MANY) + 1
+    unequal = next((g for g in range(3, units) if units % g), one_each)
+    return [g for g in dict.fromkeys((one_each, min(-(-units // 2), MANY), unequal)) if g > 2 or g > units]
+
+
+def check_schedules(
+    program: Program,
+    checked: Checked,
+    spec: AnySpecification,
+    case: AnyCase,
+    level: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    seeded: int | None = None,
+    others: Sequence[Order] = (),
+    few: bool = False,
+    grid: int = 2,
+) -> int:
+    """Runs one problem under each schedule (few: under three), on `grid` CTAs or clusters, and under three with its tiles in other orders; then on other grids. Returns how many runs.
+
+    Outputs that are added to are not compared. Raises CuirError: V201 results that depend on the order or on the grid, or the fault found.
+    """
+    given = launch_of(program, checked, spec, case)
+    usual = grid if checked.tiles is not None else 1
+    tried: list[tuple[Schedule, Order | None, int]] = [(s, None, usual) for s in (_FEW if few else schedules(checked, level, seeded))]
+    tried += [(s, order, usual) for order in others for s in _FEW]
+    free = added(checked)
+    first: dict[str, torch.Tensor] | None = None
+    done = 0
+    while done < len(tried):
+        schedule, order, on = tried[done]
+        progress(done, len(tried))
+        done += 1
+        now = given.fresh()
+        also = f", with the tiles {order.name}: {' '.join(order.text.split())}" if order else ""
+        also += f", on a grid of {on}" if on != usual else ""
+        try:
+            report = run(order.checked if order else checked, now.arguments(), schedule=schedule, grid=on)
+        except CuirError as error:
+            raise with_note(error, f"found under the schedule {schedule}, in the case {case}{also}") from error
+        if first is None:
+            first = now.outputs
+            if checked.tiles is not None:  # orders between agents were asked above; a fault of a share of units shows in nearly any order
+                grids = [g for g in other_grids(report.units) if g != usual]
+                tried += [(_FEW[0], None, g) for g in grids] + [(_FEW[1], None, g) for g in grids[:1] if not few]
+            continue
+        for name, a in first.items():
+            b = now.outputs[name]
+            if on != usual:
+                if name not in free and (place := _apart(a, b)) is not None:
+                    message = f"{name} depends on the grid: at {place} on {usual} CTAs {a[tuple(place)].item():g}, on {on} {b[tuple(place)].item():g}"
+                    raise CuirError([Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}"), Note(f"replay: --schedule {schedule} --grid {on}")),
+                                                "a unit of work is computed alike whichever others its CTA had before: reset what is accumulated, carry counters and parities on")])  # fmt: skip
+                continue
+            if name not in free and not _same(a, b):
+                where = torch.nonzero(~((a == b) | (a.isnan() & b.isnan())))[0].tolist()
+                what, how = ("schedule", f"under {schedule}") if order is None else ("order of tiles", f"with the tiles {order.name}")
+                message = f"{name} depends on the {what}: at {where} in order {a[tuple(where)].item():g}, {how} {b[tuple(where)].item():g}"
+                hint = f"replay with --schedule {schedule}" if order is None else "no tile may read what another one leaves behind"
+                raise CuirError([Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}{also}"),), hint)])
+    return len(tried)
+
+
+def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> list[RunReport]:
+    """Runs any kernel under every schedule of the full level; its outputs, which are overwritten, must not depend on it.
+
+    Outputs that are added to are not compared: the order of atomic additions is free. Raises CuirError: V201, or the fault found.
+    """
+    free = added(checked)
+    written = [t.name for t in checked.tensors if t.written]
+    before = {name: cast(torch.Tensor, arguments[name]).clone() for name in written}
+    tried = schedules(checked, "full")
+    first: dict[str, torch.Tensor] = {}
+    reports = []
+    for schedule in tried:
+        for name in written:
+            cast(torch.Tensor, arguments[name]).copy_(before[name])
+        reports.append(run(checked, arguments, schedule=schedule, grid=grid))
+        for name in written:
+            found = cast(torch.Tensor, arguments[name])
+            if name not in free and name in first and not _same(first[name], found):
+                raise CuirError.of("V201", f"{name} depends on the schedule: in order and under {schedule} it differs", checked.origin.span,
+                                   f"replay with --schedule {schedule}")  # fmt: skip
+            first.setdefault(name, found.clone())
+    return reports
+
+
+def _apart(a: torch.Tensor, b: torch.Tensor) -> list[int] | None:
+    """Where results of two grids differ by more than roundings: CTAs that run together are computed together, in other orders of additions."""
+    x, y = a.double(), b.double()
+    near = (x - y).abs() <= 2.0**-6 * (x.abs() + x.nan_to_num(0.0, 0.0, 0.0).abs().mean()) if a.dtype.is_floating_point else x == y
+    apart = ~(near | (x == y) | (x.isnan() & y.isnan()))
+    return torch.nonzero(apart)[0].tolist() if apart.any() else None
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit, NaN of unwritten elements included."""
+    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    return torch.equal(a.view(kind), b.view(kind))

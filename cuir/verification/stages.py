@@ -1,0 +1,299 @@
+"""verify(): the three questions of a kernel in their order, each answered with a reason and a place. Owns the order and the choice of sizes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from ..calls.requirements import lengths_required
+from ..checking.checked import Checked, Const
+from ..checking.checker import check, pick_kernel
+from ..interp.budget import allowing
+from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.specification import Lengths, Specification
+from ..syntax.given import program_of
+from ..syntax.nodes import Program
+from ..syntax.types import BF16, F16, I32, DType
+from ..text.diagnostics import CuirError
+from ..variants import STANDARD
+from ..variants.ranges import negative_read
+from .contracts import check_contracts, has_splice_points
+from .either import (
+    AnyCase,
+    check_case,
+    empty_cases,
+    made_positive,
+    number_cases,
+    prepared,
+    require_compared,
+    require_judgeable,
+    ring_cases,
+    schedule_cases,
+    single_steps,
+    smallest,
+    tile_sizes,
+    wider_cases,
+)
+from .exhaustive import check_exhaustively
+from .inputs import contract_problems
+from .launchable import require_launchable, spills
+from .mask import Readout, check_function_mask, check_mask, readout_lengths
+from .numeric import RATIO, with_note
+from .orders import Order, orders
+from .perturbed import check_perturbed, to_perturb
+from .problems import Case, is_attention
+from .report import Stage, VerifyReport
+from .schedules import NUMBER_GRIDS, check_schedules
+from .sizes import few_problems, mask_integers, problems_for
+from .unreached import forget_entered, short_loops, unreached
+
+BUDGET = 20.0  # seconds of one run: the problems are small
+Level = Literal["quick", "full"]
+Progress = Callable[[str], None]
+
+
+def verify(
+    program: Program | Checked | str | os.PathLike[str],
+    spec: AnySpecification | Callable[..., Any],
+    kernel: str | None = None,
+    consts: Mapping[str, Const] | None = None,
+    level: Level = "quick",
+    progress: Progress | None = None,
+    shrink: bool = True,
+    seeded: int | None = None,
+    budget: float = BUDGET,
+) -> VerifyReport:
+    """Asks whether a kernel computes a specification, on the CPU.
+
+    1. Is it well-formed: types, capacities, architecture, and the contracts of its splice points by enumeration?
+    2. Can it go wrong under any schedule: races, deadlocks, phases, proxies; do all schedules give the same bits?
+    3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
+
+    program: a program or the path of its file, with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
+    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is.
+    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. budget: seconds of processor time that one run may take. progress is told in words what happens. A program that is wrong gives a
+    report that says so; only a wrong call raises CuirError.
+    """
+    if isinstance(program, Checked):
+        kernel, consts, program = kernel or program.name, {**program.consts, **(consts or {})}, program.program
+    program = program_of(program, "verify")
+    verification = _Verification(
+        program,
+        prepared(spec, pick_kernel(program, kernel)),
+        kernel,
+        dict(consts or {}),
+        level,
+        progress or (lambda text: None),
+        shrink,
+        seeded,
+    )
+    with allowing(budget):
+        return verification.run()
+
+
+class _Stop(Exception):
+    """A question was answered with no."""
+
+
+class _Verification:
+    def __init__(
+        self,
+        program: Program,
+        spec: AnySpecification,
+        kernel: str | None,
+        consts: dict[str, Const],
+        level: Level,
+        progress: Progress,
+        shrink: bool,
+        seeded: int | None,
+    ):
+        self.program, self.spec, self.kernel, self.consts, self.level, self.progress = program, spec, kernel, consts, level, progress
+        self.shrink, self.seeded = shrink, seeded
+        self.orders: list[Order] = []
+        self.wider: list[AnyCase] = []
+        self.steps: list[str] = []
+        self.stages = [
+            Stage("well-formed", "types, capacities, architecture"),
+            Stage("contracts", "the splice points keep their contracts"),
+            Stage("schedules", "no race or deadlock, the same bits under any schedule"),
+            Stage("mask", "the kept keys of each query, read out"),
+            Stage("numbers", "against float64, beside PyTorch's own error"),
+        ]
+
+    def run(self) -> VerifyReport:
+        self.marks = mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
+        report = VerifyReport(self.spec.name, self.kernel or "", self.level, self.consts, self.stages)
+        try:
+            checked = self.well_formed(report)
+            self.contracts(checked)
+            self.schedules(checked)
+            self.mask(checked)
+            self.numbers(checked)
+            report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
+            report.steps = self.steps
+            report.short = short_loops(checked, *(o.checked for o in self.orders))
+            report.source = checked.origin.span.source.name
+            report.negative = negative_read(self.spec) if isinstance(self.spec, Specification) else ""
+        except _Stop:
+            pass
+        return report
+
+    @contextmanager
+    def stage(self, index: int) -> Iterator[Stage]:
+        stage = self.stages[index]
+        self.progress(f"{stage.name}: {stage.question}")
+        begin = time.perf_counter()
+        stage.verdict, stage.reason = "passed", ""
+        try:
+            yield stage
+        except CuirError as error:
+            stage.verdict, stage.reason, stage.diagnostics = "failed", error.diagnostics[0].message, error.diagnostics
+            raise _Stop from error
+        finally:
+            stage.seconds = time.perf_counter() - begin
+
+    def well_formed(self, report: VerifyReport) -> Checked:
+        with self.stage(0) as stage:
+            checked = check(self.program, self.kernel, self.consts)
+            forget_entered(checked)
+            report.kernel, report.consts = checked.name, dict(checked.consts)
+            require_judgeable(checked, self.spec)
+            for other in (checked, *(check(self.program, self.kernel, consts) for consts in self.others())):
+                cuda = require_launchable(other)
+                report.spills = report.spills or spills(cuda, compile=self.level == "full" and other is checked)
+            stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
+            if needs := lengths_required(checked):
+                stage.reason += f"; {needs}"
+        return checked
+
+    def others(self) -> list[dict[str, Const]]:
+        """The other dtype and head dim, for the full level."""
+        dtype = next((n for n, v in self.consts.items() if isinstance(v, DType)), None)
+        if self.level != "full" or dtype is None:
+            return []
+        found = [{**self.consts, dtype: BF16 if self.consts[dtype] == F16 else F16}]
+        if self.consts.get("D") in (64, 128):
+            found.append({**self.consts, "D": 192 - int(self.consts["D"])})  # type: ignore[arg-type]
+        return found
+
+    def contracts(self, checked: Checked) -> None:
+        if not has_splice_points(self.program) or not is_attention(checked.origin):
+            self.stages[1].reason = "not asked: the program has no splice points"
+            return
+        if isinstance(self.spec, FunctionSpecification):
+            with self.stage(1) as stage:
+                given = contract_problems(checked, self.spec, problems_for(None, *tile_sizes(checked), self.level, self.program))
+                pairs = check_contracts(self.program, checked.origin, None, given, checked.consts, given=given.__getitem__)
+                stage.reason = (
+                    f"{pairs:,} pairs of {len(given)} problems enumerated; keep() is not compared with a function, but read out below"
+                )
+            return
+        with self.stage(1) as stage:
+            tile = tile_sizes(checked)
+            problems = problems_for(self.spec, *tile, self.level, self.program)
+            pairs = check_contracts(self.program, checked.origin, self.spec, problems, checked.consts)
+            stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated"
+            numbers = [p.name for p in checked.scalars if p.dtype == I32 and p.name not in STANDARD]
+            for name, value in itertools.product(numbers, (1, 6, 45)):
+                check_contracts(self.program, checked.origin, self.spec, few_problems(self.program), checked.consts, {name: value})
+            if numbers:
+                stage.reason += f", other values of {', '.join(numbers)} too"
+
+    def schedules(self, checked: Checked) -> None:
+        with self.stage(2) as stage:
+
+            def tell(done: int, total: int) -> None:
+                self.progress(f"schedules: {done} of {total}")
+
+            problems = schedule_cases(checked, self.spec)
+            share = None if self.seeded is None else -(-self.seeded // len(problems))
+            if has_splice_points(self.program) and is_attention(checked.origin):
+                self.orders = list(orders(self.program, checked))
+                for order in self.orders:
+                    forget_entered(order.checked)
+            runs = sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, share, self.orders) for case in problems)
+            for case in empty_cases(checked, self.spec):
+                runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, others=self.orders, few=True, grid=1)
+            rings = ring_cases(checked, self.spec)
+            runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in rings)
+            self.wider = wider_cases(self.program, checked, self.spec)
+            runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in self.wider)
+            stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, on grids that give a CTA no unit of work, one, and unequal shares, all alike"
+            if checked.tiles is None:
+                stage.reason = f"{runs} runs under different schedules, all alike; without tiles(...) the kernel is launched as one {'cluster' if checked.cluster > 1 else 'CTA'}"
+            if not rings:
+                stage.reason += f"; no problem that the specification and memory admit goes round rings of {checked.longest_ring} stages"
+            if self.level == "full":
+                stage.reason += f"; {self.explored(checked)}"
+
+    def explored(self, checked: Checked) -> str:
+        """Every schedule of small launches, without the data: what came of it. Raises CuirError if one fails."""
+        try:
+            found = check_exhaustively(
+                self.program, checked, self.spec, seconds=20, progress=lambda text: self.progress(f"schedules: {text}")
+            )
+        except CuirError as error:
+            if any(d.code not in ("V202", "V203") for d in error.diagnostics):
+                raise
+            return f"schedules were not enumerated: {error.diagnostics[0].message}"
+        last = found[-1].result
+        if last.verdict == "faulty":
+            raise with_note(CuirError(last.diagnostics), f"found among all schedules of {found[-1].case}")
+        if last.verdict == "unknown":
+            return f"too many schedules of {found[-1].case} to explore all"
+        return f"no schedule at all of {len(found)} small launches fails, {sum(e.result.states for e in found):,} states"
+
+    def mask(self, checked: Checked) -> None:
+        if not is_attention(checked.origin):
+            self.stages[3].reason = "not asked: the kernel is of no attention, so there is no mask"
+            return
+        with self.stage(3) as stage:
+            read = hidden = 0
+            for lengths in readout_lengths(*tile_sizes(checked), self.marks, self.level):
+                self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
+                found = self.read_out(checked, lengths)
+                if found is None:
+                    stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"
+                    return
+                if not read and to_perturb(checked, [Case("mask", lengths)], self.level):
+                    self.progress(f"mask: once more with noise for M={lengths.M}, N={lengths.N}")
+                    check_perturbed(checked, lambda lengths=lengths: self.read_out(checked, lengths))  # type: ignore[misc]
+                read, hidden = read + found.read, hidden + found.hidden
+            stage.reason = f"{read:,} pairs of the mask read out" + (f", {hidden:,} too faint to see" if hidden else "")
+
+    def read_out(self, checked: Checked, lengths: Lengths) -> Readout | None:
+        if isinstance(self.spec, FunctionSpecification):
+            return check_function_mask(self.program, checked, self.spec, lengths)
+        return check_mask(self.program, checked, self.spec, lengths)
+
+    def numbers(self, checked: Checked) -> None:
+        with self.stage(4) as stage:
+            todo = [(checked, c) for c in [*number_cases(checked, self.spec, self.marks, self.level), *self.wider]]
+            self.steps = single_steps(checked, self.spec, (c for _, c in todo))
+            for other in self.others():
+                checked_other = check(self.program, self.kernel, other)
+                todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
+            for done, (kernel, case) in enumerate(todo):
+                self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
+                try:
+                    grid = NUMBER_GRIDS[done % len(NUMBER_GRIDS)]  # outputs that are added to are compared here alone
+                    stage.rows += check_case(self.program, kernel, self.spec, case, grid=grid)
+                except CuirError as error:
+                    found = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
+                    besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
+                    raise with_note(found, f"found with {' '.join(besides)}") if besides else found from None
+            again = to_perturb(checked, [c for k, c in todo if k is checked], self.level)
+            for case in again:
+                self.progress(f"numbers: once more with noise, {case.name}")
+                check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]
+            worst = max((float(r["error / allowed"]) for r in stage.rows), default=0.0)
+            stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({RATIO} x PyTorch's own, and the rounding of the output)"
+            if again:
+                stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
+            if positive := made_positive(stage.rows):
+                stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
+            require_compared(checked, self.spec, stage.rows)

@@ -1,0 +1,142 @@
+"""The steps in which a kernel goes through each of its dims: guessed from the subscripts, held against what its units of work and loops do in small runs. Owns no problem that is judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..checking.checked import Checked
+from ..checking.views import Range, root_name, view_of
+from ..interp import run
+from ..interp.launch import turns_of_loops
+from ..spec.functions import FunctionSpecification
+from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt, Subscript
+from ..syntax.types import TileType
+from ..syntax.walk import walk
+from ..text.diagnostics import CuirError
+from .draws import Draw, fitting
+from .inputs import function_launch
+from .problems import is_attention
+
+_WORDS = 16  # a guess for index tiles of no known length
+_LONGEST = 1024  # beyond it a dim in which no unit and no turn is added counts as one that the kernel does not go through
+
+Work = tuple[int, ...]
+
+
+def steps_of_dims(checked: Checked, spec: FunctionSpecification) -> dict[str, int]:
+    """For each run-time dim the length of a step: of a tile or block of it that is one unit of work, or one turn of a loop; 0 if that is one element, as of batches and heads.
+
+    A guess that does not hold is replaced by the first length at which a unit or a turn is added. Kept with the kernel.
+    """
+    key = (steps_of_dims, spec)
+    if key not in checked.made:
+        checked.made[key] = guess = tile_of_dims(checked)
+        if not is_attention(checked.origin):
+            checked.made[key] = _measured(checked, spec, guess)
+    return dict(checked.made[key])
+
+
+def tile_of_dims(checked: Checked) -> dict[str, int]:
+    """For each run-time dim the longest box or tile of it that the kernel moves, 0 if it only picks single elements of it."""
+    found = dict.fromkeys(checked.dims, 0)
+    dims = {t.name: t.dims for t in checked.tensors}
+    shared_heads = ("B", "H", "HK") if is_attention(checked.origin) else ()
+
+    def seen(name: str, position: int, length: int | None) -> None:
+        d = dims[name][position]
+        if isinstance(d, str) and d not in shared_heads:
+            found[d] = max(found[d], length or _WORDS)
+
+    for role in checked.roles:
+        made = _made(role.body)
+        for node in (n for stmt in role.body for n in walk(stmt)):
+            name = root_name(node) if isinstance(node, Subscript) else None
+            if name not in dims or not isinstance(node, Subscript):
+                continue
+            view = view_of(node, len(dims[name]))
+            for i, part in enumerate(view.parts if view is not None else ()):
+                if isinstance(part, Range):
+                    seen(name, i, part.size)
+                elif isinstance(checked.types.get(id(part.index)), TileType):
+                    seen(name, i, _extent(checked, made, part.index))
+    return found
+
+
+def _made(body: Sequence[Stmt]) -> dict[str, Expr]:
+    """What names hold that are bound in one place alone."""
+    bound = [s for stmt in body for s in walk(stmt) if isinstance(s, Assign)]
+    counts = Counter(s.targets[0] for s in bound)
+    return {s.targets[0]: s.value for s in bound if counts[s.targets[0]] == 1}
+
+
+def _extent(checked: Checked, made: Mapping[str, Expr], e: Expr, depth: int = 16) -> int:
+    """How many neighbouring elements an index tile reaches at most: of `t * 64 + rows(64) % 8` 8. Of what is not known as many as it has elements."""
+    kind = checked.types.get(id(e))
+    if not isinstance(kind, TileType):
+        return 1
+    most = kind.rows * kind.cols
+    if isinstance(e, Name) and e.id in made and depth:
+        return min(most, _extent(checked, made, made[e.id], depth - 1))
+    if not isinstance(e, Binary):
+        return most
+    left, right = (_extent(checked, made, x, depth) for x in (e.left, e.right))
+    by = int(e.right.value) if isinstance(e.right, Literal) and e.right.kind == "int" else 0
+    if e.op == "%" and by > 0:
+        return min(left, by)
+    if e.op == "//" and by > 0:
+        return -(-left // by)
+    return min(most, left + right - 1) if e.op in ("+", "-") else most
+
+
+def _measured(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, int]) -> dict[str, int]:
+    """The guess, where a step more than it adds work; else the step that was found, or the guess again where none was."""
+    found = dict(guess)
+    least = _work(checked, spec, dict.fromkeys(checked.dims, 1))
+    for d in checked.dims if least is not None else ():
+        known: dict[int, bool] = {}
+
+        def more(n: int, d: str = d, known: dict[int, bool] = known) -> bool:
+            """Whether a length of n asks for more work than a length of 1."""
+            if n not in known:
+                known[n] = (
+                    work := _work(checked, spec, with_heads({x: n if x == d else 1 for x in checked.dims}))
+                ) is not None and work != least
+            return known[n]
+
+        low = max(1, guess[d])
+        if more(low + 1):
+            continue
+        high = next((n for n in _doubled(low + 1) if more(n)), None)
+        if high is None:
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if more(middle) else (middle, high)
+        found[d] = low
+    return found
+
+
+def with_heads(sizes: Mapping[str, int]) -> dict[str, int]:
+    """H a multiple of HK, where a kernel has both."""
+    return dict(sizes) if "H" not in sizes or "HK" not in sizes else {**sizes, "H": sizes["HK"] * max(1, sizes["H"])}
+
+
+def _doubled(n: int) -> Iterator[int]:
+    while n <= _LONGEST:
+        n *= 2
+        yield n
+
+
+def _work(checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int]) -> Work | None:
+    """Units of work, and turns of each loop in all; None where such a problem cannot be run."""
+    try:
+        draws = fitting(checked, spec, [Draw("a step", sizes)])[0]
+        if not draws:
+            return None
+        arguments = function_launch(checked, spec, draws[0]).arguments()
+        before = {id(t): t.total for t in turns_of_loops(checked)}
+        report = run(checked, arguments, grid=lambda units: 1)
+    except CuirError:
+        return None
+    return report.units, *(t.total - before.get(id(t), 0) for t in turns_of_loops(checked))

@@ -1,0 +1,370 @@
+"""How far float32 may be off: the function evaluated by PyTorch in float32, as it is, and with each operation off by as much as the language's own operations may be. Owns this measure of error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..spec.functions import FunctionSpecification, Value
+
+TURNS = 3  # evaluations with other signs of the errors
+_ULP = 2.0**-23
+_OFF = 4 * _ULP  # a quotient is a reciprocal and a product; sums have another order
+_OFF_ABSOLUTE = 2.0**-20  # tanh and logarithms where they are near 0
+_FLOATS = (torch.float32, torch.float64)
+
+# Operations that round nothing: they choose, move or negate.
+_EXACT = frozenset(
+    [
+        "abs",
+        "amax",
+        "amin",
+        "argmax",
+        "argmin",
+        "as_strided",
+        "bernoulli",
+        "cat",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "clone",
+        "constant_pad_nd",
+        "copy",
+        "copy_",
+        "cummax",
+        "cummin",
+        "detach",
+        "diagonal",
+        "embedding",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "expand",
+        "eye",
+        "fill",
+        "fill_",
+        "flip",
+        "floor",
+        "ceil",
+        "full",
+        "full_like",
+        "gather",
+        "index",
+        "index_copy",
+        "index_put",
+        "index_put_",
+        "index_select",
+        "lift_fresh",
+        "masked_fill",
+        "masked_fill_",
+        "masked_scatter",
+        "masked_select",
+        "max",
+        "maximum",
+        "min",
+        "minimum",
+        "neg",
+        "new_empty",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "nan_to_num",
+        "ones",
+        "ones_like",
+        "pad",
+        "permute",
+        "relu",
+        "repeat",
+        "roll",
+        "round",
+        "scatter",
+        "scatter_",
+        "select",
+        "select_backward",
+        "select_scatter",
+        "sgn",
+        "sign",
+        "slice",
+        "slice_backward",
+        "slice_scatter",
+        "sort",
+        "split",
+        "squeeze",
+        "stack",
+        "t",
+        "threshold",
+        "topk",
+        "transpose",
+        "tril",
+        "triu",
+        "trunc",
+        "unbind",
+        "unfold",
+        "unsqueeze",
+        "view",
+        "where",
+        "zero_",
+        "zeros",
+        "zeros_like",
+        "_to_copy",
+        "_unsafe_view",
+        "_reshape_copy",
+        "alias",
+        "arange",
+        "set_",
+        "fmax",
+        "fmin",
+    ]
+)
+# Operations whose result may be off by that much though it is near 0.
+_ABSOLUTE = frozenset(
+    [
+        "log",
+        "log_",
+        "log2",
+        "log10",
+        "log1p",
+        "tanh",
+        "tanh_",
+        "erf",
+        "erfc",
+        "gelu",
+        "logsumexp",
+        "logaddexp",
+        "_log_softmax",
+        "softplus",
+        "sin",
+        "cos",
+        "log_sigmoid_forward",
+        "mish",
+        "atan",
+        "asin",
+        "acos",
+    ]
+)
+# Operations that the language has as such; any other is made of logarithms and powers, whose errors grow with the exponent.
+_OWN = frozenset(
+    [
+        "add",
+        "add_",
+        "sub",
+        "sub_",
+        "mul",
+        "mul_",
+        "div",
+        "div_",
+        "rsub",
+        "sum",
+        "mean",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "mv",
+        "dot",
+        "matmul",
+        "addcmul",
+        "addcdiv",
+        "lerp",
+        "cumsum",
+        "reciprocal",
+        "var",
+        "var_mean",
+        "square",
+        "addmv",
+        "linalg_vector_norm",
+        "native_layer_norm",
+        "convolution",
+    ]
+)
+
+# Operations that add up any number of terms: a kernel may do so in another order, of blocks and within them.
+_SUMS = frozenset(["sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "matmul", "convolution"])
+
+
+class SingleError:
+    """Evaluations of one function for one problem; those with errors are made when they are asked for."""
+
+    def __init__(self, spec: FunctionSpecification, given: Mapping[str, Value], outputs: Sequence[str]):
+        self.spec, self.given, self.outputs = spec, given, outputs
+        self.decided: list[Any] = []
+        with (mode := _Decisions(self.decided)):
+            self.plain = spec.single(given, outputs)
+        self.overflows = mode.overflows  # whether some operation gave infinity for finite numbers
+        self._off: list[dict[str, torch.Tensor]] | None = None
+        self._ordered: dict[str, torch.Tensor] | None = None
+
+    def ordered(self) -> dict[str, torch.Tensor]:
+        """Which elements of the outputs hang on the order of a sum, as bool tensors: some order of its terms leaves float32, and infinities of both signs then give NaN."""
+        if self._ordered is None:
+            with _AnyOrder(self.decided):
+                found = self.spec.single(self.given, self.outputs)
+            self._ordered = {n: x.isnan() for n, x in found.items()}
+        return self._ordered
+
+    def off(self) -> list[dict[str, torch.Tensor]]:
+        """The outputs of evaluations in which inputs and every operation are off by a few units in the last place. What is decided by comparisons stays as in `plain`."""
+        if self._off is None:
+            self._off = [self._once(seed) for seed in range(TURNS)]
+        return self._off
+
+    def rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
+        """The outputs of evaluations in which every operation is off by as much as rounding to a dtype of 16 bits may put it: other roundings than those that happened to PyTorch."""
+        found = []
+        for seed in range(TURNS):
+            with _Off(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
+                found.append(self.spec.single(dict(self.given), self.outputs))
+        return found
+
+    def _once(self, seed: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        given = {
+            n: _perturbed(x.float(), generator, "add") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for n, x in self.given.items()
+        }
+        with _Off(self.decided, generator):
+            return self.spec.single(given, self.outputs)
+
+
+def _perturbed(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Tensor:
+    """Each number off by the error that an operation of that name may have, up or down."""
+    if name in _OWN:
+        return _off_by(x, generator, x.abs() * _OFF)
+    exponent = torch.where(x == 0, 0.0, x.abs().log2().abs()).nan_to_num(0.0, 0.0, 0.0)
+    most = x.abs() * (_OFF + 2 * _ULP * exponent)
+    return _off_by(x, generator, most + _OFF_ABSOLUTE if name in _ABSOLUTE else most)
+
+
+def _named(name: str, args: Sequence[Any]) -> str:
+    """The operation that a kernel would use: a small power is products."""
+    return "mul" if name in ("pow", "pow_") and len(args) > 1 and args[1] in (2, 3, 4) else name
+
+
+def _has_floats(args: Sequence[Any]) -> bool:
+    return any((isinstance(a, torch.Tensor) and a.dtype in _FLOATS) or (isinstance(a, (list, tuple)) and _has_floats(a)) for a in args)
+
+
+def _endless(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype in _FLOATS and bool(x.isinf().any())
+
+
+def _decision(x: Any) -> bool:
+    """Whether a result is no float tensor: a comparison, a position, a number that Python reads."""
+    return isinstance(x, (bool, int, float)) or (isinstance(x, torch.Tensor) and not x.is_floating_point())
+
+
+class _Mode(TorchDispatchMode):
+    """A mode that needs nothing of torch.compile, whose import takes seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class _Decisions(_Mode):
+    """Notes what is decided by floats."""
+
+    def __init__(self, decided: list[Any]):
+        super().__init__()
+        self.decided, self.overflows = decided, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if _has_floats(args):
+            self._noted(found)
+            if not self.overflows and not func.is_view and func.overloadpacket.__name__ not in _EXACT:
+                self.overflows = _endless(found) and not any(map(_endless, args))
+        return found
+
+    def _noted(self, found: Any) -> None:
+        if isinstance(found, (list, tuple)):
+            for x in found:
+                self._noted(x)
+        elif _decision(found):
+            self.decided.append(found)
+
+
+class _Again(_Mode):
+    """Takes the decisions as they were noted."""
+
+    def __init__(self, decided: Sequence[Any]):
+        super().__init__()
+        self.decided, self.next = decided, 0
+
+    def _decided(self, x: Any) -> Any:
+        """What was decided without errors, if it was asked in the same order."""
+        at, self.next = self.next, self.next + 1
+        if at < len(self.decided):
+            known = self.decided[at]
+            if type(known) is type(x) and (not isinstance(x, torch.Tensor) or (known.shape == x.shape and known.dtype == x.dtype)):
+                return known
+        return x
+
+    def _changed(self, func: Any, args: Sequence[Any], found: Any, change: Callable[[torch.Tensor], torch.Tensor] | None) -> Any:
+        """The result of an operation: decisions as noted, its floats changed."""
+        computed = _has_floats(args)
+
+        def judged(x: Any) -> Any:
+            if isinstance(x, (list, tuple)):
+                return type(x)(map(judged, x)) if not hasattr(x, "_fields") else type(x)(*map(judged, x))
+            if computed and _decision(x):
+                return self._decided(x)
+            if change is None or not computed or not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS:
+                return x
+            return x.copy_(change(x)) if any(x is a for a in args) else change(x)
+
+        return judged(found)
+
+
+class _AnyOrder(_Again):
+    """Puts NaN for each sum of which the terms' magnitudes add up to more than the dtype holds: if they do not, no order leaves it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ not in _SUMS:
+            return self._changed(func, args, found, None)
+        most = func(*map(_magnitude, args), **(kwargs or {}))
+        return self._changed(func, args, found, lambda x: torch.where(most.isinf(), torch.nan, x))
+
+
+def _magnitude(x: Any) -> Any:
+    """Of finite numbers; others count 0."""
+    return x.abs().nan_to_num(0.0, 0.0, 0.0) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+class _Off(_Again):
+    """Takes the decisions as they were noted, and puts each computed number off. unit: by up to so much of itself, evenly; left out: by what the language's operations may be off."""
+
+    def __init__(self, decided: Sequence[Any], generator: torch.Generator, unit: float = 0.0):
+        super().__init__(decided)
+        self.generator, self.unit = generator, unit
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = _named(func.overloadpacket.__name__, args)
+        if self.unit and not (name in _EXACT or func.is_view):
+            return self._changed(
+                func, args, found, lambda x: x + x * (torch.rand(x.shape, generator=self.generator, dtype=x.dtype) * 2 - 1) * self.unit
+            )
+        if name in _SUMS:  # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes
+            most = func(*map(_magnitude, args), **(kwargs or {}))
+            return self._changed(func, args, found, lambda x: _off_by(x, self.generator, most * _of_order(name, args, x)))
+        exact = name in _EXACT or func.is_view
+        return self._changed(func, args, found, None if exact else lambda x: _perturbed(x, self.generator, name))
+
+
+def _of_order(name: str, args: Sequence[Any], x: torch.Tensor) -> float:
+    """The error of a sum beside its terms' magnitudes: one by one, n roundings of which each may go either way come to about sqrt(n) / 6 units in the last place of the sum."""
+    given = next((a for a in args if isinstance(a, torch.Tensor)), x)
+    terms = given.numel() / max(1, x.numel()) if name in ("sum", "mean") else given.shape[-1] if given.dim() else 1
+    return _OFF + _ULP * math.sqrt(max(1.0, terms)) / 2
+
+
+def _off_by(x: torch.Tensor, generator: torch.Generator, most: torch.Tensor) -> torch.Tensor:
+    """Each number off by so much, up or down; infinities stay."""
+    sign = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int8).to(x.dtype) * 2 - 1
+    return torch.where(x.isinf(), x, x + sign * most)

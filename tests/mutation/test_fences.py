@@ -1,0 +1,16 @@
+"""A fence for tensors that becomes one for shared memory alone."""
+
+from __future__ import annotations
+
+from cuir import parse
+from cuir.mutation import mutants
+from tests.explore.programs import checked_text, fault
+from tests.gpu.exchange_cases import EXCHANGE, arguments
+
+
+def test_a_fence_of_shared_memory_alone() -> None:
+    found = [m for m in mutants(parse(EXCHANGE, "k.cuir"), "exchange") if m.operator == "fence of shared memory alone"]
+    assert [m.fault for m in found] == [5] and "fence_async()" in found[0].text and not found[0].equivalent
+    dims = dict(zip("U", arguments(1, "cpu")["X"].shape))
+    assert fault(checked_text(found[0].text), "in_order", dims) == "R403"
+    assert fault(checked_text(EXCHANGE), "in_order", dims) == ""

@@ -1,0 +1,63 @@
+"""Mutants of programs whose specification is a function: refused by schedules and numbers, and arguments without splice points."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import corpus
+from corpus.computes import COMPUTES
+from cuir import parse
+from cuir.checking.checked import Const
+from cuir.mutation import Mutant, mutants
+from cuir.mutation.judging import Job, judge
+from cuir.mutation.trial import Trial, _same
+from cuir.spec.loading import as_any
+from cuir.syntax.nodes import Program
+from cuir.syntax.printer import show
+from cuir.syntax.types import F16
+
+
+def made(program: str, kernel: str, consts: dict[str, Const]) -> tuple[Program, list[Mutant], Job]:
+    parsed, computed = parse(corpus.programs()[program].read_text(encoding="utf-8"), program), COMPUTES[program][kernel]
+    spec = as_any(corpus.specification(computed.specification), computed.specification)
+    return parsed, mutants(parsed, kernel), Job(lambda: spec, kernel, {"T": F16, **computed.consts, **consts})
+
+
+@pytest.mark.parametrize(
+    ("operator", "verdict", "stage"),
+    [
+        ("drop mma_wait", "killed", "schedules"),
+        ("drop fence_async", "killed", "schedules"),
+        ("number", "killed", "numbers"),
+        ("store_wait at the end", "same result", ""),
+    ],
+)
+def test_mutants_of_a_matrix_product(operator: str, verdict: str, stage: str) -> None:
+    program, found, job = made("gemm", "gemm", {"BM": 64, "BN": 64})
+    chosen = [m for m in found if m.operator == operator and not m.equivalent]
+    verdicts = [judge(m.text, show(program), job.load(), job) for m in chosen[:1]]
+    assert [v[:2] for v in verdicts] == [(verdict, stage)], (verdicts, sorted({m.operator for m in found}))
+
+
+def test_trips_that_leave_out_a_part() -> None:
+    """Only parts far above the others tell: exp2 of the difference overflows."""
+    program, found, job = made("decode_paged", "combine", {"D": 64})
+    less = [m for m in found if "SP - 1" in m.what]
+    assert len(less) >= 2
+    for m in less:
+        assert judge(m.text, show(program), job.load(), job)[:2] == ("killed", "numbers"), m.what
+
+
+def test_launches_are_those_of_the_signature() -> None:
+    program, found, job = made("gemm", "gemm", {"BM": 64, "BN": 64})
+    trial = Trial(program, found[0].program, job.load(), "gemm", job.consts, "quick")
+    assert {grid for _, grid in trial.launches} == {1, 2} and "long K" in trial.extent
+    assert len(trial.problems) > 8 and trial.same(program)
+
+
+def test_sums_in_any_order_are_compared_as_numbers() -> None:
+    x = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    y = x * (1 + 2.0**-22)
+    assert not _same((x, True), (y, True)) and _same((x, False), (y, False)) and not _same((x, False), (x * 1.001, False))
+    assert not _same((x, False), (torch.full_like(x, torch.nan), False))

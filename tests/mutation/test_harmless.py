@@ -1,0 +1,147 @@
+"""Arguments that a mutant gives the same result: each holds for a mutant of its kind, and for none that is faulty."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cuir import show
+from cuir.bridging import attention_consts
+from cuir.cli.inputs import read_program, read_variant
+from cuir.mutation import Job, judge
+from cuir.mutation.harmless import ARGUMENTS, free_number, never_equal, why
+from cuir.mutation.settings import other_setting
+from cuir.mutation.trial import Trial
+from cuir.spec.specification import Lengths
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.verification import Case, verify
+
+SPEC = read_variant("causal", ())
+ORIGINAL = parse(show(read_program("flash_fwd")))
+TEXT = show(ORIGINAL)
+EXPERT = show(parse(show(read_program("flash_fwd_sm90"))))
+KEPT = "where(new - top > THRESHOLD, new, top)"
+CONSTS = attention_consts("f16", 64) | {"BM": 64, "BN": 64}
+
+
+def trial(old: str, new: str, text: str = TEXT) -> Trial:
+    assert text.count(old) == 1, old
+    return small(parse(text), parse(text.replace(old, new)))
+
+
+def small(program: Program, mutant: Program) -> Trial:
+    """With few problems."""
+    found = Trial(program, mutant, SPEC, "flash_fwd", CONSTS, "quick")
+    growing, many = Case("growing", Lengths(1, 2, 2, 70, 260), "growing"), Case("many", Lengths(1, 3, 1, 137, 140))
+    found.problems = [(growing, None), (Case("more queries", Lengths(1, 1, 1, 100, 40)), None), (many, 1)]
+    return found
+
+
+def swapped(first: str, second: str) -> Trial:
+    """Two neighbouring lines in the other order."""
+    lines = TEXT.split("\n")
+    found = [i for i in range(len(lines) - 1) if lines[i].strip().startswith(first) and lines[i + 1].strip().startswith(second)]
+    i = found[0]
+    lines[i], lines[i + 1] = lines[i + 1], lines[i]
+    return small(ORIGINAL, parse("\n".join(lines)))
+
+
+def argued(t: Trial) -> str | None:
+    """Which argument holds first."""
+    return next((a.__name__ for a in ARGUMENTS if a(t) is not None), None)
+
+
+HOLDS = [
+    ("blocks", trial("m * BM + N - M + 1) // BN", "m * BM + N - M) // BN"), "blocks visited"),
+    ("predicate", trial("keep(b, h, q, k) & (k < N)", "keep(b, h, q, k)"), "for every query"),
+    ("masked_more", trial("i < partial", "i <= partial"), "contract `full`"),
+    ("more_order", swapped("q_full.wait", "k_full[s].wait"), "only adds order"),
+    ("only_speed", swapped("acc = mma_async(P, sV[u], acc)", "turn[(wg + 1) % WG].arrive()"), "without any use of `turn`"),
+    ("free_number", trial("where(total == 0.0, 0.0, 1.0 / total)", "where(total == 0.0, 5.0, 1.0 / total)"), "multiplied by 0"),
+    ("other_setting", trial(KEPT, "new", EXPERT), "THRESHOLD=-1"),
+    ("same_value", trial("k = kv_block(b, h, m, 0) * BN", "k = kv_block(b, h, m, qi - qi) * BN"), "whenever it is needed"),
+    ("every_schedule", trial("k_empty[s].wait(phase ^ 1)", "v_empty[s].wait(phase ^ 1)"), "in any schedule"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "t", "word"), HOLDS, ids=lambda x: x if isinstance(x, str) else "")
+def test_an_argument_holds_and_says_why(name: str, t: Trial, word: str) -> None:
+    assert argued(t) == name and word in str(why(t)) and t.explored.fault is None
+
+
+def test_a_number_that_no_run_needs_is_asked_for_with_smaller_tiles() -> None:
+    """A window of 128 on both sides: in blocks of 128 every row keeps a key of the first, in blocks of 64 some keep none yet."""
+    program = parse(show(read_program("global_sliding_window")))
+    spec, consts = read_variant("global_sliding_window", ()), attention_consts("f16", 64) | {"L": 128, "R": 128, "g": 16}
+    for old, new, holds in (
+        ("where(new == -inf, 0.0, new)", "where(new == -inf, 1.0, new)", True),
+        ("0.0, 1.0 / total)", "0.0, 1.5 / total)", False),
+    ):
+        mutant = parse(show(program).replace(old, new))
+        assert mutant != program
+        reason = free_number(Trial(program, mutant, spec, "flash_fwd", consts, "quick"))
+        assert ("with BN=64 they do" in reason) if holds and reason else reason is None and not holds
+
+
+def test_another_setting_is_one_that_gives_the_same_bits() -> None:
+    assert other_setting(trial(KEPT, "top", EXPERT)) is None, "the reference is never raised"
+    assert (
+        other_setting(
+            trial(
+                "u, uphase = ring(vi, STAGES)\n                        v_full[u].wait(uphase)\n                        acc",
+                "u, uphase = ring(vi, 2)\n                        v_full[u].wait(uphase)\n                        acc",
+                EXPERT,
+            )
+        )
+        is None
+    ), "rings tell nothing by the bits"
+    assert other_setting(trial("cdiv(M, BM) - 1 - r // size", "cdiv(M, 64) - 1 - r // size", EXPERT)) is None, (
+        "the same at this BM, not by another"
+    )
+
+
+def test_a_comparison_of_floats_is_strict_or_not() -> None:
+    text = show(read_program("flash_fwd_sm90"))
+    t = trial("new - top > THRESHOLD", "new - top >= THRESHOLD", text)
+    assert "computed floats" in str(never_equal(t))
+    assert never_equal(trial("where(total == 0.0, 0.0, 1.0 / total)", "where(total <= 0.0, 0.0, 1.0 / total)", text)) is None
+
+
+def test_an_arrival_that_nobody_waits_for() -> None:
+    """It arrives once more at the end of the kernel."""
+    lines = TEXT.rstrip("\n").split("\n")
+    text = "\n".join([*lines, "        k_empty[0].arrive()"])
+    t = Trial(
+        parse(text), parse(text.replace("        k_empty[0].arrive()", "        k_empty[1].arrive()")), SPEC, "flash_fwd", CONSTS, "quick"
+    )
+    assert argued(t) == "nobody_waits" and "nobody waits for the phase" in str(why(t))
+
+
+FAULTS = [
+    trial("acc = acc * alpha", "acc = acc * alpha * alpha"),
+    trial("m * BM + N - M + 1) // BN", "m * BM + N - M + 2) // BN"),
+    trial("i < partial", "i + 1 < partial"),
+    trial("v_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase ^ 1)"),
+    swapped("v_full[u].wait", "acc = mma_async"),
+    swapped("mma_wait(S)", "k_empty[s].arrive()"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("t", FAULTS, ids=lambda t: show(t.at.node).strip().split("\n")[0][:40])
+def test_no_argument_holds_for_a_fault(t: Trial) -> None:
+    """What is refused must not be argued for: else arguments would hide holes."""
+    refused = not verify(t.mutant, SPEC, "flash_fwd", CONSTS, shrink=False).ok or t.explored.fault is not None
+    assert refused and why(t) is None
+
+
+def test_a_survivor_is_judged_by_every_schedule_and_by_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(lambda: SPEC, "flash_fwd", CONSTS)
+    same = trial("i < partial", "True")
+    verdict, stage, _, reason = judge(show(same.mutant), TEXT, SPEC, job)
+    assert (verdict, stage) == ("same result", "") and "mask" in reason
+    monkeypatch.setattr("cuir.mutation.judging.verify", lambda *a, **k: type("R", (), {"stages": ()})())  # all stages let it pass
+    explored = judge(show(trial("v_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase ^ 1)").mutant), TEXT, SPEC, job)
+    assert explored[:2] == ("killed", "every schedule") and explored[2]
+    assert judge(show(FAULTS[0].mutant), TEXT, SPEC, replace(job))[0] == "survived"

@@ -1,0 +1,68 @@
+"""Specifications with other tensors in the places of those that their mods capture, and what is read outside of these in verification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cuir
+from cuir import Specification, attention
+from cuir.spec.specification import Lengths
+from cuir.variants.rebuilt import Bounded, bounded, rebuilt
+
+
+def test_other_tensors() -> None:
+    ids, sizes = torch.arange(9) // 3, [torch.tensor(2), 4]
+    spec = Specification("other", lambda b, h, q, k: (ids[q] == ids[k]) & (q - k <= sizes[0]) & (k - q <= sizes[1]))
+    same, other = rebuilt(spec, lambda x: x), rebuilt(spec, lambda x: x * 0)
+    at = Lengths(1, 1, 1, 9, 9)
+    assert torch.equal(same.mask(at), spec.mask(at)) and not torch.equal(other.mask(at), spec.mask(at))
+    q, k = torch.arange(9)[:, None], torch.arange(9)
+    assert torch.equal(other.mask(at)[0, 0], (q - k <= 0) & (k - q <= 4))
+
+
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=2), st.integers(1, 4), st.integers(1, 4))
+def test_reads_outside_of_a_tensor_are_zero(at: list[int], rows: int, cols: int) -> None:
+    x = torch.arange(1, rows * cols + 1).view(rows, cols)
+    spec = bounded(Specification("read", lambda b, h, q, k: x[q][k] > 0))
+    assert spec.mask_mod is not None
+    one = x.as_subclass(Bounded)
+    i, j = at
+    wanted = int(x[i, j]) if 0 <= i < rows and 0 <= j < cols else 0
+    assert int(one[torch.tensor(i), torch.tensor(j)]) == int(one[torch.tensor(i)][torch.tensor(j)]) == wanted
+    assert bool(spec.mask_mod(0, 0, torch.tensor(i), torch.tensor(j))) == (wanted > 0)
+
+
+def test_a_mod_sees_the_shape_that_the_users_tensor_has() -> None:
+    """Though verification makes room behind it for other heads: from the end, and by its length."""
+    x, table = torch.arange(1.0, 6.0), torch.arange(1, 7).view(2, 3)
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + x[-1] + x[len(x) - 1] * x.shape[0] + table[-1][-3] * table.numel() + table[h].size(0)
+
+    spec = bounded(Specification("end", score_mod=score))
+    assert spec.score_mod is not None and float(spec.score_mod(0.0, 0, torch.tensor(1), 0, 0)) == 5 + 25 + 24 + 3
+
+
+def test_a_kernel_that_reads_from_the_end_is_verified() -> None:
+    slopes, consts = torch.tensor([0.1, 0.02, -0.03]), {"BM": 64, "BN": 64}
+    spec = Specification("end", score_mod=lambda s, b, h, q, k: s + slopes[-1] * (q - k) + slopes[len(slopes) - 2] * k)
+    program = attention(spec, head_dim=64, consts=consts).program
+    report = cuir.verify(program, spec, consts={"T": cuir.f16, "D": 64, **consts})
+    assert report.ok, report.summary()
+
+
+def test_verification_tries_lengths_that_a_tensor_was_not_made_for() -> None:
+    ids = torch.arange(20) // 7
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return ids[q] == ids[k]
+
+    spec = Specification("short", mask)
+    consts = {"BM": 64, "BN": 64}
+    program = attention(spec, head_dim=64, consts=consts).program
+    report = cuir.verify(program, spec, consts={"T": cuir.f16, "D": 64, **consts})
+    assert report.ok, report.summary()

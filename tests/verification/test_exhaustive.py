@@ -1,0 +1,66 @@
+"""Every schedule of small launches of attention kernels: right ones pass, a wrong one is refused by the exploration alone."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+import corpus
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Specification
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.variants import transfer
+from cuir.verification import check_exhaustively, stages, verify
+from cuir.verification.problems import small_attention_launches
+
+CONSTS = {"T": F16, "D": 64}
+PLAIN = files("corpus").joinpath("programs/flash_fwd.cuir").read_text(encoding="utf-8")
+
+
+def kernel(name: str) -> tuple[Program, Checked, Specification]:
+    spec = as_specification(corpus.variant(name), name, {})
+    program = parse(transfer(parse(PLAIN), spec).text, f"{name}.cuir")
+    return program, check(program, None, CONSTS), spec
+
+
+@pytest.mark.parametrize("name", ["causal", "sliding_window", "document"])
+def test_right_kernels(name: str) -> None:
+    told: list[str] = []
+    found = check_exhaustively(*kernel(name), progress=told.append)
+    assert [e.case for e in found] == [case for case, _ in small_attention_launches(128, 128, 2, 4, ring=2)]
+    assert all(e.result.ok and e.result.alike for e in found) and len(told) > len(found)
+
+
+def broken() -> tuple[Program, Checked, Specification]:
+    """A stage of K is released before the product that reads it was waited for, in the loop's body."""
+    lines = transfer(parse(PLAIN), as_specification(corpus.variant("causal"), "causal", {})).text.split("\n")
+    at = [n for n, line in enumerate(lines) if line.strip().startswith("mma_wait(S)") and "k_empty" in lines[n + 1]]
+    lines[at[-1]], lines[at[-1] + 1] = lines[at[-1] + 1], lines[at[-1]]
+    program = parse("\n".join(lines), "broken.cuir")
+    return program, check(program, None, CONSTS), as_specification(corpus.variant("causal"), "causal", {})
+
+
+def test_a_wrong_kernel_ends_the_exploration() -> None:
+    found = check_exhaustively(*broken())
+    assert len(found) == 1 and found[-1].result.verdict == "faulty"
+    assert found[-1].result.diagnostics[0].code == "R401" and found[-1].result.schedule is not None
+    assert found[-1].result.schedule.dims["N"] == 4 * 128
+
+
+def test_what_holds_for_three_blocks_need_not_for_four() -> None:
+    """With three blocks a tile the next use of each stage that is released early lies behind the next Q, which orders the two."""
+    assert all(e.result.ok for e in check_exhaustively(*broken(), blocks=3))
+
+
+def test_the_full_level_refuses_what_its_runs_do_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "check_schedules", lambda *given, **more: 0)
+    monkeypatch.setattr(stages, "check_contracts", lambda *given, **more: 0)
+    program, _, spec = broken()
+    report = verify(program, spec, consts=CONSTS, level="full")
+    assert not report.ok and [s.verdict for s in report.stages[:3]] == ["passed", "passed", "failed"]
+    assert report.diagnostics[0].code == "R401" and "found among all schedules of 2 tiles of 4 blocks" in str(report.diagnostics[0].notes)

@@ -1,0 +1,133 @@
+"""What a kernel is given: tensors that it writes in place, values of each kind, scalars that stand below a root."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cuir import FunctionSpecification, check, parse, verify
+from cuir.syntax.types import BF16, F16, F32
+from cuir.verification.draws import Draw
+from cuir.verification.function_problems import draws
+from cuir.verification.inputs import applicable, function_launch, readable, small_scalars
+from tests.verification.small_kernels import KERNELS
+
+CONSTS = {"T": F16, "D": 32}
+IN_PLACE = """
+@kernel(arch="sm_80")
+def step(W: Global[T, M, D], G: Global[T, M, D], V: Global[f32, M, D], rate: f32, *, T: const, D: const):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            q = t * 16 + rows(16)
+            v = V[q, cols(D)] * 0.5 + cast(G[q, cols(D)], f32)
+            store(V[q, cols(D)], v)
+            store(W[q, cols(D)], cast(cast(W[q, cols(D)], f32) - v * rate, T))
+"""
+ADDED = """
+@kernel(arch="sm_80")
+def add(X: Global[f32, M, D], Y: Global[f32, D], *, D: const):
+    work = tiles(M)
+    with role("all", warps=1):
+        for t in work:
+            store(Y[0 * rows(16) + cols(D)], X[t, 0 * rows(16) + cols(D)], mask=(rows(16) == 0) & (cols(D) >= 0), add=True)
+"""
+
+
+def step(w: torch.Tensor, g: torch.Tensor, v: torch.Tensor, rate: float) -> dict[str, torch.Tensor]:
+    v = v * 0.5 + g
+    return {"W": w - rate * v, "V": v}
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        step,
+        lambda w, g, v, rate: tuple(step(w, g, v, rate).values()),
+        lambda w, g, v, rate: {"v": v.mul_(0.5).add_(g), "w": w.sub_(rate * v)},
+    ],
+)
+def test_tensors_read_and_written_are_compared(reference: object) -> None:
+    """By name, in the order of the parameters, and by a function that writes what it is given."""
+    report = verify(parse(IN_PLACE), FunctionSpecification("step", reference), consts=CONSTS, seeded=0)  # type: ignore[arg-type]
+    assert report.ok and {r["output"] for r in report.stages[-1].rows} == {"W", "V"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("* 0.5 +", "* 0.6 +"),
+        ("store(V[q, cols(D)], v)", "store(V[q, cols(D)], v * 2.0)"),
+        ("f32) - v", "f32) + v"),
+        ("V[q, cols(D)] * 0.5 +", ""),
+    ],
+)
+def test_faults_in_place_are_found(old: str, new: str) -> None:
+    assert old in IN_PLACE
+    report = verify(parse(IN_PLACE.replace(old, new)), FunctionSpecification("step", step), consts=CONSTS, seeded=0, shrink=False)
+    assert [d.code for d in report.diagnostics] == ["V301"]
+
+
+def test_what_is_written_in_place_and_not_given_is_a_finding() -> None:
+    alone = FunctionSpecification("alone", lambda w, g, v, rate: {"W": step(w, g, v, rate)["W"]})
+    report = verify(parse(IN_PLACE), alone, consts=CONSTS, seeded=0, shrink=False)
+    assert not report.ok and [d.code for d in report.diagnostics] == ["V307"] and "writes V" in report.summary()
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"), [(lambda x, y: y + x.sum(0), None), (lambda x: x.sum(0), None), (lambda x, y: 2 * y + x.sum(0), "V301")]
+)
+def test_what_a_kernel_adds_to_has_the_contents_that_the_function_asks_for(asked: object, code: str | None) -> None:
+    spec, checked = FunctionSpecification("add", asked), check(parse(ADDED), "add", {"D": 32})  # type: ignore[arg-type]
+    given = function_launch(checked, spec, Draw("one", {"M": 5}))
+    assert bool(given.before["Y"].any()) == ("Y" in readable(checked, given))
+    report = verify(parse(ADDED), spec, consts={"D": 32}, seeded=0, shrink=False)
+    assert [d.code for d in report.diagnostics] == ([code] if code else []), report.summary()
+
+
+def test_a_scalar_below_a_root_is_small_and_positive() -> None:
+    small = KERNELS["layer_norm"]
+    checked, spec = check(parse(small.text), "kernel", CONSTS), FunctionSpecification("norm", small.reference)
+    assert small_scalars(checked, spec) == {"eps": True}
+    values = {function_launch(checked, spec, d).inputs["eps"] for d in draws(checked, spec, "quick")}
+    assert {1e-12, 1e-5, 1e-3, 1.0} <= values and all(1e-12 <= v <= 1 for v in values)  # type: ignore[operator]
+    gain = FunctionSpecification("gain", lambda w, g, v, rate: step(w, g, v, rate))
+    assert small_scalars(check(parse(IN_PLACE), "step", CONSTS), gain) == {}
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, F32])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rows_far_from_0_are_as_said(dtype: object, seed: int) -> None:
+    small = KERNELS["variance"]
+    checked = check(parse(small.text), "kernel", {"T": dtype, "D": 64})  # type: ignore[dict-item]
+    x = function_launch(checked, FunctionSpecification("variance", small.reference), Draw("one", {"M": 40}, "offset", seed)).inputs["X"]
+    assert isinstance(x, torch.Tensor)
+    rows = x.double()
+    ratio = rows.mean(-1).abs() / rows.std(-1)
+    assert ratio.min() > 500 and ratio.median() < 3000
+    assert bool((rows.mean(-1) > 0).any()) and bool((rows.mean(-1) < 0).any())
+    if seed and dtype is not F32:
+        assert bool((rows.mean(-1) == rows.mean(-1).to(x.dtype)).all()), "a mean that the dtype holds"
+
+
+def test_the_largest_values_are_those_of_the_dtype() -> None:
+    small = KERNELS["softmax"]
+    spec = FunctionSpecification("softmax", small.reference)
+    for dtype, least, most in ((F16, 65504, 65504), (BF16, 8.5e37, 1.7e38)):
+        checked = check(parse(small.text), "kernel", {"T": dtype, "D": 64})
+        x = function_launch(checked, spec, Draw("one", {"M": 40}, "largest")).inputs["X"]
+        assert isinstance(x, torch.Tensor) and least <= x.double().abs().max() <= most
+
+
+def test_kinds_that_do_not_apply_are_left_out() -> None:
+    small = KERNELS["softmax"]
+    checked, spec = check(parse(small.text), "kernel", CONSTS), FunctionSpecification("softmax", small.reference)
+    found = applicable(checked, spec)
+    assert not {"faint", "scaled", "strided"} & set(found) and {"offset", "equal", "growing", "huge", "onehot"} <= set(found)
+    plain = function_launch(checked, spec, Draw("one", {"M": 20})).inputs["X"]
+    for kind in found[1:]:
+        x = function_launch(checked, spec, Draw("one", {"M": 20}, kind)).inputs["X"]
+        assert isinstance(x, torch.Tensor) and isinstance(plain, torch.Tensor) and not torch.equal(x, plain), kind
+    assert {d.kind for d in draws(checked, spec, "quick")} <= set(found)
+    given = FunctionSpecification("given", small.reference, lambda sizes, generator: {"X": torch.zeros(sizes["M"], sizes["D"])})
+    assert applicable(checked, given) == ("normal",)

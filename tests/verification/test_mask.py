@@ -1,0 +1,106 @@
+"""Masks off by one, in every comparison of every variant: the readout names a query and a key, and they are right. Traps of conventions by name."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+import corpus
+from cuir.checking.checker import check
+from cuir.mutation.places import edited, sites
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.nodes import Binary, Literal, Program, Subscript
+from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
+from cuir.syntax.types import F16
+from cuir.variants import captured_arguments, transfer
+from cuir.verification import check_mask
+from cuir.verification.evaluate import Evaluator, kernel_names
+from tests.verification.told import told
+
+CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
+AT = Lengths(1, 1, 1, 90, 110)
+EXPERT = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
+OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+SMALL = {"prefix_lm": {"prefix": 40}, "combo": {"prefix": 40}, "sliding_window": {"window": 30}, "local": {"left": 20, "right": 9}, "qk_sparse": {"start": 0, "length": 37},
+         "global_sliding_window": {"left": 20, "right": 11, "tokens": 5}, "sliding_window_global": {}, "document": {"length": 60, "stagger": 7},
+         "causal_document": {"length": 60, "stagger": 7}}  # fmt: skip
+
+
+@functools.cache
+def variant(name: str) -> Specification:
+    return as_specification(corpus.variant(name), name, SMALL.get(name, {}))
+
+
+def kernel(name: str) -> Program:
+    return parse(transfer(parse(EXPERT), variant(name)).text)
+
+
+def off_by_one(name: str) -> Iterator[tuple[str, Program]]:
+    """The kernel of a variant with a comparison of its mask strict or not, or a gather from the next place."""
+    program = kernel(name)
+    for site in sites(program):
+        func = site.parents[1] if len(site.parents) > 1 else None
+        if getattr(func, "name", "") != "keep":
+            continue
+        node, put = site.node, None
+        if isinstance(node, Binary) and node.op in OTHER:
+            put = replace(node, op=OTHER[node.op])
+        elif isinstance(node, Subscript) and not isinstance(node.indices[-1], Literal):
+            put = replace(node, indices=(*node.indices[:-1], Binary("+", node.indices[-1], Literal(1))))  # type: ignore[arg-type]
+        if put is not None:
+            yield f"{show(node)} -> {show(put)}", parse(show(edited(program, site.path, put)))
+
+
+def keeps(program: Program, spec: Specification) -> np.ndarray:
+    """The pairs that a program's own `keep` lets pass."""
+    kernel = next(iter(program.kernels().values()))
+    dims = {"B": AT.B, "H": AT.H, "HK": AT.HK, "M": AT.M, "N": AT.N}
+    captured = captured_arguments(program, kernel, spec, AT, consts=CONSTS)
+    run = Evaluator(program, kernel_names(kernel, dims, CONSTS, {"scale": 0.125, **captured}))
+    found = run.call("keep", 0, 0, np.arange(AT.M)[:, None], np.arange(AT.N)[None])
+    return np.broadcast_to(np.asarray(found, bool), (AT.M, AT.N))
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(corpus.variants()) if variant(n).mask_mod is not None])
+def test_off_by_one_is_found_by_name(name: str) -> None:
+    spec, seen = variant(name), 0
+    for what, program in off_by_one(name):
+        found, wanted = keeps(program, spec), spec.mask(AT)[0, 0].numpy()
+        if (found == wanted).all():
+            check_mask(program, check(program, None, CONSTS), spec, AT)  # another part of the mask says the same
+            continue
+        first = told(program, spec, CONSTS, AT)
+        named = re.match(r"query (\d+) (also attends|does not attend) to key (\d+) \(head 0\)", first.message)
+        assert first.code == "V305" and named is not None, (what, first.message)
+        q, k = int(named[1]), int(named[3])
+        assert found[q, k] == (named[2] == "also attends") != wanted[q, k], what
+        seen += 1
+    assert seen, "no comparison of this mask was changed to an effect"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("prefix_lm", "k < prefix", "k <= prefix", "query 0 also attends to key 40"),
+        ("sliding_window", "<= window", "<= window + 1", "query 11 also attends to key 0"),
+        ("sliding_window", "<= window", "< window", "query 10 does not attend to key 0"),
+        ("local", "+ right", "+ right + 1", "query 0 also attends to key 30"),
+        ("causal", "k <= q + (N - M)", "k <= q", "query 0 does not attend to key 1"),
+        ("causal_top_left", "k <= q", "k <= q + (N - M)", "query 0 also attends to key 1"),
+    ],
+)
+def test_traps_of_conventions(name: str, old: str, new: str, message: str) -> None:
+    """`<` or `<=` at a prefix, a window of W or W + 1 keys, top-left or bottom-right."""
+    text = show(kernel(name))
+    keep = text.index("def keep")
+    assert old in text[keep:]
+    found = told(parse(text[:keep] + text[keep:].replace(old, new, 1)), variant(name), CONSTS, AT)
+    assert found.message.startswith(message), found.message

@@ -1,0 +1,97 @@
+"""What `verify --gpu` compares. The interpreter under another schedule stands for the GPU; each fault of a GPU is put into what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import corpus
+from cuir import CuirError, parse
+from cuir.checking.checker import check
+from cuir.interp import Schedule, run
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Lengths
+from cuir.syntax.types import F16
+from cuir.verification.numeric import RATIO
+from cuir.verification.on_gpu import compare
+from cuir.verification.problems import Case
+
+PROGRAM = parse((corpus.programs()["flash_fwd"]).read_text(encoding="utf-8"), "flash_fwd.cuir")
+CHECKED = check(PROGRAM, None, {"T": F16, "D": 64})
+SPEC = as_specification(corpus.variant("causal"), "causal", {})
+CASE = Case("more queries than keys", Lengths(1, 2, 1, 70, 40))  # the first 30 queries have no keys
+
+
+def gpu(fault: Callable[[dict[str, Any], int], None] = lambda arguments, launch: None) -> Callable[[Mapping[str, Any]], None]:
+    """A launch that runs, and does what `fault` does to the tensors after launch 0, 1, ..."""
+    done = iter(range(100))
+
+    def launched(arguments: Mapping[str, Any]) -> None:
+        run(CHECKED, arguments, schedule=Schedule.random(3))
+        fault(dict(arguments), next(done))
+
+    return launched
+
+
+def compared(launched: Callable[[Mapping[str, Any]], None]) -> Any:
+    return compare(PROGRAM, CHECKED, SPEC, CASE, launched, device="cpu", launches=2)
+
+
+def test_a_right_kernel_agrees() -> None:
+    found = compared(gpu())
+    assert found.apart == 0 and found.repeated == 2 and 0 < found.numbers.error < 1e-3
+    assert found.as_json()["case"] == str(CASE)
+
+
+def last_bit(a: dict[str, Any], launch: int) -> None:
+    a["O"][0, 1, 69, 5] *= 1 + launch * 2.0**-10
+
+
+def unwritten(a: dict[str, Any], launch: int) -> None:
+    a["O"][0, 1, 69, 5] = float("nan")
+
+
+def keyless(a: dict[str, Any], launch: int) -> None:
+    a["LSE"][0, 0, 3] = -1e30
+
+
+def small(a: dict[str, Any], launch: int) -> None:
+    a["O"] *= 1.02
+
+
+def illegal(a: dict[str, Any], launch: int) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        (last_bit, "V402", "launch 2 gives other bits than launch 1: O[0, 1, 69, 5]"),
+        (unwritten, "V302", "head 1, query 69, column 5"),
+        (keyless, "V303", "query 3"),
+        (small, "V301", "O differs from float64"),
+        (illegal, "V403", "faults on the GPU: CUDA error: an illegal memory access was encountered (more queries"),
+    ],
+)
+def test_a_fault_is_named(fault: Callable[[dict[str, Any], int], None], code: str, words: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        compared(gpu(fault))
+    (found,) = caught.value.diagnostics
+    assert found.code == code and words in found.message and found.span == CHECKED.origin.span
+
+
+def test_two_that_are_both_near_float64_may_be_too_far_apart() -> None:
+    def mirrored(a: dict[str, Any], launch: int) -> None:
+        """As far from float64 as is allowed, on the other side of it."""
+        wanted, _ = SPEC.reference(a["Q"], a["K"], a["V"], a["scale"])
+        half, _ = SPEC.half(a["Q"], a["K"], a["V"], a["scale"])
+        off = a["O"].double() - wanted
+        allowed = RATIO * (half.double() - wanted).norm() + 0.8 * 2.0**-11 * wanted.norm()
+        a["O"].copy_(wanted - off * (allowed / off.norm()))
+
+    with pytest.raises(CuirError) as caught:
+        compared(gpu(mirrored))
+    (found,) = caught.value.diagnostics
+    assert found.code == "V402" and "from the interpreter's, more than" in found.message

@@ -1,0 +1,113 @@
+"""A verdict that hangs on the last bit of what is not exact is refused, with the comparison; choices that change nothing are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import corpus
+from cuir.checking.checker import check
+from cuir.interp import run
+from cuir.spec.specification import Lengths
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
+from cuir.verification import check_mask, verify
+from cuir.verification.perturbed import check_perturbed
+
+ROWS = """\
+@kernel(arch="sm_90a")
+def rows_of(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            x = X[t * 64 + rows(64), cols(64)]
+            store(Y[t * 64 + rows(64), cols(64)], BODY)
+"""
+FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
+
+
+def largest(X: torch.Tensor) -> torch.Tensor:
+    return torch.where(X.amax(-1, keepdim=True) == X, X, 0.0)
+
+
+def kept(X: torch.Tensor) -> torch.Tensor:
+    return X.clone()
+
+
+largest.__name__ = kept.__name__ = "reference"
+
+
+@pytest.mark.parametrize(
+    ("body", "function", "feeds"),
+    [
+        ("where(exp2(x - row_max(x)) >= 1.0, x, 0.0)", largest, "exp2"),
+        ("where(tanh(x - row_max(x) + 20.0) >= 1.0 - 0.0 * x, x, x)", kept, ""),
+        ("where(x == row_max(x), x, 0.0)", largest, ""),
+        ("where(x - row_max(x) >= 0.0, x, 0.0)", largest, ""),
+        ("where(exp2(x) == exp2(x), x, 0.0)", kept, ""),
+        ("where(exp2(x) >= row_max(exp2(x)), x, x)", kept, ""),
+        ("where(row_sum(exp2(x) / row_sum(exp2(x))) >= 1.0, x, x)", kept, ""),
+        ("where(row_sum(x * 0.0 + 1.0) >= 64.0, x, 0.0)", kept, ""),
+        ("where(log2(exp2(x * 0.0 + 3.0)) == 3.0, x, 0.0)", kept, "log2"),
+        ("cast(cast(exp2(x * 0.0), i32), f32) * x", kept, "exp2"),
+        ("where(min(max(x, -9.0), 9.0) * 3.0 / 3.0 - min(max(x, -9.0), 9.0) > 1.0, 0.0, x)", kept, ""),
+        ("where(row_sum(exp2(x * 0.0)) == 64.0, x, 0.0)", kept, "row_sum"),
+    ],
+)
+def test_functions(body: str, function: object, feeds: str) -> None:
+    report = verify(parse(ROWS.replace("BODY", body), "rows.cuir"), function)  # type: ignore[arg-type]
+    codes = [d.code for s in report.stages for d in s.diagnostics]
+    assert codes == (["V308"] if feeds else [])
+    if feeds:
+        (found,) = [d for s in report.stages for d in s.diagnostics]
+        assert found.span is not None and found.span.line == 7
+        assert any(f"`{feeds}`" in n.message for n in found.notes)
+
+
+@pytest.mark.parametrize(("condition", "hangs"), [("(exp2(S) >= 1.0)", True), ("(exp2(S) >= 0.5)", False), ("(S >= 0.0)", False)])
+def test_a_mask_read_out_with_products_that_are_all_zero(condition: str, hangs: bool) -> None:
+    program = parse(
+        FLASH.replace("S = where(keep(b, h, q, k) & (k < N), S, -inf)", f"S = where(keep(b, h, q, k) & (k < N) & {condition}, S, -inf)"),
+        "f.cuir",
+    )
+    checked, spec = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 16}), corpus.variant("causal")()
+
+    def judged() -> object:
+        return check_mask(program, checked, spec, Lengths(1, 1, 1, 70, 83))
+
+    judged()
+    if not hangs:
+        return check_perturbed(checked, judged)
+    with pytest.raises(CuirError) as caught:
+        check_perturbed(checked, judged)
+    (found,) = caught.value.diagnostics
+    assert found.code == "V308" and "exp2(S) >= 1.0" in found.message and "does not attend" in found.notes[1].message
+
+
+def test_noise_is_the_same_for_equal_seeds_and_stays_within_the_bounds() -> None:
+    checked = check(parse(ROWS.replace("BODY", "exp2(x) + row_sum(x)")))
+    x = torch.randn(64, 64)
+    runs = []
+    for seed in (None, 1, 1, 2):
+        y = torch.empty(64, 64)
+        run(checked, {"X": x, "Y": y}, perturb=seed)
+        runs.append(y)
+    assert torch.equal(runs[1], runs[2]) and not torch.equal(runs[0], runs[1]) and not torch.equal(runs[1], runs[3])
+    assert torch.allclose(runs[0], runs[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_multiply_add_of_scalars_in_a_role_may_round_once(shared: bool) -> None:
+    text = ROWS.replace("Y: Global[f32, M, 64])", "Y: Global[f32, M, 64], a: f32, b: f32, c: f32)").replace("BODY", "x * d")
+    line = "    d = a * b - c\n"
+    head, tail = text.split("    work =") if shared else text.split("        for t in work")
+    text = head + line + "    work =" + tail if shared else head + "    " + line + "        for t in work" + tail
+    checked = check(parse(text))
+    a, b = 1 + 2.0**-12, 1 + 2.0**-13
+    found = set()
+    for seed in range(1, 9):
+        y = torch.empty(64, 64)
+        run(checked, {"X": torch.ones(64, 64), "Y": y, "a": a, "b": b, "c": float(torch.tensor(a) * torch.tensor(b))}, perturb=seed)
+        found.add(y[0, 0].item())
+    assert found == ({0.0} if shared else {0.0, 2.0**-25})

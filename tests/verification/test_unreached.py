@@ -1,0 +1,94 @@
+"""What no run has reached is said: code that the consts leave out, loops without a trip, branches that were never taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import corpus
+from corpus.computes import COMPUTES
+from cuir.checking.checker import check
+from cuir.interp import run
+from cuir.spec.functions import FunctionSpecification
+from cuir.spec.loading import as_any
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.verification import verify
+from cuir.verification.unreached import forget_entered, unreached
+
+TEXT = """\
+@kernel(arch="sm_90a")
+def scale(X: Global[f32, M, 32], Y: Global[f32, M, 32], *, TWICE: const = False):
+    work = tiles(cdiv(M, 32))
+    with role("all", warps=1):
+        for t in work:
+            x = X[t * 32 + rows(32), cols(32)]
+            if TWICE:
+                x = x + x
+                x = x * 1.0
+            for i in range(M - 70):
+                x = x + 0.0
+            if t > 1:
+                x = x * 1.0
+            else:
+                x = x * 2.0
+            store(Y[t * 32 + rows(32), cols(32)], x)
+"""
+
+
+def reached(m: int, twice: bool = False) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    checked = check(parse(TEXT, "scale.cuir"), consts={"TWICE": twice})
+    forget_entered(checked)
+    run(checked, {"X": torch.ones(m, 32), "Y": torch.empty(m, 32)})
+    return unreached(checked)
+
+
+def test_lines_of_branches_and_loops_that_were_not_entered() -> None:
+    assert reached(64) == ([(8, 9)], [(11, 13)])  # one range: what stands between them does nothing by itself
+    assert reached(64, twice=True) == ([], [(11, 13)])
+    assert reached(96) == ([(8, 9)], [])
+    assert reached(96, twice=True) == ([], [])
+
+
+def test_runs_add_up() -> None:
+    checked = check(parse(TEXT, "scale.cuir"), consts={"TWICE": True})
+    forget_entered(checked)
+    assert unreached(checked) == ([], [(6, 16)])
+    for m, left in ((32, [(11, 13)]), (71, []), (32, [])):
+        run(checked, {"X": torch.ones(m, 32), "Y": torch.empty(m, 32)})
+        assert unreached(checked) == ([], left)
+
+
+def test_the_report_says_so() -> None:
+    found = verify(parse(TEXT, "scale.cuir"), FunctionSpecification("scale", lambda X: torch.cat([X[:64] * 2.0, X[64:]])))
+    assert (
+        found.ok
+        and found.left_out == [(8, 9)]
+        and not found.unreached
+        and "these consts leave out lines 8-9 of scale.cuir" in found.left_open
+    )
+    assert found.as_json()["left_out"] == [[8, 9]] and "lines 8-9" in found.as_markdown()
+    assert verify(parse(TEXT, "scale.cuir"), FunctionSpecification("scale", lambda X: X)).left_open == ""  # wrong: that is what is said
+
+
+@pytest.mark.parametrize("consts", [{}, {"BM": 192, "BN": 80}])
+def test_all_of_the_expert_kernel_is_reached_by_some_setting(consts: dict[str, int]) -> None:
+    """With groups of one head (L2=1) a ragged tile follows whole ones, so that a warpgroup behind the last query ends the tile before."""
+    program = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
+    found = verify(program, corpus.variant("causal")(), consts={"T": F16, "D": 64, "L2": 1, **consts})
+    assert found.ok
+    text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8").splitlines()
+    assert not found.unreached
+    left = {text[line - 1].strip() for a, b in found.left_out for line in range(a, b + 1)}
+    assert not any("finish(" in line or "mma_async" in line for line in left), left
+
+
+@pytest.mark.parametrize(("name", "kernel"), [(name, kernel) for name in COMPUTES for kernel in COMPUTES[name]])
+def test_all_that_the_consts_leave_of_a_program_is_reached(name: str, kernel: str) -> None:
+    """So a mutant of another line is the same kernel, and the numbers have seen what any other mutant does."""
+    text, known = (corpus.programs() | corpus.kernels())[name].read_text(encoding="utf-8"), COMPUTES[name][kernel]
+    program = parse(text, f"{name}.cuir")
+    dims = {"D": 64} if any(p.name == "D" for p in program.kernels()[kernel].params) else {}
+    spec = as_any(corpus.specification(known.specification), known.specification)
+    found = verify(program, spec, kernel, {"T": F16, **dims, **known.consts})
+    assert found.ok and not found.unreached, found.left_open
