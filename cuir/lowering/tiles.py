@@ -498,7 +498,7 @@ class Tiles:
 
     def _late_sum(self, target: str, value: Expr, frag: Fragment) -> None:
         def text(expr: Expr, at: At) -> str:
-            if isinstance(expr, Name):
+            if isinstance(expr, Name) and expr.id in self.role.facts.additive:
                 return f"{identifier(expr.id)}[{at.r}]"
             op, args = operation(self.checked, expr)
             if op == "row_sum":

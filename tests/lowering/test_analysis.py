@@ -170,3 +170,8 @@ def test_division_of_numbers_that_may_be_negative(body: str, shifted: str) -> No
 def test_names_are_declared_where_all_their_uses_see_them() -> None:
     found = text("if n > 0:\n    a = 1\nelse:\n    a = 2\nfor i in range(n):\n    b = a + i\n    store(I[0], b)")
     assert found.index("int a;") < found.index("if (n > 0)") and "const int b = " in found
+
+
+def test_a_late_sum_divided_by_a_scalar() -> None:
+    found = text("m = cast(n, f32)\ntotal = row_sum(full(f32, [64, 64], 1.0)) / m\nstore(Y[rows(64)], total)")
+    assert ", m[" not in found and "part__1[r_], m)" in found
