@@ -381,6 +381,7 @@ class Tiles:
         shape, frag = shape_of(t), self.role.fragment(t)
         op, _ = operation(self.checked, expr)
         if isinstance(expr, Call) and (emit := emitter(op, "tile")):
+            assert sums is None, op
             emit(self.role, expr, target)
             return
         if self.storage_of(t).kind == "packed":
@@ -451,7 +452,7 @@ class Tiles:
             self._late_sum(target, value, frag)
         elif factor := self._factor(name, value):
             self.rescale(target, factor, frag)
-        elif s.kind == "array" and shape_of(t) == "full" and s.ctype == "float" and self._summed_later(name, following):
+        elif s.kind == "array" and shape_of(t) == "full" and s.ctype == "float" and self._summed_later(name, value, following):
             parts, total = self.out.temp("parts"), self.out.temp("rows")
             self.out.line(f"float {parts}[{2 * frag.row_values}];  // row sums, even and odd columns apart")
             self.into(target, value, t, parts)
@@ -480,8 +481,10 @@ class Tiles:
         t = self.role.role.locals.get(name)
         return isinstance(t, TileType) and shape_of(t) == "full" and self.storage(name).ctype == "float"
 
-    def _summed_later(self, name: str, following: tuple[Stmt, ...]) -> bool:
-        """Whether row_sum(name) stands in a later statement of this block, before name is bound again or a loop or branch begins."""
+    def _summed_later(self, name: str, value: Expr, following: tuple[Stmt, ...]) -> bool:
+        """Whether row_sum(name) stands in a later statement of this block, before name is bound again or a loop or branch begins, and the value is made in a loop that can take sums."""
+        if isinstance(value, Call) and emitter(operation(self.checked, value)[0], "tile"):
+            return False
         for stmt in following:
             if not isinstance(stmt, Assign):
                 if called(self.checked, getattr(stmt, "value", stmt)):  # type: ignore[arg-type]
@@ -498,7 +501,7 @@ class Tiles:
 
     def _late_sum(self, target: str, value: Expr, frag: Fragment) -> None:
         def text(expr: Expr, at: At) -> str:
-            if isinstance(expr, Name):
+            if isinstance(expr, Name) and expr.id in self.role.facts.additive:
                 return f"{identifier(expr.id)}[{at.r}]"
             op, args = operation(self.checked, expr)
             if op == "row_sum":

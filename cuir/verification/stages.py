@@ -115,6 +115,7 @@ class _Verification:
         self.shrink, self.seeded = shrink, seeded
         self.orders: list[Order] = []
         self.wider: list[AnyCase] = []
+        self.besides: list[Checked] = []  # the kernel with other consts
         self.steps: list[str] = []
         self.stages = [
             Stage("well-formed", "types, capacities, architecture"),
@@ -162,23 +163,32 @@ class _Verification:
             forget_entered(checked)
             report.kernel, report.consts = checked.name, dict(checked.consts)
             require_judgeable(checked, self.spec)
-            for other in (checked, *(check(self.program, self.kernel, consts) for consts in self.others())):
-                cuda = require_launchable(other)
-                report.spills = report.spills or spills(cuda, compile=self.level == "full" and other is checked)
+            report.spills = spills(require_launchable(checked), compile=self.level == "full")
+            self.besides, refused = self.others()
             stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
             if needs := lengths_required(checked):
                 stage.reason += f"; {needs}"
+            if refused:
+                stage.reason += f"; not tried: {'; '.join(refused)}"
         return checked
 
-    def others(self) -> list[dict[str, Const]]:
-        """The other dtype and head dim, for the full level."""
+    def others(self) -> tuple[list[Checked], list[str]]:
+        """With the other dtype and head dim, for the full level; and those that make no kernel, with the reason."""
         dtype = next((n for n, v in self.consts.items() if isinstance(v, DType)), None)
         if self.level != "full" or dtype is None:
-            return []
-        found = [{**self.consts, dtype: BF16 if self.consts[dtype] == F16 else F16}]
+            return [], []
+        settings = [{**self.consts, dtype: BF16 if self.consts[dtype] == F16 else F16}]
         if self.consts.get("D") in (64, 128):
-            found.append({**self.consts, "D": 192 - int(self.consts["D"])})  # type: ignore[arg-type]
-        return found
+            settings.append({**self.consts, "D": 192 - int(self.consts["D"])})  # type: ignore[arg-type]
+        found, refused = list[Checked](), list[str]()
+        for consts in settings:
+            try:
+                require_launchable(other := check(self.program, self.kernel, consts))
+                found.append(other)
+            except CuirError as error:
+                changed = ", ".join(f"{n}={v}" for n, v in consts.items() if v != self.consts.get(n))
+                refused.append(f"{changed} makes no kernel ({error.diagnostics[0].code}: {error.diagnostics[0].message})")
+        return found, refused
 
     def contracts(self, checked: Checked) -> None:
         if not has_splice_points(self.program) or not is_attention(checked.origin):
@@ -274,8 +284,7 @@ class _Verification:
         with self.stage(4) as stage:
             todo = [(checked, c) for c in [*number_cases(checked, self.spec, self.marks, self.level), *self.wider]]
             self.steps = single_steps(checked, self.spec, (c for _, c in todo))
-            for other in self.others():
-                checked_other = check(self.program, self.kernel, other)
+            for checked_other in self.besides:
                 todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")

@@ -6,9 +6,11 @@ import re
 
 import pytest
 
+from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.analysis import analyse
 from cuir.syntax.nodes import ExprStmt
+from cuir.syntax.parser import parse
 from tests.lowering.conftest import kernel, text
 
 SETUP = "full[0].wait(0)\n"
@@ -170,3 +172,23 @@ def test_division_of_numbers_that_may_be_negative(body: str, shifted: str) -> No
 def test_names_are_declared_where_all_their_uses_see_them() -> None:
     found = text("if n > 0:\n    a = 1\nelse:\n    a = 2\nfor i in range(n):\n    b = a + i\n    store(I[0], b)")
     assert found.index("int a;") < found.index("if (n > 0)") and "const int b = " in found
+
+
+def test_a_late_sum_divided_by_a_scalar() -> None:
+    found = text("m = cast(n, f32)\ntotal = row_sum(full(f32, [64, 64], 1.0)) / m\nstore(Y[rows(64)], total)")
+    assert ", m[" not in found and "part__1[r_], m)" in found
+
+
+@pytest.mark.parametrize("made", ["load(buf)", "mma(load(half[0]), half[1])"])
+def test_a_sum_of_what_is_not_computed_element_by_element(made: str) -> None:
+    """Only a loop over elements can take the sum on the way."""
+    body = f"x = {made}\ns = row_sum(x)\nstore(Y[rows(64)], s)"
+    program = """\
+@kernel(arch="sm_90a")
+def k(Y: Global[f32, M]):
+    buf, half = shared(f32, [64, 64]), shared(f16, [2, 64, 64])
+    with role("all", warpgroups=1):
+        {}
+""".format("\n        ".join(body.split("\n")))
+    found = lower(check(parse(program))).source
+    assert "parts" not in found and "row_part(x, part" in found

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import corpus
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
+from cuir.spec.functions import FunctionSpecification
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Program
@@ -319,3 +320,22 @@ def test_a_wait_that_deadlocks_only_where_a_warpgroup_skips_blocks() -> None:
     found = verify(parse(before + loop + inside), corpus.variant("causal")(), consts=consts, shrink=False)
     assert not found.ok and found.diagnostics[0].code == "D401" and "as many keys as queries" in str(found.diagnostics[0])
     assert verify(parse(EXPERT), corpus.variant("causal")(), consts=consts).ok
+
+
+def test_a_setting_that_makes_no_kernel_is_told_and_no_fault() -> None:
+    """Level full tries the other head dim, at which a kernel of one head dim is none."""
+    text = """\
+@kernel(arch="sm_90a")
+def twice(X: Global[T, M, D], Y: Global[T, M, D], *, T: const, D: const):
+    half = shared(T, [64, 64])
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            r = t * 64 + rows(64)
+            sync()
+            store(half[:, 0 : D], X[r, cols(D)])
+            sync()
+            store(Y[r, cols(D)], load(half[:, 0 : D]) * 2.0)
+"""
+    report = verify(parse(text), FunctionSpecification("twice", lambda x: x * 2.0), consts={"T": F16, "D": 64}, level="full")
+    assert report.ok and "D=128 makes no kernel (" in report.stages[0].reason

@@ -1,0 +1,46 @@
+"""Kernels written by hand that are right, run on a GPU and judged by the verdict of the numbers stage."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.handwritten.judge import HERE, programs
+from cuir.checking.checked import Const
+from cuir.checking.checker import check
+from cuir.runtime.compiled import compile
+from cuir.spec.functions import FunctionSpecification
+from cuir.spec.loading import load_any
+from cuir.syntax.parser import parse
+from cuir.syntax.types import DTYPES
+from cuir.verification.function_problems import draws
+from cuir.verification.functions import judge_function
+from cuir.verification.inputs import function_launch
+
+ENTRIES = {e["file"]: e for e in programs(sorted(p.parent for p in HERE.glob("kernels/*/index.jsonl"))) if e["right"]}
+
+
+def judged(file: str) -> int:
+    """How many problems were run. Raises CuirError for a wrong result."""
+    e = ENTRIES[file]
+    program = parse((e["folder"] / file).read_text(encoding="utf-8"), file)
+    consts: dict[str, Const] = {n: DTYPES.get(str(v), v) for n, v in e["consts"].items()}
+    checked = check(program, e["kernel"], consts)
+    spec = load_any(str(e["folder"] / e["against"]))
+    assert isinstance(spec, FunctionSpecification)
+    kernel, cases = compile(checked), draws(checked, spec, "quick")
+    for case in cases:
+        given = function_launch(checked, spec, case)
+        there = {n: _placed(x) if isinstance(x, torch.Tensor) else x for n, x in given.arguments().items()}
+        kernel(**there)
+        torch.cuda.synchronize()
+        for name, x in given.outputs.items():
+            x.copy_(there[name])
+        judge_function(checked, spec, given, case)
+    return len(cases)
+
+
+def _placed(x: torch.Tensor) -> torch.Tensor:
+    """On the GPU, with the same strides: rows that are copied begin at multiples of 16 bytes."""
+    if 0 in x.stride():
+        return x.cuda()
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda").copy_(x)
