@@ -11,7 +11,7 @@ from cuir.checking.checker import check
 from cuir.checking.resources import RESERVED
 from cuir.lowering import lower
 from cuir.syntax.parser import parse
-from tests.lowering.test_kernel import KERNELS
+from tests.lowering.test_emission import KERNELS
 
 HEAD = """\
 @kernel(arch="sm_90a")

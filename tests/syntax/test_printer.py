@@ -14,7 +14,7 @@ from cuir.syntax.printer import WIDTH, show
 from tests.strategies.effort import examples
 from tests.strategies.programs import expressions, programs
 
-PROGRAMS = sorted((Path(__file__).parent.parent / "corpus").glob("*/*.cuir"))
+PROGRAMS = sorted((Path(__file__).parents[2] / "corpus").glob("*/*.cuir"))
 PROGRAMS = [p for p in PROGRAMS if p.parent.name != "faulty"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cuir.text import codes
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CODE = re.compile(r'"([A-Z]\d{3})"')
 
 

@@ -18,7 +18,7 @@ from cuir.syntax.walk import walk
 from cuir.text.diagnostics import CuirError
 from tests.timing import idle_seconds
 
-CORPUS = Path(__file__).parent.parent / "corpus"
+CORPUS = Path(__file__).parents[2] / "corpus"
 FILES = sorted([*(CORPUS / "programs").glob("*.cuir"), *(CORPUS / "kernels").glob("*.cuir")])
 EXTRA = {"decode": {"G": 8}, "global": {"L": 64, "R": 64, "g": 16}}
 

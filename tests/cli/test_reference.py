@@ -9,7 +9,7 @@ import pytest
 from cuir.cli import reference
 from cuir.ops import OPERATORS, TABLE
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_reference_page_is_up_to_date() -> None:

@@ -21,7 +21,7 @@ from cuir.verification import verify
 from cuir.verification.launchable import require_launchable
 from cuir.verification.lengths import all_draws
 
-CORPUS = Path(__file__).parent.parent / "corpus"
+CORPUS = Path(__file__).parents[2] / "corpus"
 FILES = sorted([*(CORPUS / "programs").glob("*.cuir"), *(CORPUS / "kernels").glob("*.cuir")])
 EXTRA = {"decode": {"G": 8, "PAGE": 64}, "global_sliding_window": {"L": 64, "R": 64, "g": 16}}
 

@@ -43,7 +43,7 @@ from cuir.text.diagnostics import CuirError
 from tests.strategies.effort import examples
 from tests.timing import idle_seconds
 
-CORPUS = Path(__file__).parent.parent / "corpus"
+CORPUS = Path(__file__).parents[2] / "corpus"
 PROGRAMS = sorted([*CORPUS.glob("programs/*.cuir"), *CORPUS.glob("kernels/*.cuir")])
 a, b, c, d = (Name(n) for n in "abcd")
 

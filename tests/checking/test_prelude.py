@@ -15,7 +15,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 
-TEXT = (Path(__file__).parent.parent / "corpus" / "programs" / "flash_fwd.cuir").read_text()
+TEXT = (Path(__file__).parents[2] / "corpus" / "programs" / "flash_fwd.cuir").read_text()
 
 
 def without_softmax() -> Program:

@@ -25,7 +25,7 @@ from cuir.text.diagnostics import CuirError
 from cuir.tuning.compiling import _build as build
 from cuir.variants import transfer
 from tests.lowering.conftest import GOOD, HEAD, kernel, one_file
-from tests.lowering.test_kernel import HARD, KERNELS, with_names
+from tests.lowering.test_emission import HARD, KERNELS, with_names
 from tests.lowering.test_tile_queue import QUEUES
 from tests.strategies.typed import Case, kernels
 

@@ -51,7 +51,7 @@ def test_the_same_kernel_gives_the_same_text(checked: Checked) -> None:
 def test_the_text_does_not_depend_on_the_process() -> None:
     path = ROOT / "corpus/kernels/flash_fwd_sm90.cuir"
     code = (
-        "import pathlib; from cuir.syntax.parser import parse; from cuir.check import check; from cuir.lowering import lower; from cuir.syntax.types import F16;"
+        "import pathlib; from cuir.syntax.parser import parse; from cuir.checking.checker import check; from cuir.lowering import lower; from cuir.syntax.types import F16;"
         f"print(lower(check(parse(pathlib.Path({str(path)!r}).read_text()), consts={{'T': F16, 'D': 128}})).digest)"
     )
     digests = {
