@@ -71,7 +71,7 @@ def _meaning(op: Op) -> str:
 
 def prelude() -> str:
     """The functions that every program has."""
-    return (files("cuir") / "prelude.cuir").read_text(encoding="utf-8")
+    return (files("cuir") / "checking" / "prelude.cuir").read_text(encoding="utf-8")
 
 
 def report(diagnostics: tuple[Diagnostic, ...]) -> str:

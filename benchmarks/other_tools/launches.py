@@ -24,10 +24,10 @@ from cuir.spec.functions import FunctionSpecification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
+from cuir.verification.draws import Draw
 from cuir.verification.either import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
 from cuir.verification.functions import judge_function
 from cuir.verification.inputs import FunctionLaunch
-from cuir.verification.lengths import Draw
 from cuir.verification.numeric import judge
 from cuir.verification.problems import Case
 from cuir.verification.sizes import mask_integers

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec import FunctionSpecification
 
 
 def causal_document_spans(length: int = 150) -> FunctionSpecification:

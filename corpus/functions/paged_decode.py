@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec import FunctionSpecification
 
 
 def paged_decode() -> FunctionSpecification:

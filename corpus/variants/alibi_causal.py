@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corpus.variants.alibi import alibi
 from corpus.variants.causal import causal
-from cuir.spec.specification import Specification
+from cuir.spec import Specification
 
 
 def alibi_causal(heads: int | None = None) -> Specification:

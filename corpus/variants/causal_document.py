@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from corpus.variants.document import packed
-from cuir.spec.specification import Specification
+from cuir.spec import Specification
 
 
 def causal_document(doc: torch.Tensor | None = None, length: int = 192, stagger: int = 64) -> Specification:

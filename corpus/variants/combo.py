@@ -7,7 +7,7 @@ from typing import Any
 from corpus.variants.prefix_lm import prefix_lm
 from corpus.variants.sigmoid import sigmoid
 from corpus.variants.softcap import softcap
-from cuir.spec.specification import Specification
+from cuir.spec import Specification
 
 
 def combo(prefix: int = 256, cap: float = 20.0, bias: float | None = None) -> Specification:

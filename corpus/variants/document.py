@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cuir.spec.specification import Lengths, Specification
+from cuir.spec import Lengths, Specification
 
 
 def document(doc: torch.Tensor | None = None, length: int = 192, stagger: int = 64) -> Specification:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuir.spec.specification import Specification
+from cuir.spec import Specification
 
 
 def full() -> Specification:

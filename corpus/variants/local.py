@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cuir.spec.specification import Specification
+from cuir.spec import Specification
 
 
 def local(left: int = 128, right: int = 128) -> Specification:

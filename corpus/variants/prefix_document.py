@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from corpus.variants.document import packed
-from cuir.spec.specification import Lengths, Specification
+from cuir.spec import Lengths, Specification
 
 
 def prefix_document(

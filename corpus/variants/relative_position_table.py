@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cuir.spec.specification import Lengths, Specification
+from cuir.spec import Lengths, Specification
 
 
 def relative_position_table(table: torch.Tensor | None = None, radius: int = 128) -> Specification:

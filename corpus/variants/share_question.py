@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cuir.spec.specification import Lengths, Specification
+from cuir.spec import Lengths, Specification
 
 
 def share_question(ends: torch.Tensor | None = None, question: int = 64, answer: int = 48, answers: int = 3) -> Specification:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cuir.spec.specification import Specification
+from cuir.spec import Specification
 
 
 def sigmoid(bias: float | None = None) -> Specification:

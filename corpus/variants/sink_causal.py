@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from corpus.variants.causal import causal
-from cuir.spec.specification import Lengths, Specification
+from cuir.spec import Lengths, Specification
 
 
 def sink_causal(sink: torch.Tensor | None = None) -> Specification:

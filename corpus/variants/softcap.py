@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cuir.spec.specification import Specification
+from cuir.spec import Specification
 
 
 def softcap(cap: float = 50.0) -> Specification:

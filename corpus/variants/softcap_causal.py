@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corpus.variants.causal import causal
 from corpus.variants.softcap import softcap
-from cuir.spec.specification import Specification
+from cuir.spec import Specification
 
 
 def softcap_causal(cap: float = 50.0) -> Specification:

@@ -234,7 +234,7 @@ op(
     "compute",
     _TILE,
     reduces=True,
-    doc="The maximum of each row, [R, 1]; NaN if one is in it. Lowered for tiles of more than one row and column.",
+    doc="The maximum of each row, [R, 1]; NaN if one is in it.",
     evaluate=meaning("row_max"),
 )(_reduction)
 op(
@@ -243,7 +243,7 @@ op(
     _TILE,
     sums=True,
     reduces=True,
-    doc="The sum of each row, [R, 1], in no fixed order. Lowered for tiles of more than one row and column.",
+    doc="The sum of each row, [R, 1], in no fixed order.",
     evaluate=meaning("row_sum", rounded=False),
 )(_reduction)
 

@@ -40,7 +40,7 @@ def fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]
         sizes = spec.admitted({**known_sizes(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
         if sizes is None:
             continue
-        elements, name = max(((elements(t, sizes), t.name) for t in checked.tensors), default=(0, ""))
+        elements, name = max(((elements_of(t, sizes), t.name) for t in checked.tensors), default=(0, ""))
         if elements > MOST_ELEMENTS:
             large.append((elements, name, replace(d, sizes={n: sizes[n] for n in checked.dims})))
             continue
@@ -50,7 +50,7 @@ def fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]
     return kept, large
 
 
-def elements(t: TensorParam, sizes: Mapping[str, int]) -> int:
+def elements_of(t: TensorParam, sizes: Mapping[str, int]) -> int:
     total = 1
     for n in shape_of_tensor(t, sizes):
         total *= n

@@ -14,7 +14,7 @@ from typing import Any
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
-from .draws import MOST_ELEMENTS, Draw, elements, fitting, known_sizes
+from .draws import MOST_ELEMENTS, Draw, elements_of, fitting, known_sizes
 from .problems import Case, cases, is_attention, less_than
 from .steps import steps_of_dims, with_heads
 
@@ -156,7 +156,7 @@ def wider_draws(checked: Checked, spec: FunctionSpecification, enough: Callable[
     for names, count in itertools.product((list(checked.dims), *([d] for d in checked.dims)), (4, 16, 64, 256)):
         sizes = {d: min(count * max(1, n) + 3, _LONG) if d in names else max(1, n // 2) for d, n in steps.items()}
         for draw in fitting(checked, spec, [Draw(f"longer {' and '.join(names)}", _paired(sizes))])[0]:
-            if max(elements(t, {**known_sizes(checked), **draw.sizes}) for t in checked.tensors) <= _LONG * 512 and enough(draw):
+            if max(elements_of(t, {**known_sizes(checked), **draw.sizes}) for t in checked.tensors) <= _LONG * 512 and enough(draw):
                 yield draw
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec import FunctionSpecification
 
 
 def second_keys() -> FunctionSpecification:

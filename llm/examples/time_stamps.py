@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cuir.spec.specification import Lengths, Specification
+from cuir.spec import Lengths, Specification
 
 
 def time_stamps(time: torch.Tensor | None = None) -> Specification:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cuir.calls import guards as repeats
 from cuir.calls.guards import Repeat, empty, repeat_of
-from cuir.runtime import call_guards as repeats
 from cuir.runtime.compiled import CompiledKernel, Known, _signature
 from tests.strategies.effort import examples
 

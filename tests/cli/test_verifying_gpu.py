@@ -22,7 +22,7 @@ from cuir.verification.report import Stage
 
 WORKER = """
 import os, sys, time
-from cuir.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError
 from cuir.measure.worker import serve
 
 def compare(request):

@@ -16,7 +16,7 @@ from cuir.measure.worker import Worker, WorkerLost
 
 PROGRAM = """
 import os, sys, time
-from cuir.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError
 from cuir.measure.worker import serve
 
 def hang(request):

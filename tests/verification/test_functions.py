@@ -364,7 +364,7 @@ def test_lengths_of_0_are_tried_where_the_function_says_something() -> None:
     assert report.diagnostics[0].code == "V302" and any("M=0" in n.message for n in report.diagnostics[0].notes)  # nobody stores S
 
 
-NORM = """\
+WIDE_NORM = """\
 @kernel(arch="sm_90a")
 def layer_norm(X: Global[T, M, D], Y: Global[T, M, D], *, T: const, D: const = 1024, OFF: const = 0):
     work = tiles(cdiv(M, 64))
@@ -391,7 +391,7 @@ def layer_norm(X: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("off", [0, 1])
 def test_a_divisor_off_by_one_that_rounding_would_hide(off: int) -> None:
     """1 / 2048 of each element, where bfloat16 rounds by up to 1 / 256."""
-    report = verify(parse(NORM, "norm.cuir"), layer_norm, consts={"T": BF16, "OFF": off})
+    report = verify(parse(WIDE_NORM, "norm.cuir"), layer_norm, consts={"T": BF16, "OFF": off})
     codes = [d.code for s in report.stages for d in s.diagnostics]
     assert codes == ["V301"] * off, codes
     assert not off or "rounding the output does not explain" in report.diagnostics[0].message

@@ -90,7 +90,7 @@ def _ceil_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> to
 _REGISTERS = 64  # elements that PyTorch computes at a time, at most; what is left over at the end of a tensor goes through other code
 
 
-def _alone(function: Function) -> Function:
+def per_element(function: Function) -> Function:
     """A function of one element: the same bits wherever it stands, however many CTAs are computed at once and in whatever layout."""
 
     def run(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -145,9 +145,9 @@ TILES: dict[str, dict[DType, Function]] = {
     ">=": _alike(torch.ge, I32, F32, BOOL),
     "ifexp": _alike(torch.where, I32, F32, BOOL),
     "where": _alike(torch.where, I32, F32, BOOL),
-    "exp2": {F32: _alone(_exp2)},
-    "log2": {F32: _alone(torch.log2)},
-    "tanh": {F32: _alone(torch.tanh)},
+    "exp2": {F32: per_element(_exp2)},
+    "log2": {F32: per_element(torch.log2)},
+    "tanh": {F32: per_element(torch.tanh)},
     "row_max": {F32: lambda x: x.amax(-1, keepdim=True)},
     "row_sum": {F32: _row_sum},
 }
