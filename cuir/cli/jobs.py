@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 from pathlib import Path
@@ -37,11 +38,12 @@ Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaust
 
 
 def _one_thread() -> None:
-    """The interpreter's operations are small: unless told otherwise (OMP_NUM_THREADS), threads cost more than they bring."""
+    """The interpreter's operations are small: unless told otherwise (OMP_NUM_THREADS), threads cost more than they bring. So do frequent collections of garbage."""
     import torch
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
+    gc.set_threshold(50_000, 20, 100)
 
 
 def _level(level: str, quick: bool = False) -> Any:

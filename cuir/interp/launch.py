@@ -213,6 +213,7 @@ def _finish(machine: Machine) -> None:
             batch.run()
         except Diverge as diverged:
             waiting.extend(reversed(batch.split(diverged)))
+        batch.release()
 
 
 def _plan(launch: Launch, code: _Code, wanted: Grid | None) -> int:

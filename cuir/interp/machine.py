@@ -270,6 +270,12 @@ class Machine(State):
                     raise fault(self, "M403", f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",
                                 bar.user.span, "every copy is waited for before the end")  # fmt: skip
 
+    def release(self) -> None:
+        """Lets go of tiles and arrays at once: a machine and its workers know each other, and would wait for the garbage collector."""
+        for w in self.workers:
+            w.__dict__.clear()
+        self.__dict__.clear()
+
     def split(self, diverged: Diverge) -> list[Machine]:
         """This batch as smaller ones, each going its own way."""
         self.launch.splits += 1

@@ -18,7 +18,13 @@ class State:
 
 
 T = TypeVar("T", bound=State)
-_PLAIN = frozenset({int, float, str, bool, type(None)})  # shared as they are; most of what a state holds, so asked before any call
+_SHARED: set[type] = {
+    int,
+    float,
+    str,
+    bool,
+    type(None),
+}  # shared as they are, and others as they are met; most of what a state holds, so asked before any call
 
 
 def select(state: T, lanes: np.ndarray, total: int) -> T:
@@ -34,7 +40,7 @@ class _Selection:
         self.index: dict[torch.device, torch.Tensor] = {}
 
     def take(self, x: Any) -> Any:
-        if type(x) in _PLAIN:
+        if type(x) in _SHARED:
             return x
         found = self.memo.get(id(x))
         if found is not None:
@@ -53,14 +59,14 @@ class _Selection:
             new = x.__class__.__new__(x.__class__)
             self.memo[id(x)] = new
             for name, value in x.__dict__.items():
-                new.__dict__[name] = value if type(value) in _PLAIN else self.take(value)
+                new.__dict__[name] = value if type(value) in _SHARED else self.take(value)
             return new
         if isinstance(x, dict):
-            return {k: v if type(v) in _PLAIN else self.take(v) for k, v in x.items()}
+            return {k: v if type(v) in _SHARED else self.take(v) for k, v in x.items()}
         if isinstance(x, list):
-            return [v if type(v) in _PLAIN else self.take(v) for v in x]
+            return [v if type(v) in _SHARED else self.take(v) for v in x]
         if isinstance(x, tuple):
-            return tuple([v if type(v) in _PLAIN else self.take(v) for v in x])
+            return tuple([v if type(v) in _SHARED else self.take(v) for v in x])
         if isinstance(x, set):
             return set(x)
         if isinstance(x, bytearray):
@@ -69,6 +75,7 @@ class _Selection:
             other = random.Random()
             other.setstate(x.getstate())
             return other
+        _SHARED.add(type(x))
         return x
 
     def _rows(self, x: torch.Tensor) -> torch.Tensor:

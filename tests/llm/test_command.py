@@ -55,7 +55,7 @@ def test_steps_that_no_transfer_has_are_not_told(cuir: Any, monkeypatch: pytest.
             progress(step)
         return BridgeReport("softcap_causal", steps=[Step("lower", "done")])
 
-    monkeypatch.setattr(importlib.import_module("cuir.bridge"), "bridge", bridge)
+    monkeypatch.setattr(importlib.import_module("cuir.bridging"), "bridge", bridge)
     code, _, err = cuir("transfer", ORIGIN, "--to", "softcap_causal", *SMALL)
     assert code == 0 and "lines of CUDA" in err and "compile" not in err
 
