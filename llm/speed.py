@@ -17,10 +17,10 @@ from cuir.syntax.walk import walk
 from cuir.text.diagnostics import Diagnostic
 from cuir.text.source import Span
 from cuir.verification.contracts import has_splice_points
-from cuir.verification.either import tile_sizes
 from cuir.verification.evaluate import Evaluator, kernel_names
 from cuir.verification.problems import Case, launch
 from cuir.verification.sizes import mask_integers
+from cuir.verification.spec_dispatch import tile_sizes
 
 SLACK = 1.1  # of the blocks that are needed, and one more for each tile
 LONGEST = 4096  # keys, to see a mask's edge

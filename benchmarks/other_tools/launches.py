@@ -25,12 +25,12 @@ from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from cuir.verification.draws import Draw
-from cuir.verification.either import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
 from cuir.verification.functions import judge_function
 from cuir.verification.inputs import FunctionLaunch
 from cuir.verification.numeric import judge
 from cuir.verification.problems import Case
 from cuir.verification.sizes import mask_integers
+from cuir.verification.spec_dispatch import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
 from cuir.verification.steps import tile_of_dims
 
 from .faults import Origin, origin

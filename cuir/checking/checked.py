@@ -99,7 +99,7 @@ class Barrier:
 
 
 @dataclass(frozen=True)
-class Tiles:
+class TileScheduler:
     name: str
     count: Expr  # of runtime dims and scalars
     dynamic: bool
@@ -143,7 +143,7 @@ class Checked:
     shared: Mapping[str, SharedAlloc]
     shared_bytes: int  # of all arrays, without barriers
     barriers: Mapping[str, Barrier]
-    tiles: Tiles | None
+    tiles: TileScheduler | None
     declarations: tuple[Stmt, ...]  # other scalar assignments before the roles, of runtime values
     declared: Mapping[str, Type]  # their types
     roles: tuple[Role, ...]

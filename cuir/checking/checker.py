@@ -35,7 +35,7 @@ from ..syntax.nodes import (
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
 from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
-from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, Tiles
+from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler
 from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
 from .infer import Scope, Typer
@@ -154,7 +154,7 @@ class _Checker:
         self.program, self.kernel, self.consts, self.sink = program, kernel, consts, sink
         self.shared: dict[str, tuple[SharedView, str | None, Stmt]] = {}
         self.barriers: dict[str, tuple[BarrierType, int, Stmt]] = {}
-        self.tiles: Tiles | None = None
+        self.tiles: TileScheduler | None = None
 
     def run(self) -> Checked:
         if self.kernel.arch not in TARGETS:
@@ -299,7 +299,7 @@ class _Checker:
         bound = typer.calls.get(id(call))
         if bound is not None and "n" in bound.args:
             dynamic = typer.const(bound.args["dynamic"]) if "dynamic" in bound.args else False
-            self.tiles = Tiles(name, bound.args["n"], bool(dynamic), stmt.span)
+            self.tiles = TileScheduler(name, bound.args["n"], bool(dynamic), stmt.span)
 
     # ---- roles
     def roles(self, flat: FlatKernel, typer: Typer, scope: Scope) -> list[Role]:

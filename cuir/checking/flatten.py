@@ -48,12 +48,12 @@ from .fold import fold
 from .growth import Growth
 from .prelude import prelude
 from .rewrite_hints import hint_for
-from .scope import (  # fmt: skip
+from .scope import (
     PRIMITIVES,
     UNKNOWN,
     Frame,
     FreshNames,
-    Group,
+    TupleValue,
     Value,
     bindings,
     copy_value,
@@ -199,10 +199,10 @@ class _Flattener:
     def assign(self, targets: tuple[str, ...], value: Value, frame: Frame, out: list[Stmt], span: Span) -> None:
         if len(targets) == 1:
             pairs = [(targets[0], value)]
-        elif isinstance(value, Group) and len(value.items) == len(targets):
+        elif isinstance(value, TupleValue) and len(value.items) == len(targets):
             pairs = list(zip(targets, value.items, strict=True))
         else:
-            found = f"{len(value.items)} values" if isinstance(value, Group) else "one value"
+            found = f"{len(value.items)} values" if isinstance(value, TupleValue) else "one value"
             self.sink.error("T151", f"expected {len(targets)} values for {', '.join(targets)}, found {found}", span)
             pairs = [(t, Name(UNKNOWN, span=span)) for t in targets]
         moves: list[tuple[Name, Expr]] = []
@@ -214,7 +214,7 @@ class _Flattener:
                 continue
             if frame.parent is None and frame.func is None and isinstance(part, Call):
                 self.declare(name, part)
-            if not isinstance(part, Group) and is_alias(part, self.ranks):
+            if not isinstance(part, TupleValue) and is_alias(part, self.ranks):
                 kept.append((name, self.alias(name, part, frame, out, span)))
             else:
                 self.bind(name, part, frame, moves, kept, span)
@@ -243,7 +243,7 @@ class _Flattener:
         self, name: str, value: Value, frame: Frame, moves: list[tuple[Name, Expr]], kept: list[tuple[str, Value]], span: Span
     ) -> None:
         old = frame.values.get(name)
-        if isinstance(value, Group):
+        if isinstance(value, TupleValue):
             if old is None:
                 old = self.leaves(name, value)
                 frame.values[name] = old
@@ -252,7 +252,7 @@ class _Flattener:
                     "T150", f"`{name}` was bound to something of another form before; a name has one type", span, "use another name"
                 )
             return
-        if isinstance(old, Group):
+        if isinstance(old, TupleValue):
             self.sink.error("T150", f"`{name}` was bound to a tuple before; a name has one type", span, "use another name")
             return
         flat = self.target(name, frame)
@@ -262,8 +262,8 @@ class _Flattener:
             self.known.add(flat.id)
 
     def leaves(self, name: str, value: Value) -> Value:
-        if isinstance(value, Group):
-            return Group(tuple(self.leaves(f"{name}_{i}", v) for i, v in enumerate(value.items)), value.span)
+        if isinstance(value, TupleValue):
+            return TupleValue(tuple(self.leaves(f"{name}_{i}", v) for i, v in enumerate(value.items)), value.span)
         return Name(self.fresh.take(name))
 
     def target(self, name: str, frame: Frame) -> Name:
@@ -307,7 +307,7 @@ class _Flattener:
     def single(self, e: Expr, frame: Frame, out: list[Stmt]) -> Expr:
         """An expression that must not be a tuple."""
         value = self.expr(e, frame, out)
-        if isinstance(value, Group):
+        if isinstance(value, TupleValue):
             self.sink.error(
                 "T153", f"expected one value, found a tuple of {len(value.items)}", self.at(e, frame), "unpack it, or pick one with [0]"
             )
@@ -352,7 +352,7 @@ class _Flattener:
             if values and any(has_effect(s) for s in out[mark:]):
                 first: list[Stmt] = []
                 values = [
-                    v if isinstance(v, (Group, Name, Literal, Str)) or is_alias(v, self.ranks) else self.temporary("t", v, first)
+                    v if isinstance(v, (TupleValue, Name, Literal, Str)) or is_alias(v, self.ranks) else self.temporary("t", v, first)
                     for v in values
                 ]
                 out[mark:mark] = first
@@ -360,7 +360,7 @@ class _Flattener:
         return values
 
     def no_group(self, value: Value) -> Expr:
-        if isinstance(value, Group):
+        if isinstance(value, TupleValue):
             self.sink.error(
                 "T153", f"expected one value, found a tuple of {len(value.items)}", value.span, "unpack it, or pick one with [0]"
             )
@@ -396,7 +396,7 @@ class _Flattener:
         then_out: list[Stmt] = []
         other_out: list[Stmt] = []
         then, other = self.expr(e.then, frame, then_out), self.expr(e.other, frame, other_out)
-        if not then_out and not other_out and not isinstance(then, Group) and not isinstance(other, Group):
+        if not then_out and not other_out and not isinstance(then, TupleValue) and not isinstance(other, TupleValue):
             return self.folded(IfExp(cond, then, other, span=span))
         result = self.leaves("t", then)
         then_moves: list[tuple[Name, Expr]] = []
@@ -410,7 +410,7 @@ class _Flattener:
 
     def subscript(self, e: Subscript, frame: Frame, out: list[Stmt], span: Span) -> Value:
         value = self.expr(e.value, frame, out)
-        if isinstance(value, Group):
+        if isinstance(value, TupleValue):
             index = self.expr(e.indices[0], frame, out) if len(e.indices) == 1 and not isinstance(e.indices[0], Slice) else None
             if isinstance(index, Literal) and type(index.value) is int and -len(value.items) <= index.value < len(value.items):
                 return value.items[index.value]
@@ -523,7 +523,7 @@ class _Flattener:
 
     def argument(self, name: str, value: Value, frame: Frame, out: list[Stmt], span: Span) -> Value:
         rebound = frame.counts[name] > 0
-        if isinstance(value, Group):
+        if isinstance(value, TupleValue):
             if rebound:
                 target = self.leaves(name, value)
                 moves: list[tuple[Name, Expr]] = []
@@ -531,7 +531,7 @@ class _Flattener:
                 self.move(moves, out, span)
                 return target
             items = (self.argument(f"{name}_{i}", v, Frame(Counter(), None), out, span) for i, v in enumerate(value.items))
-            return Group(tuple(items), value.span)
+            return TupleValue(tuple(items), value.span)
         if is_alias(value, self.ranks) or (isinstance(value, (Name, Literal, Str)) and not rebound):
             return value  # nothing in the callee can rebind the names in an alias' indices
         if not rebound:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..text.diagnostics import CuirError
 from ..text.source import Span
-from .scope import Frame, Group, Value
+from .scope import Frame, TupleValue, Value
 
 CALLS, STATEMENTS, VALUES = 40, 5_000, 1_000  # nesting of inlined calls, statements of the flat kernel, values of a tuple
 
@@ -29,9 +29,9 @@ class Growth:
             raise CuirError.of("N121", message, span, "call fewer functions from one another")
         self.statement(span)
 
-    def group(self, parts: list[Value], span: Span) -> Group:
+    def group(self, parts: list[Value], span: Span) -> TupleValue:
         """A tuple of these. Raises CuirError N121."""
-        made = Group(tuple(parts), span)
+        made = TupleValue(tuple(parts), span)
         if made.size > VALUES:
             hint = "tuples are taken apart when the kernel is specialised: keep what is large in an array"
             raise CuirError.of("N121", f"a tuple of more than {VALUES:,} values", span, hint)

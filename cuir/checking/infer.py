@@ -32,7 +32,7 @@ from ..syntax.nodes import (
     Subscript,
     Unary,
 )
-from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from ..text.diagnostics import Sink
 from ..text.source import Span, spoken
 from .checked import BoundCall, ScalarParam, TensorParam
@@ -58,7 +58,7 @@ class Scope:
 
 
 class Typer:
-    """Types everything it is shown; errors go to the sink, and a wrong expression has the type Poison, which silences what follows."""
+    """Types everything it is shown; errors go to the sink, and a wrong expression has the type ErrorType, which silences what follows."""
 
     def __init__(self, kernel: Kernel, scope: Scope, sink: Sink):
         self.kernel, self.scope, self.sink = kernel, scope, sink
@@ -100,7 +100,7 @@ class Typer:
             self.bound = before  # a loop may run no trip
         elif isinstance(stmt, If):
             cond = self.infer(stmt.cond)
-            if cond != Scalar(BOOL) and not isinstance(cond, Poison):
+            if cond != Scalar(BOOL) and not isinstance(cond, ErrorType):
                 hint = "on tiles: where(cond, x, y)" if isinstance(cond, TileType) else "compare: n > 0"
                 self.sink.error("T116", f"a condition is a bool scalar, found {cond}", stmt.cond.span, hint)
             before = set(self.bound)
@@ -123,7 +123,7 @@ class Typer:
             self.sink.error("T163", f"range takes one to three arguments, found {len(it.args) + len(it.keywords)}", it.span)
         for a in it.args:
             t = self.infer(a)
-            if t != Scalar(I32) and not isinstance(t, Poison):
+            if t != Scalar(I32) and not isinstance(t, ErrorType):
                 self.sink.error("T101", f"range takes i32 scalars, found {t}", a.span)
         if len(it.args) == 3 and not (isinstance(it.args[2], Literal) and it.args[2].value != 0):
             self.sink.error("T102", "the step of a range is a known integer other than 0", it.args[2].span)
@@ -132,7 +132,7 @@ class Typer:
         self.bound.add(name)
         old = names.get(name)
         if isinstance(t, (Scalar, TileType)):
-            if old is None or isinstance(old, Poison):
+            if old is None or isinstance(old, ErrorType):
                 names[name] = t
                 self.first[name] = span
             elif old != t:
@@ -144,15 +144,15 @@ class Typer:
                     "use another name, or cast",
                     notes,
                 )
-                names[name] = Poison()  # one report; what follows would be told of the old type
+                names[name] = ErrorType()  # one report; what follows would be told of the old type
         else:
             self.poison(name, t, span, names)
 
     def poison(self, name: str, t: Type, span: Span, names: dict[str, Type]) -> None:
         """Binds a name to what is no value."""
-        if not isinstance(t, Poison):
+        if not isinstance(t, ErrorType):
             self.sink.error("T164", f"`{name}` cannot be bound to {t}", span)
-        names.setdefault(name, Poison())
+        names.setdefault(name, ErrorType())
 
     def declaration(self, value: Expr) -> Type:
         return self.infer(value)
@@ -183,23 +183,23 @@ class Typer:
                 self.sink.error(
                     "N115", f"there is no attribute `.{e.attr}`", e.span, "`.T` transposes a Shared view; a barrier's methods are called"
                 )
-                return Poison()
+                return ErrorType()
             return self.apply(OPERATORS["T"], {"x": e.value}, e)
         if isinstance(e, Subscript):
             return self.subscript(e, place)
         if isinstance(e, Call):
             args = self.bind_arguments(e)
-            return Poison() if args is None else self.apply(self.calls[id(e)].op, args, e)
+            return ErrorType() if args is None else self.apply(self.calls[id(e)].op, args, e)
         if isinstance(e, (List, Str)):
             for item in e.items if isinstance(e, List) else ():
                 self.infer(item)
             return Void()
         self.sink.error("T153", "a tuple is no value here", e.span)
-        return Poison()
+        return ErrorType()
 
     def name(self, e: Name) -> Type:
         if e.id == UNKNOWN:
-            return Poison()
+            return ErrorType()
         if e.id in self.scope.views:
             return self.scope.views[e.id]
         if e.id in self.scope.tensors:
@@ -224,7 +224,7 @@ class Typer:
         if e.id in DTYPES or e.id == self.scope.tiles:
             return Void()
         self.sink.error("N103", f"`{e.id}` is read before it is bound", e.span)
-        return Poison()
+        return ErrorType()
 
     def apply(self, op: Op, args: Mapping[str, Expr], node: Expr) -> Type:
         """Types the arguments, lets literals take the others' dtype, and asks the entry's rule."""
@@ -275,12 +275,12 @@ class Typer:
         root = root_name(e)
         if not isinstance(e.value, Name):
             base = self.infer(e.value)
-            if not isinstance(base, Poison):
+            if not isinstance(base, ErrorType):
                 self.sink.error("T165", f"a subscript is of a tensor, a shared array or a ring of barriers, found {base}", e.value.span)
-            return Poison()
+            return ErrorType()
         base = self.infer(e.value, place=True)
-        if isinstance(base, Poison):
-            return Poison()
+        if isinstance(base, ErrorType):
+            return ErrorType()
         for i in e.indices:
             for part in (i.start, i.stop) if isinstance(i, Slice) else (i,):
                 if part is not None and id(part) not in self.types:
@@ -290,16 +290,16 @@ class Typer:
         if not isinstance(base, (GlobalView, SharedView)) or root is None:
             hint = "register tiles are not subscripted: store to shared memory and load a view" if isinstance(base, TileType) else None
             self.sink.error("T165", f"a subscript is of a tensor, a shared array or a ring of barriers, found {base}", e.value.span, hint)
-            return Poison()
+            return ErrorType()
         view = view_of(e, len(base.dims))
         if view is None:
             self.sink.error("T166", f"`{root}` has {len(base.dims)} dims, found {len(e.indices)} indices", e.span)
-            return Poison()
+            return ErrorType()
         if view.ranges:
             t = self.view_type(view, base, e)
-            return t if isinstance(t, Poison) else self.apply_typed("view", t, e)
+            return t if isinstance(t, ErrorType) else self.apply_typed("view", t, e)
         shape = self.index_shape(view, e)
-        if isinstance(shape, Poison):
+        if isinstance(shape, ErrorType):
             return shape
         if shape is None:
             self.literal_bounds(view, base)
@@ -307,7 +307,7 @@ class Typer:
             return t if place else self.apply_typed("element", t, e)
         if isinstance(base, SharedView):
             self.sink.error("T161", "index tiles gather from tensors only, found a shared array", e.span, "load(view) reads a view")
-            return Poison()
+            return ErrorType()
         return self.tile_fits(TileType(base.dtype, *shape), e.span)
 
     def apply_typed(self, name: str, t: Type, e: Expr) -> Type:
@@ -318,35 +318,35 @@ class Typer:
     def pick(self, e: Subscript, base: BarrierType) -> Type:
         if base.stages is None:
             self.sink.error("T167", "this is one barrier, not a ring", e.span, "declare it with stages=")
-            return Poison()
+            return ErrorType()
         if len(e.indices) != 1 or isinstance(e.indices[0], Slice):
             self.sink.error("T168", "a stage is picked by one i32 scalar", e.span)
-            return Poison()
+            return ErrorType()
         t = self.types[id(e.indices[0])]
         if t != Scalar(I32):
-            if not isinstance(t, Poison):
+            if not isinstance(t, ErrorType):
                 self.sink.error("T168", f"a stage is picked by one i32 scalar, found {t}", e.indices[0].span)
-            return Poison()
+            return ErrorType()
         value = self.const(e.indices[0])
         if value is not None and not 0 <= value < base.stages:
             self.sink.error("T169", f"the ring has stages 0 to {base.stages - 1}, found {value}", e.indices[0].span)
         return BarrierType(base.kind, None)
 
-    def index_shape(self, view: View, e: Subscript) -> tuple[int, int] | Poison | None:
+    def index_shape(self, view: View, e: Subscript) -> tuple[int, int] | ErrorType | None:
         shape: tuple[int, int] | None = None
         for part in view.parts:
             assert isinstance(part, Drop)
             t = self.types[id(part.index)]
-            if isinstance(t, Poison):
+            if isinstance(t, ErrorType):
                 return t
             if not isinstance(t, (Scalar, TileType)) or t.dtype != I32:
                 self.sink.error("T170", f"an index is an i32 scalar or tile, found {t}", part.index.span)
-                return Poison()
+                return ErrorType()
             if isinstance(t, TileType):
                 merged = broadcast(shape, (t.rows, t.cols))
                 if merged is None:
                     self.sink.error("T113", f"index shapes do not broadcast: {shape} and [{t.rows}, {t.cols}]", part.index.span)
-                    return Poison()
+                    return ErrorType()
                 shape = merged
         return shape
 
@@ -364,7 +364,7 @@ class Typer:
             index = part.index if isinstance(part, Drop) else part.start
             t = self.types.get(id(index)) if index is not None else None
             if t is not None and t != Scalar(I32):
-                if not isinstance(t, Poison):
+                if not isinstance(t, ErrorType):
                     self.sink.error(
                         "T172",
                         f"indices of a view are i32 scalars, found {t}",
@@ -385,13 +385,13 @@ class Typer:
                 if part.size is None or part.size <= 0:
                     found = "an empty one" if part.size is not None else "another text"
                     self.sink.error("T160", f"a slice is `:` or `e : e + c` with the same text e and a known c > 0, found {found}", e.span)
-                    return Poison()
+                    return ErrorType()
                 size = part.size
                 if isinstance(base, SharedView) and isinstance(dim, int):
                     ok &= self.shared_slice(part, dim, n, base, e)
             dims.append(size)
         if not ok:
-            return Poison()
+            return ErrorType()
         if isinstance(base, SharedView):
             return SharedView(base.dtype, tuple(d for d in dims if isinstance(d, int)))
         return GlobalView(base.dtype, tuple(dims))
@@ -460,7 +460,7 @@ class Typer:
     def find(self, call: Call) -> Op | None:
         if isinstance(call.func, Attribute):
             t = self.infer(call.func.value, place=True)
-            if isinstance(t, Poison):
+            if isinstance(t, ErrorType):
                 return None
             if not isinstance(t, BarrierType):
                 self.sink.error("N119", f"only barriers have methods, found {t}", call.func.span, instead(call.func.attr))
@@ -522,10 +522,10 @@ class Typer:
                     f"a tile of a {'warpgroup' if self.threads == 128 else 'warp'} has 1 or a multiple of {unit} rows, found {t}",
                     span,
                 )
-                return Poison()
+                return ErrorType()
             if t.cols > 1 and t.cols % 8:
                 self.sink.error("T159", f"a tile has 1 or a multiple of 8 columns, found {t}", span)
-                return Poison()
+                return ErrorType()
         return t
 
     def const(self, e: Expr) -> Any:

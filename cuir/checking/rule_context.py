@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ..ops import Op
 from ..ops.rules import broadcast
 from ..syntax.nodes import Expr, Literal, Name, Node, Subscript, Unary
-from ..syntax.types import Poison, TileType, Type
+from ..syntax.types import ErrorType, TileType, Type
 from ..text.diagnostics import Sink
 
 
@@ -58,7 +58,7 @@ class RuleContext:
     def error(self, code: str, message: str, arg: str | None = None, hint: str | None = None) -> Type:
         at: Node = self._args[arg] if arg is not None and arg in self._args else self._node
         self._typer.sink.error(code, message, at.span, hint)
-        return Poison()
+        return ErrorType()
 
 
 def is_literal(e: Expr) -> bool:

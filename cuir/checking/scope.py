@@ -34,11 +34,11 @@ from .views import root_name
 
 PRIMITIVES = {op.written for op in TABLE.values() if not op.written.startswith(("bar.", "with "))} | {"range"}
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-UNKNOWN = "?"  # the id of a name already reported; the checker gives it the type Poison
+UNKNOWN = "?"  # the id of a name already reported; the checker gives it the type ErrorType
 
 
 @dataclass(frozen=True)
-class Group:
+class TupleValue:
     """A tuple value: never a value of the flat kernel, only of this pass."""
 
     items: tuple[Value, ...]
@@ -47,10 +47,10 @@ class Group:
     @functools.cached_property
     def size(self) -> int:
         """How many values it holds in all."""
-        return sum(i.size if isinstance(i, Group) else 1 for i in self.items)
+        return sum(i.size if isinstance(i, TupleValue) else 1 for i in self.items)
 
 
-Value = Expr | Group
+Value = Expr | TupleValue
 
 
 @dataclass
@@ -68,9 +68,9 @@ class Frame:
 
 def paired(target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
     """Adds the move of each part of a value to the name that takes it. Returns whether the two have one form."""
-    if isinstance(target, Group) and isinstance(value, Group) and len(target.items) == len(value.items):
+    if isinstance(target, TupleValue) and isinstance(value, TupleValue) and len(target.items) == len(value.items):
         return not [0 for t, v in zip(target.items, value.items, strict=True) if not paired(t, v, moves)]
-    if isinstance(target, Name) and not isinstance(value, Group):
+    if isinstance(target, Name) and not isinstance(value, TupleValue):
         moves.append((target, value))
         return True
     return False
@@ -218,8 +218,8 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
 
 def copy_value(value: Value, span: Span) -> Value:
     """A new tree for each use: types are kept by node."""
-    if isinstance(value, Group):
-        return Group(tuple(copy_value(v, span) for v in value.items), span)
+    if isinstance(value, TupleValue):
+        return TupleValue(tuple(copy_value(v, span) for v in value.items), span)
     if isinstance(value, Name):
         return Name(value.id, span=span)
     if isinstance(value, Literal):

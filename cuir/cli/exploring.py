@@ -31,8 +31,8 @@ def explore_variant(
 ) -> int:
     """`cuir verify ... --exhaustive`; returns the exit code."""
     from ..bridging import Step
-    from ..verification.either import require_judgeable
     from ..verification.exhaustive import Explored, check_exhaustively
+    from ..verification.spec_dispatch import require_judgeable
     from .progress import Steps
     from .tables import print_table
 
@@ -144,9 +144,9 @@ def replay_variant(
     from ..explore import read_schedule
     from ..spec.functions import FunctionSpecification
     from ..spec.specification import LENGTHS, Lengths
-    from ..verification.either import AnyCase, launch_of, require_judgeable
     from ..verification.lengths import Draw
     from ..verification.problems import Case
+    from ..verification.spec_dispatch import AnyCase, launch_of, require_judgeable
 
     written = read_schedule(file)
     _require_same(written, file, kernel, given)

@@ -13,9 +13,9 @@ from ..spec.functions import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..verification.draws import Draw
-from ..verification.either import AnyCase, check_case, made_positive, require_compared, require_judgeable
 from ..verification.inputs import applicable
 from ..verification.problems import KINDS, Case
+from ..verification.spec_dispatch import AnyCase, check_case, made_positive, require_compared, require_judgeable
 from .defaults import EXPERT
 from .inputs import read_numbers, suggestion
 from .output import print_json, stdout

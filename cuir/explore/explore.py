@@ -15,9 +15,9 @@ from ..checking.checked import Checked
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .clusters import conflict_between
+from .dpor import Budget, Counts, search
 from .extract import one_unit_each, skeletons
 from .file import Written
-from .search import Budget, Counts, search
 from .shortest import Short, shortest
 from .skeleton import Skeleton
 

@@ -19,7 +19,7 @@ from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of
 from .masks import BlockMask, check_blocks, check_mask, mask_key, mod_of, settled
-from .mods import Identity, Same, identity
+from .mods import CaptureKey, Same, identity
 from .operator import in_graph
 from .progress import Progress
 
@@ -40,7 +40,7 @@ class Known:
     places: tuple[tuple[int, int], ...]
     whole: bool
 
-    def data(self, who: Identity) -> TransferResult:
+    def data(self, who: CaptureKey) -> TransferResult:
         """The transfer with the tensors that these mods capture."""
         if not self.places:
             return self.transferred
@@ -235,7 +235,7 @@ def _numbers(weights: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(None if isinstance(w, torch.Tensor) else (type(w), w) for w in weights)
 
 
-def _keep_warm(ready: Ready, who: Identity, mods: tuple[Any, Any, Any], signature: tuple[Any, ...]) -> None:
+def _keep_warm(ready: Ready, who: CaptureKey, mods: tuple[Any, Any, Any], signature: tuple[Any, ...]) -> None:
     """Remembers a call by its mods (and sink). Forgets it when one of them dies, so that nothing that they captured lives on."""
     key = id(mods[0]), id(mods[1]), id(mods[2])
     if not Same.possible(who, mods):
@@ -258,7 +258,7 @@ def _keep_warm(ready: Ready, who: Identity, mods: tuple[Any, Any, Any], signatur
 def _known(
     mask_mod: Callable[..., Any] | None,
     score_mod: Callable[..., Any] | None,
-    who: Identity,
+    who: CaptureKey,
     query: torch.Tensor,
     level: Level,
     weights: tuple[Any, ...],
@@ -291,7 +291,7 @@ def _known(
     return found
 
 
-def _attention(spec: Specification, traced: Traced, who: Identity, query: torch.Tensor, level: Level) -> Attention:
+def _attention(spec: Specification, traced: Traced, who: CaptureKey, query: torch.Tensor, level: Level) -> Attention:
     """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
     texts = spec.normalize, *("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor, traced.sink))
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)

@@ -24,7 +24,7 @@ from ..variants import Traced, TransferResult, transfer
 from ..variants.arguments import Cache, memory_of, sources_of, state_of
 from ..variants.ranges import Reads, traced_apart
 from .inputs import capturing, check_gradient, check_options, check_tensors, need_hopper, need_warm
-from .mods import Identity, identity
+from .mods import CaptureKey, identity
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Attention:
     `return_lse=True`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
     """
 
-    def __init__(self, transferred: TransferResult, traced: Traced, who: Identity, settings: Settings, level: Level):
+    def __init__(self, transferred: TransferResult, traced: Traced, who: CaptureKey, settings: Settings, level: Level):
         self.transferred, self.level = transferred, level
         self._who, self._settings = who, settings
         self._reads, self._checked = Reads(traced), Cache()
@@ -351,7 +351,7 @@ def attention(
 
 def made(
     spec: Specification,
-    who: Identity,
+    who: CaptureKey,
     dtype: DType,
     head_dim: int,
     origin: Program | None = None,

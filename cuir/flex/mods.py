@@ -17,7 +17,7 @@ from .walk import Link, Path, Walk
 
 
 @dataclass(frozen=True)
-class Identity:
+class CaptureKey:
     """structure: code, kinds of what is captured (dtypes and ranks of tensors, signs of numbers). values: the numbers, the tensors' shapes.
 
     Mods of one structure and equal values trace to the same program. tensors: those that are captured, each once, in the order of the walk.
@@ -40,11 +40,11 @@ class Identity:
         return hashlib.sha256(repr(_plain(self.structure)).encode()).hexdigest()
 
 
-def identity(*captured: Any) -> Identity:
+def identity(*captured: Any) -> CaptureKey:
     """The identity of mods (functions, or None) and other captured values together."""
     walk = Walk()
     structure = (*(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured)), *walk.members())
-    return Identity(
+    return CaptureKey(
         structure, tuple(walk.values), tuple(walk.tensors), walk.known, tuple(walk.links), tuple(walk.sizes), tuple(walk.places)
     )
 
@@ -80,7 +80,7 @@ def _plain(part: Any) -> Any:
 class Same:
     """Whether mods are what they were at their walk, asked without another walk: all that was gone through is the same object, and no tensor was changed."""
 
-    def __init__(self, who: Identity, mods: tuple[Any, ...], forget: Callable[[Any], object]):
+    def __init__(self, who: CaptureKey, mods: tuple[Any, ...], forget: Callable[[Any], object]):
         """forget: called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly."""
         self.mods = tuple(None if m is None else weakref.ref(m, forget) for m in mods)
         self.links = tuple(link for link in who.links if not any(link[1] is m for m in mods))  # these must not keep the mods alive
@@ -92,7 +92,7 @@ class Same:
         self.lengths = tuple((i, size) for held, size in who.sizes for i, m in enumerate(mods) if held is m)
 
     @staticmethod
-    def possible(who: Identity, mods: tuple[Any, ...]) -> bool:
+    def possible(who: CaptureKey, mods: tuple[Any, ...]) -> bool:
         """A bound method is a new object each time it is asked for; inference tensors do not count what is written to them."""
         steady = not any(isinstance(m, types.MethodType) for m in mods)
         return who.known and steady and not any(t.is_inference() or t.is_meta for t in who.tensors)
@@ -125,4 +125,4 @@ class Same:
         return all(state_of(t) == state and t.requires_grad == learned for t, state, _, learned in self.tensors)
 
 
-__all__ = ["Identity", "Path", "Same", "follow", "identity"]
+__all__ = ["CaptureKey", "Path", "Same", "follow", "identity"]

@@ -18,12 +18,12 @@ from ..text.diagnostics import CuirError
 from ..text.jsontext import to_json
 from ..tuning.space import from_plain
 from ..verification import Stage, VerifyReport, verify
-from .mods import Identity
+from .mods import CaptureKey
 from .progress import Progress
 
 
 def verified(
-    program: Program, spec: Specification, who: Identity, consts: Mapping[str, Const], level: Literal["quick", "full"], progress: Progress
+    program: Program, spec: Specification, who: CaptureKey, consts: Mapping[str, Const], level: Literal["quick", "full"], progress: Progress
 ) -> VerifyReport:
     """The report of a program that is right: of a run on the CPU now, or of an earlier one.
 
@@ -42,7 +42,7 @@ def verified(
     return report
 
 
-def _entry(program: Program, who: Identity, consts: Mapping[str, Const], level: str) -> Path:
+def _entry(program: Program, who: CaptureKey, consts: Mapping[str, Const], level: str) -> Path:
     values = sorted((name, str(value)) for name, value in consts.items())
     parts = [package_state(), show(program), who.digest(), repr(values), level]
     return cache_dir() / "verified" / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".json")

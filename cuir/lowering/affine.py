@@ -12,7 +12,7 @@ from .index_tiles import zipped
 from .values import summand
 
 if TYPE_CHECKING:
-    from .tiles import Tiles
+    from .tiles import TileEmitter
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Affine:
         return Affine(tuple(f"(-{x})" for x in self.rows), f"(-{self.slope})" if self.slope else "")
 
 
-def affine(tiles: Tiles, expr: Expr, of_tile: bool = False) -> Affine | None:
+def affine(tiles: TileEmitter, expr: Expr, of_tile: bool = False) -> Affine | None:
     """An expression as such a tile: one multiply-add an element, within two roundings of its largest term. None if it is none.
 
     Columns count from the thread's first one; `of_tile`: from the tile's, so that rows[r] is the same in all threads of a row.

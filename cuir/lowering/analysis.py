@@ -24,11 +24,11 @@ class Facts:
     waits: dict[int, int | None] = field(default_factory=dict)  # of mma_wait: products that may stay in flight; None: nothing to wait for
     retired: dict[int, list[str]] = field(default_factory=dict)  # of mma_wait: names of products that are finished after it
     in_flight: dict[int, frozenset[str]] = field(default_factory=dict)  # of assignments: names that may be in flight after them
-    partial: set[str] = field(default_factory=set)  # [R, 1] sums kept per thread, not yet summed over the quad
+    deferred_row_sums: set[str] = field(default_factory=set)  # [R, 1] sums kept per thread, not yet summed over the quad
     additive: set[str] = field(default_factory=set)  # those, and [R, 1] values that are always zero
     lazy: set[int] = field(default_factory=set)  # assignments of zeros that only a product reads, as its accumulator
     counters: dict[str, int] = field(default_factory=dict)  # i32 scalars bound once to a literal, then only increased by one -> first value
-    natural: set[str] = field(default_factory=set)  # i32 scalars that are never negative
+    nonnegative: set[str] = field(default_factory=set)  # i32 scalars that are never negative
 
 
 def analyse(checked: Checked, role: Role) -> Facts:
@@ -40,10 +40,10 @@ def analyse(checked: Checked, role: Role) -> Facts:
     _scopes(role, facts)
     _live(checked, role.body, frozenset(), facts.live_after)
     _waits(checked, role.body, {}, facts)
-    facts.partial, facts.additive = _late_sums(checked, role, facts.definitions)
+    facts.deferred_row_sums, facts.additive = _late_sums(checked, role, facts.definitions)
     facts.lazy = _lazy_zeros(checked, role, facts.definitions)
     facts.counters = _counters(role, facts.definitions)
-    facts.natural = _natural(checked, role, facts.definitions)
+    facts.nonnegative = _natural(checked, role, facts.definitions)
     return facts
 
 
@@ -337,11 +337,11 @@ def _natural(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]
     while True:
         bad = set()
         for name in known:
-            if name in outer and not natural(checked, outer[name], known):
+            if name in outer and not nonnegative(checked, outer[name], known):
                 bad.add(name)
             for stmt in definitions.get(name, []):
                 value = _first(checked, stmt) if isinstance(stmt, For) else stmt.value  # type: ignore[union-attr]
-                if value is not None and not natural(checked, value, known):
+                if value is not None and not nonnegative(checked, value, known):
                     bad.add(name)
         bad |= {n for n in known if n not in definitions and n not in outer and n not in checked.dims and n != role.index}
         if not bad:
@@ -359,7 +359,7 @@ def _first(checked: Checked, loop: For) -> Expr | None:
     return args[0] if len(args) > 1 else None
 
 
-def natural(checked: Checked, expr: Expr, known: set[str]) -> bool:
+def nonnegative(checked: Checked, expr: Expr, known: set[str]) -> bool:
     """Whether an i32 scalar is certainly not negative."""
     value = integer(expr)
     if value is not None:
@@ -368,14 +368,14 @@ def natural(checked: Checked, expr: Expr, known: set[str]) -> bool:
         return expr.id in known
     op, args = operation(checked, expr)
     if op in ("+", "*", "//", "min", "cdiv", "|", "^"):
-        return all(natural(checked, a, known) for a in args)
+        return all(nonnegative(checked, a, known) for a in args)
     if op == "%":
-        return natural(checked, args[1], known)
+        return nonnegative(checked, args[1], known)
     if op in ("max", "&"):
-        return any(natural(checked, a, known) for a in args)
+        return any(nonnegative(checked, a, known) for a in args)
     if op == "ifexp":
-        return natural(checked, args[1], known) and natural(checked, args[2], known)
+        return nonnegative(checked, args[1], known) and nonnegative(checked, args[2], known)
     return op in ("cta_rank", "nbytes")
 
 
-__all__ = ["Facts", "analyse", "flights", "linear", "natural", "ring_place"]
+__all__ = ["Facts", "analyse", "flights", "linear", "nonnegative", "ring_place"]

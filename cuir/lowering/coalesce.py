@@ -38,7 +38,7 @@ def coalesced(checked: Checked) -> tuple[Checked, list[Choice]]:
 
 
 @dataclass(frozen=True)
-class _Handing:
+class AccumulatorCopy:
     """A statement that gives a product in flight another name, or accumulates it into one."""
 
     stmt: Assign
@@ -63,14 +63,14 @@ def _role(work: _Trees, role: Role, choices: list[Choice]) -> Role:
         role = replace(role, body=_after_wait(work, role.body, apart, choices))
 
 
-def _handings(checked: Checked, role: Role, facts: Facts) -> list[_Handing]:
+def _handings(checked: Checked, role: Role, facts: Facts) -> list[AccumulatorCopy]:
     found = []
     for stmt in statements(role.body):
         if isinstance(stmt, Assign):
             target, source = stmt.targets[0], _source(checked, stmt)
             unread = isinstance(stmt.value, Name) and target not in facts.live_after[id(stmt)]  # only waited for: it has no registers
             if source is not None and source != target and source in facts.in_flight[id(stmt)] and not unread:
-                found.append(_Handing(stmt, source))
+                found.append(AccumulatorCopy(stmt, source))
     return found
 
 
@@ -84,7 +84,7 @@ def _source(checked: Checked, stmt: Assign) -> str | None:
 
 
 # ---- which names may be one
-def _groups(checked: Checked, role: Role, facts: Facts, found: list[_Handing]) -> tuple[dict[str, set[str]], _Handing | None]:
+def _groups(checked: Checked, role: Role, facts: Facts, found: list[AccumulatorCopy]) -> tuple[dict[str, set[str]], AccumulatorCopy | None]:
     """Names that become one, by the one that stays (the last to take the product over), and the first handing whose two names cannot be one."""
     groups: dict[str, set[str]] = {}
     for handing in found:
@@ -114,7 +114,7 @@ def _differ(checked: Checked, role: Role, facts: Facts, group: set[str]) -> bool
 
 
 # ---- two names that hold different values: the copy comes after a wait
-def _after_wait(work: _Trees, body: tuple[Stmt, ...], handing: _Handing, choices: list[Choice]) -> tuple[Stmt, ...]:
+def _after_wait(work: _Trees, body: tuple[Stmt, ...], handing: AccumulatorCopy, choices: list[Choice]) -> tuple[Stmt, ...]:
     """The block with the handing behind a wait for the product that it hands on."""
     new: list[Stmt] = []
     for i, stmt in enumerate(body):
@@ -130,7 +130,7 @@ def _after_wait(work: _Trees, body: tuple[Stmt, ...], handing: _Handing, choices
     return tuple(new)
 
 
-def _waited(work: _Trees, handing: _Handing, following: tuple[Stmt, ...], choices: list[Choice]) -> list[Stmt]:
+def _waited(work: _Trees, handing: AccumulatorCopy, following: tuple[Stmt, ...], choices: list[Choice]) -> list[Stmt]:
     stmt, source, target = handing.stmt, handing.source, handing.target
     for i, after in enumerate(following if isinstance(stmt.value, Name) else ()):
         if isinstance(after, ExprStmt) and called(work.checked, after.value) == "mma_wait" and {source, target} & names(after.value):

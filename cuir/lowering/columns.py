@@ -9,12 +9,12 @@ from ..syntax.types import Scalar, TileType
 from .values import strip
 
 if TYPE_CHECKING:
-    from .tiles import Tiles
+    from .tiles import TileEmitter
 
 LANES = 32
 
 
-def column_values(tiles: Tiles, expr: Subscript) -> str | None:
+def column_values(tiles: TileEmitter, expr: Subscript) -> str | None:
     """The name of an array with a thread's column values of a gather [1, C] along consecutive elements, emitted now; None for other gathers.
 
     Eight lanes need the same column: one bounds check and one read of each, coalesced, instead of C / 4 by each lane, which would all be in flight at once

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COSTLY = ("exp2", "log2", "tanh", "/")
 
 
-class Products:
+class WgmmaEmitter:
     """Emits mma_async and mma_wait of one role."""
 
     def __init__(self, role: RoleEmitter):
@@ -203,7 +203,7 @@ class Products:
             if not isinstance(t, TileType) or shape_of(t) not in ("full", "rows") or self.role.tiles.storage(name).kind != "array":
                 continue
             if shape_of(t) == "rows":
-                if name not in self.role.facts.partial and t.dtype == F32:
+                if name not in self.role.facts.deferred_row_sums and t.dtype == F32:
                     tests[name] = self._large(identifier(name), t)
             elif name in self.role.tiles.sums:
                 tests[name] = self._large(self.role.tiles.sums[name], t)

@@ -18,7 +18,7 @@ from .values import strip
 from .writer import identifier
 
 if TYPE_CHECKING:
-    from .tiles import At, Tiles
+    from .tiles import At, TileEmitter
 
 LARGEST = 31.0  # base-2 logarithm of a divisor: the product of four is a float
 _EVERYTHING = (-math.inf, math.inf)
@@ -27,7 +27,7 @@ _EVERYTHING = (-math.inf, math.inf)
 class Reciprocals:
     """Emits the full tiles of one role that are made with such divisions."""
 
-    def __init__(self, tiles: Tiles):
+    def __init__(self, tiles: TileEmitter):
         self.tiles, self.role, self.checked = tiles, tiles.role, tiles.role.kernel.checked
         self.site: Expr | None = None  # whose reciprocal stands in an array while its loop is emitted
         self.small = False  # or, of a tanh: whose argument is small

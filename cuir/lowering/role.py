@@ -14,15 +14,15 @@ from ..syntax.walk import assigned
 from ..text.diagnostics import CuirError
 from .analysis import analyse, ring_place
 from .flat import called, calls, integer, names, operation, own_expressions, single_lane, statements, subexpressions
-from .joins import joins_of
 from .layouts import Fragment
 from .nans import Nans
-from .products import Products
+from .products import WgmmaEmitter
 from .registry import emitter
 from .tile_queue import carried, units
-from .tiles import Tiles
+from .tiles import TileEmitter
 from .values import CTYPE, HALVES, Scalars, strip
 from .views import Views
+from .warp_sync import joins_of
 from .writer import identifier
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class RoleEmitter:
         self.threads = role.threads
         self.facts = analyse(kernel.checked, role)
         self.single = single_lane(kernel.checked, role)
-        self.scalars = Scalars(kernel, self.facts.natural, self.inverse, self.ring, shared=False)
+        self.scalars = Scalars(kernel, self.facts.nonnegative, self.inverse, self.ring, shared=False)
         self.views = Views(self)
         self.nans = Nans(self)
         self.hoisted: dict[str, str] = {}  # texts computed before the loops of the current statement
-        self.tiles = Tiles(self)
-        self.products = Products(self)
+        self.tiles = TileEmitter(self)
+        self.products = WgmmaEmitter(self)
         self.current: Stmt | None = None
         self.unit = ""  # array with the words of the unit of work, see tile_queue
         self._declared: list[str] = []
@@ -85,7 +85,7 @@ class RoleEmitter:
 
         Not for a role on one lane: it has time to divide, and few registers.
         """
-        text = self._unchanging(expr) if self.scalars.natural(expr) and not self.single else None
+        text = self._unchanging(expr) if self.scalars.nonnegative(expr) and not self.single else None
         return None if text is None else self.once("const unsigned", "inverse", f"cuir::inverse({strip(text)})")
 
     def _unchanging(self, expr: Expr) -> str | None:
@@ -208,7 +208,7 @@ class RoleEmitter:
         first_statement = len(self.out.lines)
         self._declare_rings()
         self.block(self.role.body)
-        self.out.insert(first_statement, [*self._declared, *self.tiles.shifted.bound(None)])
+        self.out.insert(first_statement, [*self._declared, *self.tiles.affine_bias.bound(None)])
         if any(c.op.name == "store_async" for c in (self.call(x) for x in calls(self.kernel.checked, self.role.body))):
             self.out.line(f"{self.storing_lane}cute::tma_store_wait<0>();  // shared memory is read before the CTA ends")
 
@@ -281,7 +281,7 @@ class RoleEmitter:
             self.out.line(text)
 
     def statement(self, stmt: Stmt, following: tuple[Stmt, ...]) -> None:
-        if id(stmt) in self.tiles.references.done:
+        if id(stmt) in self.tiles.lazy_rescale.done:
             return
         self.hoisted = {}
         self.current = stmt
@@ -290,7 +290,7 @@ class RoleEmitter:
             self.join()
         if isinstance(stmt, Assign):
             self._assign(stmt, following)
-            for line in self.tiles.shifted.bound(stmt):
+            for line in self.tiles.affine_bias.bound(stmt):
                 self.out.line(line)
         elif isinstance(stmt, ExprStmt):
             self.prepare(stmt)

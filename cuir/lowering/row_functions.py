@@ -9,10 +9,10 @@ from ..syntax.nodes import Expr, Literal
 from .flat import operation
 
 if TYPE_CHECKING:
-    from .tiles import Tiles
+    from .tiles import TileEmitter
 
 
-def by_rows(tiles: Tiles, expr: Expr) -> str | None:
+def by_rows(tiles: TileEmitter, expr: Expr) -> str | None:
     """The name of an array with such a function of an [R, 1] tile, computed before the loop that reads it; None for other expressions."""
     op, args = operation(tiles.checked, expr)
     inverse = op == "/" and isinstance(args[0], Literal) and args[0].value == 1 and id(expr) not in decisions(tiles.checked)

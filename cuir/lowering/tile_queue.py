@@ -16,8 +16,8 @@ from ..checking.checked import Checked, Role
 from ..syntax.nodes import Assign, Expr, For, Subscript
 from ..syntax.types import BOOL, F32, DType
 from .flat import single_lane
-from .unit_values import Travel, Value, tile_loops, travelling
 from .values import CTYPE, Scalars, strip
+from .work_item_values import BroadcastPlan, Value, tile_loops, travelling
 from .writer import identifier
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Queue:
     dynamic: bool
     spare: int | None  # the warp of the CTA that hands out, on one lane; None: a warp of the first role that reads does it beside its work
     readers: tuple[Role, ...]
-    travel: Travel | None
+    travel: BroadcastPlan | None
     ctas: int  # of a cluster
     ahead: int = 0  # workers that run ahead of others on one lane, whose taking a dynamic unit has the next one drawn
 
@@ -154,7 +154,7 @@ def _next(queue: Queue, t: str, count: str) -> str:
 class _Decoder:
     """Texts of values of a unit, computed once each in the order that they need."""
 
-    def __init__(self, kernel: KernelEmitter, travel: Travel, unit: str):
+    def __init__(self, kernel: KernelEmitter, travel: BroadcastPlan, unit: str):
         self.kernel, self.travel, self.unit = kernel, travel, unit
         self.worker = 0  # of a role, for values that depend on it
         self.made: dict[tuple[int, int], str] = {}  # number and worker -> name
@@ -164,17 +164,17 @@ class _Decoder:
     def _scalars(self, value: Value) -> Scalars:
         def inverse(expr: Expr) -> str | None:
             number = value.operands.get(id(expr))
-            if number is None or self.travel.table[number].of_unit or not scalars.natural(expr):
+            if number is None or self.travel.table[number].of_unit or not scalars.nonnegative(expr):
                 return None
             return self.inverses.setdefault(f"cuir::inverse({strip(self._frame(number))})", self.kernel.out.temp("inverse"))
 
-        scalars = Scalars(self.kernel, set(value.natural), inverse)
+        scalars = Scalars(self.kernel, set(value.nonnegative), inverse)
         return scalars
 
     def _frame(self, number: int) -> str:
         """The text of a value that is the same for all units, without names of its own."""
         value = self.travel.table[number]
-        scalars = Scalars(self.kernel, set(value.natural))
+        scalars = Scalars(self.kernel, set(value.nonnegative))
         if value.expr is None:
             return str(self.worker)
         if not value.op or value.op == "element":

@@ -11,17 +11,17 @@ from ..checking.decisions import decisions
 from ..syntax.nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
 from ..syntax.types import BOOL, F32, I32, Scalar, TileType
 from .affine import Affine, affine
+from .affine_bias import AffineBias
 from .analysis import linear
 from .columns import column_values
 from .far import Reach, near
 from .flat import called, names, operation, subexpressions
 from .index_tiles import Below, Both, Condition, Linear, OfRow, Other, combined, compared, conjunction, negated, slope_of, slopes, zipped
 from .layouts import Fragment, Shape, Storage, shape_of
+from .lazy_rescale import LazyRescale
 from .reciprocals import Reciprocals
-from .references import References
 from .registry import emitter
 from .row_functions import by_rows
-from .shifted import Shifted
 from .values import CTYPE, HALVES, strip, unsupported, wrapping
 from .writer import identifier
 
@@ -41,13 +41,13 @@ class At:
     col: str
 
 
-class Tiles:
+class TileEmitter:
     """Emits tile expressions of one role."""
 
     def __init__(self, role: RoleEmitter):
         self.role, self.out, self.checked = role, role.out, role.kernel.checked
         self.slopes = slopes(self.checked, role.role, role.facts.definitions)
-        self.shifted, self.reciprocals, self.references = Shifted(self), Reciprocals(self), References(self)
+        self.affine_bias, self.reciprocals, self.lazy_rescale = AffineBias(self), Reciprocals(self), LazyRescale(self)
         self.reach = Reach(self.checked, role.role.body)
         self.conditions: dict[str, Condition] = {}
         self._flags: dict[str, str | None] = {}
@@ -164,7 +164,7 @@ class Tiles:
             return self.role.views.gather(expr, lambda e: self.element(e, at, shape))
         if op in ("+", "-", "*", "neg") and t.dtype == F32 and (line := affine(self, expr)) is not None and line.slope:
             return self.affine_text(line, at)
-        if text := self.reciprocals.text(expr, at) or self.reciprocals.alone(expr, at, shape) or self.shifted.exponential(expr, at):
+        if text := self.reciprocals.text(expr, at) or self.reciprocals.alone(expr, at, shape) or self.affine_bias.exponential(expr, at):
             return text
         if op in ("zeros", "full"):
             bound = self.checked.call(expr).args  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ class Tiles:
             return self.linear_text(self.named_linear(name), at)
         if s.kind == "packed":
             return f"cuir::unpack_{t.dtype}({ident}, {at.i})"
-        if name in self.role.facts.partial:
+        if name in self.role.facts.deferred_row_sums:
             return f"{self.summed(name)}[{at.r}]"
         return f"{ident}[{ {'full': at.i, 'rows': at.r, 'cols': at.c, 'one': '0'}[shape] }]"
 
@@ -338,7 +338,7 @@ class Tiles:
         t = self.checked.type_of(expr)
         assert isinstance(t, TileType)
         if isinstance(expr, Name):
-            if expr.id in self.role.facts.partial:
+            if expr.id in self.role.facts.deferred_row_sums:
                 return self.summed(expr.id)
             if self.storage(expr.id).kind == "array":
                 return identifier(expr.id)
@@ -439,7 +439,7 @@ class Tiles:
             return
         self.anchor = next((identifier(n) for n in sorted(names(value)) if self._is_array(n)), None)
         self.sums.pop(name, None)
-        if self.references.assign(stmt, following) or self.shifted.assign(stmt, frag):
+        if self.lazy_rescale.assign(stmt, following) or self.affine_bias.assign(stmt, frag):
             pass
         elif s.kind == "condition":
             self.conditions[name] = self.settled(self.condition(value, shape_of(t)), shape_of(t))
@@ -448,7 +448,7 @@ class Tiles:
             assert found is not None
             for r in range(s.count):
                 self.out.line(f"{target}[{r}] = {strip(found.rows[r if len(found.rows) > 1 else 0])};")
-        elif name in self.role.facts.partial:
+        elif name in self.role.facts.deferred_row_sums:
             self._late_sum(target, value, frag)
         elif factor := self._factor(name, value):
             self.rescale(target, factor, frag)

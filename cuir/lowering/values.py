@@ -13,7 +13,7 @@ from ..syntax.nodes import Expr, Literal, Name, Subscript
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, Scalar, SharedView, TileType
 from ..text.diagnostics import CuirError
 from ..text.source import Span
-from .analysis import natural
+from .analysis import nonnegative
 from .far import near
 from .flat import integer, operation
 from .registry import emitter
@@ -38,7 +38,7 @@ class Operation:
     args: tuple[Expr, ...]
     dtype: DType  # of the operands (of the second for `where` and `ifexp`)
     result: DType
-    natural: Callable[[Expr], bool]  # certainly not negative
+    nonnegative: Callable[[Expr], bool]  # certainly not negative
     inverse: Callable[[Expr], str | None]  # of a divisor that never changes
     decides: bool = False  # floats are computed as written: nothing fused, quotients correctly rounded
     near: bool = False  # i32 arithmetic that stays within 32 bits
@@ -93,13 +93,13 @@ class Scalars:
     """Emits scalar expressions of a role or of the kernel's frame."""
 
     kernel: KernelEmitter
-    natural_names: set[str] = field(default_factory=set)
+    nonnegative_names: set[str] = field(default_factory=set)
     inverse: Callable[[Expr], str | None] = lambda _: None
     carried: Callable[[Expr], str | None] = lambda _: None  # the name of a variable that holds the expression's value
     shared: bool = True  # for several roles, in one of which an equal value may decide
 
-    def natural(self, expr: Expr) -> bool:
-        return natural(self.kernel.checked, expr, self.natural_names)
+    def nonnegative(self, expr: Expr) -> bool:
+        return nonnegative(self.kernel.checked, expr, self.nonnegative_names)
 
     def dtype(self, expr: Expr) -> DType:
         found = self.kernel.checked.type_of(expr)
@@ -136,7 +136,7 @@ class Scalars:
         checked = self.kernel.checked
         t, plain, decides = checked.type_of(expr), id(expr) in near(checked), self.shared or id(expr) in decisions(checked)
         few = not isinstance(t, TileType) or t.cols == 1
-        known = Operation(tuple(values), self.dtype(first), self.dtype(expr), self.natural, self.inverse, decides, plain, few)
+        known = Operation(tuple(values), self.dtype(first), self.dtype(expr), self.nonnegative, self.inverse, decides, plain, few)
         return str(emit(known, *map(text, values)))
 
     # ---- elements of tensors

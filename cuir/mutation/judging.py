@@ -27,7 +27,7 @@ from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
 from ..text.jsontext import append_line, begun
 from ..verification import verify
-from .harmless import Trial, why
+from .equivalent_mutants import Trial, why
 from .mutants import Mutant
 
 SAME = "the specialised kernel is the original: these consts do not take the branch, leave the barrier unused, or fold to the same"

@@ -20,9 +20,9 @@ from ..syntax.nodes import Expr, Node, Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError, Diagnostic
 from ..verification import Case
-from ..verification.either import AnyCase, launch_of, number_cases, schedule_cases, small_launches
 from ..verification.inputs import added
 from ..verification.problems import is_attention
+from ..verification.spec_dispatch import AnyCase, launch_of, number_cases, schedule_cases, small_launches
 from .places import Path, Places, Site
 
 SCHEDULES = ("in_order", "adversarial:lockstep")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..syntax.types import PANEL_BYTES, BarrierType, Poison, SharedView, Type, Void
+from ..syntax.types import PANEL_BYTES, BarrierType, ErrorType, SharedView, Type, Void
 from .base import SM90, Access, CallContext, Effects, Param, op
 from .limits import TARGETS
 from .rules import box, known, shared
@@ -77,7 +77,9 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
 )
 def _copy_bulk(cx: CallContext) -> Type:
     bar = cx.type("bar")
-    if not isinstance(bar, (BarrierType, Poison)) or (isinstance(bar, BarrierType) and (bar.kind != "mbarrier" or bar.stages is not None)):
+    if not isinstance(bar, (BarrierType, ErrorType)) or (
+        isinstance(bar, BarrierType) and (bar.kind != "mbarrier" or bar.stages is not None)
+    ):
         cx.error("T129", f"a bulk copy lands on one mbarrier, found {bar}", "bar", "pick a stage: bar[s]")
     if cx.has("cluster"):
         known(cx, "cluster", bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, Poison, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, Scalar, SharedView, TileType, Type, Void
 from .base import SM90, Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
@@ -11,7 +11,7 @@ from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 def _product(cx: CallContext, b_shared: bool) -> Type:
     a, b = cx.type("a"), cx.type("b")
     if poisoned(a, b):
-        return Poison()
+        return ErrorType()
     for arg, t in (("a", a), ("b", b)):
         if not isinstance(t, (TileType, SharedView)) or (arg == "b" and b_shared and isinstance(t, TileType)):
             wanted = "lies in shared memory" if arg == "b" and b_shared else "is a Shared view or a tile"
@@ -30,7 +30,7 @@ def _product(cx: CallContext, b_shared: bool) -> Type:
         return cx.error("T135", f"the inner dim is a multiple of 16, found {k}", "a")
     result = TileType(F32, r, c)
     if cx.has("c") and cx.type("c") != result:
-        return Poison() if poisoned(cx.type("c")) else cx.error("T136", f"the accumulator must be {result}, found {cx.type('c')}", "c")
+        return ErrorType() if poisoned(cx.type("c")) else cx.error("T136", f"the accumulator must be {result}, found {cx.type('c')}", "c")
     return result
 
 
@@ -100,7 +100,7 @@ def _mma_async(cx: CallContext) -> Type:
 )
 def _mma_wait(cx: CallContext) -> Type:
     for arg in cx.variadic("x"):
-        if not isinstance(cx.type(arg), (TileType, Poison)):
+        if not isinstance(cx.type(arg), (TileType, ErrorType)):
             return cx.error("T139", f"mma_wait takes tiles, found {cx.type(arg)}", arg)
     return Void()
 
@@ -113,7 +113,7 @@ def _extremum(cx: CallContext) -> Type:
         )
     found = elementwise(cx, *args)
     if found is None:
-        return Poison()
+        return ErrorType()
     return made(*found) if found[0] != BOOL else cx.error("T112", "expected numbers, found bool", args[0])
 
 
@@ -148,18 +148,18 @@ op(
 def _where(cx: CallContext) -> Type:
     cond, found = cx.type("cond"), elementwise(cx, "x", "y")
     if poisoned(cond) or found is None:
-        return Poison()
+        return ErrorType()
     if not isinstance(cond, TileType) or cond.dtype != BOOL:
         hint = "on scalars: x if cond else y" if cond == Scalar(BOOL) else None
         return cx.error("T141", f"`cond` is a bool tile, found {cond}", "cond", hint)
     shape = cx.broadcast("cond", found[1])  # type: ignore[attr-defined]
-    return Poison() if shape is None else TileType(found[0], *shape)
+    return ErrorType() if shape is None else TileType(found[0], *shape)
 
 
 def _unary_float(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
-        return Poison()
+        return ErrorType()
     return made(*found) if found[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
 
 
@@ -195,7 +195,7 @@ op(
 def _abs(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
-        return Poison()
+        return ErrorType()
     return made(*found) if found[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
 
 
@@ -211,7 +211,7 @@ def _abs(cx: CallContext) -> Type:
 def _cast(cx: CallContext) -> Type:
     found, dtype = elementwise(cx, "x"), known(cx, "dtype", DType)
     if found is None or dtype is None:
-        return Poison()
+        return ErrorType()
     if found[1] is None and dtype not in (I32, F32, BOOL):
         return cx.error("T143", f"scalars are i32, f32 or bool, found {dtype}", "dtype")
     return made(dtype, found[1])
@@ -220,7 +220,7 @@ def _cast(cx: CallContext) -> Type:
 def _reduction(cx: CallContext) -> Type:
     t = cx.type("x")
     if poisoned(t):
-        return Poison()
+        return ErrorType()
     if not isinstance(t, TileType):
         return cx.error("T144", f"expected a tile, found {t}", "x")
     if t.dtype != F32:
@@ -259,4 +259,4 @@ op(
 )
 def _cdiv(cx: CallContext) -> Type:
     ok = [an_i32(cx, "a"), an_i32(cx, "b")]
-    return Scalar(I32) if all(ok) else Poison()
+    return Scalar(I32) if all(ok) else ErrorType()

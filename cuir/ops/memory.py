@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BOOL, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BOOL, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape, two_dims
 
@@ -20,9 +20,9 @@ from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape, 
 )
 def _shared(cx: CallContext) -> Type:
     dtype, shape = known(cx, "dtype", DType), dims(cx, "dims")
-    if cx.has("over") and not isinstance(cx.type("over"), (SharedView, Poison)):
+    if cx.has("over") and not isinstance(cx.type("over"), (SharedView, ErrorType)):
         return cx.error("T106", f"`over` must be a shared array, found {cx.type('over')}", "over")
-    return Poison() if dtype is None or shape is None else SharedView(dtype, shape)
+    return ErrorType() if dtype is None or shape is None else SharedView(dtype, shape)
 
 
 @op(
@@ -35,21 +35,21 @@ def _shared(cx: CallContext) -> Type:
 def _nbytes(cx: CallContext) -> Type:
     t = cx.type("x")
     if poisoned(t):
-        return Poison()
+        return ErrorType()
     return Scalar(I32) if isinstance(t, SharedView) else cx.error("T106", f"`x` must lie in shared memory, found {t}", "x")
 
 
 @op("zeros", "memory", Param("dtype", "dtype"), Param("dims", "[R, C]"), doc="A register tile of zeros.")
 def _zeros(cx: CallContext) -> Type:
     dtype, shape = known(cx, "dtype", DType), tile_shape(cx, "dims")
-    return Poison() if dtype is None or shape is None else TileType(dtype, *shape)
+    return ErrorType() if dtype is None or shape is None else TileType(dtype, *shape)
 
 
 @op("full", "memory", Param("dtype", "dtype"), Param("dims", "[R, C]"), Param("value", "scalar"), doc="A register tile of one value.")
 def _full(cx: CallContext) -> Type:
     dtype, shape, value = known(cx, "dtype", DType), tile_shape(cx, "dims"), cx.type("value")
     if dtype is None or shape is None or poisoned(value):
-        return Poison()
+        return ErrorType()
     if value != Scalar(dtype):
         return cx.error("T111", f"`value` must be a scalar of {dtype}, found {value}", "value")
     return TileType(dtype, *shape)
@@ -58,13 +58,13 @@ def _full(cx: CallContext) -> Type:
 @op("rows", "memory", Param("n", "const i32"), doc="The row numbers 0 .. n-1 as an i32 tile [n, 1].")
 def _rows(cx: CallContext) -> Type:
     n = positive(cx, "n")
-    return Poison() if n is None else TileType(I32, n, 1)
+    return ErrorType() if n is None else TileType(I32, n, 1)
 
 
 @op("cols", "memory", Param("n", "const i32"), doc="The column numbers 0 .. n-1 as an i32 tile [1, n].")
 def _cols(cx: CallContext) -> Type:
     n = positive(cx, "n")
-    return Poison() if n is None else TileType(I32, 1, n)
+    return ErrorType() if n is None else TileType(I32, 1, n)
 
 
 @op(
@@ -77,7 +77,7 @@ def _cols(cx: CallContext) -> Type:
 def _load(cx: CallContext) -> Type:
     t = cx.type("view")
     if poisoned(t):
-        return Poison()
+        return ErrorType()
     if isinstance(t, SharedView):
         if t.transposed:
             return cx.error("T120", "a transposed view is only an operand of a product", "view", "load the view without .T")
@@ -85,7 +85,7 @@ def _load(cx: CallContext) -> Type:
             return two_dims(cx, "view", t)
         return TileType(t.dtype, *t.dims)
     found = box(cx, "view")
-    return Poison() if found is None else TileType(found[0].dtype, found[1], found[2])
+    return ErrorType() if found is None else TileType(found[0].dtype, found[1], found[2])
 
 
 @op(
@@ -103,23 +103,23 @@ def _store(cx: CallContext) -> Type:
     place, tile = cx.type("place"), cx.type("tile")
     adds = cx.has("add") and known(cx, "add", bool)
     if poisoned(place, tile):
-        return Poison()
+        return ErrorType()
     if cx.has("mask"):
         mask = cx.type("mask")
-        if not isinstance(mask, Poison) and (not isinstance(mask, TileType) or mask.dtype != BOOL):
+        if not isinstance(mask, ErrorType) and (not isinstance(mask, TileType) or mask.dtype != BOOL):
             return cx.error("T121", f"`mask` must be a bool tile, found {mask}", "mask")
     if isinstance(place, SharedView):
         if adds:
             return cx.error("T122", "add=True is for tensors, found a shared array", "place")
         if place.transposed:
             return cx.error("T120", "a transposed view is only an operand of a product", "place", "store through the view without .T")
-        want: Type = TileType(place.dtype, *place.dims) if len(place.dims) == 2 else Poison()
-        if isinstance(want, Poison):
+        want: Type = TileType(place.dtype, *place.dims) if len(place.dims) == 2 else ErrorType()
+        if isinstance(want, ErrorType):
             return two_dims(cx, "place", place)
     elif isinstance(place, GlobalView):
         found = box(cx, "place")
         if found is None:
-            return Poison()
+            return ErrorType()
         want = TileType(place.dtype, found[1], found[2])
     elif not cx.is_subscript("place"):
         return cx.error(

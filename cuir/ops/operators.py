@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BOOL, F32, I32, Poison, Scalar, SharedView, TileType, Type
+from ..syntax.types import BOOL, F32, I32, ErrorType, Scalar, SharedView, TileType, Type
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import elementwise, made, poisoned
@@ -13,7 +13,7 @@ X, Y = Param("x", "scalar or tile"), Param("y", "scalar or tile")
 def _arithmetic(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")
     if found is None:
-        return Poison()
+        return ErrorType()
     if found[0] == BOOL:
         return cx.error("T112", "expected numbers, found bool", "x")
     return made(*found)
@@ -45,7 +45,7 @@ for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
 def _divide(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")
     if found is None:
-        return Poison()
+        return ErrorType()
     if not found[0].is_float:
         return cx.error("T114", f"`/` divides floats, found {cx.type('x')}", "x", "`//` divides integers")
     return made(*found)
@@ -54,7 +54,7 @@ def _divide(cx: CallContext) -> Type:
 def _integer(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")
     if found is None:
-        return Poison()
+        return ErrorType()
     return made(*found) if found[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
 
 
@@ -82,7 +82,7 @@ op(
 
 def _bits(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y", ints=True)
-    return Poison() if found is None else made(*found)
+    return ErrorType() if found is None else made(*found)
 
 
 for _sign, _doc in (("&", "And"), ("|", "Or"), ("^", "Exclusive or")):
@@ -101,20 +101,20 @@ for _sign, _doc in (("&", "And"), ("|", "Or"), ("^", "Exclusive or")):
 @op("~", "operators", X, doc="Complement: bitwise on i32, logical on bool.", operator=True, where="any", evaluate=meaning("~"))
 def _invert(cx: CallContext) -> Type:
     found = elementwise(cx, "x", ints=True)
-    return Poison() if found is None else made(*found)
+    return ErrorType() if found is None else made(*found)
 
 
 @op("neg", "operators", X, doc="Negation.", operator=True, where="any", spelling="-x", evaluate=meaning("neg"))
 def _negate(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
-        return Poison()
+        return ErrorType()
     return made(*found) if found[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
 
 
 def _compare(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")
-    return Poison() if found is None else made(BOOL, found[1])
+    return ErrorType() if found is None else made(BOOL, found[1])
 
 
 for _sign in ("==", "!=", "<", "<=", ">", ">="):
@@ -135,7 +135,7 @@ def _logic(cx: CallContext) -> Type:
         if cx.has(arg):
             t = cx.type(arg)
             if poisoned(t):
-                return Poison()
+                return ErrorType()
             if t != Scalar(BOOL):
                 return cx.error(
                     "T115",
@@ -183,12 +183,12 @@ op("not", "operators", X, doc="Negation of a bool scalar.", operator=True, where
 )
 def _ifexp(cx: CallContext) -> Type:
     if poisoned(cx.type("cond")):
-        return Poison()
+        return ErrorType()
     if cx.type("cond") != Scalar(BOOL):
         return cx.error("T116", f"a condition is a bool scalar, found {cx.type('cond')}", "cond", "on tiles: where(cond, x, y)")
     found = elementwise(cx, "x", "y")
     if found is None:
-        return Poison()
+        return ErrorType()
     return (
         made(*found)
         if found[1] is None
@@ -259,7 +259,7 @@ def _view(cx: CallContext) -> Type:
 def _transpose(cx: CallContext) -> Type:
     t = cx.type("x")
     if poisoned(t):
-        return Poison()
+        return ErrorType()
     if not isinstance(t, SharedView) or len(t.dims) != 2:
         hint = "register tiles have no .T: store to shared memory and take its view" if isinstance(t, TileType) else None
         return cx.error("T119", f".T is of a Shared view of two dims, found {t}", "x", hint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..syntax.types import I32, Poison, Scalar, Type, Void
+from ..syntax.types import I32, ErrorType, Scalar, Type, Void
 from .base import SM90, CallContext, Param, op
 from .rules import an_i32, known
 
@@ -36,7 +36,7 @@ def _tiles(cx: CallContext) -> Type:
     ok = an_i32(cx, "n")
     if cx.has("dynamic"):
         known(cx, "dynamic", bool)
-    return Void() if ok else Poison()
+    return Void() if ok else ErrorType()
 
 
 @op("cta_rank", "orchestration", archs=SM90, where="any", doc="The number of the CTA within its cluster, from 0.")

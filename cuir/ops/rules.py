@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..syntax.types import BOOL, DTYPES, F32, I32, DType, GlobalView, Poison, Scalar, SharedView, TileType, Type
+from ..syntax.types import BOOL, DTYPES, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type
 from .base import CallContext
 
 
 def poisoned(*types: Type) -> bool:
-    return any(isinstance(t, Poison) for t in types)
+    return any(isinstance(t, ErrorType) for t in types)
 
 
 def an_i32(cx: CallContext, arg: str) -> bool:

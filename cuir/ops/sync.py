@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BarrierType, Poison, Type, Void
+from ..syntax.types import BarrierType, ErrorType, Type, Void
 from .base import SM90, CallContext, Effects, Param, op
 from .rules import an_i32, known
 
@@ -15,7 +15,7 @@ def _declare(cx: CallContext, kind: str) -> Type:
     for arg, value in (("n", n), ("stages", stages)):
         if value is not None and value <= 0:
             return cx.error("T104", f"`{arg}` must be positive, found {value}", arg)
-    return Poison() if n is None or (cx.has("stages") and stages is None) else BarrierType(kind, stages)
+    return ErrorType() if n is None or (cx.has("stages") and stages is None) else BarrierType(kind, stages)
 
 
 @op(

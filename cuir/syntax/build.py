@@ -13,7 +13,7 @@ from lark import Token
 
 from ..text.source import Span
 from .build_expressions import MAX_BLOCKS, Child, ExpressionBuilder, depth, first_line
-from .nodes import (  # fmt: skip
+from .nodes import (
     Assign,
     Attribute,
     AugAssign,

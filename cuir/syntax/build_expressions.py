@@ -15,24 +15,7 @@ from lark import Token
 from ..text.diagnostics import Sink
 from ..text.source import Source, Span
 from .comments import CommentMap
-from .nodes import (  # fmt: skip
-    BINDS,
-    Attribute,
-    Binary,
-    Call,
-    Expr,
-    IfExp,
-    Keyword,
-    List,
-    Literal,
-    Name,
-    Node,
-    Slice,
-    Str,
-    Subscript,
-    Tuple,
-    Unary,
-)
+from .nodes import BINDS, Attribute, Binary, Call, Expr, IfExp, Keyword, List, Literal, Name, Node, Slice, Str, Subscript, Tuple, Unary
 from .walk import children as below
 
 Child = Any  # a Token or a node; helpers of the grammar hand over lists of them

@@ -87,11 +87,11 @@ class Void:
 
 
 @dataclass(frozen=True)
-class Poison:
+class ErrorType:
     """Of an expression that was already reported: silences what follows from it."""
 
     def __str__(self) -> str:
         return "<error>"
 
 
-Type = Scalar | TileType | GlobalView | SharedView | BarrierType | Void | Poison
+Type = Scalar | TileType | GlobalView | SharedView | BarrierType | Void | ErrorType

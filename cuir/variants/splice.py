@@ -18,19 +18,7 @@ from ..checking.checked import Const
 from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Normalize, Specification
 from ..syntax.given import program_of
-from ..syntax.nodes import (  # fmt: skip
-    Comments,
-    Constant,
-    ConstType,
-    Definition,
-    Func,
-    GlobalType,
-    Kernel,
-    Literal,
-    Param,
-    Program,
-    ScalarType,
-)
+from ..syntax.nodes import Comments, Constant, ConstType, Definition, Func, GlobalType, Kernel, Literal, Param, Program, ScalarType
 from ..syntax.parser import parse
 from ..syntax.printer import show
 from ..syntax.walk import assigned, names_read

@@ -15,7 +15,7 @@ import numpy as np
 from ..ops import OPERATORS, TABLE
 from ..ops.base import Op
 from ..ops.meaning import convert
-from ..syntax.nodes import (  # fmt: skip
+from ..syntax.nodes import (
     Assign,
     AugAssign,
     Binary,

@@ -9,7 +9,7 @@ from ..checking.checked import Checked
 from ..explore import Exploration, explore
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Program
-from .either import AnyCase, launch_of, small_launches
+from .spec_dispatch import AnyCase, launch_of, small_launches
 
 
 @dataclass(frozen=True)

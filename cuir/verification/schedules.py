@@ -17,10 +17,10 @@ from ..interp.launch import Grid
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from .either import AnyCase, launch_of
 from .inputs import added
 from .numeric import with_note
 from .orders import Order
+from .spec_dispatch import AnyCase, launch_of
 
 MANY = 64  # CTAs of a grid that is tried
 NUMBER_GRIDS: tuple[Grid | None, ...] = (None, lambda units: min(units, MANY) + 1, lambda units: 3 if units > 3 else 2)

@@ -22,7 +22,18 @@ from ..text.diagnostics import CuirError
 from ..variants import STANDARD
 from ..variants.ranges import negative_read
 from .contracts import check_contracts, has_splice_points
-from .either import (
+from .exhaustive import check_exhaustively
+from .inputs import contract_problems
+from .launchable import require_launchable, spills
+from .mask import Readout, check_function_mask, check_mask, readout_lengths
+from .numeric import RATIO, with_note
+from .orders import Order, orders
+from .perturbed import check_perturbed, to_perturb
+from .problems import Case, is_attention
+from .report import Stage, VerifyReport
+from .schedules import NUMBER_GRIDS, check_schedules
+from .sizes import few_problems, mask_integers, problems_for
+from .spec_dispatch import (
     AnyCase,
     check_case,
     empty_cases,
@@ -38,17 +49,6 @@ from .either import (
     tile_sizes,
     wider_cases,
 )
-from .exhaustive import check_exhaustively
-from .inputs import contract_problems
-from .launchable import require_launchable, spills
-from .mask import Readout, check_function_mask, check_mask, readout_lengths
-from .numeric import RATIO, with_note
-from .orders import Order, orders
-from .perturbed import check_perturbed, to_perturb
-from .problems import Case, is_attention
-from .report import Stage, VerifyReport
-from .schedules import NUMBER_GRIDS, check_schedules
-from .sizes import few_problems, mask_integers, problems_for
 from .unreached import forget_entered, short_loops, unreached
 
 BUDGET = 20.0  # seconds of one run: the problems are small

@@ -13,10 +13,10 @@ import corpus
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.explore import explore
+from cuir.explore.dpor import Budget, search
 from cuir.explore.execution import Execution
 from cuir.explore.explore import steps_of
 from cuir.explore.extract import skeletons
-from cuir.explore.search import Budget, search
 from cuir.explore.shortest import shortest, smallest
 from cuir.explore.skeleton import Skeleton
 from cuir.interp import Schedule, run

@@ -76,7 +76,7 @@ store(Z[rows(64), cols(64)], acc)"""
 
 def partial(body: str) -> set[str]:
     checked = kernel(body + "\nstore(Y[rows(64)], total)")
-    return analyse(checked, checked.roles[0]).partial
+    return analyse(checked, checked.roles[0]).deferred_row_sums
 
 
 @pytest.mark.parametrize(("body", "late"), [

@@ -21,10 +21,10 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.types import BF16, F16, F32
 from cuir.verification import Problem, check_contracts
 from cuir.verification.draws import Draw
-from cuir.verification.either import check_case, launch_of, number_cases, schedule_cases, simpler_draws
 from cuir.verification.function_problems import draws
 from cuir.verification.inputs import contract_problems, function_launch, readable
 from cuir.verification.mask import check_function_mask
+from cuir.verification.spec_dispatch import check_case, launch_of, number_cases, schedule_cases, simpler_draws
 from cuir.verification.steps import tile_of_dims
 
 SCALED = """

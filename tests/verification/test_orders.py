@@ -15,9 +15,9 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.verification import check_schedules, verify
-from cuir.verification.either import ring_cases, schedule_cases
 from cuir.verification.exhaustive import check_exhaustively
 from cuir.verification.orders import orders
+from cuir.verification.spec_dispatch import ring_cases, schedule_cases
 
 EXPERT = (Path(corpus.__file__).parent / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 CONSTS = {"T": F16, "D": 64}

@@ -10,8 +10,8 @@ from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.spec.loading import as_any
 from cuir.syntax.types import F16
 from cuir.verification.draws import Draw
-from cuir.verification.either import check_case
 from cuir.verification.inputs import function_launch
+from cuir.verification.spec_dispatch import check_case
 
 CONSTS = {"T": F16, "D": 32}
 LENGTHS = """

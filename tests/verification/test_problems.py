@@ -21,8 +21,8 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.variants import transfer
 from cuir.verification import Case, check_numbers, verify
-from cuir.verification.either import smallest
 from cuir.verification.problems import GROWTHS, Kind, Launch, cases, draw, launch, simpler
+from cuir.verification.spec_dispatch import smallest
 
 CONSTS = {"T": F16, "D": 64}
 CAUSAL = as_specification(corpus.variant("causal"), "causal", {})

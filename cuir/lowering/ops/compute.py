@@ -73,7 +73,7 @@ def row_max(role: RoleEmitter, call: Call, target: str) -> None:
     x = role.tiles.reduced(call)
     function = "row_max_nan" if role.nans.negative(x) else "row_max"
     role.out.line(f"cuir::{function}({role.tiles.array(x)}, {target});")
-    role.tiles.shifted.row_max(x, target)
+    role.tiles.affine_bias.row_max(x, target)
 
 
 @emits("row_sum", "tile")

@@ -46,7 +46,7 @@ def divide(cx: Operation, x: str, y: str) -> str:
 def floor_divide(cx: Operation, x: str, y: str) -> str:
     if (shift := _shift(cx.constant(1))) is not None:
         return f"({x} >> {shift})" if shift else x
-    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
+    if cx.nonnegative(cx.args[0]) and cx.nonnegative(cx.args[1]):
         return _quotient(cx, "/", x, y)
     return f"cuir::floordiv({x}, {y})"
 
@@ -62,7 +62,7 @@ def _quotient(cx: Operation, sign: str, x: str, y: str) -> str:
 def floor_modulo(cx: Operation, x: str, y: str) -> str:
     if _shift(cx.constant(1)) is not None:
         return f"({x} & {int(y) - 1})"
-    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):
+    if cx.nonnegative(cx.args[0]) and cx.nonnegative(cx.args[1]):
         return _quotient(cx, "%", x, y)
     return f"cuir::floormod({x}, {y})"
 
@@ -72,7 +72,7 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
     value = cx.constant(1)
     if value == 1:
         return x
-    if cx.natural(cx.args[0]) and cx.natural(cx.args[1]):  # the sum of two naturals is one of 32 bits
+    if cx.nonnegative(cx.args[0]) and cx.nonnegative(cx.args[1]):  # the sum of two naturals is one of 32 bits
         more = f"{value - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
         if (shift := _shift(value)) is not None:
             return f"(({x} + {more[:-1]}) >> {shift})" if cx.near else f"int((unsigned({strip(x)}) + {more}) >> {shift})"

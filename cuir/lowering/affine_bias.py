@@ -27,7 +27,7 @@ from .writer import identifier
 
 if TYPE_CHECKING:
     from .role import RoleEmitter
-    from .tiles import At, Tiles
+    from .tiles import At, TileEmitter
     from .writer import Writer
 
 ROOM = 40  # registers for all but the arrays of a step; with fewer the compiler spills
@@ -169,7 +169,7 @@ def before(body: tuple[Stmt, ...], chain: tuple[tuple[Stmt, bool], ...] = ()) ->
 
 
 @dataclass
-class Products:
+class SlopeProducts:
     """slope * column for each column of a thread, in an array that many statements read."""
 
     slope: Slope
@@ -181,10 +181,10 @@ class Products:
 
 
 # ---- texts
-class Shifted:
+class AffineBias:
     """Emits the tiles of one role that are kept so."""
 
-    def __init__(self, tiles: Tiles):
+    def __init__(self, tiles: TileEmitter):
         role: RoleEmitter = tiles.role
         self.tiles, self.role, self.checked = tiles, role, role.kernel.checked
         self.out: Writer = role.out
@@ -193,8 +193,8 @@ class Shifted:
         self.products = self._products()
 
     # ---- products that stay in registers
-    def _products(self) -> list[Products]:
-        found: dict[object, Products] = {}
+    def _products(self) -> list[SlopeProducts]:
+        found: dict[object, SlopeProducts] = {}
         for stmt, chain in before(self.role.role.body):
             if id(stmt) not in self.candidates:
                 continue
@@ -209,7 +209,7 @@ class Shifted:
             frag = self.role.fragment(self.role.tile_type(stmt.value))
             number = -slope.number if op == "-" else slope.number
             key = number, tuple(show(f) for f in slope.factors), id(place), frag.groups
-            entry = found.setdefault(key, Products(replace(slope, number=number), place, frag.groups))
+            entry = found.setdefault(key, SlopeProducts(replace(slope, number=number), place, frag.groups))
             entry.readers.append((stmt, added))
             entry.in_loop |= any(isinstance(s, For) and inside for s, inside in chain[start:])
         kept, taken = [], 0

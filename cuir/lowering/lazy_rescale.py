@@ -1,4 +1,4 @@
-"""References of rows that hardly ever move: `new = max(top, row_max(S) * c)`, then `new = where(new - top > LIMIT, new, top)`, as in online softmax.
+"""LazyRescale of rows that hardly ever move: `new = max(top, row_max(S) * c)`, then `new = where(new - top > LIMIT, new, top)`, as in online softmax.
 
 No row of a warp moves as long as none of its threads holds an element that exceeds the reference by more than LIMIT. So each thread looks at its own
 elements, and what the threads of a row do together (the maximum, and the factor of what was accumulated so far) stands in a branch of the warp.
@@ -18,7 +18,7 @@ from .layouts import shape_of
 from .writer import identifier
 
 if TYPE_CHECKING:
-    from .tiles import At, Tiles
+    from .tiles import At, TileEmitter
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Kept:
     limit: Expr
 
 
-class References:
+class LazyRescale:
     """Emits the references of one role that are kept so."""
 
-    def __init__(self, tiles: Tiles):
+    def __init__(self, tiles: TileEmitter):
         self.tiles, self.role, self.checked, self.out = tiles, tiles.role, tiles.role.kernel.checked, tiles.role.out
         self.done: set[int] = set()  # statements that were emitted with an earlier one, by id
 
@@ -64,7 +64,11 @@ class References:
     def _of_rows(self, top: Name, tile: Expr) -> bool:
         """Whether a name holds a number for each row of a tile, the same in all threads of a row."""
         t, rows = self.checked.type_of(top), self.role.tile_type(tile).rows
-        return isinstance(t, TileType) and (shape_of(t), t.rows, t.dtype) == ("rows", rows, F32) and top.id not in self.role.facts.partial
+        return (
+            isinstance(t, TileType)
+            and (shape_of(t), t.rows, t.dtype) == ("rows", rows, F32)
+            and top.id not in self.role.facts.deferred_row_sums
+        )
 
     def _scaled(self, expr: Expr) -> tuple[Expr, Expr | None] | None:
         """S and c of `row_max(S) * c`, `c * row_max(S)` and `row_max(S)`, with a name S, and c a scalar or alike along a row."""
@@ -122,7 +126,7 @@ class References:
         bound, moves = out.temp("bound"), out.temp("moves")
         out.line(f"float {bound}[{frag.row_values}];  // no element of this thread in the row is greater")
         out.line(f"cuir::row_bound({tiles.array(kept.tile)}, {bound});")
-        tiles.shifted.row_max(kept.tile, bound)
+        tiles.affine_bias.row_max(kept.tile, bound)
         out.line(f"bool {moves} = false;")
 
         def test(at: At) -> str:
@@ -152,4 +156,4 @@ class References:
         return True
 
 
-__all__ = ["Kept", "References"]
+__all__ = ["Kept", "LazyRescale"]

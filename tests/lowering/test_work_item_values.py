@@ -12,7 +12,7 @@ from cuir.checking.checked import Checked, Role
 from cuir.checking.checker import check
 from cuir.lowering.analysis import analyse
 from cuir.lowering.flat import integer, operation
-from cuir.lowering.unit_values import Numbering, Travel, Value, travelling
+from cuir.lowering.work_item_values import BroadcastPlan, Numbering, Value, travelling
 from cuir.syntax.nodes import Assign, Call, Expr, For, If, Literal, Name, Stmt
 from cuir.syntax.parser import parse
 
@@ -32,7 +32,7 @@ def roles(*bodies: str, **consts: bool) -> Checked:
     return check(parse(text, "k.cuir"), consts=consts)
 
 
-def travels(*bodies: str) -> tuple[Travel, list[str]]:
+def travels(*bodies: str) -> tuple[BroadcastPlan, list[str]]:
     checked = roles(*bodies)
     found = travelling(checked, list(checked.roles))
     return found, [found.anchors[v].targets[0] for v in found.values]
@@ -93,7 +93,7 @@ def test_elements_travel_if_the_kernel_never_writes_the_tensor() -> None:
     assert travels("a = I[t]\nstore(I[0], a)")[1] == []
 
 
-def of_workers(body: str, workers: int = 2) -> Travel:
+def of_workers(body: str, workers: int = 2) -> BroadcastPlan:
     lines = "".join(f"            {line}\n" for line in body.split("\n"))
     checked = check(parse(HEAD + f'    with role("one", warps={workers}) as w:\n        for t in work:\n{lines}'))
     return travelling(checked, list(checked.roles))

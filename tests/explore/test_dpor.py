@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from hypothesis import given
 
-from cuir.explore import search as module
+from cuir.explore import dpor as module
+from cuir.explore.dpor import Budget, search
 from cuir.explore.execution import Execution
-from cuir.explore.search import Budget, search
 from cuir.explore.shortest import shortest, smallest
 from cuir.explore.skeleton import Skeleton
 from tests.explore.skeletons import CALM, SKELETONS, interleavings, skeleton

@@ -26,7 +26,7 @@ DIVISION, LOAD = 10, 10  # instructions, about; what counts is that they are man
 
 @dataclass(frozen=True)
 class Value:
-    """A value by number. `operands`: id of an operand in `expr` -> its number; `natural`: names in `expr` that are never negative."""
+    """A value by number. `operands`: id of an operand in `expr` -> its number; `nonnegative`: names in `expr` that are never negative."""
 
     number: int
     op: str  # "" of a leaf: a literal, a name of the kernel's frame, the unit's or the worker's number (expr None)
@@ -34,7 +34,7 @@ class Value:
     expr: Expr | None
     args: tuple[Expr, ...] = ()
     operands: Mapping[int, int] = field(default_factory=dict)
-    natural: frozenset[str] = frozenset()
+    nonnegative: frozenset[str] = frozenset()
     of_unit: bool = False  # depends on the unit of work
     worker: Role | None = None  # depends on which worker of this role it is for
     cost: int = 0  # of the operation itself
@@ -59,7 +59,7 @@ class RolePart:
 
 
 @dataclass(frozen=True)
-class Travel:
+class BroadcastPlan:
     values: tuple[int, ...]  # numbers of the values
     words: Mapping[int, int]  # number -> its first word in a slot; one word for each copy
     table: Mapping[int, Value]
@@ -82,7 +82,7 @@ def tile_loops(body: tuple[Stmt, ...]) -> list[For]:
     return [s for s in statements(body) if isinstance(s, For) and isinstance(s.iter, Name)]
 
 
-def travelling(checked: Checked, roles: list[Role]) -> Travel:
+def travelling(checked: Checked, roles: list[Role]) -> BroadcastPlan:
     """The values that travel to these roles, each with one loop over the units at the top of its body."""
     numbering = Numbering(checked)
     facts = {role.name: analyse(checked, role) for role in roles}
@@ -104,7 +104,7 @@ def travelling(checked: Checked, roles: list[Role]) -> Travel:
             words[n] = taken
             taken += table[n].copies
     parts = {role.name: _part(checked, role, facts[role.name], numbering.recorded[role.name], table, words) for role in roles}
-    return Travel(tuple(kept), words, table, anchors, parts)
+    return BroadcastPlan(tuple(kept), words, table, anchors, parts)
 
 
 def _pays(table: Mapping[int, Value], number: int, free: set[int]) -> bool:
@@ -139,7 +139,7 @@ class Numbering:
 
     # ---- statements
     def role(self, role: Role, facts: Facts) -> None:
-        self.of, self.natural = role, frozenset(facts.natural)
+        self.of, self.nonnegative = role, frozenset(facts.nonnegative)
         self.record = self.recorded.setdefault(role.name, {})
         env: dict[str, int] = {}
         if role.index is not None:
@@ -216,7 +216,7 @@ class Numbering:
               of_unit: bool = False, own: int = 0, worker: Role | None = None) -> int:  # fmt: skip
         if key not in self.numbers:
             number = self.numbers[key] = len(self.table)
-            self.table[number] = Value(number, op, dtype, expr, args, operands or {}, self.natural, of_unit, worker, own)
+            self.table[number] = Value(number, op, dtype, expr, args, operands or {}, self.nonnegative, of_unit, worker, own)
         return self.numbers[key]
 
 
