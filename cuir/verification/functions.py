@@ -18,6 +18,7 @@ from .roundings import rounds_between, rounds_for_products
 from .yardstick import SingleError
 
 HIDDEN = 2.0**-8  # of the output's rounding: what may be wrong in all elements alike, beside what rounding explains of each
+FLUSHED = 2.0**-126  # what exponentials give as 0
 _CANCELLED = (
     2.0**-20
 )  # of the largest input: what a kernel that rounds to 16 bits in between leaves of a row whose terms cancel, as those of a gradient that is 0 do
@@ -250,7 +251,9 @@ class _Judged:
         rows, own_rows = _norms(off), _norms(own)
         bad = (rows - measure.floor).clamp(min=0)
         yardstick, row_yardstick = own.norm().item() / size, _largest(own_rows / sizes)
-        least = torch.finfo(found.dtype).smallest_normal * unit * 2  # half of the distance of the smallest numbers, for each element
+        least = max(
+            torch.finfo(found.dtype).smallest_normal * unit * 2, FLUSHED
+        )  # half of the distance of the smallest numbers, for each element
         allowed = RATIO * yardstick + unit + least * x.numel() ** 0.5 / size
         row_allowed = RATIO_ROW * row_yardstick + 2 * unit
         shares = [share(bad.norm().item() / size, allowed)]

@@ -395,3 +395,19 @@ def test_a_divisor_off_by_one_that_rounding_would_hide(off: int) -> None:
     codes = [d.code for s in report.stages for d in s.diagnostics]
     assert codes == ["V301"] * off, codes
     assert not off or "rounding the output does not explain" in report.diagnostics[0].message
+
+
+def test_weights_below_the_least_normal_number_may_be_0() -> None:
+    """exp2 flushes; PyTorch's float32 keeps subnormal numbers."""
+    text = """\
+@kernel(arch="sm_90a")
+def faint(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            r = t * 64 + rows(64)
+            store(Y[r, cols(64)], exp2(abs(X[r, cols(64)]) * 0.0 - 140.0SCALE))
+"""
+    for scale, code in (("", []), (" + 20.0", ["V301"])):
+        report = verify(parse(text.replace("SCALE", scale)), FunctionSpecification("faint", lambda x: torch.exp2(x.abs() * 0 - 140.0)))
+        assert [d.code for d in report.diagnostics] == code
