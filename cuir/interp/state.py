@@ -18,13 +18,7 @@ class State:
 
 
 T = TypeVar("T", bound=State)
-_SHARED: set[type] = {
-    int,
-    float,
-    str,
-    bool,
-    type(None),
-}  # shared as they are, and others as they are met; most of what a state holds, so asked before any call
+_SHARED: set[type] = {int, float, str, bool, type(None)}  # classes whose objects are not copied, more of them as they are met
 
 
 def select(state: T, lanes: np.ndarray, total: int) -> T:

@@ -43,7 +43,7 @@ def analyse(checked: Checked, role: Role) -> Facts:
     facts.deferred_row_sums, facts.additive = _late_sums(checked, role, facts.definitions)
     facts.lazy = _lazy_zeros(checked, role, facts.definitions)
     facts.counters = _counters(role, facts.definitions)
-    facts.nonnegative = _natural(checked, role, facts.definitions)
+    facts.nonnegative = _nonnegative(checked, role, facts.definitions)
     return facts
 
 
@@ -329,7 +329,7 @@ def ring_place(expr: Node, counters: Mapping[str, int]) -> tuple[str, int, bool]
 
 
 # ---- signs: i32 scalars that are never negative divide by shifts
-def _natural(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]) -> set[str]:
+def _nonnegative(checked: Checked, role: Role, definitions: Mapping[str, list[Stmt]]) -> set[str]:
     known = {n for n, t in [*role.locals.items(), *checked.declared.items()] if t == Scalar(I32)} | set(checked.dims)
     if role.index:
         known.add(role.index)

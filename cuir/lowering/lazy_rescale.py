@@ -1,4 +1,4 @@
-"""LazyRescale of rows that hardly ever move: `new = max(top, row_max(S) * c)`, then `new = where(new - top > LIMIT, new, top)`, as in online softmax.
+"""References of rows that hardly ever move, rescaled only where a warp needs it: `new = max(top, row_max(S) * c)`, then `new = where(new - top > LIMIT, new, top)`, as in online softmax.
 
 No row of a warp moves as long as none of its threads holds an element that exceeds the reference by more than LIMIT. So each thread looks at its own
 elements, and what the threads of a row do together (the maximum, and the factor of what was accumulated so far) stands in a branch of the warp.

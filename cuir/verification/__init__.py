@@ -1,4 +1,4 @@
-"""Verification of a kernel against its specification. Owns the three questions; asks the checker and the interpreter."""
+"""Verification of a kernel against its specification. Owns the five questions of docs/verification.md; asks the checker, the interpreter and the explorer."""
 
 from __future__ import annotations
 

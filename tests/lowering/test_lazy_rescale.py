@@ -1,4 +1,4 @@
-"""LazyRescale of rows that hardly ever move: which statements are such a pair, and that the texts follow the rule for every row."""
+"""References of rows that hardly ever move: which statements are such a pair, and that the texts follow the rule for every row."""
 
 from __future__ import annotations
 

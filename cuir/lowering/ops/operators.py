@@ -52,7 +52,7 @@ def floor_divide(cx: Operation, x: str, y: str) -> str:
 
 
 def _quotient(cx: Operation, sign: str, x: str, y: str) -> str:
-    """x / y or x % y of naturals: unsigned, and by a product if the divisor never changes."""
+    """x / y or x % y of numbers that are not negative: unsigned, and by a product if the divisor never changes."""
     if cx.constant(1) is None and (inverse := cx.inverse(cx.args[1])):
         return f"cuir::{'quotient' if sign == '/' else 'remainder'}({strip(x)}, {strip(y)}, {inverse})"
     return f"int(unsigned({strip(x)}) {sign} unsigned({strip(y)}))"
@@ -72,7 +72,7 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
     value = cx.constant(1)
     if value == 1:
         return x
-    if cx.nonnegative(cx.args[0]) and cx.nonnegative(cx.args[1]):  # the sum of two naturals is one of 32 bits
+    if cx.nonnegative(cx.args[0]) and cx.nonnegative(cx.args[1]):  # the sum of two that are not negative fits 32 bits without a sign
         more = f"{value - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
         if (shift := _shift(value)) is not None:
             return f"(({x} + {more[:-1]}) >> {shift})" if cx.near else f"int((unsigned({strip(x)}) + {more}) >> {shift})"
