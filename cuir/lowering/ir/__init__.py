@@ -1,0 +1,1 @@
+"""The tile IR: values in registers and memory of a kernel's workers, in SSA form, between a checked kernel and CUDA."""

@@ -1,0 +1,395 @@
+"""A checked kernel as tile IR: names become values, loops and branches carry what they bind.
+
+Every name of the program is a value at each place; where branches or turns of a loop meet, what they bound differently is carried. Nothing is optimised here:
+a value that nobody needs is carried too (`dead code` removes it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr, UnitAttr
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from ...checking.checked import Checked
+from ...checking.checked import Role as CheckedRole
+from ...checking.views import Drop, view_of
+from ...ops.base import Param
+from ...syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Str, Subscript, Unary
+from ...syntax.nodes import Attribute as Member
+from ...syntax.types import BOOL, F32, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Void
+from ...syntax.walk import assigned
+from ...text.source import Span
+from . import ops, types
+from .flights import Flights, flights
+
+
+def build(checked: Checked) -> ops.Kernel:
+    """The kernel as IR, verified. The program's lines are its operations' locations."""
+    return _Kernel(checked).build()
+
+
+def _hint(name: str) -> str:
+    """A name as xDSL takes it for a value: it puts numbers behind `_` itself."""
+    return re.sub(r"_(\d+)$", r".\1", name)
+
+
+class _Builder:
+    """Appends operations to a block, with the location of the statement that they come from."""
+
+    def __init__(self, block: Block, span: Span | None = None):
+        self.block, self.span = block, span
+
+    def add(self, op: Operation, hint: str | None = None) -> SSAValue:
+        """Appends an operation; gives its first result."""
+        self.put(op)
+        if hint:
+            op.results[0].name_hint = _hint(hint)
+        return op.results[0]
+
+    def put(self, op: Operation) -> Operation:
+        if self.span is not None:
+            op.location = FileLineColLoc(StringAttr(self.span.source.name), IntAttr(self.span.line), IntAttr(self.span.column))
+        self.block.add_op(op)
+        return op
+
+
+class _Kernel:
+    def __init__(self, checked: Checked):
+        self.checked = checked
+        self.frame: dict[str, SSAValue] = {}
+
+    def build(self) -> ops.Kernel:
+        checked, block = self.checked, Block()
+        to = _Builder(block)
+        for t in checked.tensors:
+            properties: dict[str, Attribute] = {"symbol": StringAttr(t.name)} | ({"written": UnitAttr()} if t.written else {})
+            kind = types.TensorT(StringAttr(t.dtype.name), types.dims(t.dims))
+            self._declare(to, t.name, ops.Tensor(properties=properties, result_types=[kind]))
+        for s in checked.scalars:
+            self._declare(to, s.name, ops.Parameter(properties={"symbol": StringAttr(s.name)}, result_types=[types.scalar(s.dtype)]))
+        for d in checked.dims:
+            properties = {"symbol": StringAttr(d), "dim": UnitAttr()}
+            self._declare(to, d, ops.Parameter(properties=properties, result_types=[types.scalar(I32)]))
+        for a in checked.shared.values():
+            properties = {"symbol": StringAttr(a.name), "offset": IntAttr(a.offset)}
+            self._declare(to, a.name, ops.Shared(properties=properties, result_types=[types.from_language(a.type)]))
+        for b in checked.barriers.values():
+            properties = {"symbol": StringAttr(b.name), "count": IntAttr(b.count)}
+            self._declare(to, b.name, ops.Barrier(properties=properties, result_types=[types.from_language(b.type)]))
+        frame = _Body(self.checked, to, self.frame)
+        for stmt in checked.declarations:
+            if isinstance(stmt, Assign) and isinstance(checked.declared.get(stmt.targets[0]), Scalar):
+                frame.statement(stmt)
+        self.frame = frame.env
+        if checked.tiles is not None:
+            properties = {"symbol": StringAttr(checked.tiles.name)} | ({"dynamic": UnitAttr()} if checked.tiles.dynamic else {})
+            to.span = checked.tiles.span
+            count = frame.value(checked.tiles.count)
+            self._declare(to, checked.tiles.name, ops.Units(operands=[count], properties=properties, result_types=[types.UnitsT()]))
+        for role in checked.roles:
+            self._role(to, role)
+        to.put(ops.end())
+        kernel = ops.Kernel(
+            properties={
+                "symbol": StringAttr(checked.name),
+                "arch": StringAttr(checked.arch),
+                "cluster": IntAttr(checked.cluster),
+                "threads": IntAttr(checked.threads),
+            },
+            regions=[Region(block)],
+        )
+        kernel.verify()
+        return kernel
+
+    def _declare(self, to: _Builder, name: str, op: Operation) -> None:
+        self.frame[name] = to.add(op, name)
+
+    def _role(self, to: _Builder, role: CheckedRole) -> None:
+        block = Block(arg_types=[types.scalar(I32)])
+        env = dict(self.frame)
+        if role.index:
+            block.args[0].name_hint = _hint(role.index)
+            env[role.index] = block.args[0]
+        body = _Body(self.checked, _Builder(block, role.span), env, flights(self.checked, role))
+        body.statements(role.body)
+        body.to.put(ops.end())
+        to.span = role.span
+        numbers = {
+            "workers": role.workers,
+            "threads": role.threads,
+            "registers": role.registers or 0,
+            "warpgroup": role.warpgroup,
+            "warp": role.warp,
+        }
+        to.put(
+            ops.Role(properties={"symbol": StringAttr(role.name)} | {k: IntAttr(n) for k, n in numbers.items()}, regions=[Region(block)])
+        )
+
+
+class _Body:
+    """Statements and expressions of a role, or of the kernel's frame. `env`: what each name is worth here."""
+
+    def __init__(self, checked: Checked, to: _Builder, env: Mapping[str, SSAValue], found: Flights | None = None):
+        self.checked, self.to, self.env = checked, to, dict(env)
+        self.flights = found
+
+    # ---- statements
+    def statements(self, body: Sequence[Stmt]) -> None:
+        for stmt in body:
+            self.statement(stmt)
+
+    def statement(self, stmt: Stmt) -> None:
+        self.to.span = stmt.span
+        if isinstance(stmt, Assign):
+            name, t = stmt.targets[0], self.checked.type_of(stmt.value)
+            if isinstance(t, (Scalar, TileType)):
+                value = self.value(stmt.value)
+                if value.name_hint is None:
+                    value.name_hint = _hint(name)
+                self.env[name] = value
+        elif isinstance(stmt, ExprStmt):
+            if isinstance(stmt.value, Call) and self.flights is not None and stmt.value in self.flights.waits:
+                self._wait(stmt.value)
+            elif isinstance(stmt.value, Call):
+                self._call(stmt.value)
+            else:
+                self.value(stmt.value)
+        elif isinstance(stmt, If):
+            self._if(stmt)
+        else:
+            assert isinstance(stmt, For)
+            self._for(stmt)
+
+    def _wait(self, call: Call) -> None:
+        """A wait for products: the tiles that it finishes are new values behind it."""
+        assert self.flights is not None
+        wait = self.flights.waits[call]
+        if wait.pending is None:
+            return  # nothing of this is in flight
+        over: dict[SSAValue, list[str]] = {}
+        for name in wait.finished:
+            if name in self.env and types.is_tile(self.env[name]):
+                over.setdefault(self.env[name], []).append(name)
+        values = [v for v in over if not _taken(v)]
+        made = ops.perform(
+            self.checked.call(call).op.name, {f"x{i}": v for i, v in enumerate(values)}, [v.type for v in values], {"pending": wait.pending}
+        )
+        self.to.put(made)
+        for value, result in zip(values, made.outputs, strict=True):
+            result.name_hint = value.name_hint
+            for name in over[value]:
+                self.env[name] = result
+
+    def _if(self, stmt: If) -> None:
+        condition = self.value(stmt.cond)
+        regions, envs = [], []
+        for body in (stmt.body, stmt.orelse):
+            inner = self._inside(Block())
+            inner.statements(body)
+            regions.append(inner)
+            envs.append(inner.env)
+        changed = [
+            n for n, v in self.env.items() if envs[0][n] is not v or envs[1][n] is not v
+        ]  # bound in both regions alone: nobody reads it behind, or it was checked to be bound
+        changed += [n for n in envs[0] if n not in self.env and n in envs[1]]
+        for inner in regions:
+            inner.to.span = stmt.span
+            inner.to.put(ops.end([inner.env[n] for n in changed]))
+        self.to.span = stmt.span
+        made = self.to.put(ops.branch(condition, *(Region(r.to.block) for r in regions)))
+        self._rebind(changed, made.results)
+
+    def _for(self, stmt: For) -> None:
+        bound = assigned(stmt.body)
+        carried = [n for n in self.env if n in bound or n == stmt.target]
+        bounds = None if isinstance(stmt.iter, Name) else self._range(stmt)
+        block = Block(arg_types=[types.scalar(I32), *(self.env[n].type for n in carried)])
+        inner = self._inside(block)
+        for name, argument in zip([stmt.target, *carried], block.args, strict=True):
+            argument.name_hint = _hint(name)
+        for name, argument in zip(carried, block.args[1:], strict=True):
+            inner.env[name] = argument
+        inner.env[stmt.target] = block.args[0]
+        inner.statements(stmt.body)
+        inner.to.put(ops.end([inner.env[n] for n in carried]))
+        start = [self.env[n] for n in carried]
+        self.to.span = stmt.span
+        if bounds is None:
+            assert isinstance(stmt.iter, Name)
+            made = ops.loop_over_units(self.env[stmt.iter.id], start, Region(block))
+        else:
+            made = ops.loop(*bounds, start, Region(block))  # type: ignore[assignment]
+        self.to.put(made)
+        self._rebind(carried, made.results)
+
+    def _range(self, stmt: For) -> tuple[SSAValue, SSAValue, int]:
+        assert isinstance(stmt.iter, Call)
+        args = [self.value(a) for a in stmt.iter.args]
+        start, stop = (self._constant(0), args[0]) if len(args) == 1 else args[:2]
+        step = ops.known(args[2]) if len(args) == 3 else 1
+        assert isinstance(step, int) and step, "the checker sees to it"
+        return start, stop, step
+
+    def _inside(self, block: Block) -> _Body:
+        return _Body(self.checked, _Builder(block, self.to.span), self.env, self.flights)
+
+    def _rebind(self, names: Sequence[str], values: Sequence[SSAValue]) -> None:
+        for name, value in zip(names, values, strict=True):
+            value.name_hint = _hint(name)
+            self.env[name] = value
+
+    # ---- expressions
+    def _constant(self, value: int | float | bool) -> SSAValue:
+        dtype = BOOL if isinstance(value, bool) else I32 if isinstance(value, int) else F32
+        return self.to.add(ops.constant(value, dtype))
+
+    def value(self, expr: Expr) -> SSAValue:
+        """The value of an expression that has one."""
+        t = self.checked.type_of(expr)
+        if isinstance(expr, Literal):
+            assert isinstance(t, Scalar)
+            return self.to.add(ops.constant(expr.value, t.dtype))
+        if isinstance(expr, Name):
+            return self.to.add(ops.constant(float("inf"), F32)) if expr.id == "inf" else self.env[expr.id]
+        if isinstance(t, (SharedView, GlobalView, BarrierType)):
+            return self.place(expr)
+        if isinstance(expr, Unary):
+            if expr.op == "-" and expr.operand == Name("inf"):
+                return self.to.add(ops.constant(float("-inf"), F32))
+            name = {"-": "neg"}.get(expr.op, expr.op)
+            return self._apply(name, [self.value(expr.operand)], expr)
+        if isinstance(expr, Binary):
+            if expr.op in ("and", "or") and not _total(self.checked, expr.right):
+                return self._lazy(expr.left, *((expr.right, Literal(False)) if expr.op == "and" else (Literal(True), expr.right)))
+            return self._apply(expr.op, [self.value(expr.left), self.value(expr.right)], expr)
+        if isinstance(expr, IfExp):
+            if not (_total(self.checked, expr.then) and _total(self.checked, expr.other)):
+                return self._lazy(expr.cond, expr.then, expr.other)
+            return self._apply("ifexp", [self.value(expr.cond), self.value(expr.then), self.value(expr.other)], expr)
+        if isinstance(expr, Subscript):
+            name = "gather" if isinstance(t, TileType) else "element"
+            made = ops.perform(name, {"place": self.place(expr)}, [types.from_language(t)])
+            return self.to.add(made)
+        assert isinstance(expr, Call), expr
+        return self._call(expr).results[0]
+
+    def _apply(self, name: str, args: Sequence[SSAValue], expr: Expr) -> SSAValue:
+        return self.to.add(ops.apply(name, args, types.from_language(self.checked.type_of(expr))))
+
+    def _lazy(self, condition: Expr, then: Expr, other: Expr) -> SSAValue:
+        """A choice of which one side alone is evaluated: the other one might read outside of a tensor, or divide by 0."""
+        test = self.value(condition)
+        regions = []
+        for side in (then, other):
+            inner = self._inside(Block())
+            value = inner._constant(side.value) if isinstance(side, Literal) and isinstance(side.value, bool) else inner.value(side)
+            inner.to.put(ops.end([value]))
+            regions.append(Region(inner.to.block))
+        return self.to.put(ops.branch(test, *regions)).results[0]
+
+    def _call(self, call: Call) -> Operation:
+        bound, t = self.checked.call(call), self.checked.type_of(call)
+        name, entry = bound.op.name, bound.op
+        if name == "nbytes":
+            view = self.checked.type_of(bound.args["x"])
+            assert isinstance(view, SharedView)
+            return self.to.put(ops.constant(self._nbytes(bound.args["x"], view), I32))
+        if any(p.variadic for p in entry.params) and not isinstance(t, Void):  # of two at a time, from the left
+            first, *rest = (self.value(a) for a in bound.args.values())
+            for x in rest:
+                first = self._apply(name, [first, x], call)
+            assert isinstance(first.owner, Operation)
+            return first.owner
+        params = {p.name: p for p in entry.params}
+        consts, values = {}, {}
+        for arg, expr in bound.args.items():
+            if _is_const(params[arg], expr):
+                if isinstance(expr, (Literal, Str)) and not isinstance(expr.value, float):
+                    consts[arg] = expr.value
+            else:
+                values[arg] = self.value(expr)
+        if entry.effects.accesses or isinstance(t, Void):
+            return self.to.put(ops.perform(name, values, [] if isinstance(t, Void) else [types.from_language(t)], consts))
+        return self.to.put(ops.apply(name, list(values.values()), types.from_language(t)))
+
+    def _nbytes(self, expr: Expr, view: SharedView) -> int:
+        """Bytes of a view, the padding of its rows included."""
+        rows = 1
+        for d in view.dims[:-1]:
+            rows *= d
+        return rows * (-(-view.dims[-1] * view.dtype.itemsize // 16) * 16)
+
+    # ---- places
+    def place(self, expr: Expr) -> SSAValue:
+        """A view, a box, elements, or a barrier."""
+        if isinstance(expr, Name):
+            return self.env[expr.id]
+        t = self.checked.type_of(expr)
+        root: Expr = expr
+        while isinstance(root, (Subscript, Member)):
+            root = root.value
+        assert isinstance(root, Name)
+        array = self.env[root.id]
+        if isinstance(t, BarrierType):
+            assert isinstance(expr, Subscript)
+            return self.to.add(ops.at(array, [(self.value(expr.indices[0]), -1)], types.from_language(t)))  # type: ignore[arg-type]
+        rank = len(array.type.sizes)  # type: ignore[attr-defined]
+        view = view_of(expr, rank)
+        assert view is not None
+        parts: list[tuple[SSAValue | None, int]] = []
+        for part, dim in zip(view.parts, array.type.sizes, strict=True):  # type: ignore[attr-defined]
+            if isinstance(part, Drop):
+                parts.append((self.value(part.index), -1))
+            elif part.start is None:
+                parts.append((None, dim if isinstance(dim, int) else 0))
+            else:
+                assert part.size is not None
+                start = self.value(part.start)
+                parts.append((None if ops.known(start) == 0 else start, part.size))
+        if isinstance(t, (Scalar, TileType)):
+            kind: Attribute = types.element(types.dtype_of(array), *((t.rows, t.cols) if isinstance(t, TileType) else ()))
+        else:
+            kind = types.from_language(t)
+        return self.to.add(ops.at(array, parts, kind))
+
+
+def _taken(value: SSAValue) -> bool:
+    """Whether a product took a tile over as its accumulator: then it may be waited for, and no more read."""
+    return any(
+        isinstance(u.operation, ops.Perform) and u.operation.entry.effects.group and u.operation.args.get("c") is value for u in value.uses
+    )
+
+
+def _is_const(param: Param, expr: Expr) -> bool:
+    """Whether an argument is known: a dtype, dims, a flag or a word. The first two are in the result's type."""
+    return param.what.startswith(("const ", "dtype", "[", "word")) or not isinstance(expr, Expr)
+
+
+def _total(checked: Checked, expr: Expr) -> bool:
+    """Whether an expression may be evaluated where the program does not: it reads no memory and divides by numbers that are not 0 alone."""
+    if isinstance(expr, (Name, Literal)):
+        return True
+    if isinstance(expr, Subscript):
+        return False
+    if isinstance(expr, Binary) and expr.op in ("//", "%", "cdiv"):
+        return isinstance(expr.right, Literal) and expr.right.value != 0 and _total(checked, expr.left)
+    if isinstance(expr, Call):
+        bound = checked.call(expr)
+        if bound.op.evaluate is None or bound.op.evaluate.divides:
+            return False
+        return all(_total(checked, a) for a in bound.args.values() if isinstance(a, Expr))
+    return all(_total(checked, a) for a in _operands(expr))
+
+
+def _operands(expr: Expr) -> Iterator[Expr]:
+    if isinstance(expr, Unary):
+        yield expr.operand
+    elif isinstance(expr, Binary):
+        yield from (expr.left, expr.right)
+    elif isinstance(expr, IfExp):
+        yield from (expr.cond, expr.then, expr.other)
+
+
+__all__ = ["build"]

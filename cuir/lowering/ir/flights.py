@@ -1,0 +1,91 @@
+"""Which asynchronous products may be in flight where, and so how many a wait may leave running and which tiles it finishes.
+
+Groups of products finish in the order of their issue: a wait for one finishes all that were issued before it. On paths that meet, the one with fewer
+products issued after a tile counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...checking.checked import Checked
+from ...checking.checked import Role as CheckedRole
+from ...syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
+
+MOST = 7  # wgmma.wait_group counts that make sense; ages saturate here
+
+
+@dataclass
+class Wait:
+    """A wait for products: how many may stay in flight (None: there is nothing to wait for), the names of tiles that are finished behind it."""
+
+    pending: int | None = None
+    finished: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass
+class Flights:
+    """The waits of a role, by call. Nodes are compared by identity here, since the same text may stand at several places."""
+
+    _waits: dict[int, tuple[Call, Wait]] = field(default_factory=dict)
+
+    @property
+    def waits(self) -> _ByNode:
+        return _ByNode(self._waits)
+
+
+class _ByNode:
+    def __init__(self, table: dict[int, tuple[Call, Wait]]):
+        self.table = table
+
+    def __contains__(self, call: Call) -> bool:
+        return id(call) in self.table
+
+    def __getitem__(self, call: Call) -> Wait:
+        return self.table[id(call)][1]
+
+
+def flights(checked: Checked, role: CheckedRole) -> Flights:
+    found = Flights()
+    _block(checked, role.body, {}, found)
+    return found
+
+
+def _group(checked: Checked, expr: Expr) -> str | None:
+    """The asynchronous group whose products a call joins."""
+    return checked.call(expr).op.effects.group if isinstance(expr, Call) and checked.call(expr).op.family == "compute" else None
+
+
+def _block(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], found: Flights) -> dict[str, int]:
+    ages = dict(state)  # name -> products issued after the one that makes it
+    for stmt in body:
+        if isinstance(stmt, Assign):
+            target, value = stmt.targets[0], stmt.value
+            if _group(checked, value):
+                ages = {n: min(a + 1, MOST) for n, a in ages.items()}
+                ages[target] = 0
+            elif isinstance(value, Name) and value.id in ages:
+                ages[target] = ages[value.id]
+            else:
+                ages.pop(target, None)
+        elif isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) and checked.call(stmt.value).op.effects.drains == "wgmma":
+            call = stmt.value
+            wait = found._waits.setdefault(id(call), (call, Wait()))[1]
+            waited = [ages[a.id] for a in checked.call(call).args.values() if isinstance(a, Name) and a.id in ages]
+            if waited:
+                count = min(waited)
+                wait.pending = count if wait.pending is None else min(count, wait.pending)
+                wait.finished |= dict.fromkeys(a.id for a in checked.call(call).args.values() if isinstance(a, Name))
+                wait.finished |= dict.fromkeys(n for n, a in ages.items() if a >= wait.pending)
+                ages = {n: a for n, a in ages.items() if a < count}
+        elif isinstance(stmt, If):
+            ages = _merge(_block(checked, stmt.body, ages, found), _block(checked, stmt.orelse, ages, found))
+        elif isinstance(stmt, For):
+            while (merged := _merge(ages, _block(checked, stmt.body, ages, found))) != ages:
+                ages = merged
+    return ages
+
+
+def _merge(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {n: min(a.get(n, MOST), b.get(n, MOST)) for n in a.keys() | b.keys()}

@@ -1,0 +1,29 @@
+"""The text of the tile IR: written for people, read back for tests of passes."""
+
+from __future__ import annotations
+
+import io
+
+from xdsl.context import Context
+from xdsl.ir import Operation
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+
+from .ops import Kernel, dialect
+
+
+def show(op: Operation) -> str:
+    """An operation and all inside it, as text that `parse` reads."""
+    out = io.StringIO()
+    Printer(out).print_op(op)
+    return out.getvalue() + "\n"
+
+
+def parse(text: str) -> Kernel:
+    """A kernel from its text, verified. Raises xdsl's ParseError and VerifyException, which name the place."""
+    context = Context()
+    context.load_dialect(dialect())
+    kernel = Parser(context, text).parse_op()
+    kernel.verify()
+    assert isinstance(kernel, Kernel), kernel.name
+    return kernel

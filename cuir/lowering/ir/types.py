@@ -1,0 +1,246 @@
+"""Types of the tile IR: what a value is, and which thread holds which part of it.
+
+A register tile has a layout: `full`, an accumulator fragment over a worker's threads; `rows`, a number a row, the same in the four threads that share it;
+`columns`, a number a column; `one`, a single number; `partial`, a number a row of which each of those four threads holds a summand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+
+from ...syntax.types import DTYPES, BarrierType, DType, GlobalView, Scalar, SharedView, TileType, Type
+
+LAYOUTS = ("full", "rows", "columns", "one", "partial")
+
+
+class _OfDType(ParametrizedAttribute, TypeAttribute):
+    """A type whose first parameter is a dtype."""
+
+    dtype: StringAttr
+
+    @property
+    def element(self) -> DType:
+        return DTYPES[self.dtype.data]
+
+
+@irdl_attr_definition
+class ScalarT(_OfDType):
+    """A number or truth value, the same in all threads of a worker."""
+
+    name = "tile.scalar"
+    dtype: StringAttr
+
+    def print_parameters(self, printer: Printer) -> None:
+        printer.print_string(f"<{self.dtype.data}>")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            return [_dtype(parser)]
+
+
+@irdl_attr_definition
+class TileT(_OfDType):
+    """A register tile of rows x cols elements."""
+
+    name = "tile.reg"
+    dtype: StringAttr
+    rows: IntAttr
+    cols: IntAttr
+    layout: StringAttr
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.data, self.cols.data
+
+    def print_parameters(self, printer: Printer) -> None:
+        extra = "" if self.layout.data == natural_layout(*self.shape) else f", {self.layout.data}"
+        printer.print_string(f"<{self.dtype.data}, {self.rows.data}, {self.cols.data}{extra}>")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            dtype = _dtype(parser)
+            rows, cols = (_next(parser) for _ in range(2))
+            layout = natural_layout(rows, cols)
+            if parser.parse_optional_punctuation(","):
+                layout = parser.parse_identifier("a layout")
+                if layout not in LAYOUTS:
+                    parser.raise_error(f"expected a layout ({', '.join(LAYOUTS)}), found {layout}")
+            return [dtype, IntAttr(rows), IntAttr(cols), StringAttr(layout)]
+
+
+class _Dims(_OfDType):
+    """A dtype and dims: numbers, or names of dims known at run time."""
+
+    dims: ArrayAttr
+
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        return tuple(d.data for d in self.dims.data)  # type: ignore[attr-defined]
+
+    def _dims_text(self) -> str:
+        return ", ".join([self.dtype.data, *(str(d) if isinstance(d, int) else f'"{d}"' for d in self.sizes)])
+
+
+def _dims(parser: AttrParser) -> tuple[StringAttr, ArrayAttr, list[str]]:
+    dtype, dims, words = _dtype(parser), list[Attribute](), list[str]()
+    while parser.parse_optional_punctuation(","):
+        if (text := parser.parse_optional_str_literal()) is not None:
+            dims.append(StringAttr(text))
+        elif (number := parser.parse_optional_integer()) is not None:
+            dims.append(IntAttr(number))
+        else:
+            words.append(parser.parse_identifier("a size, a name in quotes or a word"))
+    return dtype, ArrayAttr(dims), words
+
+
+@irdl_attr_definition
+class SharedT(_Dims):
+    """An array in shared memory, or a view of one. `transposed`: read with rows and columns exchanged."""
+
+    name = "tile.shared"
+    dtype: StringAttr
+    dims: ArrayAttr
+    transposed: IntAttr
+
+    def print_parameters(self, printer: Printer) -> None:
+        printer.print_string(f"<{self._dims_text()}{', transposed' if self.transposed.data else ''}>")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            dtype, dims, words = _dims(parser)
+            return [dtype, dims, IntAttr(int("transposed" in words))]
+
+
+@irdl_attr_definition
+class TensorT(_Dims):
+    """A tensor in device memory, or a box of one."""
+
+    name = "tile.tensor"
+    dtype: StringAttr
+    dims: ArrayAttr
+
+    def print_parameters(self, printer: Printer) -> None:
+        printer.print_string(f"<{self._dims_text()}>")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            return _dims(parser)[:2]
+
+
+@irdl_attr_definition
+class ElementT(_OfDType):
+    """Single elements of a tensor or shared array: one (0 x 0), or one for each element of a tile of indices."""
+
+    name = "tile.element"
+    dtype: StringAttr
+    rows: IntAttr
+    cols: IntAttr
+
+    def print_parameters(self, printer: Printer) -> None:
+        printer.print_string(f"<{self.dtype.data}, {self.rows.data}, {self.cols.data}>")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            return [_dtype(parser), IntAttr(_next(parser)), IntAttr(_next(parser))]
+
+
+@irdl_attr_definition
+class BarrierT(ParametrizedAttribute, TypeAttribute):
+    """A barrier of a kind of the language ("mbarrier", "named_barrier"); stages 0: a single one."""
+
+    name = "tile.barrier"
+    kind: StringAttr
+    stages: IntAttr
+
+    def print_parameters(self, printer: Printer) -> None:
+        printer.print_string(f"<{self.kind.data}, {self.stages.data}>")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            return [StringAttr(parser.parse_identifier("a kind of barrier")), IntAttr(_next(parser))]
+
+
+@irdl_attr_definition
+class UnitsT(ParametrizedAttribute, TypeAttribute):
+    """The units of work of a launch, which the CTAs share."""
+
+    name = "tile.units_of_work"
+
+
+def _dtype(parser: AttrParser) -> StringAttr:
+    word = parser.parse_identifier("a dtype")
+    if word not in DTYPES:
+        parser.raise_error(f"expected a dtype ({', '.join(DTYPES)}), found {word}")
+    return StringAttr(word)
+
+
+def _next(parser: AttrParser) -> int:
+    parser.parse_punctuation(",")
+    return parser.parse_integer()
+
+
+# ---- to and from the types of the language
+def natural_layout(rows: int, cols: int) -> str:
+    """The layout in which a tile of the language is held."""
+    if cols == 1:
+        return "one" if rows == 1 else "rows"
+    return "columns" if rows == 1 else "full"
+
+
+def scalar(dtype: DType) -> ScalarT:
+    return ScalarT(StringAttr(dtype.name))
+
+
+def tile(dtype: DType, rows: int, cols: int, layout: str | None = None) -> TileT:
+    return TileT(StringAttr(dtype.name), IntAttr(rows), IntAttr(cols), StringAttr(layout or natural_layout(rows, cols)))
+
+
+def dims(sizes: Sequence[int | str]) -> ArrayAttr:
+    return ArrayAttr([IntAttr(d) if isinstance(d, int) else StringAttr(d) for d in sizes])
+
+
+def element(dtype: DType, rows: int = 0, cols: int = 0) -> ElementT:
+    return ElementT(StringAttr(dtype.name), IntAttr(rows), IntAttr(cols))
+
+
+def from_language(t: Type) -> Attribute:
+    """The IR's type for a type of the language that values have."""
+    if isinstance(t, Scalar):
+        return scalar(t.dtype)
+    if isinstance(t, TileType):
+        return tile(t.dtype, t.rows, t.cols)
+    if isinstance(t, SharedView):
+        return SharedT(StringAttr(t.dtype.name), dims(t.dims), IntAttr(int(t.transposed)))
+    if isinstance(t, GlobalView):
+        return TensorT(StringAttr(t.dtype.name), dims(t.dims))
+    assert isinstance(t, BarrierType), t
+    return BarrierT(StringAttr(t.kind), IntAttr(t.stages or 0))
+
+
+def dtype_of(value: SSAValue) -> DType:
+    """The dtype of a scalar, a tile or a place."""
+    assert isinstance(value.type, _OfDType), value
+    return value.type.element
+
+
+def is_tile(value: SSAValue) -> bool:
+    return isinstance(value.type, TileT)
+
+
+def is_scalar(value: SSAValue) -> bool:
+    return isinstance(value.type, ScalarT)
+
+
+TYPES: list[type[Attribute]] = [ScalarT, TileT, SharedT, TensorT, ElementT, BarrierT, UnitsT]
