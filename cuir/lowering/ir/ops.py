@@ -152,7 +152,7 @@ class Constant(IRDLOperation):
 
     def print(self, printer: Printer) -> None:
         text = self.text.data
-        if "e" in text and "." not in text:  # 1e+30 is no number to the parser, 1.0e+30 is
+        if self.result.type.element.is_float and "e" in text and "." not in text:  # 1e+30 is no number to the parser, 1.0e+30 is
             text = text.replace("e", ".0e", 1)
         printer.print_string(f" {text} : ")
         printer.print_attribute(self.result.type)
