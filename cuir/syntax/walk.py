@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from functools import cache
+from typing import Any
 
 from .nodes import Assign, AugAssign, For, If, Name, Node, Stmt, With
 
@@ -52,6 +53,24 @@ class Itself:
 
     def __hash__(self) -> int:
         return id(self.tree)
+
+
+def renamed(node: Node, names: Mapping[str, str], done: dict[int, Node] | None = None) -> Node:
+    """The same tree with other names, all exchanged at once. Subtrees that are shared stay shared. done: what was made of subtrees, for several trees that share some."""
+    done = {} if done is None else done
+    if id(node) in done:
+        return done[id(node)]
+    changed: dict[str, Any] = {}
+    if isinstance(node, Name) and node.id in names:
+        changed["id"] = names[node.id]
+    for field in _child_fields(type(node)):  # type: ignore[arg-type]
+        value = getattr(node, field)
+        before = value if isinstance(value, tuple) else (value,)
+        after = tuple(renamed(v, names, done) if isinstance(v, Node) else v for v in before)
+        if any(x is not y for x, y in zip(after, before)):
+            changed[field] = after if isinstance(value, tuple) else after[0]
+    done[id(node)] = replace(node, **changed) if changed else node
+    return done[id(node)]
 
 
 def names_read(node: Node) -> set[str]:
