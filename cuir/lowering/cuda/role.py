@@ -196,7 +196,17 @@ class RolePrinter:
         elif isinstance(op, ops.ForUnits):
             self._for_units(op)
         else:
-            raise AssertionError(op)
+            self._machine(op)
+
+    def _machine(self, op: Operation) -> None:
+        """An operation that only the machine has."""
+        printer = printer_of(op.name)
+        assert printer is not None, op
+        for result in op.results:
+            s = self.storage(result)
+            if s.constant and s.count:
+                self.declare(s)
+        printer(self, op)
 
     def _apply(self, op: ops.Apply) -> None:
         s = self.storage(op.result)
