@@ -47,7 +47,7 @@ def calls(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[BoundCall]:
     """Every primitive's call of a text, nested ones too."""
     for stmt in body:
         for node in walk(stmt):
-            if isinstance(node, Call) and id(node) in checked.calls:
+            if isinstance(node, Call) and checked.find_call(node) is not None:
                 yield checked.call(node)
 
 
@@ -98,7 +98,7 @@ def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
                 if same is not None:
                     same.add(stmt.targets[0])
             for node in walk(stmt):
-                if isinstance(node, Call) and id(node) in checked.calls:
+                if isinstance(node, Call) and checked.find_call(node) is not None:
                     one(checked.call(node), stmt)
 
     def one(call: BoundCall, stmt: Stmt) -> None:

@@ -14,23 +14,32 @@ from ..ops.base import Op
 from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Node, Stmt, Subscript, Unary
 from ..syntax.types import BOOL, I32, DType, Scalar, TileType
 from ..syntax.walk import children
-from .checked import BoundCall, Checked
-
-_MADE = "decisions"
+from .checked import Checked
 
 
-def decisions(checked: Checked) -> frozenset[int]:
-    """The expressions that decide, by id."""
-    found = checked.made.get(_MADE)
-    if found is None:
-        found = checked.made[_MADE] = _decisions(checked)
-    return found
+def mark_decisions(checked: Checked) -> None:
+    """Writes on each expression that decides that it does: the checker's last step."""
+    outer = definitions(checked.declarations)
+    for body in (checked.declarations, *(r.body for r in checked.roles)):
+        bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
+        parts = sums_in_parts(checked, bound)
+        seen: set[str] = set()
+        left = [a for e in expressions(body) if dtype_of(checked, e) in (I32, BOOL) for a in _floats(checked, e)]
+        while left:
+            expr = left.pop()
+            if isinstance(expr, Name):
+                if expr.id not in seen | parts:
+                    seen.add(expr.id)
+                    left += bound.get(expr.id, [])
+            elif not expr.decides and not isinstance(expr, (Literal, Subscript, Attribute)):
+                object.__setattr__(expr, "decides", True)
+                left += _floats(checked, expr)
 
 
 def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
     """What the table says of an expression, and its operands; None for names, literals and places."""
     if isinstance(expr, Call):
-        bound: BoundCall | None = checked.calls.get(id(expr))
+        bound = checked.find_call(expr)
         return None if bound is None else (bound.op, list(bound.args.values()))
     if isinstance(expr, Binary):
         return OPERATORS[expr.op], [expr.left, expr.right]
@@ -43,7 +52,7 @@ def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
 
 def dtype_of(checked: Checked, expr: Expr) -> DType | None:
     """The dtype of a scalar or a register tile."""
-    t = checked.types.get(id(expr))
+    t = expr.type
     return t.dtype if isinstance(t, (Scalar, TileType)) else None
 
 
@@ -96,29 +105,9 @@ def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
     return found
 
 
-def _decisions(checked: Checked) -> frozenset[int]:
-    found: set[int] = set()
-    outer = definitions(checked.declarations)
-    for body in (checked.declarations, *(r.body for r in checked.roles)):
-        bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
-        parts = sums_in_parts(checked, bound)
-        seen: set[str] = set()
-        left = [a for e in expressions(body) if dtype_of(checked, e) in (I32, BOOL) for a in _floats(checked, e)]
-        while left:
-            expr = left.pop()
-            if isinstance(expr, Name):
-                if expr.id not in seen | parts:
-                    seen.add(expr.id)
-                    left += bound.get(expr.id, [])
-            elif id(expr) not in found and not isinstance(expr, (Literal, Subscript, Attribute)):
-                found.add(id(expr))
-                left += _floats(checked, expr)
-    return frozenset(found)
-
-
 def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
     """Names of [R, 1] values that a sum of rows reaches: their last bits depend on its order anyway."""
-    rows = {n for n, values in bound.items() if all(isinstance(t := checked.types.get(id(v)), TileType) and t.cols == 1 for v in values)}
+    rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
     found: set[str] = set()
 
     def reached(expr: Expr) -> bool:
@@ -138,4 +127,4 @@ def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]
         found |= more
 
 
-__all__ = ["deciders", "decisions", "definitions", "dtype_of", "entry", "expressions"]
+__all__ = ["deciders", "definitions", "dtype_of", "entry", "expressions", "mark_decisions"]

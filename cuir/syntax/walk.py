@@ -14,15 +14,15 @@ _WORDS = {"str", "int", "float", "bool", "None", "tuple"}  # an annotation of th
 
 
 @cache
-def _child_fields(kind: type) -> tuple[str, ...]:
-    names = (f.name for f in fields(kind) if not _WORDS.issuperset(re.findall(r"\w+", str(f.type))))
-    return tuple(n for n in names if n not in ("span", "comments", "kind"))
+def child_fields(kind: type[Node]) -> tuple[str, ...]:
+    """The fields of a kind of nodes that hold nodes, in the order of the text."""
+    return tuple(f.name for f in fields(kind) if f.compare and not _WORDS.issuperset(re.findall(r"\w+", str(f.type))))
 
 
 def children(node: Node) -> list[Node]:
     """The nodes directly below, in the order of the text."""
     found: list[Node] = []
-    for name in _child_fields(type(node)):  # type: ignore[arg-type]
+    for name in child_fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, tuple):
             found += [v for v in value if isinstance(v, Node)]
@@ -37,12 +37,14 @@ def walk(node: Node) -> Iterator[Node]:
     while left:
         node = left.pop()
         yield node
-        if _child_fields(type(node)):  # type: ignore[arg-type]  # most are leaves, names and numbers
+        if child_fields(type(node)):  # most are leaves, names and numbers
             left += reversed(children(node))
 
 
 class Itself:
     """A tree as the key of what is remembered of it: comparing its text would cost more than most of what is done with it."""
+
+    __slots__ = ("tree",)
 
     def __init__(self, tree: Node):
         self.tree = tree

@@ -62,9 +62,9 @@ def assert_flat(node: Node, checked: Checked) -> None:
     for n in walk(node):
         assert type(n).__name__ not in ("Tuple", "Return", "With", "AugAssign")
         if isinstance(n, Assign):
-            assert len(n.targets) == 1 and id(n.value) in checked.types
+            assert len(n.targets) == 1 and checked.find_type(n.value) is not None
         if isinstance(n, ExprStmt):
-            assert isinstance(n.value, Call) and id(n.value) in checked.calls
+            assert isinstance(n.value, Call) and checked.find_call(n.value) is not None
         if isinstance(n, If):
             assert checked.type_of(n.cond).dtype.name == "bool"
 

@@ -1,0 +1,97 @@
+"""New trees out of old ones. A node whose children stay is itself in the new tree; one that is made anew keeps its place in the text, and what the checker wrote on the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from .nodes import Call, Expr, Name, Node, Stmt, Typed
+from .walk import child_fields
+
+N = TypeVar("N", bound=Node)
+T = TypeVar("T", bound=Typed)
+Put = Node | tuple[Node, ...]  # a tuple stands for several nodes, or none, where one of many stood
+Path = tuple[tuple[str, int | None], ...]  # from a node to one below it: fields, and indices in those that hold many
+
+
+def with_children(node: N, function: Callable[[Any], Put]) -> N:
+    """The node with what `function` gives for each of its children; itself if they all stay."""
+    changed: dict[str, Any] = {}
+    for name in child_fields(type(node)):
+        old = getattr(node, name)
+        if isinstance(old, tuple):
+            new: Any = _each(old, function)
+        else:
+            new = old if old is None else function(old)
+        if new is not old:
+            changed[name] = new
+    if not changed:
+        return node
+    made = replace(node, **changed)
+    return as_checked(node, made) if isinstance(node, Typed) and isinstance(made, Typed) else made
+
+
+def _each(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, ...]:
+    new: list[Node] = []
+    for item in old:
+        put = function(item)
+        new.extend(put if isinstance(put, tuple) else (put,))
+    same = len(new) == len(old) and all(a is b for a, b in zip(old, new))
+    return old if same else tuple(new)
+
+
+def as_checked(old: Typed, new: T) -> T:
+    """The new node with what the checker wrote on the one whose place it takes."""
+    for name in ("type", "place", "decides"):
+        if name in vars(old):
+            object.__setattr__(new, name, getattr(old, name))
+    if isinstance(old, Call) and isinstance(new, Call) and old.bound is not None:
+        object.__setattr__(new, "bound", old.bound.onto(new))
+    return new
+
+
+def rewrite(node: Any, function: Callable[[Any], Put]) -> Any:
+    """The tree with what `function` gives for each node, which it is shown with its children rewritten."""
+    return function(with_children(node, lambda child: rewrite(child, function)))
+
+
+def rewrite_block(body: tuple[Stmt, ...], function: Callable[[Stmt], Stmt | tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """The statements with what `function` gives for each, which it is shown with the blocks inside it rewritten; expressions are not gone through."""
+
+    def statement(stmt: Stmt) -> Put:
+        inner = {name: new for name in ("body", "orelse") if (old := getattr(stmt, name, ())) and (new := rewrite_block(old, function)) is not old}
+        return function(replace(stmt, **inner) if inner else stmt)  # type: ignore[arg-type]
+
+    return _each(body, statement)  # type: ignore[arg-type,return-value]
+
+
+def substitute(node: N, names: Mapping[str, Expr]) -> N:
+    """The tree with expressions in the places of names; the name of what is called is none of them. A name in the place of a name stands where that one stood."""
+    if isinstance(node, Name):
+        put = names.get(node.id)
+        return node if put is None else as_checked(node, Name(put.id, span=node.span)) if isinstance(put, Name) else put  # type: ignore[return-value]
+    called = node.func if isinstance(node, Call) and isinstance(node.func, Name) else None
+    return with_children(node, lambda child: child if child is called else substitute(child, names))
+
+
+def edited(node: Any, path: Path, put: Put) -> Any:
+    """The tree with something else at a path."""
+    if not path:
+        return put
+    (name, index), rest = path[0], path[1:]
+    value = getattr(node, name)
+    if index is None:
+        return replace(node, **{name: edited(value, rest, put)})
+    items = (edited(value[index], rest, put),) if rest else put if isinstance(put, tuple) else (put,)
+    return replace(node, **{name: value[:index] + items + value[index + 1 :]})
+
+
+def copied(node: N) -> N:
+    """The same tree of new nodes, for another place: the checker writes on a node what holds where it stands."""
+    parts: dict[str, Any] = {}
+    for name in child_fields(type(node)):
+        value = getattr(node, name)
+        if value is not None:
+            parts[name] = tuple(map(copied, value)) if isinstance(value, tuple) else copied(value)
+    return replace(node, **parts)
