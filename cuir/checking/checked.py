@@ -126,18 +126,17 @@ class Role:
 
 @dataclass(frozen=True)
 class BoundCall:
-    """A primitive's call with its arguments under their parameters' names (absent optional ones missing)."""
+    """The primitive that is called, and the arguments under their parameters' names (absent optional ones missing)."""
 
     op: Op
     args: Mapping[str, Expr]
-    node: Call = field(compare=False, repr=False)
 
-    def onto(self, call: Call) -> BoundCall | None:
+    def onto(self, old: Call, new: Call) -> BoundCall | None:
         """The same of a call with other operands; None if it does not have as many."""
-        old, new = operands(self.node), operands(call)
-        if len(old) != len(new):
+        before, after = operands(old), operands(new)
+        if len(before) != len(after):
             return None
-        return BoundCall(self.op, {name: next(b for a, b in zip(old, new) if a is e) for name, e in self.args.items()}, call)
+        return BoundCall(self.op, {name: next(b for a, b in zip(before, after) if a is e) for name, e in self.args.items()})
 
 
 def call_of(node: Node) -> BoundCall | None:
@@ -156,7 +155,7 @@ def typed(expr: E, t: Type) -> E:
 
 def bind(call: Call, op: Op, args: Mapping[str, Expr]) -> BoundCall:
     """Writes on a call what it calls with which arguments, and on these which are places; only for who made it, before anybody else has it."""
-    bound = BoundCall(op, args, call)
+    bound = BoundCall(op, args)
     object.__setattr__(call, "bound", bound)
     for access in op.effects.accesses:
         if access.arg in args:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 from ..ops import OPERATORS
 from ..ops.base import Op
-from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Node, Stmt, Subscript, Unary
+from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, For, If, IfExp, Literal, Name, Stmt, Subscript, Typed, Unary
 from ..syntax.types import BOOL, I32, DType, Scalar, TileType
-from ..syntax.walk import children
+from ..syntax.walk import walk
 from .checked import Checked
 
 
@@ -24,7 +24,7 @@ def mark_decisions(checked: Checked) -> None:
         bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
         parts = sums_in_parts(checked, bound)
         seen: set[str] = set()
-        left = [a for e in expressions(body) if dtype_of(checked, e) in (I32, BOOL) for a in _floats(checked, e)]
+        left = [a for _, floats in _deciders(checked, body) for a in floats]
         while left:
             expr = left.pop()
             if isinstance(expr, Name):
@@ -59,29 +59,22 @@ def dtype_of(checked: Checked, expr: Expr) -> DType | None:
 def deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
     """Every expression that makes an i32 or a bool of floats, with those floats."""
     for body in (checked.declarations, *(r.body for r in checked.roles)):
-        for expr in expressions(body):
-            floats = _floats(checked, expr)
-            if floats and dtype_of(checked, expr) in (I32, BOOL):
-                yield expr, floats
+        yield from _deciders(checked, body)
+
+
+def _deciders(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Expr, list[Expr]]]:
+    for expr in expressions(body):
+        if isinstance(expr, (Name, Literal)):
+            continue
+        floats = _floats(checked, expr)
+        if floats and dtype_of(checked, expr) in (I32, BOOL):
+            yield expr, floats
 
 
 def expressions(body: tuple[Stmt, ...]) -> Iterator[Expr]:
     """Every expression of a block, in nested blocks and inside others too."""
     for stmt in body:
-        own: list[Node] = []
-        if isinstance(stmt, (Assign, ExprStmt)):
-            own = [stmt.value]
-        elif isinstance(stmt, If):
-            own = [stmt.cond]
-            yield from expressions((*stmt.body, *stmt.orelse))
-        elif isinstance(stmt, For):
-            own = [stmt.iter]
-            yield from expressions(stmt.body)
-        while own:
-            node = own.pop()
-            if isinstance(node, Expr):
-                yield node
-            own += children(node)
+        yield from (n for n in walk(stmt) if isinstance(n, Typed))  # type: ignore[misc]
 
 
 def _floats(checked: Checked, expr: Expr) -> list[Expr]:

@@ -427,7 +427,7 @@ class _Flattener:
         if isinstance(value, Subscript) and isinstance(value.value, Name) and (rank := self.ranks.get(value.value.id)) is not None:
             merged = compose(value.indices, tuple(indices), rank)
             if merged is not None:
-                return Subscript(value.value, tuple(copied(i) for i in merged), span=span)  # type: ignore[misc]
+                return Subscript(value.value, tuple(copied(i) for i in merged), span=span)
         return Subscript(value, tuple(indices), span=span)
 
     def lookup(self, e: Name, frame: Frame) -> Value:

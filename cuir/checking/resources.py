@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ops.limits import Target, register_pool
-from ..syntax.nodes import Kernel, Stmt
+from ..syntax.nodes import Call, Kernel, Stmt
 from ..syntax.types import BarrierType, SharedView, TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import Sink
@@ -113,11 +113,11 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
 def check_fragments(roles: list[Role], sink: Sink) -> None:
     """A product's accumulator, and its operand in registers, are there all at once: a role that gives up more cannot hold them."""
     for role in (r for r in roles if r.registers is not None):
-        for node in (n for stmt in role.body for n in walk(stmt)):
+        for node in (n for stmt in role.body for n in walk(stmt) if isinstance(n, Call)):
             call = call_of(node)
             if call is None or call.op.name not in ("mma", "mma_async"):
                 continue
-            tiles = [t for t in (call.node.type, call.args["a"].type) if isinstance(t, TileType)]
+            tiles = [t for t in (node.type, call.args["a"].type) if isinstance(t, TileType)]
             takes = [t.rows * t.cols * t.dtype.itemsize // (4 * role.threads) for t in tiles]
             if sum(takes) >= (role.registers or 0):
                 parts = " and ".join(f"{n} for {t}" for n, t in zip(takes, tiles, strict=True))

@@ -272,16 +272,13 @@ class _Extractor:
         bound = self.checked.find_call(node)
         if bound is not None:
             if bound.op.effects != type(bound.op.effects)():
-                yield from self.call(bound)
+                yield from self.call(node, bound)
         elif isinstance(node, Subscript) and root_name(node) in self.written and not node.place:
             yield self.gather(node)
 
-    def site(self, bound: BoundCall) -> Site:
-        return Site(self.compiler, bound.op, bound.args, bound.node)
-
-    def call(self, bound: BoundCall) -> Iterator[Handler]:
+    def call(self, node: Call, bound: BoundCall) -> Iterator[Handler]:
         """A call by its effects as data."""
-        site, effects, span = self.site(bound), bound.op.effects, bound.node.span
+        site, effects, span = Site(self.compiler, bound.op, bound.args, node), bound.op.effects, node.span
         if effects.joins:
             yield lambda worker: self.meet(worker, (self.bars[id(worker.w.m.joins[worker.w.cta])],), True, span)
         elif effects.arrives or effects.waits:

@@ -30,7 +30,7 @@ class Typed(Node):
     """An expression, with what the checker writes on those of the flat trees that it makes; a source tree has none of it."""
 
     type: Type | None = field(default=None, init=False, compare=False, repr=False)
-    place: bool = field(default=False, init=False, compare=False, repr=False)  # a call says how it is accessed: it is not read where it stands
+    place: bool = field(default=False, init=False, compare=False, repr=False)  # a call accesses it, and says how
     decides: bool = field(default=False, init=False, compare=False, repr=False)  # see checking/decisions.py
 
 
@@ -96,7 +96,7 @@ class Keyword(Node):
 class Bound(Protocol):
     """What the checker knows of a call: checking/checked.py has it."""
 
-    def onto(self, call: Call) -> Bound | None: ...
+    def onto(self, old: Call, new: Call) -> Bound | None: ...
 
 
 @dataclass(frozen=True)

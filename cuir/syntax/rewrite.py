@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from .nodes import Call, Expr, Name, Node, Stmt, Typed
-from .walk import child_fields
+from .nodes import Call, Expr, For, If, Name, Node, Stmt, Typed, With
+from .walk import CHILD_FIELDS
 
 N = TypeVar("N", bound=Node)
 T = TypeVar("T", bound=Typed)
@@ -18,7 +18,7 @@ Path = tuple[tuple[str, int | None], ...]  # from a node to one below it: fields
 def with_children(node: N, function: Callable[[Any], Put]) -> N:
     """The node with what `function` gives for each of its children; itself if they all stay."""
     changed: dict[str, Any] = {}
-    for name in child_fields(type(node)):
+    for name in CHILD_FIELDS[node.__class__]:
         old = getattr(node, name)
         if isinstance(old, tuple):
             new: Any = _each(old, function)
@@ -34,10 +34,11 @@ def with_children(node: N, function: Callable[[Any], Put]) -> N:
 
 def _each(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, ...]:
     new: list[Node] = []
+    same = True
     for item in old:
         put = function(item)
+        same = same and put is item
         new.extend(put if isinstance(put, tuple) else (put,))
-    same = len(new) == len(old) and all(a is b for a, b in zip(old, new))
     return old if same else tuple(new)
 
 
@@ -47,32 +48,45 @@ def as_checked(old: Typed, new: T) -> T:
         if name in vars(old):
             object.__setattr__(new, name, getattr(old, name))
     if isinstance(old, Call) and isinstance(new, Call) and old.bound is not None:
-        object.__setattr__(new, "bound", old.bound.onto(new))
+        object.__setattr__(new, "bound", old.bound.onto(old, new))
     return new
 
 
 def rewrite(node: Any, function: Callable[[Any], Put]) -> Any:
     """The tree with what `function` gives for each node, which it is shown with its children rewritten."""
-    return function(with_children(node, lambda child: rewrite(child, function)))
+
+    def child(inner: Any) -> Any:
+        return rewrite(inner, function)
+
+    return function(with_children(node, child))
 
 
 def rewrite_block(body: tuple[Stmt, ...], function: Callable[[Stmt], Stmt | tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
     """The statements with what `function` gives for each, which it is shown with the blocks inside it rewritten; expressions are not gone through."""
 
     def statement(stmt: Stmt) -> Put:
-        inner = {name: new for name in ("body", "orelse") if (old := getattr(stmt, name, ())) and (new := rewrite_block(old, function)) is not old}
-        return function(replace(stmt, **inner) if inner else stmt)  # type: ignore[arg-type]
+        if isinstance(stmt, (For, With)):
+            body = rewrite_block(stmt.body, function)
+            stmt = stmt if body is stmt.body else replace(stmt, body=body)
+        elif isinstance(stmt, If):
+            body, orelse = rewrite_block(stmt.body, function), rewrite_block(stmt.orelse, function)
+            stmt = stmt if body is stmt.body and orelse is stmt.orelse else replace(stmt, body=body, orelse=orelse)
+        return function(stmt)
 
-    return _each(body, statement)  # type: ignore[arg-type,return-value]
+    return _each(body, statement)  # type: ignore[return-value]
 
 
-def substitute(node: N, names: Mapping[str, Expr]) -> N:
+def substitute(node: Any, names: Mapping[str, Expr]) -> Any:
     """The tree with expressions in the places of names; the name of what is called is none of them. A name in the place of a name stands where that one stood."""
     if isinstance(node, Name):
-        put = names.get(node.id)
-        return node if put is None else as_checked(node, Name(put.id, span=node.span)) if isinstance(put, Name) else put  # type: ignore[return-value]
+        put: Any = names.get(node.id, node)
+        return as_checked(node, Name(put.id, span=node.span)) if isinstance(put, Name) and put is not node else put
     called = node.func if isinstance(node, Call) and isinstance(node.func, Name) else None
-    return with_children(node, lambda child: child if child is called else substitute(child, names))
+
+    def child(inner: Any) -> Any:
+        return inner if inner is called else substitute(inner, names)
+
+    return with_children(node, child)
 
 
 def edited(node: Any, path: Path, put: Put) -> Any:
@@ -90,7 +104,7 @@ def edited(node: Any, path: Path, put: Put) -> Any:
 def copied(node: N) -> N:
     """The same tree of new nodes, for another place: the checker writes on a node what holds where it stands."""
     parts: dict[str, Any] = {}
-    for name in child_fields(type(node)):
+    for name in CHILD_FIELDS[node.__class__]:
         value = getattr(node, name)
         if value is not None:
             parts[name] = tuple(map(copied, value)) if isinstance(value, tuple) else copied(value)

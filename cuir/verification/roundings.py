@@ -51,7 +51,7 @@ class _Flow:
         calls = [bound for n in nodes if (bound := self.checked.find_call(n)) is not None]
         left_out = {Itself(e) for b in calls for e, _ in self.places(b).values()}  # what calls do there is their affair
         if besides_products:
-            left_out |= {Itself(b.node) for b in calls if b.op.sums and len(b.op.params) > 1}
+            left_out |= {Itself(n) for n in nodes if (b := self.checked.find_call(n)) is not None and b.op.sums and len(b.op.params) > 1}
         return any(self.used(n) for n in nodes if Itself(n) not in left_out)
 
     def written(self, bound: BoundCall) -> Iterator[str]:
