@@ -26,10 +26,12 @@ def with_children(node: N, function: Callable[[Any], Put]) -> N:
             new = old if old is None else function(old)
         if new is not old:
             changed[name] = new
-    if not changed:
-        return node
-    made = replace(node, **changed)
-    return as_checked(node, made) if isinstance(node, Typed) and isinstance(made, Typed) else made
+    return _with(node, changed) if changed else node
+
+
+def _with(node: N, changed: Mapping[str, Any]) -> N:
+    new = replace(node, **changed)
+    return as_checked(node, new) if isinstance(node, Typed) and isinstance(new, Typed) else new
 
 
 def _each(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, ...]:
@@ -96,9 +98,9 @@ def edited(node: Any, path: Path, put: Put) -> Any:
     (name, index), rest = path[0], path[1:]
     value = getattr(node, name)
     if index is None:
-        return replace(node, **{name: edited(value, rest, put)})
+        return _with(node, {name: edited(value, rest, put)})
     items = (edited(value[index], rest, put),) if rest else put if isinstance(put, tuple) else (put,)
-    return replace(node, **{name: value[:index] + items + value[index + 1 :]})
+    return _with(node, {name: value[:index] + items + value[index + 1 :]})
 
 
 def copied(node: N) -> N:
