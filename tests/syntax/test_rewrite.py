@@ -30,6 +30,7 @@ def k(X: Global[f16, M, 64], Y: Global[f16, M, 64], n: i32):
                 full.arrive()
             else:
                 j = n
+            full.wait(j % 2)
         full.arrive()
 """
 
@@ -95,7 +96,7 @@ def test_statements_are_rewritten_from_the_inside_and_expressions_stay() -> None
     assert [show(s).split("\n")[0] for s in found] == ["full.wait(n % 2)", "for i in range(n):"]
     loop, old = found[1], role.body[1]
     assert isinstance(loop, For) and isinstance(old, For) and loop.iter is old.iter
-    assert [show(s).strip() for s in loop.body] == ["j = max(i, n) + 1"]
+    assert [show(s).strip() for s in loop.body] == ["j = max(i, n) + 1", "full.wait(j % 2)"]
 
 
 def test_names_are_replaced_but_not_what_is_called() -> None:
