@@ -9,7 +9,8 @@ from xdsl.ir import Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from .ops import Kernel, dialect
+from .machine import dialect
+from .ops import Kernel
 
 
 def show(op: Operation) -> str:
