@@ -5,7 +5,7 @@ A number stands for an operation and the numbers of its operands. A branch whose
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
@@ -57,7 +57,7 @@ class Numbers:
             self._of[value] = self._number(value) if is_scalar(value) else None
         return self._of[value]
 
-    def cost(self, number: int, free: set[int] | Mapping[int, int]) -> int:
+    def cost(self, number: int, free: Container[int]) -> int:
         """Instructions that a value takes for a unit of work; what is the same for all units, or free, costs nothing."""
         seen: set[int] = set()
         left, total = [number], 0
@@ -95,7 +95,7 @@ class Numbers:
                 return None
             return self._operation(("element", place.array), value, op, [self[i] for i in place.starts], LOAD)
         if isinstance(op, ops.If):
-            index = list(op.outputs).index(value)
+            index = list(op.results).index(value)  # type: ignore[arg-type]
             condition, then, orelse = self[op.condition], *(self[r.block.last_op.operands[index]] for r in op.regions if r.block.last_op)
             if then is not None and then == orelse:
                 return then

@@ -41,7 +41,7 @@ class Range:
 
     @property
     def small(self) -> bool:
-        return -FAR < self.least and self.most < FAR
+        return self.least > -FAR and self.most < FAR
 
 
 ANYTHING = Range(-INF, INF, True, True)
@@ -74,7 +74,7 @@ class Ranges:
         given = [self[a] for a in op.arguments]
         if op.op != "cdiv" and all(r.least > -INF and r.most < INF for r in given):
             exact = _BOUNDS[op.op](*given)
-            return LEAST <= exact[0] and exact[1] <= MOST
+            return exact[0] >= LEAST and exact[1] <= MOST
         return not any(r.reaches for r in given) and (op.op != "*" or any(r.small for r in given))
 
 
@@ -220,7 +220,7 @@ def _arithmetic(name: str, given: list[Range]) -> Range:
     if reaches:
         given = [Range(max(r.least, LEAST), min(r.most, MOST)) for r in given]
     least, most = _BOUNDS[name](*given)
-    below, above = (LEAST > least, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
+    below, above = (least < LEAST, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
     if below or above:
         return ANYTHING
     return _of_bounds(least, most, reaches, reaches)
@@ -338,9 +338,7 @@ _ENDS: dict[str, Callable[..., Ends]] = {
 
 
 def _join(given: Sequence[Range]) -> Range:
-    return Range(
-        min(r.least for r in given), max(r.most for r in given), any(r.low for r in given), any(r.high for r in given)
-    )
+    return Range(min(r.least for r in given), max(r.most for r in given), any(r.low for r in given), any(r.high for r in given))
 
 
 def _is_i32(value: SSAValue) -> bool:

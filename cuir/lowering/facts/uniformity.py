@@ -68,7 +68,9 @@ class Uniformity:
         elif isinstance(op, ops.If):
             self._block(op.then.block)
             self._block(op.orelse.block)
-            for result, *given in zip(op.outputs, *(b.last_op.operands for b in (op.then.block, op.orelse.block) if b.last_op), strict=True):
+            for result, *given in zip(
+                op.outputs, *(b.last_op.operands for b in (op.then.block, op.orelse.block) if b.last_op), strict=True
+            ):
                 self._put([result], self._of([op.condition, *given]))
         elif isinstance(op, ops.Perform):
             self._put(op.outputs, self._of(op.arguments) if reads_constant(op) else Follows.RUN)
@@ -92,7 +94,13 @@ def uniformity(kernel: ops.Kernel) -> Uniformity:
 def reads_constant(op: ops.Perform) -> bool:
     """Whether an operation does nothing but read a tensor that the kernel never writes: it is as good as a value."""
     effects = op.entry.effects
-    if not effects.accesses or any(a.mode != "read" or a.late for a in effects.accesses) or effects.arrives or effects.waits or effects.drains:
+    if (
+        not effects.accesses
+        or any(a.mode != "read" or a.late for a in effects.accesses)
+        or effects.arrives
+        or effects.waits
+        or effects.drains
+    ):
         return False
     return all(_never_written(op.arg(a.arg)) for a in effects.accesses)
 

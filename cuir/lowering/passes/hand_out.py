@@ -101,7 +101,7 @@ class _Maker:
         if isinstance(value.op, ops.Perform):
             place = element_of(value.op)
             assert place is not None
-            at = self._add(ops.at(place.array, [(g, -1) for g in given], place.result.type), value.op, block)
+            at = self._add(ops.at(place.array, [(g, -1) for g in given], place.result.type), place, block)
             return self._add(ops.perform(value.op.op, {value.op.params.data[0].data: at}, [value.type]), value.op, block)
         assert isinstance(value.op, ops.Constant)
         return self._add(value.op.clone(), value.op, block)

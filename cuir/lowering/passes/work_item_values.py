@@ -42,7 +42,11 @@ def run(kernel: ops.Kernel) -> None:
         return
     names = _read_words(numbers, readers, words)
     if words:
-        _note(kernel, units, f"a spare warp works out {', '.join(names.get(n, 'a value') for n in words)} of each tile for all roles, which read them in shared memory")
+        _note(
+            kernel,
+            units,
+            f"a spare warp works out {', '.join(names.get(n, 'a value') for n in words)} of each tile for all roles, which read them in shared memory",
+        )
     _insert_queue(kernel, units, readers, spare, numbers, words, names)
 
 
