@@ -1,4 +1,4 @@
-"""Medians over several runs of a suite: `python -m benchmarks.medians FILE ...` (results of `cuir bench`). Owns no measurement."""
+"""Medians over runs, and means over suites: `python -m benchmarks.medians FILE ...` (results of `cuir bench`). Owns no measurement."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def main() -> None:
     for at, of in sorted(found.items()):
         print(at, ", ".join(f"{name} {x:.3f}" if "/" in name else f"{name} {x:.0f}" for name, x in of.items()))
     for what, rows in (
+        ("all", list(found.values())),
         ("head dim 64", [of for at, of in found.items() if "hd64" in at]),
         ("others", [of for at, of in found.items() if "hd64" not in at]),
     ):

@@ -14,10 +14,9 @@ from ..spec.specification import Normalize, Specification, lengths_of
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from ..variants import Traced, TransferResult
-from ..variants.ranges import traced_apart
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
-from .kernels import Attention, Level, Ready, dtype_of, made, name_of
+from .kernels import Attention, Level, Ready, dtype_of, made, name_of, traced_with
 from .masks import BlockMask, check_blocks, check_mask, mask_key, mod_of, settled
 from .mods import CaptureKey, Same, identity
 from .operator import in_graph
@@ -218,7 +217,7 @@ def prepare(
     for p in data.captured:
         if isinstance(p.value, torch.Tensor):
             _check_captured(p.name, p.value, query)
-    check_blocks(block_mask, lengths_of(query, key), query.device)
+    check_blocks(block_mask, lengths_of(query, key), query.device, known.attention.traced.of_mask(p.value for p in data.captured))
     ready = known.attention.ready(query, key, scale, backend, data)
     if not known.whole:
         return replace(ready, steady=False)
@@ -274,7 +273,7 @@ def _known(
         spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
         if weights:
             spec = replace(spec, normalize=weights[0], sink=weights[1])
-        traced = traced_apart(spec)
+        traced = traced_with(spec, who)
         attention = _attention(spec, traced, who, query, level)
         places, captured = [], []
         for i, (own, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
@@ -293,7 +292,7 @@ def _known(
 
 def _attention(spec: Specification, traced: Traced, who: CaptureKey, query: torch.Tensor, level: Level) -> Attention:
     """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
-    texts = spec.normalize, *("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor, traced.sink))
+    texts = spec.normalize, *("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor, traced.sink, traced.mask))
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
     key = texts, parameters, who.structure, query.dtype, query.shape[3], level
     if key not in _TRACED:

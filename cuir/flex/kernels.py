@@ -178,7 +178,7 @@ class Attention:
     """
 
     def __init__(self, transferred: TransferResult, traced: Traced, who: CaptureKey, settings: Settings, level: Level):
-        self.transferred, self.level = transferred, level
+        self.transferred, self.traced, self.level = transferred, traced, level
         self._who, self._settings = who, settings
         self._reads, self._checked = Reads(traced), Cache()
         self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, Any, Any], ...]]] = {}
@@ -363,7 +363,8 @@ def made(
     if head_dim not in (64, 128):
         raise CuirError.of("U110", f"the expert kernels are for head dims 64 and 128, found {head_dim!r}")
     fixed: dict[str, Const] = {"T": dtype, "D": head_dim, **(consts or {})}
-    transferred = transfer(origin if origin is not None else _origin(), spec)
+    traced = traced_with(spec, who) if traced is None else traced
+    transferred = transfer(origin if origin is not None else _origin(), spec, traced=traced)
     key = (transferred.text, _text(fixed), level, who.structure)
     settings = _SETTINGS.get(key)
     if settings is None:
@@ -373,7 +374,15 @@ def made(
         if len(_SETTINGS) >= KNOWN_PROGRAMS:
             _SETTINGS.pop(next(iter(_SETTINGS)))
         _SETTINGS[key] = settings
-    return Attention(transferred, traced or traced_apart(spec), who, settings, level)
+    return Attention(transferred, traced, who, settings, level)
+
+
+def traced_with(spec: Specification, who: CaptureKey) -> Traced:
+    """What mods trace to, for which each runs once; those that write to what they read once more, as what they keep of a trace is refused where it is used."""
+    traced = traced_apart(spec)
+    if not who.unwritten():
+        traced_apart(spec)
+    return traced
 
 
 KNOWN_PROGRAMS = 256
@@ -418,4 +427,4 @@ def name_of(mod: object) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name)).strip("_") or "variant"
 
 
-__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "dtype_of", "made", "name_of"]
+__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "dtype_of", "made", "name_of", "traced_with"]

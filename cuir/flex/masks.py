@@ -12,6 +12,7 @@ import torch
 
 from ..spec.specification import Lengths, Specification
 from ..text.diagnostics import CuirError
+from ..variants import Traced
 from ..variants.lists import block_lists
 from ..variants.ranges import traced_apart
 from .inputs import at_tracing, wrong
@@ -153,8 +154,9 @@ def mask_key(block_mask: Any) -> Any:
     return id(block_mask) if _AGREED.get(id(block_mask)) is block_mask else None
 
 
-def check_blocks(block_mask: Any, at: Lengths, device: torch.device) -> None:
-    """Whether the blocks of a mask of PyTorch are those of its mask_mod, which alone decides here. Asked once for each mask. Raises CuirError U414."""
+def check_blocks(block_mask: Any, at: Lengths, device: torch.device, traced: Traced | None = None) -> None:
+    """Whether the blocks of a mask of PyTorch are those of its mask_mod, which alone decides here. Asked once for each mask. traced: the mask_mod, where it was
+    traced already. Raises CuirError U414."""
     if block_mask is None or isinstance(block_mask, BlockMask) or _AGREED.get(id(block_mask)) is block_mask:
         return
     BM, BN = block_mask.BLOCK_SIZE
@@ -163,7 +165,7 @@ def check_blocks(block_mask: Any, at: Lengths, device: torch.device) -> None:
         listed = listed + block_mask.full_kv_num_blocks
     if min(BM, BN) < UNBOUNDED and at.M > 0 and at.N > 0:
         spec = Specification("mask", block_mask.mask_mod)
-        traced = traced_apart(spec)
+        traced = traced_apart(spec) if traced is None else traced
         captured = {p.name: p.argument(spec, at, device) for p in traced.parameters}
         if traced.keep is None:
             wanted = torch.full_like(listed, -(-at.N // BN))

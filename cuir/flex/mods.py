@@ -35,6 +35,13 @@ class CaptureKey:
     sizes: tuple[tuple[Any, int], ...] = field(default=(), compare=False, repr=False)
     places: tuple[tuple[str, Path, Any], ...] = field(default=(), compare=False, repr=False)
 
+    def unwritten(self) -> bool:
+        """Whether all that the walk went through is still there. What a tensor holds is not looked at."""
+        try:
+            return all(get(holder, key) is value for get, holder, key, value in self.links) and all(len(c) == n for c, n in self.sizes)
+        except Exception:  # an entry or an attribute is gone, or what the user's own container does then
+            return False
+
     def digest(self) -> str:
         """Of the structure; the same in another process."""
         return hashlib.sha256(repr(_plain(self.structure)).encode()).hexdigest()

@@ -8,7 +8,8 @@ from .lists import Lists
 from .names import SPLICE_POINTS, STANDARD
 from .parameter import Parameter
 from .splice import TransferResult, transfer
-from .trace import Traced, trace
+from .trace import trace, tracing_once
+from .traced import Traced
 
 __all__ = [
     "SPLICE_POINTS",
@@ -20,5 +21,6 @@ __all__ = [
     "blocks",
     "captured_arguments",
     "trace",
+    "tracing_once",
     "transfer",
 ]

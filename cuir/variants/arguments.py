@@ -18,7 +18,8 @@ from ..text.diagnostics import CuirError
 from .lists import Lists, lists_for
 from .names import LISTS, STANDARD, names_of, reserved
 from .parameter import Parameter, Value
-from .trace import Traced, trace
+from .trace import trace
+from .traced import Traced
 
 _PROBLEMS = 4  # that a cache holds
 State = tuple[Any, ...] | None  # of a tensor: how often it was written to, where its memory is, and how it lies there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ops import TABLE
+from ..spec.specification import LENGTHS
 from ..syntax.nodes import Assign, AugAssign, Constant, For, Func, GlobalType, Kernel, Name, Param, Program, With
 from ..syntax.types import DTYPES
 from ..syntax.walk import walk
@@ -21,6 +22,11 @@ _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and
 def reserved() -> set[str]:
     """Names that a captured value may not have in a kernel."""
     return _LOCALS | _WORDS | {op.written for op in TABLE.values()} | set(DTYPES) | set(CONSTANTS)
+
+
+def apart() -> set[str]:
+    """Names that a captured value may not have beside all that an expression of a mod may read: indices, lengths, what every kernel takes."""
+    return reserved() | set(LENGTHS) | set(STANDARD)
 
 
 def names_of(program: Program) -> set[str]:
@@ -43,4 +49,4 @@ def names_of(program: Program) -> set[str]:
     return found
 
 
-__all__ = ["LISTS", "OPTIONAL", "SPLICE_POINTS", "STANDARD", "names_of", "reserved"]
+__all__ = ["LISTS", "OPTIONAL", "SPLICE_POINTS", "STANDARD", "apart", "names_of", "reserved"]

@@ -15,9 +15,10 @@ from ..syntax.nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, Su
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
 from .evaluate import evaluate
-from .names import STANDARD, reserved
+from .names import apart
 from .parameter import Parameter
-from .trace import Traced, trace
+from .trace import trace
+from .traced import Traced
 
 WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold what 32 bits do not
 PAIRS = 2**24  # looked at in one go
@@ -28,7 +29,7 @@ _UNKNOWN = {"S", "scale"}  # of which a read may depend, but no index
 
 def traced_apart(spec: Specification) -> Traced:
     """A specification traced so that no captured value has the name of an index, a length or anything else that an expression may read."""
-    return trace(spec, reserved() | set(LENGTHS) | set(STANDARD))
+    return trace(spec, apart())
 
 
 class Reads:

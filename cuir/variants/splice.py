@@ -30,8 +30,9 @@ from .lists import Lists, lists_for
 from .names import OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import POINTS, normaliser, score_comment
 from .parameter import Parameter, Value
+from .ranges import traced_apart
 from .tiles import Work, tile_for
-from .trace import Traced, trace
+from .traced import Traced
 
 _NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
 
@@ -82,11 +83,11 @@ _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 
 def transfer(
-    origin: Program | str | os.PathLike[str], spec: Specification | Callable[..., Any], kernel: str | None = None
-) -> TransferResult:
+    origin: Program | str | os.PathLike[str], spec: Specification | Callable[..., Any], kernel: str | None = None, *, traced: Traced | None = None
+) -> TransferResult:  # fmt: skip
     """Replaces `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
 
-    spec: a mask_mod or a score_mod may stand for the specification. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
+    spec: a mask_mod or a score_mod may stand for the specification. traced: what `traced_apart` gives of it, else it is traced now, once. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
     name that splice points use, X134 its softmax was replaced before, N109/N110 which kernel.
     """
     if not isinstance(spec, Specification):
@@ -95,11 +96,12 @@ def transfer(
     target = _kernel(origin, kernel)
     _require(origin, target)
     tile = origin.funcs().get("tile")
-    work = _work(blocks(trace(spec, reserved()).keep))
+    traced = traced_apart(spec) if traced is None else traced
+    work = _work(blocks(traced.named(reserved()).keep))
     gone = {*SPLICE_POINTS, "kv_rows", *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target)}
     rest = _rest(origin, target, gone, tile_for(work, target, tile, "t") if tile is not None else None)
-    taken = names_of(rest)  # depends on which tile() stays, and that on the mask: so a mod is traced twice
-    traced = trace(spec, taken | reserved())
+    taken = names_of(rest)  # depends on which tile() stays, and that on the mask: so names are given twice
+    traced = traced.named(taken | reserved())
 
     def fresh(name: str) -> str:
         while name in taken or name in {p.name for p in traced.parameters}:

@@ -13,8 +13,8 @@ import inspect
 import math
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,11 @@ from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .factoring import factored
 from .methods import globals_read, with_traced_methods
+from .names import apart
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .parameter import Parameter
 from .proxy import BUILTINS, INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
+from .traced import Traced, fresh
 
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
 _LIBRARIES = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, np))
@@ -42,20 +44,17 @@ _PYTHON = (f"{Path(inspect.__file__).parent}/", "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")  # inside of the folder of Python's own files, for some
 
 
-@dataclass(frozen=True)
-class Traced:
-    """A specification as CuIR. `keep`: a bool expression of b, h, q, k (i32), or None for no mask.
+_ONCE: ContextVar[dict[int, tuple[Specification, Traced]] | None] = ContextVar("once", default=None)  # by id
 
-    `score`: f32 expression of S (the products), b, h, q, k, and `factor` > 0: score * factor is the base-2 logit, for weights by relu the score itself.
-    `sink`: an expression of h, or None.
-    """
 
-    keep: Expr | None
-    score: Expr
-    factor: Expr
-    parameters: tuple[Parameter, ...]
-    notes: tuple[str, ...]
-    sink: Expr | None = None
+@contextlib.contextmanager
+def tracing_once() -> Iterator[None]:
+    """A block in which each specification is traced once, however often it is asked for: what its mods capture must stay the same for as long."""
+    entered = _ONCE.set({})
+    try:
+        yield
+    finally:
+        _ONCE.reset(entered)
 
 
 def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
@@ -64,9 +63,19 @@ def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
     Raises CuirError with the place in the user's file: X120 an operation that no kernel has, X121 control flow on a score or an index,
     X122 a mod that fails, X123 a mod that gives no number; U417 for a captured number beyond 32 bits.
     """
+    known = _ONCE.get()
+    if known is None:
+        return _trace(spec, set(taken))
+    if id(spec) not in known:
+        known[id(spec)] = spec, _trace(spec, apart())
+    return known[id(spec)][1].named(taken)
+
+
+def _trace(spec: Specification, taken: set[str]) -> Traced:
+    """As `trace`. The mods run once, and once more for each captured number that turns out to decide control flow."""
     pinned: set[str] = set()
     while True:
-        tracer = _Tracer(spec, set(taken), pinned)
+        tracer = _Tracer(spec, taken, pinned)
         entered = TRACE.set(Tracing())
         try:
             found = tracer.run()
@@ -97,7 +106,6 @@ class _Tracer:
         self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
         self.held: dict[int, tuple[str, object]] = {}  # tensors, by id: under which key of `parameters`
         self.lifted: dict[int, Any] = {}
-        self.renamed: dict[str, str] = {}  # parameters whose own name the kernel uses already
         self.standing: Standing = lambda x: x  # for tensors from outside
         self.alive: list[Any] = []  # keeps what `lifted` knows by id
         self.constants = False  # numbers that are met now stay what they are: those of a file
@@ -107,6 +115,7 @@ class _Tracer:
         scaled = Proxy(Binary("*", Name("S"), Name("scale")), F32, True)
         masks: list[Proxy] = []
         result: Proxy = scaled
+        mask: Expr | None = None
         peeled = False
         if self.spec.score_mod is not None:
             found = self.call(self.spec.score_mod, (scaled, b, h, q, k))
@@ -127,6 +136,7 @@ class _Tracer:
                     "X123", f"a mask_mod gives a bool, found {found.element}", function_span(self.spec.mask_mod), "compare: ... != 0"
                 )
             masks.append(found)
+            mask = found.expr
         keep = None
         for m in masks:
             keep = m if keep is None else call("and", (keep, m), {})
@@ -137,15 +147,18 @@ class _Tracer:
         sink = self.sink(h)
         if "S" not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
             score = Binary("+", score, Binary("*", Name("S"), Literal(0.0)))
-        notes = [f"`{name}` decided control flow while tracing: its value is part of the program" for name in sorted(self.pinned)]
         used = {n for e in (score, factor, keep.expr if keep is not None else None, sink) if e is not None for n in names_read(e)}
         parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
-        notes += [
-            f"`{self.renamed[p.name]}` is a name of the kernel: its parameter is called `{p.name}`"
-            for p in parameters
-            if p.name in self.renamed
-        ]
-        return Traced(None if keep is None or everything else keep.expr, score, factor, parameters, tuple(notes), sink)
+        return Traced(
+            None if keep is None or everything else keep.expr,
+            score,
+            factor,
+            parameters,
+            sink,
+            mask,
+            tuple(sorted(self.pinned)),
+            tuple((place[0], p.name) for place, (p, _) in self.parameters.items()),
+        )
 
     def sink(self, h: Proxy) -> Expr | None:
         """The sink of a head, f32."""
@@ -310,8 +323,8 @@ class _Tracer:
                 self.constants = before
             elif isinstance(found, (list, dict, set, deque)):
                 known[name] = _copied(found)  # the mod may write to it
-        for name, cell, fresh in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
-            fresh.cell_contents = self.capture(name, cell.cell_contents)
+        for name, cell, its in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
+            its.cell_contents = self.capture(name, cell.cell_contents)
         if value.__defaults__:
             positional = value.__code__.co_varnames[: value.__code__.co_argcount]
             new.__defaults__ = tuple(self.capture(n, d) for n, d in zip(positional[-len(value.__defaults__) :], value.__defaults__))
@@ -353,16 +366,8 @@ class _Tracer:
             object.__setattr__(new, n, self.capture(n, v))
 
     def fresh(self, name: str) -> str:
-        """A name of the kernel for a captured value: its own, or with `_` and a number behind it if that is taken."""
-        base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name) or "value"
-        base = f"value_{base}" if base[0].isdigit() else base
-        used = self.taken | {p.name for p, _ in self.parameters.values()}
-        candidate, n = base, 1
-        while candidate in used:
-            candidate, n = f"{base}_{n if n > 1 else ''}", n + 1
-        if candidate != base:
-            self.renamed[candidate] = base
-        return candidate
+        """The name of a parameter."""
+        return fresh(name, self.taken | {p.name for p, _ in self.parameters.values()})
 
 
 def leads_to_a_tensor(value: Any) -> bool:

@@ -19,7 +19,7 @@ from ..syntax.given import program_of
 from ..syntax.nodes import Program
 from ..syntax.types import BF16, F16, I32, DType
 from ..text.diagnostics import CuirError
-from ..variants import STANDARD
+from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
 from .contracts import check_contracts, has_splice_points
 from .exhaustive import check_exhaustively
@@ -91,7 +91,7 @@ def verify(
         shrink,
         seeded,
     )
-    with allowing(budget):
+    with allowing(budget), tracing_once():
         return verification.run()
 
 

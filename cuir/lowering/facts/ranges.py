@@ -112,16 +112,15 @@ class _Flow:
                 assert queue is not None
                 self.put(inside, *map(self.of, queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]))
             self.loop(op)
-        elif isinstance(op, ops.If):
-            self.block(op.then.block)
-            self.block(op.orelse.block)
-            for result, *given in zip(op.outputs, _yielded(op.then.block), _yielded(op.orelse.block), strict=True):
-                self.put(result, *map(self.of, given))
         elif isinstance(op, machine.Queue):
             self.put(op.hand_out.unit, self.unit(op.units))
             self.block(op.body.block)
-        elif isinstance(op, machine.HandOut):
-            self.block(op.body.block)
+        elif op.regions:  # a branch of some kind, or what a queue hands out
+            for region in op.regions:
+                self.block(region.block)
+            if op.results:
+                for result, *given in zip(op.results, *(_yielded(region.block) for region in op.regions), strict=True):
+                    self.put(result, *map(self.of, given))
         else:
             for result, found in zip(op.results, self.results(op), strict=True):
                 self.put(result, found)

@@ -11,6 +11,7 @@ from functools import reduce
 from operator import or_
 
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.traits import Pure
 
 from ..ir import machine, ops, types
 
@@ -54,10 +55,10 @@ class Uniformity:
             self._put(op.body.block.args, Follows.WORKER if op.workers.data > 1 else Follows.LAUNCH)
             self._block(op.body.block)
         elif isinstance(op, machine.Queue):
-            self._put(op.hand_out.body.block.args, Follows.UNIT)
             self._block(op.body.block)
             self._put(op.results, Follows.LAUNCH)
         elif isinstance(op, machine.HandOut):
+            self._put([op.unit], Follows.UNIT)
             self._block(op.body.block)
         elif isinstance(op, (ops.For, ops.ForUnits)):
             self._put([op.turn], Follows.UNIT if isinstance(op, ops.ForUnits) else Follows.RUN)
@@ -76,8 +77,13 @@ class Uniformity:
             self._put(op.outputs, self._of(op.arguments) if reads_constant(op) else Follows.RUN)
         elif isinstance(op, ops.Apply) and op.op == "cta_rank":
             self._put(op.results, Follows.CTA)
-        else:
+        elif isinstance(op, (ops.Apply, ops.Constant, ops.At, ops._Declaration)) or op.has_trait(Pure):
             self._put(op.results, self._of(op.operands))
+        else:
+            for region in op.regions:
+                self._put(region.block.args, Follows.RUN)
+                self._block(region.block)
+            self._put(op.results, Follows.RUN)
 
     def _words(self, loop: ops.ForUnits) -> None:
         queue = machine.queue_of(loop)

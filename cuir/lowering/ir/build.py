@@ -305,11 +305,14 @@ class _Body:
             assert isinstance(first.owner, Operation)
             return first.owner
         params = {p.name: p for p in entry.params}
+        written = {a.arg for a in entry.effects.accesses if a.mode != "read"}
         consts, values = {}, {}
         for arg, expr in bound.args.items():
             if _is_const(params[arg], expr):
                 if isinstance(expr, (Literal, Str)) and not isinstance(expr.value, float):
                     consts[arg] = expr.value
+            elif arg in written and isinstance(expr, Subscript):
+                values[arg] = self.place(expr)
             else:
                 values[arg] = self.value(expr)
         if entry.effects.accesses or isinstance(t, Void):

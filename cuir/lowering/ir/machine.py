@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from xdsl.dialects.builtin import IntAttr, StringAttr, UnitAttr
-from xdsl.ir import Attribute, Dialect, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -20,12 +20,12 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import IsTerminator
+from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ...syntax.types import I32
 from . import ops
-from .types import TYPES, ScalarT, UnitsT, scalar
+from .types import ScalarT, UnitsT, scalar
 
 
 # ---- units of work by a queue
@@ -164,6 +164,7 @@ class Inverse(IRDLOperation):
     name = "tile.inverse"
     divisor = operand_def(ScalarT)
     result = result_def(ScalarT)
+    traits = traits_def(Pure())
     ONE_LANE: ClassVar = True
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
@@ -191,6 +192,7 @@ class _Division(IRDLOperation):
     y = operand_def()
     inverse = opt_operand_def(ScalarT)
     result = result_def()
+    traits = traits_def(Pure())
     ONE_LANE: ClassVar = True
 
     def _exact(self, name: str, x: Any, y: Any) -> list[Any]:
@@ -266,8 +268,3 @@ def note(text: str) -> Note:
 
 
 OPERATIONS: list[type[Operation]] = [HandOut, Queue, Inverse, Quotient, Remainder, Note]
-
-
-def dialect() -> Dialect:
-    """All operations and types of the tile IR."""
-    return Dialect("tile", [*ops.OPERATIONS, *OPERATIONS], list(TYPES))

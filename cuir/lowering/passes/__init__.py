@@ -1,1 +1,1 @@
-"""Passes over the tile IR: each file is one, `run(kernel)`, which changes the IR in place and keeps it valid. Order: pipeline.py."""
+"""Passes: functions of a file each that change the tile IR in place and keep it valid. `pipeline` lists them in order."""

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.traits import Pure
 
 from ..facts.lanes import one_lane
 from ..facts.numbers import DIVISION, LOAD, Number, Numbers
@@ -160,7 +161,9 @@ def _always_read(op: Operation) -> Sequence[SSAValue]:
         return [op.start, op.stop]
     if isinstance(op, ops.If):
         return [] if _pure(op) else [op.condition]
-    return [] if isinstance(op, (ops.Yield, ops.ForUnits)) or _pure(op) else op.operands
+    if isinstance(op, ops.Yield) and isinstance(op.parent_op(), (ops.For, ops.ForUnits, ops.If)):
+        return []  # what is read of it says so
+    return [] if isinstance(op, ops.ForUnits) or _pure(op) else op.operands
 
 
 def _pure(op: Operation) -> bool:
@@ -169,7 +172,7 @@ def _pure(op: Operation) -> bool:
         return reads_constant(op)
     if isinstance(op, ops.If):
         return all(isinstance(inner, ops.Yield) or _pure(inner) for region in op.regions for inner in region.block.ops)
-    return isinstance(op, (ops.Apply, ops.Constant, ops.At))
+    return isinstance(op, (ops.Apply, ops.Constant, ops.At)) or op.has_trait(Pure)
 
 
 def _below(value: SSAValue) -> Iterator[SSAValue]:

@@ -1,0 +1,353 @@
+"""The file around the roles: parameters, shared memory, barriers, tensor maps, who runs which role."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from xdsl.dialects.builtin import FileLineColLoc
+from xdsl.ir import SSAValue
+
+from ...checking.checked import Barrier, Checked, TensorParam
+from ...checking.tensor_modes import exchanged
+from ...checking.views import root_name
+from ...ops.limits import TARGETS, register_pool
+from ...syntax.nodes import NOWHERE, Literal
+from ...text.diagnostics import CuirError
+from ...text.source import Span
+from ..ir import ops
+from ..ir.types import dtype_of, is_scalar
+from ..kernel import Cuda, TensorMap
+from ..passes.fusion import inlined
+from ..prelude import HEADERS, HEADERS_90, render
+from ..writer import Writer, identifier, symbol
+from .elements import Elements
+from .operators import strip, summand
+from .places import MEMORY
+from .role import RolePrinter
+from .storage import CTYPE
+
+WARPS = 4  # of a warpgroup
+
+
+def last_warpgroup(members: Sequence[ops.Role]) -> int:
+    """The warpgroup after the last one that these roles stand in."""
+    return max(r.warpgroup.data + -(-(r.warp.data + r.workers.data * (r.threads.data // 32)) // WARPS) for r in members)
+
+
+class KernelPrinter:
+    """Prints a kernel. `single`: the roles that run on one lane of their warp."""
+
+    def __init__(
+        self, kernel: ops.Kernel, checked: Checked, facts: object, single: frozenset[str], spans: Mapping[tuple[str, int, int], Span]
+    ):
+        self.kernel, self.checked, self.facts, self.single, self.spans = kernel, checked, facts, single, spans
+        self.out = Writer()
+        self.tensors: dict[str, TensorParam] = {t.name: t for t in checked.tensors}
+        self.maps: dict[tuple[str, tuple[int, ...]], TensorMap] = {}
+        self.pointers: dict[str, None] = {}
+        self.functions: dict[str, str] = {}  # of this kernel alone: wgmma shapes
+        self.choices: dict[str, None] = {}
+        self.aligned: dict[str, None] = {}  # addressed by cp.async
+        self.next_barrier = 1  # hardware barrier 0 is the whole CTA's
+        self.named: dict[str, int] = {}
+        self.worker_barriers: dict[str, int] = {}
+        self.handed = exchanged(checked)
+        self.frame: dict[SSAValue, str] = {}
+        for op in kernel.body.block.ops:
+            if isinstance(op, ops.Parameter):
+                self.frame[op.result] = identifier(op.symbol.data)
+        self.names = {*self.frame.values(), *(identifier(n) for n in (*self.tensors, *checked.barriers)), "tile_count"}
+
+    @functools.cached_property
+    def between_ctas(self) -> frozenset[str]:
+        """Barriers that are arrived at across the cluster in a kernel whose CTAs may hand over data in tensors: they order these, too."""
+        if self.checked.cluster == 1 or not self.handed:
+            return frozenset()
+        found = set()
+        for bound in self.checked.calls.values():
+            across = bound.args.get("cluster")
+            if bound.op.effects.arrives and isinstance(across, Literal) and across.value:
+                found.add(root_name(bound.args[bound.op.effects.arrives]) or "")
+        return frozenset(found)
+
+    # ---- services of the printers
+    def span_of(self, location: FileLineColLoc | None) -> Span:
+        """The place in the program that a location names."""
+        if location is None:
+            return self.checked.origin.span
+        key = location.filename.data, location.line.data, location.column.data
+        return self.spans.get(key, self.checked.origin.span)
+
+    def choice(self, text: str, span: Span | None) -> None:
+        self.choices[f"line {span.line}: {text}" if span else text] = None
+
+    def index(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool] = ()) -> str:
+        """Offset of an element inside the tensor, in elements; `uniform`: which indices are scalars, whose sign then need not be extended."""
+        self.pointers[tensor] = None
+        ident = identifier(tensor)
+        parts = []
+        for i, x in enumerate(indices[:-1]):
+            text = f"uint32_t({strip(x)})" if any(uniform[i : i + 1]) else strip(x) if " " not in strip(x) else f"({strip(x)})"
+            parts.append(f"{text} * {ident}_stride{i}")
+        return " + ".join([*parts, summand(indices[-1])])
+
+    def tests_inside(self, tensor: str, indices: Sequence[str]) -> list[str]:
+        """Conditions that indices lie in the tensor, one a dim."""
+        dims = self.tensors[tensor].dims
+        return [
+            f"unsigned({strip(x)}) < unsigned({d if isinstance(d, int) else identifier(d)})" for x, d in zip(indices, dims, strict=True)
+        ]
+
+    def inside(self, tensor: str, indices: Sequence[str]) -> str:
+        return " && ".join(self.tests_inside(tensor, indices))
+
+    def tensor_read(self, tensor: str, offset: str) -> str:
+        text = f"{identifier(tensor)}[{offset}]"
+        return text if self.tensors[tensor].dtype.itemsize != 2 else f"cuir::to_float({text})"
+
+    def tensor_map(self, tensor: str, sizes: tuple[int, ...], span: Span) -> str:
+        rank = TARGETS["sm_90a"].tensor_rank
+        if len(sizes) > rank:
+            what = f"a bulk copy takes tensors of up to {rank} dims, `{tensor}` has {len(sizes)}"
+            raise CuirError.of("L003", what, span, "merge dims of the tensor that are contiguous")
+        key = (tensor, sizes)
+        if key not in self.maps:
+            taken = sum(m.tensor == tensor for m in self.maps.values())
+            self.maps[key] = TensorMap(f"map_{tensor}" + (f"_{taken}" if taken else ""), tensor, sizes)
+        return self.maps[key].name
+
+    def wgmma(self, cols: int, dtype: str, kind: str, major_a: str, major_b: str) -> str:
+        """A function for one shape of product: accumulators O .. O + cols / 2 of an array."""
+        name = f"wgmma_64x{cols}_{dtype.lower()}_{kind.lower()}_{major_a.lower()}_{major_b.lower()}"
+        left = "uint64_t a" if kind == "SS" else "uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3"
+        pass_left = "a" if kind == "SS" else "a0, a1, a2, a3"
+        regs = ", ".join(f"d[O + {i}]" for i in range(cols // 2))
+        self.functions[name] = (
+            f"template <int O, int N> DEV void {name}(float (&d)[N], {left}, uint64_t b, GMMA::ScaleOut scale) {{\n"
+            f"  GMMA::MMA_64x{cols}x16_F32{dtype}{dtype}_{kind}<GMMA::Major::{major_a}, GMMA::Major::{major_b}>::fma({pass_left}, b, {regs}, scale);\n}}"
+        )
+        return f"cuir::{name}"
+
+    # ---- hardware barriers
+    def _take(self, n: int, span: Span) -> int:
+        first, self.next_barrier = self.next_barrier, self.next_barrier + n
+        limit = TARGETS[self.checked.arch].named_barriers
+        if self.next_barrier > limit:
+            what = f"the kernel needs more than the {limit - 1} hardware barriers that a CTA has for named barriers and joins of workers"
+            raise CuirError.of("L004", what, span, "use fewer named barriers or stages")
+        return first
+
+    def named_barrier(self, name: str) -> int:
+        barrier = self.checked.barriers[name]
+        if name not in self.named:
+            self.named[name] = self._take(barrier.stages or 1, barrier.span)
+        return self.named[name]
+
+    def worker_barrier(self, role: ops.Role) -> str:
+        """Hardware barrier that joins a warpgroup's four warps."""
+        name = role.symbol.data
+        if name not in self.worker_barriers:
+            span = next(r.span for r in self.checked.roles if r.name == name)
+            self.worker_barriers[name] = self._take(role.workers.data, span)
+        first = self.worker_barriers[name]
+        return str(first) if role.workers.data == 1 else f"{first} + {self.worker_index(role)}"
+
+    def worker_index(self, role: ops.Role) -> str:
+        warpgroup, warp = role.warpgroup.data, role.warp.data
+        if role.threads.data == 128:
+            return f"(warpgroup - {warpgroup})" if warpgroup else "warpgroup"
+        if role.workers.data <= WARPS - warp:
+            return f"(warp - {warp})" if warp else "warp"
+        return f"(4 * (warpgroup - {warpgroup}) + warp - {warp})"
+
+    def arrivals(self, barrier: Barrier) -> int:
+        """Arrivals of hardware that end a phase: one a warp."""
+        threads = next((r.threads for r in self.checked.roles if r.name == barrier.arrivers), 32)
+        return barrier.count * (WARPS if threads == 128 else 1)
+
+    # ---- units of work
+    @contextmanager
+    def units(self, role: RolePrinter, op: ops.ForUnits) -> Iterator[None]:
+        """The head and tail of a role's loop over the units; the body is printed inside."""
+        ctas, t = self.checked.cluster, role.name(op.body.block.args[0])
+        first, step = ("int(blockIdx.x)", "int(gridDim.x)") if ctas == 1 else (f"int(blockIdx.x) / {ctas}", f"int(gridDim.x) / {ctas}")
+        with role.out.block(f"for (int {t} = {first}; {t} < tile_count; {t} += {step})"):
+            yield
+
+    # ---- the file
+    def emit(self) -> Cuda:
+        body = Writer()
+        self.out = body
+        body.depth = 1
+        frame = Writer()
+        self.out = frame
+        self._declarations()
+        declared = self.out
+        self.out = body
+        self._roles()
+        frame = Writer()
+        self.out = frame
+        head, shared_bytes = self._head(declared)
+        checked = self.checked
+        prelude = render(body.text() + frame.text(), self.functions)
+        top = Writer()
+        sm90 = checked.arch != "sm_80"
+        top.line(f"// {checked.name} for {checked.arch}: made from CuIR by cuir.lowering; `// N: text` is line N of the program")
+        consts = ", ".join(f"{n}={v}" for n, v in checked.consts.items())
+        if consts:
+            top.line(f"// {consts}")
+        top.line(HEADERS + ("\n" + HEADERS_90 if sm90 else ""))
+        top.line("\n#define DEV static __device__ __forceinline__\n#define DEV_MEMBER __device__ __forceinline__")
+        if sm90:
+            top.line("namespace GMMA = cute::SM90::GMMA;")
+        top.line(f"namespace cuir {{\n{prelude}\n}}  // namespace cuir\n")
+        lines = [*top.lines, *head, *frame.lines, *body.lines, "}"]
+        spans: list[Span | None] = [*([None] * (len(top.lines) + len(head))), *frame.spans, *body.spans, None]
+        return Cuda(
+            checked.name, checked.arch, "\n".join(lines) + "\n", tuple(spans), checked.threads, checked.cluster, shared_bytes, tuple(self.maps.values()),
+            tuple(self.pointers), False, tuple(s.name for s in checked.scalars), checked.dims, checked,
+            tuple(dict.fromkeys([*(m.tensor for m in self.maps.values()), *self.aligned])), tuple(self.choices),
+        )  # fmt: skip
+
+    def _declarations(self) -> None:
+        """Scalars of the frame, which all roles read."""
+        out = self.out
+        out.depth = 1
+        texts = _FrameElements(self)
+        for op in self.kernel.body.block.ops:
+            if isinstance(op, (ops.Apply, ops.Perform)) and is_scalar(op.results[0]) and not inlined(op.results[0]):
+                location = op.location
+                out.mark(self.span_of(location if isinstance(location, FileLineColLoc) else None))
+                name = identifier((op.results[0].name_hint or "v").replace(".", "_"))
+                while name in self.names:
+                    name += "_"
+                self.names.add(name)
+                self.frame[op.results[0]] = name
+                text = texts.apply(op, texts.scalar) if isinstance(op, ops.Apply) else texts.places.element(op.arg("place"))
+                out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {name} = {strip(text)};")
+            elif isinstance(op, ops.Units):
+                out.line(f"const int tile_count = {strip(texts.scalar(op.count))};")
+        out.span = None
+
+    def _head(self, declared: Writer) -> tuple[list[str], int]:
+        """The signature, and in `self.out` all that comes before the roles. Returns the signature and the bytes of shared memory."""
+        checked, out = self.checked, self.out
+        params = [f"const __grid_constant__ CUtensorMap {m.name}" for m in self.maps.values()]
+        for name in self.pointers:
+            t = self.tensors[name]
+            const = "" if t.written else "const "
+            # what a kernel both reads and writes others may write between two of its reads: a compiler that takes the pointer for the only way there moves
+            # loads across barriers, or reads through the texture path
+            alone = "" if name in self.handed else "__restrict__ "
+            params.append(f"{const}{MEMORY[t.dtype]}* {alone}{identifier(name)}")
+            params += [f"const int64_t {identifier(name)}_stride{i}" for i in range(len(t.dims) - 1)]
+        params += [f"const {CTYPE[s.dtype]} {identifier(s.name)}" for s in checked.scalars]
+        params += [f"const int {identifier(d)}" for d in checked.dims]
+        listed = ",\n    ".join(params)
+        head = [
+            f'extern "C" __global__ void __launch_bounds__({checked.threads}, 1)',
+            *f"{symbol(checked.name)}({listed}) {{".split("\n"),
+        ]
+        out.depth = 1
+        out.line("extern __shared__ __align__(1024) uint8_t smem[];")
+        out.line("[[maybe_unused]] const uint32_t smem_address = cute::cast_smem_ptr_to_uint(smem);")
+        out.line("[[maybe_unused]] const int lane = threadIdx.x % 32;")
+        out.line("// uniform, so that descriptors and branches live in uniform registers")
+        out.line(
+            "[[maybe_unused]] const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);"
+        )
+        offset = -(-checked.shared_bytes // 16) * 16
+        inits = []
+        for b in checked.barriers.values():
+            if b.kind != "mbarrier":
+                continue
+            stages = b.stages or 1
+            out.line(f"uint64_t* const {identifier(b.name)} = reinterpret_cast<uint64_t*>(smem + {offset});")
+            count = self.arrivals(b)
+            init = f"cuir::Bar::init({identifier(b.name)} + i, {count});"
+            inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else f"cuir::Bar::init({identifier(b.name)}, {count});")
+            offset += 8 * stages
+        limit = TARGETS[checked.arch].shared_bytes
+        if offset > limit:
+            what = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
+            raise CuirError.of("L005", what, checked.origin.span, "use fewer stages or smaller tiles")
+        out.lines += declared.lines
+        out.spans += declared.spans
+        if inits or self.maps:
+            with out.block("if (threadIdx.x == 0)"):
+                for m in self.maps.values():
+                    out.line(f"cute::prefetch_tma_descriptor(&{m.name});")
+                for text in inits:
+                    out.line(text)
+                if inits:
+                    out.line("cutlass::arch::fence_barrier_init();")
+        if inits:
+            out.line("cute::cluster_sync();" if checked.cluster > 1 else "__syncthreads();")
+        return head, offset
+
+    # ---- roles
+    def _roles(self) -> None:
+        out = self.out
+        groups: dict[int, list[ops.Role]] = {}
+        for role in self.kernel.roles:
+            groups.setdefault(role.warpgroup.data, []).append(role)
+        order = sorted(groups)
+        for n, first in enumerate(order):
+            members = groups[first]
+            last = last_warpgroup(members)
+            test = f"warpgroup == {first}" if last == first + 1 else f"warpgroup >= {first} && warpgroup < {last}"
+            head = f"if ({test})" if n == 0 else f"else if ({test})" if n < len(order) - 1 else "else"
+            if len(order) == 1:
+                self._group(members)
+            else:
+                with out.block(head):
+                    self._group(members)
+        if self.checked.cluster > 1:
+            out.line("__syncwarp();\ncute::cluster_sync();  // no CTA leaves while another may signal it")
+
+    def _group(self, members: Sequence[ops.Role]) -> None:
+        """Roles that share warpgroups, and so registers."""
+        out, launch = self.out, register_pool(self.checked.threads) // self.checked.threads
+        registers = next((r.registers.data for r in members if r.registers.data), None)
+        if registers is not None and registers != launch and len(self.checked.roles) > 1:
+            kind = "alloc" if registers > launch else "dealloc"
+            out.line(f"cutlass::arch::warpgroup_reg_{kind}<{registers}>();")
+        for k, role in enumerate(members):
+            printer = RolePrinter(self, role, role.symbol.data in self.single)
+            last, warp = role.warp.data + role.workers.data, role.warp.data
+            whole = role.threads.data == 128 or (len(members) == 1 and warp == 0 and role.workers.data % WARPS == 0)
+            position = "warp" if last <= WARPS else f"4 * (warpgroup - {role.warpgroup.data}) + warp"
+            if role.workers.data == 1:
+                test = f"warp == {warp}"
+            else:
+                test = f"{position} < {last}" if warp == 0 else f"{position} >= {warp} && {position} < {last}"
+            if printer.single:
+                test += " && cute::elect_one_sync()"
+            out.span = None
+            out.line(f"// ---- role {role.symbol.data}")
+            if whole and not printer.single:
+                printer.body()
+                continue
+            with out.block(f"{'else ' if k else ''}if ({test})"):
+                printer.body()
+
+
+class _FrameElements(Elements):
+    """Scalars of the kernel's frame, outside of all roles."""
+
+    def __init__(self, kernel: KernelPrinter):
+        from .places import Places
+
+        self.kernel = kernel
+        self.out, self.hoisted = kernel.out, {}
+        self.role = self  # type: ignore[assignment]
+        self.elements = self
+        self.places = Places(self)  # type: ignore[arg-type]
+
+    def name(self, value: SSAValue) -> str:
+        return self.kernel.frame[value]
+
+    def span(self, op: object) -> Span:
+        return NOWHERE

@@ -1,0 +1,250 @@
+"""Texts of C++ for operations on numbers, of scalars and of elements of tiles alike: one function for each operation of the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
+
+HALVES = (F16, BF16)
+_WRAPPING = {"+": "add", "-": "sub", "*": "mul"}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What the text of an operation depends on beside its operands' texts."""
+
+    dtype: DType  # of the operands (of the second for a choice)
+    result: DType
+    known: tuple[int | float | bool | None, ...]  # operands that are known numbers
+    nonnegative: tuple[bool, ...]  # operands that are certainly not negative
+    exact: bool = False  # floats are computed as written: nothing fused, quotients correctly rounded
+    near: bool = False  # i32 arithmetic that stays within 32 bits
+    few: bool = False  # a scalar or a number a row: a branch for what is rare costs little
+
+    def rounded(self, text: str) -> str:
+        """A result rounded to the dtype. Halves are computed in f32: one rounding more changes no result of one operation."""
+        return text if self.result not in HALVES else f"cuir::round_{self.result}({text})"
+
+
+Text = Callable[..., str]
+TEXTS: dict[str, Text] = {}
+
+
+def text_of(*names: str) -> Callable[[Text], Text]:
+    def enter(function: Text) -> Text:
+        for name in names:
+            if name in TEXTS:
+                raise ValueError(f"two texts for {name}")
+            TEXTS[name] = function
+        return function
+
+    return enter
+
+
+def strip(text: str) -> str:
+    """Without the parentheses around the whole."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and i < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def summand(text: str) -> str:
+    """The text as a summand: in parentheses unless it is a sum of products itself."""
+    text = strip(text)
+    return text if re.fullmatch(r"[\w\s+*\[\]]*", text) else f"({text})"
+
+
+def literal(value: int | float | bool, dtype: DType) -> str:
+    if dtype == BOOL:
+        return "true" if value else "false"
+    if dtype == I32:
+        return str(int(value)) if int(value) >= -(2**31) + 1 else "(-2147483647 - 1)"
+    if value != value:
+        return "NAN"
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return f"{float(value)!r}f"
+
+
+def wrapping(sign: str, x: str, y: str, near: bool = False) -> str:
+    """Arithmetic on ints that wraps at 32 bits: of plain ints the compiler assumes that it does not. near: it does not."""
+    if near or (re.fullmatch(r"\d{1,9}", x) and re.fullmatch(r"\d{1,4}", y)):
+        if y.startswith("-") and sign in "+-":
+            return f"({x} {'-' if sign == '+' else '+'} {y[1:]})"
+        return f"({x} {sign} {y})"
+    return f"cuir::{_WRAPPING[sign]}({strip(x)}, {strip(y)})"
+
+
+def _shift(value: object) -> int | None:
+    """log2 of a positive power of two."""
+    return value.bit_length() - 1 if isinstance(value, int) and value > 0 and value & (value - 1) == 0 else None
+
+
+@text_of("+")
+def add(cx: Operation, x: str, y: str) -> str:
+    return _arithmetic(cx, "+", "add", x, y)
+
+
+@text_of("-")
+def subtract(cx: Operation, x: str, y: str) -> str:
+    return _arithmetic(cx, "-", "sub", x, y)
+
+
+@text_of("*")
+def multiply(cx: Operation, x: str, y: str) -> str:
+    return _arithmetic(cx, "*", "mul", x, y)
+
+
+def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str:
+    if cx.exact and cx.dtype.is_float:  # the compiler fuses no intrinsics
+        return cx.rounded(f"__f{intrinsic}_rn({strip(x)}, {strip(y)})")
+    return cx.rounded(f"({x} {sign} {y})") if cx.dtype.is_float else wrapping(sign, x, y, cx.near)
+
+
+@text_of("/")
+def divide(cx: Operation, x: str, y: str) -> str:
+    if cx.exact:
+        return cx.rounded(f"cuir::divide_rn({strip(x)}, {strip(y)})")
+    one = cx.known[0] == 1
+    return cx.rounded(f"cuir::one_over({strip(y)})" if one and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
+
+
+@text_of("//")
+def floor_divide(cx: Operation, x: str, y: str) -> str:
+    if (shift := _shift(cx.known[1])) is not None:
+        return f"({x} >> {shift})" if shift else x
+    return _unsigned("/", x, y) if all(cx.nonnegative) else f"cuir::floordiv({x}, {y})"
+
+
+@text_of("%")
+def floor_modulo(cx: Operation, x: str, y: str) -> str:
+    if _shift(cx.known[1]) is not None:
+        return f"({x} & {int(y) - 1})"
+    return _unsigned("%", x, y) if all(cx.nonnegative) else f"cuir::floormod({x}, {y})"
+
+
+def _unsigned(sign: str, x: str, y: str) -> str:
+    return f"int(unsigned({strip(x)}) {sign} unsigned({strip(y)}))"
+
+
+@text_of("cdiv")
+def ceil_divide(cx: Operation, x: str, y: str) -> str:
+    value = cx.known[1]
+    shift = _shift(value)
+    if value == 1:
+        return x
+    if all(cx.nonnegative):  # the sum of two that are not negative fits 32 bits without a sign
+        more = f"{int(value) - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
+        if shift is not None:
+            return f"(({x} + {more[:-1]}) >> {shift})" if cx.near else f"int((unsigned({strip(x)}) + {more}) >> {shift})"
+        return _unsigned("/", f"unsigned({strip(x)}) + {more}", y)
+    if shift is not None:
+        return f"(({x} + {int(value or 1) - 1}) >> {shift})" if cx.near else f"cuir::ceilshift<{shift}>({strip(x)})"
+    return f"cuir::ceildiv({strip(x)}, {strip(y)})"
+
+
+@text_of("&")
+def bit_and(cx: Operation, x: str, y: str) -> str:
+    return f"({x} {'&&' if cx.dtype == BOOL else '&'} {y})"
+
+
+@text_of("|")
+def bit_or(cx: Operation, x: str, y: str) -> str:
+    return f"({x} {'||' if cx.dtype == BOOL else '|'} {y})"
+
+
+@text_of("^")
+def bit_xor(cx: Operation, x: str, y: str) -> str:
+    return f"({x} {'!=' if cx.dtype == BOOL else '^'} {y})"
+
+
+@text_of("~")
+def invert(cx: Operation, x: str) -> str:
+    return f"({'!' if cx.dtype == BOOL else '~'}{x})"
+
+
+@text_of("neg")
+def negate(cx: Operation, x: str) -> str:
+    return f"(-{x})" if cx.dtype.is_float or cx.near else wrapping("-", "0", x)
+
+
+def _comparison(sign: str) -> None:
+    text_of(sign)(lambda cx, x, y: f"({x} {sign} {y})")
+
+
+for _sign in ("==", "!=", "<", "<=", ">", ">="):
+    _comparison(_sign)
+
+
+@text_of("and")
+def both(cx: Operation, x: str, y: str) -> str:
+    return f"({x} && {y})"
+
+
+@text_of("or")
+def either(cx: Operation, x: str, y: str) -> str:
+    return f"({x} || {y})"
+
+
+@text_of("not")
+def negation(cx: Operation, x: str) -> str:
+    return f"(!{x})"
+
+
+@text_of("ifexp", "where")
+def choose(cx: Operation, cond: str, x: str, y: str) -> str:
+    return f"({cond} ? {x} : {y})"
+
+
+@text_of("min")
+def minimum(cx: Operation, x: str, y: str) -> str:
+    return f"{'min' if cx.dtype == I32 else 'cuir::min_nan'}({strip(x)}, {strip(y)})"
+
+
+@text_of("max")
+def maximum(cx: Operation, x: str, y: str) -> str:
+    return f"{'max' if cx.dtype == I32 else 'cuir::max_nan'}({strip(x)}, {strip(y)})"
+
+
+@text_of("exp2")
+def exp2(cx: Operation, x: str) -> str:
+    return f"cuir::ex2({strip(x)})"
+
+
+@text_of("log2")
+def log2(cx: Operation, x: str) -> str:
+    return f"{'cuir::log2' if cx.few else 'log2f'}({strip(x)})"
+
+
+@text_of("tanh")
+def tanh(cx: Operation, x: str) -> str:
+    return f"cuir::tanh({strip(x)})"
+
+
+@text_of("abs")
+def absolute(cx: Operation, x: str) -> str:
+    return f"cuir::absolute({strip(x)})" if cx.dtype == I32 else f"fabsf({strip(x)})"
+
+
+@text_of("cast")
+def cast(cx: Operation, x: str) -> str:
+    if cx.result in HALVES:
+        return x if cx.dtype == cx.result else f"cuir::round_{cx.result}({x if cx.dtype.is_float else f'float({x})'})"
+    if cx.result == BOOL:
+        return x if cx.dtype == BOOL else f"({x} != {'0' if cx.dtype == I32 else '0.f'})"
+    if cx.result == F32:
+        return x if cx.dtype.is_float else f"float({strip(x)})"
+    return x if cx.dtype == I32 else f"int({x})" if cx.dtype == BOOL else f"cuir::to_int({strip(x)})"
+
+
+@text_of("full")
+def full(cx: Operation, x: str) -> str:
+    return x

@@ -1,0 +1,1 @@
+"""What primitives are printed as, one file per family."""

@@ -1,0 +1,216 @@
+"""Loads, stores, and elements of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from xdsl.ir import SSAValue
+
+from ...ir import ops
+from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
+from ...writer import identifier
+from ..elements import At, index_of
+from ..operators import strip
+from ..places import MEMORY, SharedRef, unsupported
+from ..registry import prints
+from ..storage import HALVES, Storage
+
+if TYPE_CHECKING:
+    from ..role import RolePrinter
+
+
+@prints("element")
+def element(role: RolePrinter, op: ops.Perform) -> None:
+    s = role.storage(op.results[0])
+    text = strip(role.places.element(op.arg("place")))
+    if isinstance(op.results[0].type, TileT):
+        raise AssertionError(op)
+    role.out.line(f"{'const ' if s.constant else ''}{s.ctype + ' ' if s.constant else ''}{s.name} = {text};")
+
+
+@prints("gather")
+def gather(role: RolePrinter, op: ops.Perform) -> None:
+    s, t = role.storage(op.results[0]), op.results[0].type
+    assert isinstance(t, TileT)
+    if s.packed:
+        values = role.out.temp("v")
+        role.out.line(f"float {values}[{2 * s.count}];")
+        role.elements.loop(t, lambda at: f"{values}[{at.i}] = {strip(role.places.gather(op, lambda v: role.elements.element(v, at)))};")
+        _pack(role, s, values, t)
+        return
+    role.elements.loop(
+        t, lambda at: f"{s.name}[{index_of(t, at)}] = {strip(role.places.gather(op, lambda v: role.elements.element(v, at)))};"
+    )
+
+
+# ---- load
+@prints("load")
+def load(role: RolePrinter, op: ops.Perform) -> None:
+    view, target, t = op.arg("view"), role.storage(op.results[0]), op.results[0].type
+    assert isinstance(t, TileT)
+    if isinstance(view.type, TensorT):
+        _load_box(role, view, t, target)
+        return
+    ref = role.places.shared(view)
+    base = role.out.temp("from")
+    role.out.line(f"const uint32_t {base} = {ref.address};")
+    rows, cols = t.shape
+    if target.packed and ref.alloc.panelled and cols % 16 == 0:
+        frag = role.elements.fragment(t)
+        warp_row = "16 * warp + " if role.threads == 128 else ""
+        with role.out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; p_ += 4)"):
+            per_slab = frag.groups * 2
+            j = f"p_ % {per_slab} / 4" if frag.slabs > 1 else "p_ / 4"
+            slab = f"{frag.slab} * (p_ / {per_slab}) + " if frag.slabs > 1 else ""
+            where = f"cuir::at<{ref.alloc.rows}>({base}, {slab}{warp_row}(lane & 15), 32 * ({j}) + 16 * (lane >> 4))"
+            name = target.name
+            role.out.line(f"cuir::load_matrix({where}, {name}[p_], {name}[p_ + 1], {name}[p_ + 2], {name}[p_ + 3]);")
+        return
+    _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
+
+
+def _shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
+    local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
+    text = f"cuir::get<{MEMORY[ref.alloc.dtype]}>({local.at(row, f'({col}) * {ref.alloc.dtype.itemsize}')})"
+    return f"cuir::to_float({text})" if ref.alloc.dtype in HALVES else text
+
+
+def _load_box(role: RolePrinter, view: SSAValue, t: TileT, target: Storage) -> None:
+    box, kernel = role.places.box(view), role.kernel
+
+    def read(row: str, col: str) -> str:
+        indices = role.places.box_indices(box, row, col)
+        return f"({kernel.inside(box.tensor, indices)} ? {kernel.tensor_read(box.tensor, kernel.index(box.tensor, indices))} : {role.places.zero(box.tensor)})"
+
+    _elementwise(role, t, target, read)
+
+
+def _elementwise(role: RolePrinter, t: TileT, target: Storage, read: Callable[[str, str], str]) -> None:
+    """target = what `read` gives for the texts of row and column."""
+    array = role.out.temp("v") if target.packed else target.name
+    if target.packed:
+        role.out.line(f"float {array}[{2 * target.count}];")
+
+    def body(at: At) -> str:
+        return f"{array}[{index_of(t, at)}] = {read(*_place(role, t, at))};"
+
+    role.elements.loop(t, body)
+    if target.packed:
+        _pack(role, target, array, t)
+
+
+def _pack(role: RolePrinter, target: Storage, array: str, t: TileT) -> None:
+    role.out.line(
+        f"#pragma unroll\nfor (int p_ = 0; p_ < {target.count}; ++p_) {target.name}[p_] = cuir::pack_{t.dtype.data}({array}[2 * p_], {array}[2 * p_ + 1]);"
+    )
+
+
+def _place(role: RolePrinter, t: TileT, at: At) -> tuple[str, str]:
+    layout = t.layout.data
+    row = role.elements.row(role.elements.fragment(t), at.r) if layout in ("rows", "full") else "0"
+    return row, f"(col + {at.k})" if layout in ("columns", "full") else "0"
+
+
+# ---- store
+@prints("store")
+def store(role: RolePrinter, op: ops.Perform) -> None:
+    place, value, mask = op.arg("place"), op.arg("tile"), op.args.get("mask")
+    adds = bool(op.const("add"))
+    if isinstance(place.type, SharedT):
+        _store_shared(role, op, role.places.shared(place), value, mask)
+    elif is_scalar(value):
+        _store_scalar(role, place, value, adds)
+    else:
+        _store_global(role, op, place, value, mask, adds)
+
+
+def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAValue, mask: SSAValue | None) -> None:
+    t, out = tile.type, role.out
+    assert isinstance(t, TileT)
+    frag, (_, cols) = role.elements.fragment(t), t.shape
+    packed = t.element in HALVES and t.layout.data == "full"
+    matrix = packed and ref.alloc.panelled and cols % 16 == 0 and mask is None and role.kernel.checked.arch != "sm_80"
+    value = role.elements.array(tile)
+    if op in role.reads_what_it_stores:
+        role.join()
+    base = out.temp("to")
+    out.line(f"const uint32_t {base} = {ref.address};")
+    if matrix:
+        if frag.slabs > 1:
+            raise unsupported(
+                "a store of more than one slab of rows to shared memory at once", role.span(op), f"store {frag.slab} rows at a time"
+            )
+        row = "16 * warp" if role.threads == 128 else "0"
+        out.line(f"cuir::store_matrix<{ref.alloc.rows}>({value}, {base}, {row}, lane, {cols});")
+        return
+    local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
+
+    def body(at: At) -> str:
+        row, col = _place(role, t, at)
+        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if packed else f"{value}[{index_of(t, at)}]"
+        memory = MEMORY[ref.alloc.dtype]
+        read = f"{memory}({read})" if t.element in HALVES else read
+        test = _owner(role, t, mask, at)
+        return f"{test}cuir::put<{memory}>({local.at(row, f'{col} * {ref.alloc.dtype.itemsize}')}, {read});"
+
+    role.elements.loop(t, body)
+
+
+def _owner(role: RolePrinter, t: TileT, mask: SSAValue | None, at: At) -> str:
+    """A condition that one lane of those with the same value meets, and the mask."""
+    tests, layout = [], t.layout.data
+    if layout in ("rows", "one"):
+        tests.append("lane % 4 == 0")
+    if layout in ("columns", "one"):
+        tests.append("lane < 4")
+        if role.threads == 128:
+            tests.append("warp == 0")
+    if mask is not None:
+        tests.append(role.elements.element(mask, at))
+    return f"if ({strip(' && '.join(tests))}) " if tests else ""
+
+
+def _store_scalar(role: RolePrinter, place: SSAValue, value: SSAValue, adds: bool) -> None:
+    name, indices = role.places.elements(place)
+    text = strip(role.elements.scalar(value))
+    if not role.single:
+        role.join()
+    if name in role.kernel.checked.shared:
+        address = role.places.shared_element(name, indices)
+        role.out.line(f"{role.first_lane}cuir::put<{MEMORY[dtype_of(value)]}>({address}, {text});")
+        role.join()
+        return
+    where = f"{identifier(name)}[{role.kernel.index(name, [role.elements.scalar(i) for i in indices])}]"
+    dtype = role.kernel.tensors[name].dtype
+    text = f"{MEMORY[dtype]}({text})" if dtype in HALVES else text
+    role.out.line(f"{role.first_lane}atomicAdd(&{where}, {text});" if adds else f"{role.first_lane}{where} = {text};")
+
+
+def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSAValue, mask: SSAValue | None, adds: bool) -> None:
+    kernel, t = role.kernel, tile.type
+    assert isinstance(t, TileT)
+    box = role.places.box(place) if isinstance(place.type, TensorT) else None
+    name, indices = (box.tensor, []) if box else role.places.elements(place)
+    dtype, value = kernel.tensors[name].dtype, role.elements.array(tile)
+    if op in role.reads_what_it_stores:
+        role.join()
+    packed = t.element in HALVES and t.layout.data == "full"
+
+    def body(at: At) -> str:
+        uniform: list[bool] = []
+        if box is not None:
+            texts = role.places.box_indices(box, *_place(role, t, at))
+        else:
+            assert isinstance(place.type, ElementT)
+            texts = [role.elements.element(i, at) for i in indices]
+            uniform = [is_scalar(i) for i in indices]
+        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if packed else f"{value}[{index_of(t, at)}]"
+        if dtype in HALVES:
+            read = f"{MEMORY[dtype]}({read})"
+        test = _owner(role, t, mask, at)
+        inside = f"if ({kernel.inside(name, texts)}) "
+        where = f"{identifier(name)}[{kernel.index(name, texts, uniform)}]"
+        return f"{test}{inside}" + (f"atomicAdd(&{where}, {read});" if adds else f"{where} = {read};")
+
+    role.elements.loop(t, body)

@@ -1,0 +1,52 @@
+"""What each primitive is printed as, by its name; the functions stand in `primitives` and in the targets."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xdsl.ir import Operation
+
+Print = Callable[..., None]
+
+
+class Printer:
+    """Prints an operation. `batch`: the operations that follow in its block and are printed with it."""
+
+    def __init__(self, function: Print, batch: Callable[[Any], Sequence[Operation]]):
+        self.function, self.batch = function, batch
+
+    def __call__(self, *args: Any) -> None:
+        self.function(*args)
+
+
+_PRINTERS: dict[str, Printer] = {}
+
+
+def prints(*names: str, batch: Callable[[Any], Sequence[Operation]] = lambda op: [op]) -> Callable[[Print], Print]:
+    """Register the printer of primitives; a second one is an error of ours."""
+
+    def enter(function: Print) -> Print:
+        for name in names:
+            if name in _PRINTERS:
+                raise ValueError(f"two printers for {name}")
+            _PRINTERS[name] = Printer(function, batch)
+        return function
+
+    return enter
+
+
+@functools.cache
+def _all() -> dict[str, Printer]:
+    from . import primitives
+
+    for module in pkgutil.iter_modules(primitives.__path__):
+        importlib.import_module(f"{primitives.__name__}.{module.name}")
+    return _PRINTERS
+
+
+def printer_of(name: str) -> Printer | None:
+    return _all().get(name)

@@ -1,0 +1,247 @@
+"""Where each value of a role lives: values that are one variable share a storage, others are copied where paths meet.
+
+A loop's value is what it was given at first and what each turn yields, a branch's result what its regions yield, an accumulator what a product adds to. Two of
+these are one variable if no value is still needed when the other one is made. Products take over their accumulators' registers: those come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+
+from ...syntax.types import BF16, BOOL, F16, F32, I32
+from ..ir import ops
+from ..ir.types import ScalarT, TileT, dtype_of
+from ..layouts import Fragment
+from ..passes.fusion import inlined
+from ..passes.rewriting import last
+from ..writer import identifier
+
+CTYPE = {F32: "float", I32: "int", BOOL: "bool", F16: "float", BF16: "float"}  # of a value in registers: halves are computed on as floats
+HALVES = (F16, BF16)
+
+
+@dataclass
+class Storage:
+    """A variable (count 0) or an array of `count` numbers a thread. `packed`: pairs of halves."""
+
+    name: str
+    ctype: str
+    count: int
+    packed: bool = False
+    members: list[SSAValue] = field(default_factory=list)
+    constant: bool = False  # one value, declared where it is made
+    block: Block | None = None  # where it is declared, else: before operation `first`
+    first: Operation | None = None
+
+
+def fragment(t: TileT, threads: int) -> Fragment:
+    return Fragment(*t.shape, threads)
+
+
+def count_of(t: TileT, threads: int) -> int:
+    """Numbers that a thread holds of a tile."""
+    frag = fragment(t, threads)
+    return {"one": 1, "rows": frag.row_values, "partial": frag.row_values, "columns": 2 * frag.groups, "full": frag.count}[t.layout.data]
+
+
+def stored(value: SSAValue) -> bool:
+    return isinstance(value.type, (ScalarT, TileT)) and not inlined(value)
+
+
+def leaves(value: SSAValue) -> Iterator[SSAValue]:
+    """The stored values that reading a value reads."""
+    if stored(value):
+        yield value
+    elif isinstance(value.owner, Operation) and not isinstance(value.owner, ops._Declaration):
+        for operand in value.owner.operands:
+            yield from leaves(operand)
+
+
+class Liveness:
+    """Which stored values of a role are needed behind each operation."""
+
+    def __init__(self, role: ops.Role):
+        self.after: dict[Operation, frozenset[SSAValue]] = {}
+        self.at_start: dict[Block, frozenset[SSAValue]] = {}
+        self._block(role.body.block, frozenset())
+
+    def _block(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
+        for op in reversed(list(block.ops)):
+            self.after[op] = live
+            live = self._through(op, live)
+        self.at_start[block] = live
+        return live
+
+    def _through(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
+        if isinstance(op, ops.Yield):
+            return live | _reads(op.values)
+        rest = live - frozenset(op.results)
+        if isinstance(op, ops.If):
+            return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.condition])
+        if isinstance(op, (ops.For, ops.ForUnits)):
+            block = op.body.block
+            around = rest
+            while True:
+                start = self._block(block, around | _reads(last(op.body).values)) - frozenset(block.args)
+                if start <= around:
+                    break
+                around = around | start
+            return around | _reads(op.operands)
+        if len(op.results) == 1 and inlined(op.results[0]):
+            return live
+        return rest | _reads(op.operands) | _reads(_held(op))
+
+
+def _reads(values: Iterable[SSAValue]) -> frozenset[SSAValue]:
+    return frozenset(leaf for v in values for leaf in leaves(v))
+
+
+def _held(op: Operation) -> list[SSAValue]:
+    """Tiles that products read while they are in flight, of the products that a wait finishes."""
+    if not (isinstance(op, ops.Perform) and op.entry.effects.drains and op.results):
+        return []
+    found = []
+    for value in op.arguments:
+        made: object = value.owner
+        while isinstance(made, ops.Perform) and made.entry.effects.group:
+            found += [a for name, a in made.args.items() if name != "c" and isinstance(a.type, TileT)]
+            c = made.args.get("c")
+            made = c.owner if c is not None else None
+    return found
+
+
+class Allocation:
+    """The storages of a role. `copies`: (to, from) that are not one variable, by the operation whose region ends there."""
+
+    def __init__(self, role: ops.Role, taken: set[str]):
+        self.role, self.threads = role, role.threads.data
+        self.liveness = Liveness(role)
+        self.names = taken
+        self.parent: dict[SSAValue, SSAValue] = {}
+        self.members: dict[SSAValue, list[SSAValue]] = {}
+        self.defined: dict[SSAValue, frozenset[SSAValue]] = {}  # what is needed when a value is made
+        for value, live in self._definitions(role.body.block):
+            self.parent[value] = value
+            self.members[value] = [value]
+            self.defined[value] = live
+        for pairs in (self._taken_over, self._loops, self._branches, self._starts):
+            for a, b in pairs(role.body.block):
+                self._join(a, b)
+        self.storage: dict[SSAValue, Storage] = {}
+        for value in self.parent:
+            root = self._root(value)
+            if root not in self.storage:
+                self.storage[root] = self._make(self.members[root])
+            self.storage[value] = self.storage[root]
+
+    # ---- what is made where
+    def _definitions(self, block: Block) -> Iterator[tuple[SSAValue, frozenset[SSAValue]]]:
+        for argument in block.args:
+            if stored(argument):
+                yield argument, self.liveness.at_start[block] - {argument}
+        for op in block.ops:
+            for region in op.regions:
+                yield from self._definitions(region.block)
+            for result in op.results:
+                if stored(result):
+                    yield result, self.liveness.after[op] - {result}
+
+    # ---- what should be one variable, most urgent first
+    def _every(self, block: Block) -> Iterator[Operation]:
+        for op in block.ops:
+            for region in op.regions:
+                yield from self._every(region.block)
+            yield op
+
+    def _taken_over(self, block: Block) -> Iterator[tuple[SSAValue, SSAValue]]:
+        for op in self._every(block):
+            yield from tied(op)
+
+    def _loops(self, block: Block) -> Iterator[tuple[SSAValue, SSAValue]]:
+        for op in self._every(block):
+            if isinstance(op, (ops.For, ops.ForUnits)):
+                arguments = op.body.block.args[len(op.body.block.args) - len(op.carried) :]
+                yield from zip(arguments, op.results, strict=True)
+                yield from zip(arguments, last(op.body).values, strict=True)
+
+    def _branches(self, block: Block) -> Iterator[tuple[SSAValue, SSAValue]]:
+        for op in self._every(block):
+            if isinstance(op, ops.If):
+                for region in (op.then, op.orelse):
+                    yield from zip(op.results, last(region).values, strict=True)
+
+    def _starts(self, block: Block) -> Iterator[tuple[SSAValue, SSAValue]]:
+        for op in self._every(block):
+            if isinstance(op, (ops.For, ops.ForUnits)):
+                yield from zip(op.results, op.carried, strict=True)
+
+    # ---- union
+    def _root(self, value: SSAValue) -> SSAValue:
+        while self.parent[value] is not value:
+            value = self.parent[value]
+        return value
+
+    def _join(self, a: SSAValue, b: SSAValue) -> None:
+        if a not in self.parent or b not in self.parent:
+            return
+        x, y = self._root(a), self._root(b)
+        if x is y or a.type != b.type or self._interfere(self.members[x], self.members[y]):
+            return
+        self.parent[y] = x
+        self.members[x] += self.members.pop(y)
+
+    def _interfere(self, xs: list[SSAValue], ys: list[SSAValue]) -> bool:
+        return any(y in self.defined[x] or x in self.defined[y] or _together(x, y) for x in xs for y in ys)
+
+    # ---- storages
+    def _make(self, members: list[SSAValue]) -> Storage:
+        t, dtype = members[0].type, dtype_of(members[0])
+        hints = [m.name_hint for m in members if m.name_hint]
+        stem = max(hints, key=hints.count) if hints else "v"
+        name = self._name(stem)
+        single = len(members) == 1 and _declared_where_made(members[0])
+        if isinstance(t, ScalarT):
+            return Storage(name, CTYPE[dtype], 0, members=members, constant=single)
+        assert isinstance(t, TileT)
+        count, packed = count_of(t, self.threads), dtype in HALVES and t.layout.data == "full"
+        return Storage(name, "uint32_t" if packed else CTYPE[dtype], count // 2 if packed else count, packed, members, single)
+
+    def _name(self, stem: str) -> str:
+        base = identifier(stem.replace(".", "_"))
+        name, n = base, 1
+        while name in self.names:
+            n += 1
+            name = f"{base}_{n}"
+        self.names.add(name)
+        return name
+
+    def of(self, value: SSAValue) -> Storage:
+        return self.storage[value]
+
+
+def _declared_where_made(value: SSAValue) -> bool:
+    if isinstance(value, BlockArgument):  # the number of a worker or a turn stands in its head; what a loop carries is set before it
+        loop = value.block.parent_op()
+        return isinstance(loop, ops.Role) or (
+            isinstance(loop, (ops.For, ops.ForUnits)) and value.index < len(value.block.args) - len(loop.carried)
+        )
+    return isinstance(value.owner, Operation) and not value.owner.regions
+
+
+def tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+    """(result, operand) that an operation holds in the same registers: an accumulator, tiles that pass through a wait."""
+    if isinstance(op, ops.Perform) and op.results:
+        if op.entry.effects.drains:
+            yield from zip(op.results, op.arguments, strict=True)
+        elif op.entry.effects.group and "c" in op.args:
+            yield op.results[0], op.args["c"]
+
+
+def _together(x: SSAValue, y: SSAValue) -> bool:
+    """Whether two values are made at the same moment."""
+    if isinstance(x, BlockArgument) and isinstance(y, BlockArgument):
+        return x.block is y.block
+    return x.owner is y.owner and isinstance(x.owner, Operation)

@@ -1,0 +1,48 @@
+"""What lowering yields: the CUDA text of a kernel, and what a launch must know of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from ..checking.checked import Checked
+from ..text.source import Span
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map parameter: a box of `sizes` (outermost first; the innermost one panel) of a tensor."""
+
+    name: str
+    tensor: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """A lowered kernel: the source text, where its lines come from, and what a launch must know."""
+
+    name: str
+    arch: str
+    source: str
+    spans: tuple[Span | None, ...]  # of each line of source
+    threads: int
+    cluster: int
+    shared_bytes: int  # dynamic shared memory, barriers included
+    maps: tuple[TensorMap, ...]
+    tensors: tuple[str, ...]  # passed as pointers, in order; each is followed by its outer strides, in elements
+    counter: bool  # a pointer to an unsigned, zero before the first launch; the kernel leaves it zero
+    scalars: tuple[str, ...]
+    dims: tuple[str, ...]
+    checked: Checked = field(repr=False)
+    aligned: tuple[str, ...] = ()  # tensors that asynchronous copies address: multiples of 16 bytes
+    choices: tuple[str, ...] = ()  # decisions that the program's text leaves open
+
+    @property
+    def line_map(self) -> dict[int, Span]:
+        """CUDA line number (from 1) -> CuIR span."""
+        return {i: s for i, s in enumerate(self.spans, 1) if s is not None}
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.source.encode()).hexdigest()[:16]

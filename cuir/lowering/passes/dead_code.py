@@ -1,0 +1,111 @@
+"""Removes what nobody needs: operations without an effect whose results are not read, and values that loops and branches carry for nothing."""
+
+from __future__ import annotations
+
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+
+from ..ir import machine, ops
+from .rewriting import every, give, last, uncarry
+
+
+def run(kernel: ops.Kernel) -> None:
+    live = _Live(kernel)
+    _sweep(kernel.body.block, live)
+
+
+def removable(op: Operation) -> bool:
+    """Whether an operation only gives its results: no effect but reading memory."""
+    if isinstance(op, ops.Perform):
+        e = op.entry.effects
+        reads = all(a.mode == "read" and not a.late for a in e.accesses)
+        return reads and bool(op.results) and not (e.arrives or e.waits or e.drains or e.commits or e.group or e.fences or e.joins)
+    return not op.regions and bool(op.results)
+
+
+class _Live:
+    """The values that are needed, found from the effects backwards."""
+
+    def __init__(self, kernel: ops.Kernel):
+        self.values: set[SSAValue] = set()
+        self.left: list[SSAValue] = []
+        for op in every(kernel):
+            if isinstance(op, ops.For):
+                self.need(op.start)
+                self.need(op.stop)
+            elif isinstance(op, ops.ForUnits):
+                self.need(op.units)
+            elif isinstance(op, ops.If):
+                self.need(op.condition)
+            elif isinstance(op, machine.HandOut):
+                for word in op.words:
+                    self.need(word)
+            elif (not removable(op) and not isinstance(op, ops.Yield)) or (isinstance(op, ops._Declaration)):
+                for operand in op.operands:
+                    self.need(operand)
+        while self.left:
+            self._follow(self.left.pop())
+
+    def need(self, value: SSAValue) -> None:
+        if value not in self.values:
+            self.values.add(value)
+            self.left.append(value)
+
+    def _follow(self, value: SSAValue) -> None:
+        owner = value.owner
+        if isinstance(value, BlockArgument):
+            loop = value.block.parent_op()
+            if isinstance(loop, (ops.For, ops.ForUnits)):
+                i = value.index - (len(value.block.args) - len(loop.carried))
+                if i >= 0:
+                    self._carried(loop, i)
+        elif isinstance(owner, ops.If):
+            for region in (owner.then, owner.orelse):
+                self.need(last(region).values[value.index])  # type: ignore[attr-defined]
+        elif isinstance(owner, (ops.For, ops.ForUnits)):
+            self._carried(owner, value.index)  # type: ignore[attr-defined]
+        else:
+            assert isinstance(owner, Operation)
+            for operand in owner.operands:
+                self.need(operand)
+
+    def _carried(self, loop: ops.For | ops.ForUnits, i: int) -> None:
+        self.need(loop.carried[i])
+        self.need(last(loop.body).values[i])
+        self.need(loop.body.block.args[len(loop.body.block.args) - len(loop.carried) + i])
+
+
+def _sweep(block: Block, live: _Live) -> None:
+    for op in reversed(list(block.ops)):
+        if isinstance(op, ops.If):
+            kept = [i for i, r in enumerate(op.results) if r in live.values]
+            if len(kept) < len(op.results):
+                op, _ = give(op, [], kept)
+        elif isinstance(op, (ops.For, ops.ForUnits)):
+            args = op.body.block.args[len(op.body.block.args) - len(op.carried) :]
+            kept = [i for i, r in enumerate(op.results) if r in live.values or args[i] in live.values]
+            if len(kept) < len(op.results):
+                _drop_uses(op, kept)
+                op = uncarry(op, kept)
+        elif removable(op) and not isinstance(op, ops._Declaration) and not any(r in live.values for r in op.results):
+            op.detach()
+            op.erase(safe_erase=False)
+            continue
+        for region in op.regions:
+            _sweep(region.block, live)
+        if isinstance(op, (ops.If, ops.For)) and not op.results and all(_empty(r.block) for r in op.regions):
+            op.detach()
+            op.erase()
+
+
+def _empty(block: Block) -> bool:
+    return len(block.ops) == 1
+
+
+def _drop_uses(loop: ops.For | ops.ForUnits, kept: list[int]) -> None:
+    """What reads a value that goes is dead, too: it goes with the body's sweep, which needs the operations gone first."""
+    block = loop.body.block
+    first = len(block.args) - len(loop.carried)
+    doomed = {block.args[first + i] for i in range(len(loop.carried)) if i not in kept}
+    for argument in doomed:
+        start = loop.carried[argument.index - first]
+        argument.replace_all_uses_with(start)  # the readers are dead; any value of this type will do until they go

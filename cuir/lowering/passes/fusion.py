@@ -1,0 +1,129 @@
+"""Which values are written nowhere: they are worked out inside the expression that reads them.
+
+An elementwise operation read once, by an elementwise operation of the same layout in the same block, goes into its reader's loop, unless something with an
+effect stands between the two: what the program computes before a wait stays before it. What costs nothing to make again (a number, a row's or a column's
+index, a limit on columns) is worked out wherever it is read. A scalar goes into its reader unless that is a tile: loops over elements read names.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import Operation, SSAValue
+
+from ...syntax.types import BOOL, I32
+from ..ir import ops
+from ..ir.types import TileT, dtype_of, is_scalar, is_tile
+from .rewriting import before, every
+
+MARK = "inlined"
+FREE = ("full", "rows", "cols")  # tiles that cost nothing to make
+
+
+def _apart(op: ops.Apply) -> None:
+    """Gives each reader that needs such a tile whole one of its own, so that the others work it out."""
+    uses = [u for u in op.result.uses if not elementwise(u.operation)]
+    if len(uses) == len(list(op.result.uses)) and len(uses) < 2:
+        return
+    for use in uses:
+        copy = op.clone()
+        copy.results[0].name_hint = op.result.name_hint
+        before(use.operation, copy)
+        use.operation.operands[use.index] = copy.results[0]
+    if not list(op.result.uses):
+        op.detach()
+        op.erase()
+
+
+def run(kernel: ops.Kernel) -> None:
+    for op in list(every(kernel)):
+        op.attributes.pop(MARK, None)
+        if isinstance(op, ops.Apply) and op.op in FREE:
+            _apart(op)
+    for op in every(kernel):  # readers come later: whether an operand is free is known when its reader is asked
+        if _inlined(op):
+            op.attributes[MARK] = UnitAttr()
+
+
+def inlined(value: SSAValue) -> bool:
+    """Whether a value has no place of its own."""
+    owner = value.owner
+    return isinstance(owner, (ops.Constant, ops.Parameter, ops.At)) or (isinstance(owner, Operation) and MARK in owner.attributes)
+
+
+def _inlined(op: Operation) -> bool:
+    if isinstance(op, ops.Perform):
+        return op.op == "gather" and _single(op, effects=True)
+    if not isinstance(op, ops.Apply):
+        return False
+    uses = list(op.result.uses)
+    if is_scalar(op.result):
+        return len(uses) == 1 and _takes_scalar(uses[0].operation, op) and uses[0].operation.parent is op.parent
+    if op.entry.reduces:
+        return False
+    if op.op in FREE:
+        return all(elementwise(u.operation) for u in uses)
+    if limit(op.result):
+        return all(elementwise(u.operation) for u in uses)
+    return _single(op)
+
+
+def _takes_scalar(user: Operation, op: ops.Apply) -> bool:
+    if isinstance(user, ops.Apply):
+        return is_scalar(user.result)
+    return isinstance(user, (ops.Perform, ops.At, ops.For, ops.If, ops.Units)) and not any(is_tile(r) for r in user.results)
+
+
+def _single(op: ops.Apply | ops.Perform, effects: bool = False) -> bool:
+    """Whether one elementwise operation of the same layout alone reads it, with no effect between the two."""
+    uses = list(op.results[0].uses)
+    if len(uses) != 1 or uses[0].operation.parent is not op.parent:
+        return False
+    user, t = uses[0].operation, op.results[0].type
+    if not elementwise(user) or not isinstance(t, TileT):
+        return False
+    if isinstance(user, ops.Apply):
+        r = user.result.type
+        if not isinstance(r, TileT) or r.layout != t.layout or r.shape != t.shape:
+            return False
+    between = op.next_op
+    while between is not user:
+        if between is None or (isinstance(between, ops.Perform) and not _harmless(between)) or between.regions:
+            return False
+        between = between.next_op
+    return True
+
+
+def _harmless(op: ops.Perform) -> bool:
+    return op.op in ("gather", "element")
+
+
+def elementwise(op: Operation) -> bool:
+    """Whether an operation reads its tile operands element by element, where they are worked out."""
+    if isinstance(op, ops.Apply):
+        return not op.entry.reduces
+    if isinstance(op, ops.At):
+        return True
+    return isinstance(op, ops.Perform) and op.op == "gather"
+
+
+def limit(value: SSAValue) -> bool:
+    """Whether a truth value is a limit on columns, or a combination of limits: it is worked out where it is read, from a number a row."""
+    op = value.owner
+    if not isinstance(op, ops.Apply) or dtype_of(value) != BOOL or not is_tile(value):
+        return False
+    if op.op in ("&", "|", "~"):
+        return all(limit(a) for a in op.arguments)
+    if op.op not in ("<", "<=") or dtype_of(op.arguments[0]) != I32:
+        return False
+    return any(_columns(a) and not has_columns(b) for a, b in (op.arguments, op.arguments[::-1]))
+
+
+def _columns(value: SSAValue) -> bool:
+    return isinstance(value.owner, ops.Apply) and value.owner.op == "cols"
+
+
+def has_columns(value: SSAValue) -> bool:
+    return isinstance(value.type, TileT) and value.type.layout.data in ("columns", "full")
+
+
+__all__ = ["elementwise", "has_columns", "inlined", "limit", "run"]

@@ -1,0 +1,57 @@
+"""Computes equal values once: an operation whose operands and result type are those of one that comes before it on every path gives way to that.
+
+Reads of tensors that the kernel does not write count as pure. Tiles too: what is cheap to make again is made again where it is read (see `fusion`).
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import Block, Operation
+from xdsl.traits import Pure
+
+from ..ir import ops
+from .rewriting import replace
+
+Key = tuple[object, ...]
+
+
+def run(kernel: ops.Kernel) -> None:
+    _block(kernel.body.block, {})
+
+
+def _block(block: Block, known: dict[Key, Operation]) -> None:
+    known = dict(known)
+    for op in list(block.ops):
+        for region in op.regions:
+            _block(region.block, known)
+        key = number(op)
+        if key is None:
+            continue
+        if key in known:
+            replace(op, known[key].results)
+        else:
+            known[key] = op
+
+
+def number(op: Operation) -> Key | None:
+    """What is equal of operations that give equal values; None of those whose value depends on when they run."""
+    operands = tuple(op.operands)
+    if isinstance(op, ops.Constant):
+        return ("constant", op.text.data, op.result.type)
+    if isinstance(op, ops.Apply):
+        return ("apply", op.op, op.result.type, operands)
+    if isinstance(op, ops.At):
+        return ("at", operands, op.sizes, op.given, op.result.type)
+    if isinstance(op, ops.Perform) and op.results and unchanging(op):
+        return ("perform", op.op, op.params, op.consts, operands, op.results[0].type)
+    if op.has_trait(Pure) and not op.regions:
+        return (op.name, operands, tuple(op.properties.items()), tuple(r.type for r in op.results))
+    return None
+
+
+def unchanging(op: ops.Perform) -> bool:
+    """Whether an operation only reads tensors that the kernel does not write."""
+    e = op.entry.effects
+    if e.group or e.drains or e.arrives or e.waits or any(a.mode != "read" or a.late for a in e.accesses):
+        return False
+    places = [v.owner for v in op.arguments if isinstance(v.owner, ops.At)]
+    return bool(places) and all(isinstance(p.array.owner, ops.Tensor) and p.array.owner.written is None for p in places)

@@ -1,0 +1,97 @@
+"""What tracing gives: a specification as expressions of CuIR. Owns the names of the parameters in them, not how they come about (trace.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import cast
+
+from ..syntax.nodes import Expr, Literal, Node
+from ..syntax.rewrite import renamed
+from ..syntax.walk import names_read
+from .parameter import Parameter, Value
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A specification as CuIR. `keep`: a bool expression of b, h, q, k (i32), or None for no mask.
+
+    `score`: f32 expression of S (the products), b, h, q, k, and `factor` > 0: score * factor is the base-2 logit, for weights by relu the score itself.
+    `sink`: an expression of h, or None. `mask`: what the mask_mod alone keeps, without conditions of the score_mod; None if there is no mask_mod.
+    `decided`: captured numbers that decided control flow, whose values are part of the expressions. `asked`: (the name that a captured value has in
+    the mod, its parameter's name) in the order in which they were met, of values that no expression reads as well.
+    """
+
+    keep: Expr | None
+    score: Expr
+    factor: Expr
+    parameters: tuple[Parameter, ...]
+    sink: Expr | None = None
+    mask: Expr | None = None
+    decided: tuple[str, ...] = ()
+    asked: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever reads the kernel may want to know, in words."""
+        own = {name: plain(wanted) for wanted, name in self.asked}
+        decided = (f"`{name}` decided control flow while tracing: its value is part of the program" for name in self.decided)
+        other = (
+            f"`{own[p.name]}` is a name of the kernel: its parameter is called `{p.name}`"
+            for p in self.parameters
+            if own.get(p.name, p.name) != p.name
+        )
+        return (*decided, *other)
+
+    def named(self, taken: Iterable[str]) -> Traced:
+        """The same with parameters that have no name in `taken`: what another trace with these names taken would give, without one.
+
+        The names that it has now must be none of an index, a length or a function: then none of those is exchanged by mistake.
+        """
+        taken, names = set(taken), dict[str, str]()
+        for wanted, name in self.asked:
+            names[name] = fresh(wanted, taken | set(names.values()))
+        if all(name == own for own, name in names.items()):
+            return self
+        done: dict[int, Node] = {}
+
+        def other(e: Expr | None) -> Expr | None:
+            return None if e is None else cast(Expr, renamed(e, names, done))
+
+        return replace(
+            self,
+            keep=other(self.keep),
+            score=cast(Expr, other(self.score)),
+            factor=cast(Expr, other(self.factor)),
+            sink=other(self.sink),
+            mask=other(self.mask),
+            parameters=tuple(replace(p, name=names[p.name]) for p in self.parameters),
+            asked=tuple((wanted, names[name]) for wanted, name in self.asked),
+        )
+
+    def of_mask(self, values: Iterable[Value | None]) -> Traced | None:
+        """The mask_mod alone, with these values of the parameters. None where it cannot be told: what the score_mod drops may leave the mask nothing to decide, and
+        then what it reads is no parameter."""
+        if self.mask is None:
+            return None
+        read = names_read(self.mask) & {name for _, name in self.asked}
+        given = tuple(replace(p, value=v) for p, v in zip(self.parameters, values, strict=True) if p.name in read)
+        return None if len(given) < len(read) else replace(self, keep=None if self.mask == Literal(True) else self.mask, parameters=given)
+
+
+def plain(name: str) -> str:
+    """A name as a program can have it."""
+    base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name) or "value"
+    return f"value_{base}" if base[0].isdigit() else base
+
+
+def fresh(name: str, used: Collection[str]) -> str:
+    """A name of the kernel for a captured value: its own, or with `_` and a number behind it if that is taken."""
+    base = candidate = plain(name)
+    n = 1
+    while candidate in used:
+        candidate, n = f"{base}_{n if n > 1 else ''}", n + 1
+    return candidate
+
+
+__all__ = ["Traced", "fresh", "plain"]
