@@ -238,7 +238,10 @@ class RolePrinter:
 
     # ---- control flow
     def _if(self, op: ops.If) -> None:
-        with self.out.block(f"if ({strip(self.elements.scalar(op.condition))})"):
+        self.branch(op, strip(self.elements.scalar(op.condition)))
+
+    def branch(self, op: ops.Branch, condition: str) -> None:
+        with self.out.block(f"if ({condition})"):
             self._region(op.then.block, op.results)
         if len(op.orelse.block.ops) > 1 or self._moves(op.results, last(op.orelse).values):
             with self.out.block("else"):

@@ -66,13 +66,13 @@ class Uniformity:
                 self._words(op)
             self._put([*op.inner, *op.outputs], Follows.RUN)
             self._block(op.body.block)
-        elif isinstance(op, ops.If):
+        elif isinstance(op, ops.Branch):
             self._block(op.then.block)
             self._block(op.orelse.block)
             for result, *given in zip(
                 op.outputs, *(b.last_op.operands for b in (op.then.block, op.orelse.block) if b.last_op), strict=True
             ):
-                self._put([result], self._of([op.condition, *given]))
+                self._put([result], self._of([op.decision, *given]))
         elif isinstance(op, ops.Perform):
             self._put(op.outputs, self._of(op.arguments) if reads_constant(op) else Follows.RUN)
         elif isinstance(op, ops.Apply) and op.op == "cta_rank":

@@ -598,15 +598,23 @@ def words_attribute(words: Sequence[Word]) -> ArrayAttr:
     return ArrayAttr([ArrayAttr([IntAttr(w.index), IntAttr(w.copies), IntAttr(int(w.uniform))]) for w in words])
 
 
-@irdl_op_definition
-class If(IRDLOperation):
-    """A branch on a scalar, which all threads of a worker take alike; both regions yield its results."""
+class Branch(IRDLOperation):
+    """A branch with two regions, which both yield its results; `decision` is what it asks."""
 
-    name = "tile.if"
-    condition = operand_def(ScalarT)
-    then = region_def("single_block")
-    orelse = region_def("single_block")
-    outputs = var_result_def()
+    if TYPE_CHECKING:
+        then: Region
+        orelse: Region
+        outputs: Sequence[OpResult]
+
+    @property
+    def decision(self) -> SSAValue:
+        return self.operands[0]
+
+    @classmethod
+    def made(cls, decision: SSAValue, then: Region, orelse: Region) -> Self:
+        last = then.block.last_op
+        assert isinstance(last, Yield)
+        return cls(operands=[decision], regions=[then, orelse], result_types=[[v.type for v in last.values]])
 
     def verify_(self) -> None:
         for region in (self.then, self.orelse):
@@ -616,24 +624,33 @@ class If(IRDLOperation):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        printer.print_ssa_value(self.condition)
+        printer.print_ssa_value(self.decision)
         printer.print_string(" ")
         printer.print_region(self.then)
         printer.print_string(" else ")
         printer.print_region(self.orelse)
 
     @classmethod
-    def parse(cls, parser: Parser) -> If:
-        condition = parser.parse_operand()
+    def parse(cls, parser: Parser) -> Self:
+        decision = parser.parse_operand()
         then = parser.parse_region()
         parser.parse_keyword("else")
-        return branch(condition, then, parser.parse_region())
+        return cls.made(decision, then, parser.parse_region())
+
+
+@irdl_op_definition
+class If(Branch):
+    """A branch on a scalar, which all threads of a worker take alike."""
+
+    name = "tile.if"
+    condition = operand_def(ScalarT)
+    then = region_def("single_block")
+    orelse = region_def("single_block")
+    outputs = var_result_def()
 
 
 def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
-    last = then.block.last_op
-    assert isinstance(last, Yield)
-    return If(operands=[condition], regions=[then, orelse], result_types=[[v.type for v in last.values]])
+    return If.made(condition, then, orelse)
 
 
 @irdl_op_definition

@@ -20,7 +20,6 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
-from xdsl.utils.exceptions import VerifyException
 
 from . import ops
 from .rows import _Unary
@@ -44,8 +43,8 @@ class RowBound(_Unary):
 
 
 @irdl_op_definition
-class WarpIf(IRDLOperation):
-    """A branch of each warp: it runs `then` if `vote` holds in one of its rows or in one of its threads' parts, and gives what that yields, else what `orelse` yields.
+class WarpIf(ops.Branch):
+    """A branch of each warp: it runs `then` if `vote` holds in one of its rows, in one of its threads' parts, and gives what that yields, else what `orelse` yields.
 
     A vote that holds where it need not must change nothing but the time it takes.
     """
@@ -55,30 +54,6 @@ class WarpIf(IRDLOperation):
     then = region_def("single_block")
     orelse = region_def("single_block")
     outputs = var_result_def()
-
-    def verify_(self) -> None:
-        for region in (self.then, self.orelse):
-            end = region.block.last_op
-            if not isinstance(end, ops.Yield) or [v.type for v in end.values] != [r.type for r in self.outputs]:
-                raise VerifyException("both regions of a branch end with tile.yield of its results' types")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_ssa_value(self.vote)
-        printer.print_string(" ")
-        printer.print_region(self.then)
-        printer.print_string(" else ")
-        printer.print_region(self.orelse)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> WarpIf:
-        vote = parser.parse_operand()
-        then = parser.parse_region()
-        parser.parse_keyword("else")
-        orelse = parser.parse_region()
-        end = then.block.last_op
-        assert isinstance(end, ops.Yield)
-        return cls(operands=[vote], regions=[then, orelse], result_types=[[v.type for v in end.values]])
 
 
 @irdl_op_definition

@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
 from ..ir import ops
+from ..ir.warps import WarpIf
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
 from .rewriting import before, every
 
@@ -101,7 +102,7 @@ def elementwise(op: Operation) -> bool:
     """Whether an operation reads its tile operands element by element, where they are worked out."""
     if isinstance(op, ops.Apply):
         return not op.entry.reduces
-    if isinstance(op, ops.At):
+    if isinstance(op, (ops.At, WarpIf)):
         return True
     return isinstance(op, ops.Perform) and op.op == "gather"
 

@@ -70,7 +70,7 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
         decided = part if part is not None else asked
     else:
         decided = asked
-    new = WarpIf(operands=[decided], regions=sides, result_types=[[op.result.type for op in group]])
+    new = WarpIf.made(decided, *sides)
     before(first, new)
     for op, result in zip(group, new.results, strict=True):
         result.name_hint = op.result.name_hint

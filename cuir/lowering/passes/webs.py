@@ -18,7 +18,7 @@ from .rewriting import Carrying, carry, every, give, last, set_yield
 def joins(kernel: ops.Kernel | ops.Role) -> Iterator[tuple[SSAValue, list[SSAValue]]]:
     """Each value that stands where paths meet, with the values that flow into it. A loop's result is its argument after the last turn."""
     for op in every(kernel):
-        if isinstance(op, ops.If):
+        if isinstance(op, ops.Branch):
             for i, result in enumerate(op.results):
                 yield result, [last(op.then).values[i], last(op.orelse).values[i]]
         elif isinstance(op, (ops.For, ops.ForUnits)):
@@ -111,7 +111,7 @@ class Companions:
         for op in list(block.ops):
             if op.parent is None:
                 continue
-            if isinstance(op, ops.If):
+            if isinstance(op, ops.Branch):
                 self._branch(op)
             elif isinstance(op, (ops.For, ops.ForUnits)):
                 self._loop(op)
@@ -120,7 +120,7 @@ class Companions:
                     if value in self.web.made:
                         self.of(value)
 
-    def _branch(self, op: ops.If) -> None:
+    def _branch(self, op: ops.Branch) -> None:
         for region in op.regions:
             self._block(region.block)
         chosen = [i for i, r in enumerate(op.results) if r in self.web.joined]

@@ -159,9 +159,9 @@ def _always_read(op: Operation) -> Sequence[SSAValue]:
     """Operands of what has an effect, or steers what has one."""
     if isinstance(op, ops.For):
         return [op.start, op.stop]
-    if isinstance(op, ops.If):
-        return [] if _pure(op) else [op.condition]
-    if isinstance(op, ops.Yield) and isinstance(op.parent_op(), (ops.For, ops.ForUnits, ops.If)):
+    if isinstance(op, ops.Branch):
+        return [] if _pure(op) else [op.decision]
+    if isinstance(op, ops.Yield) and isinstance(op.parent_op(), (ops.For, ops.ForUnits, ops.Branch)):
         return []  # what is read of it says so
     return [] if isinstance(op, ops.ForUnits) or _pure(op) else op.operands
 
@@ -170,7 +170,7 @@ def _pure(op: Operation) -> bool:
     """Whether an operation does nothing but give its results."""
     if isinstance(op, ops.Perform):
         return reads_constant(op)
-    if isinstance(op, ops.If):
+    if isinstance(op, ops.Branch):
         return all(isinstance(inner, ops.Yield) or _pure(inner) for region in op.regions for inner in region.block.ops)
     return isinstance(op, (ops.Apply, ops.Constant, ops.At)) or op.has_trait(Pure)
 
@@ -183,9 +183,9 @@ def _below(value: SSAValue) -> Iterator[SSAValue]:
         if value in inside:
             index = list(inside).index(value)
             yield from (op.carried[index], _yielded(op.body.block)[index])
-    elif isinstance(op, ops.If):
+    elif isinstance(op, ops.Branch):
         index = list(op.outputs).index(value)  # type: ignore[arg-type]
-        yield from (op.condition, _yielded(op.then.block)[index], _yielded(op.orelse.block)[index])
+        yield from (op.decision, _yielded(op.then.block)[index], _yielded(op.orelse.block)[index])
     elif isinstance(op, Operation) and not isinstance(op, ops.Role):
         yield from op.operands
 
