@@ -1,0 +1,55 @@
+"""Where values come from and go to through control flow: what loops carry, what branches give, tiles that pass through a wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import BlockArgument, SSAValue, Use
+
+from ..ir import ops
+from ..passes.rewriting import last
+
+Loop = ops.For | ops.ForUnits
+
+
+def carried(loop: Loop) -> Sequence[BlockArgument]:
+    """The arguments of a loop's block that hold what it carries, in order."""
+    arguments = loop.body.block.args
+    return arguments[len(arguments) - len(loop.carried) :]
+
+
+def sources(value: SSAValue) -> list[SSAValue] | None:
+    """The values of which a carried one is one; None of any other value. Of a loop the value before it comes first."""
+    if isinstance(value, BlockArgument):
+        loop = value.block.parent_op()
+        if not isinstance(loop, Loop):
+            return None
+        i = value.index - (len(value.block.args) - len(loop.carried))
+        return None if i < 0 else [loop.carried[i], last(loop.body).values[i]]
+    op, i = value.owner, value.index  # type: ignore[attr-defined]
+    if isinstance(op, Loop):
+        return [op.carried[i], last(op.body).values[i]]
+    if isinstance(op, ops.If):
+        return [last(op.then).values[i], last(op.orelse).values[i]]
+    if isinstance(op, ops.Perform) and op.entry.effects.drains:
+        return [op.arguments[i]]
+    return None
+
+
+def targets(use: Use) -> list[SSAValue]:
+    """The values that a use hands its value on to as it is; none if it reads it."""
+    op, i = use.operation, use.index
+    if isinstance(op, Loop):
+        i -= len(op.operands) - len(op.carried)
+        return [] if i < 0 else [carried(op)[i], op.results[i]]
+    if isinstance(op, ops.Yield):
+        around = op.parent_op()
+        if isinstance(around, Loop):
+            return [carried(around)[i], around.results[i]]
+        return [around.results[i]] if isinstance(around, ops.If) else []
+    if isinstance(op, ops.Perform) and op.entry.effects.drains:
+        return [op.outputs[i]]
+    return []
+
+
+__all__ = ["Loop", "carried", "sources", "targets"]
