@@ -199,7 +199,17 @@ class RolePrinter:
         elif isinstance(op, ops.ForUnits):
             self._for_units(op)
         else:
-            raise AssertionError(op)
+            self._machine(op)
+
+    def _machine(self, op: Operation) -> None:
+        """An operation that only the machine has."""
+        printer = printer_of(op.name)
+        assert printer is not None, op
+        for result in op.results:
+            s = self.storage(result)
+            if s.constant and s.count:
+                self.declare(s)
+        printer(self, op)
 
     def _apply(self, op: ops.Apply) -> None:
         s = self.storage(op.result)
@@ -231,7 +241,10 @@ class RolePrinter:
 
     # ---- control flow
     def _if(self, op: ops.If) -> None:
-        with self.out.block(f"if ({strip(self.elements.scalar(op.condition))})"):
+        self.branch(op, strip(self.elements.scalar(op.condition)))
+
+    def branch(self, op: ops.Branch, condition: str) -> None:
+        with self.out.block(f"if ({condition})"):
             self._region(op.then.block, op.results)
         if len(op.orelse.block.ops) > 1 or self._moves(op.results, last(op.orelse).values):
             with self.out.block("else"):

@@ -79,8 +79,8 @@ class Liveness:
         if isinstance(op, ops.Yield):
             return live | _reads(op.values)
         rest = live - frozenset(op.results)
-        if isinstance(op, ops.If):
-            return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.condition])
+        if isinstance(op, ops.Branch):
+            return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
         if isinstance(op, (ops.For, ops.ForUnits)):
             block = op.body.block
             around = rest
@@ -169,7 +169,7 @@ class Allocation:
 
     def _branches(self, block: Block) -> Iterator[tuple[SSAValue, SSAValue]]:
         for op in self._every(block):
-            if isinstance(op, ops.If):
+            if isinstance(op, ops.Branch):
                 for region in (op.then, op.orelse):
                     yield from zip(op.results, last(region).values, strict=True)
 

@@ -525,15 +525,23 @@ def loop_over_units(units: SSAValue, carried: Sequence[SSAValue], body: Region) 
     return ForUnits(operands=[units, list(carried)], regions=[body], result_types=[[v.type for v in carried]])
 
 
-@irdl_op_definition
-class If(IRDLOperation):
-    """A branch on a scalar, which all threads of a worker take alike; both regions yield its results."""
+class Branch(IRDLOperation):
+    """A branch with two regions, which both yield its results; `decision` is what it asks."""
 
-    name = "tile.if"
-    condition = operand_def(ScalarT)
-    then = region_def("single_block")
-    orelse = region_def("single_block")
-    outputs = var_result_def()
+    if TYPE_CHECKING:
+        then: Region
+        orelse: Region
+        outputs: Sequence[OpResult]
+
+    @property
+    def decision(self) -> SSAValue:
+        return self.operands[0]
+
+    @classmethod
+    def made(cls, decision: SSAValue, then: Region, orelse: Region) -> Self:
+        last = then.block.last_op
+        assert isinstance(last, Yield)
+        return cls(operands=[decision], regions=[then, orelse], result_types=[[v.type for v in last.values]])
 
     def verify_(self) -> None:
         for region in (self.then, self.orelse):
@@ -543,24 +551,33 @@ class If(IRDLOperation):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        printer.print_ssa_value(self.condition)
+        printer.print_ssa_value(self.decision)
         printer.print_string(" ")
         printer.print_region(self.then)
         printer.print_string(" else ")
         printer.print_region(self.orelse)
 
     @classmethod
-    def parse(cls, parser: Parser) -> If:
-        condition = parser.parse_operand()
+    def parse(cls, parser: Parser) -> Self:
+        decision = parser.parse_operand()
         then = parser.parse_region()
         parser.parse_keyword("else")
-        return branch(condition, then, parser.parse_region())
+        return cls.made(decision, then, parser.parse_region())
+
+
+@irdl_op_definition
+class If(Branch):
+    """A branch on a scalar, which all threads of a worker take alike."""
+
+    name = "tile.if"
+    condition = operand_def(ScalarT)
+    then = region_def("single_block")
+    orelse = region_def("single_block")
+    outputs = var_result_def()
 
 
 def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
-    last = then.block.last_op
-    assert isinstance(last, Yield)
-    return If(operands=[condition], regions=[then, orelse], result_types=[[v.type for v in last.values]])
+    return If.made(condition, then, orelse)
 
 
 @irdl_op_definition
@@ -633,14 +650,17 @@ def _print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
     printer.print_string(")")
 
 
-OPERATIONS: list[type[Operation]] = [
+_OPERATIONS: list[type[Operation]] = [
     Tensor, Parameter, Shared, Barrier, Units, Constant, Apply, At, Perform, Yield, For, ForUnits, If, Role, Kernel,
 ]  # fmt: skip
 
 
 @functools.cache
 def dialect() -> Dialect:
-    return Dialect("tile", OPERATIONS, list(TYPES))
+    """All operations and types: those of the machine have files of their own."""
+    from . import rows, warps
+
+    return Dialect("tile", [*_OPERATIONS, *rows.OPERATIONS, *warps.OPERATIONS], list(TYPES))
 
 
 # ---- walking

@@ -115,13 +115,13 @@ def _remade(loop: Carrying, carried: Sequence[SSAValue], kept: Sequence[int] | N
     return new
 
 
-def give(branch: ops.If, values: Sequence[tuple[SSAValue, SSAValue]], kept: Sequence[int] | None = None) -> tuple[ops.If, list[SSAValue]]:
+def give(branch: ops.Branch, values: Sequence[tuple[SSAValue, SSAValue]], kept: Sequence[int] | None = None) -> tuple[ops.Branch, list[SSAValue]]:
     """A branch that gives these of its results (all, if not said) and further ones, pairs of what its regions yield: the new branch and its new results."""
     keep = list(range(len(branch.results))) if kept is None else list(kept)
     for k, region in enumerate((branch.then, branch.orelse)):
         given = last(region).values
         set_yield(region, [*(given[i] for i in keep), *(pair[k] for pair in values)])
-    new = ops.branch(branch.condition, move_body(branch.then), move_body(branch.orelse))
+    new = branch.made(branch.decision, move_body(branch.then), move_body(branch.orelse))
     before(branch, new)
     for i, result in zip(keep, new.results, strict=False):
         result.name_hint = branch.results[i].name_hint
