@@ -175,9 +175,9 @@ class RolePrinter:
         for op in block.ops:
             if op in skipped:
                 continue
-            for s in self.declared.get(id(op), []):
-                self.declare(s)
             batch = printer_of(op.op).batch(op) if isinstance(op, ops.Perform) and printer_of(op.op) else [op]
+            for s in (s for part in batch for s in self.declared.get(id(part), [])):
+                self.declare(s)
             skipped |= set(batch)
             self.statement(op, batch)
 

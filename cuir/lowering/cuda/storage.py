@@ -83,7 +83,7 @@ class Liveness:
             return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
         if isinstance(op, (ops.For, ops.ForUnits)):
             block = op.body.block
-            around = rest
+            around = rest | (_reads([op.stop]) if isinstance(op, ops.For) else frozenset())  # each turn asks for the end anew
             while True:
                 start = self._block(block, around | _reads(last(op.body).values)) - frozenset(block.args)
                 if start <= around:

@@ -29,7 +29,7 @@ def sources(value: SSAValue) -> list[SSAValue] | None:
     op, i = value.owner, value.index  # type: ignore[attr-defined]
     if isinstance(op, Loop):
         return [op.carried[i], last(op.body).values[i]]
-    if isinstance(op, ops.If):
+    if isinstance(op, ops.Branch):
         return [last(op.then).values[i], last(op.orelse).values[i]]
     if isinstance(op, ops.Perform) and op.entry.effects.drains:
         return [op.arguments[i]]
@@ -46,7 +46,7 @@ def targets(use: Use) -> list[SSAValue]:
         around = op.parent_op()
         if isinstance(around, Loop):
             return [carried(around)[i], around.results[i]]
-        return [around.results[i]] if isinstance(around, ops.If) else []
+        return [around.results[i]] if isinstance(around, ops.Branch) else []
     if isinstance(op, ops.Perform) and op.entry.effects.drains:
         return [op.outputs[i]]
     return []

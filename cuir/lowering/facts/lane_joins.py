@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import ops
-from ..ir.types import SharedT, TileT, is_scalar
+from ..ir.types import TileT, is_scalar
 from ..passes.fusion import inlined
 from .flow import Loop, sources
 from .memory import Accessed, Array, Memory, accesses, evaluated
@@ -89,8 +89,12 @@ class _Joins:
         if isinstance(op, ops.At) or (len(op.results) == 1 and inlined(op.results[0])):
             return state, LaneJoins()  # its readers work it out
         state, joins = self._own(op, state)
-        if isinstance(op, ops.If):
+        if isinstance(op, ops.Branch):
             (then, a), (orelse, b) = self.block(op.then.block, state), self.block(op.orelse.block, state)
+            if a.before | b.before and not isinstance(op, ops.If):  # inside, each warp goes its own way
+                (then, a), (orelse, b) = self.block(op.then.block, _Touched()), self.block(op.orelse.block, _Touched())
+                assert not a.before | b.before, "a branch of warps only reads"
+                joins |= LaneJoins(frozenset({op}))
             return then | orelse, joins | a | b
         if isinstance(op, Loop):
             start = state
@@ -163,7 +167,7 @@ class _Joins:
         return found.get("rows"), found.get("cols") if cols > 1 else None
 
     def _from_multiple(self, tile: SSAValue, assumed: frozenset[SSAValue] = frozenset()) -> str | None:
-        """"rows" or "cols" if an index tile is the worker's rows or columns from a multiple on."""
+        """ "rows" or "cols" if an index tile is the worker's rows or columns from a multiple on."""
         op = tile.owner
         if isinstance(op, ops.Apply) and op.op in ("rows", "cols"):  # becomes the trait `index_of`
             return op.op

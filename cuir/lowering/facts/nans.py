@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue, Use
 
 from ..ir import ops
+from ..ir.rows import RowPart
 from ..ir.types import ScalarT, TileT, dtype_of, is_tile
+from ..ir.warps import Pinned, RowBound
 from .flow import sources, targets
 
 # become traits: `chooses` or `extremum`; `converts`, `magnitude`, `linear == (-1,)`, `reduction == "max"`; `linear` or `factors` of two operands
@@ -111,6 +113,8 @@ def _spread(use: Use) -> Sequence[SSAValue] | None:
             return []
         kept = op.op == "cast" and dtype_of(op.result).is_float
         return [op.result] if is_tile(op.result) and (kept or op.op in SPREADING) else None
+    if isinstance(op, (RowPart, RowBound, Pinned)):
+        return []  # whole rows, votes that only save time, and what stays before a wait
     if isinstance(op, ops.Perform) and op.entry.sums:  # a product: its left operand goes by rows, its accumulator by elements
         name = op.params.data[use.index].data
         return {"a": [], "c": list(op.outputs)}.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import BlockArgument, SSAValue
 
-from ...syntax.types import F16, BF16, PANEL_BYTES
+from ...syntax.types import BF16, F16, PANEL_BYTES
 from ..ir import ops
 from ..ir.types import SharedT, TileT
 from .memory import Memory, accesses, array_of, modes
@@ -37,7 +37,9 @@ def own_rows(role: ops.Role) -> ops.Shared | None:
     if not all(_same(op.arg("shared"), view) and _rows_of_one_dim(op.arg("box")) for op in sent):
         return None
     memory = Memory(kernel)
-    written = [(op, a.place) for op in performed if op not in sent for a in accesses(op) if a.writes and memory.of(a.place) is memory.of(view)]
+    written = [
+        (op, a.place) for op in performed if op not in sent for a in accesses(op) if a.writes and memory.of(a.place) is memory.of(view)
+    ]
     if not written or not all(_accumulator_rows(op) and _same(place, view) for op, place in written):
         return None
     return array

@@ -53,7 +53,7 @@ def _floats(op: ops.Apply) -> list[SSAValue]:
 def _sums(kernel: ops.Kernel) -> set[SSAValue]:
     """Numbers a row that a sum of rows reaches."""
     found: set[SSAValue] = set()
-    left = [op.result for op in every(kernel) if isinstance(op, ops.Apply) and op.entry.reduces and op.entry.sums]
+    left: list[SSAValue] = [op.result for op in every(kernel) if isinstance(op, ops.Apply) and op.entry.reduces and op.entry.sums]
     while left:
         value = left.pop()
         if value in found or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
