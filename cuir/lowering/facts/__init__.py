@@ -1,4 +1,4 @@
-"""What is known of a kernel's IR: asked by passes and printers, computed from the data flow and never from names."""
+"""Analyses over the tile IR: each takes a kernel or a role, changes nothing, and says what holds of its values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from xdsl.ir import SSAValue
 
 from ..ir import ops
 from .nans import Nans
+from .ranges import Ranges
 
 
 class Facts:
@@ -16,21 +17,25 @@ class Facts:
     def __init__(self, kernel: ops.Kernel):
         self.kernel = kernel
 
-    def nonnegative(self, value: SSAValue) -> bool:
-        """Whether a number is certainly not negative."""
-        return False  # nothing is known of ranges
-
-    def near(self, op: ops.Apply) -> bool:
-        """Whether i32 arithmetic stays within 32 bits."""
-        return True
+    @functools.cached_property
+    def ranges(self) -> Ranges:
+        return Ranges(self.kernel)
 
     @functools.cached_property
-    def _nans(self) -> Nans:
+    def nans(self) -> Nans:
         return Nans(self.kernel)
+
+    def nonnegative(self, value: SSAValue) -> bool:
+        """Whether a number is certainly not negative."""
+        return self.ranges.nonnegative(value)
+
+    def near(self, op: ops.Apply) -> bool:
+        """Whether it is i32 arithmetic that stays within 32 bits."""
+        return self.ranges.fits(op.result)
 
     def negative_nan(self, value: SSAValue) -> bool:
         """Whether a value may hold a NaN with its sign bit set."""
-        return self._nans.negative(value)
+        return self.nans.negative(value)
 
 
 __all__ = ["Facts"]

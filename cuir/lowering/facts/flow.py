@@ -1,29 +1,27 @@
-"""Where values come from and go to through control flow: what loops carry, what branches give, tiles that pass through a wait."""
+"""Where values come from and go to through control flow: what loops carry, what branches give, what comes
+with units of work, tiles that pass through a wait."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.ir import BlockArgument, SSAValue, Use
 
-from ..ir import ops
+from ..ir import machine, ops
 from ..passes.rewriting import last
 
 Loop = ops.For | ops.ForUnits
 
 
-def carried(loop: Loop) -> Sequence[BlockArgument]:
-    """The arguments of a loop's block that hold what it carries, in order."""
-    arguments = loop.body.block.args
-    return arguments[len(arguments) - len(loop.carried) :]
-
-
 def sources(value: SSAValue) -> list[SSAValue] | None:
-    """The values of which a carried one is one; None of any other value. Of a loop the value before it comes first."""
+    """The values of which one is this one: what a loop carries (what it starts with comes first), a branch gives, or comes with a unit of work from a queue;
+    None of any other value."""
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
         if not isinstance(loop, Loop):
             return None
+        if isinstance(loop, ops.ForUnits) and (queue := machine.queue_of(loop)) is not None:
+            for word, inside in loop.reads:
+                if inside is value:
+                    return list(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
         i = value.index - (len(value.block.args) - len(loop.carried))
         return None if i < 0 else [loop.carried[i], last(loop.body).values[i]]
     op, i = value.owner, value.index  # type: ignore[attr-defined]
@@ -41,15 +39,15 @@ def targets(use: Use) -> list[SSAValue]:
     op, i = use.operation, use.index
     if isinstance(op, Loop):
         i -= len(op.operands) - len(op.carried)
-        return [] if i < 0 else [carried(op)[i], op.results[i]]
+        return [] if i < 0 else [op.inner[i], op.results[i]]
     if isinstance(op, ops.Yield):
         around = op.parent_op()
         if isinstance(around, Loop):
-            return [carried(around)[i], around.results[i]]
+            return [around.inner[i], around.results[i]]
         return [around.results[i]] if isinstance(around, ops.Branch) else []
     if isinstance(op, ops.Perform) and op.entry.effects.drains:
         return [op.outputs[i]]
     return []
 
 
-__all__ = ["Loop", "carried", "sources", "targets"]
+__all__ = ["Loop", "sources", "targets"]

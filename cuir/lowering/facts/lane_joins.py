@@ -166,16 +166,24 @@ class _Joins:
             found[along] = dim
         return found.get("rows"), found.get("cols") if cols > 1 else None
 
-    def _from_multiple(self, tile: SSAValue, assumed: frozenset[SSAValue] = frozenset()) -> str | None:
+    def _from_multiple(self, tile: SSAValue) -> str | None:
         """ "rows" or "cols" if an index tile is the worker's rows or columns from a multiple on."""
-        op = tile.owner
-        if isinstance(op, ops.Apply) and op.op in ("rows", "cols"):  # becomes the trait `index_of`
-            return op.op
-        if isinstance(op, ops.Apply) and op.op == "+":  # becomes the trait `linear`
-            a, b = op.arguments[::-1] if is_scalar(op.arguments[0]) else op.arguments
-            return self._from_multiple(a, assumed) if is_scalar(b) and multiple(b, self.rows) else None
-        found = {self._from_multiple(v, assumed | {tile}) for v in sources(tile) or [] if v not in assumed | {tile}}
-        return found.pop() if len(found) == 1 else None
+        kinds, left, seen = set[str | None](), [tile], set[SSAValue]()
+        while left:
+            value = left.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            op = value.owner
+            if (given := sources(value)) is not None:
+                left += given
+            elif isinstance(op, ops.Apply) and op.op == "+":  # becomes the trait `linear`
+                a, b = op.arguments[::-1] if is_scalar(op.arguments[0]) else op.arguments
+                kinds |= set() if is_scalar(b) and multiple(b, self.rows) else {None}
+                left.append(a)
+            else:
+                kinds.add(op.op if isinstance(op, ops.Apply) and op.op in ("rows", "cols") else None)  # becomes the trait `index_of`
+        return kinds.pop() if len(kinds) == 1 else None
 
 
 def is_scalar_store(op: ops.Perform) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.traits import Pure
 
 from ...syntax.types import BF16, F16, PANEL_BYTES
 from ..ir import ops
 from ..ir.types import SharedT, TileT
 from .memory import Memory, accesses, array_of, modes
+from .multiples import multiple
 
 ROWS = 64  # of a warpgroup's accumulator; each warp holds 16
 
@@ -29,12 +31,12 @@ def own_rows(role: ops.Role) -> ops.Shared | None:
     view = sent[0].arg("shared")
     array, t = array_of(view), view.type
     assert isinstance(array, ops.Shared) and isinstance(t, SharedT)
-    did = modes(kernel)
-    if any(len(did[array_of(op.arg("box"))]) > 1 for op in sent):
+    did, tensors = modes(kernel), {array_of(op.arg("box")) for op in sent}
+    if any(len(did[t]) > 1 for t in tensors) or any(a.array in tensors for op in performed if op not in sent for a in accesses(op)):
         return None  # another warp may have read, or stored, what a warp's bulk store overwrites
     if not _panelled(array) or not _steady_rows(view) or t.sizes[0] != ROWS:
         return None
-    if not all(_same(op.arg("shared"), view) and _rows_of_one_dim(op.arg("box")) for op in sent):
+    if not all(_same(op.arg("shared"), view) and _always_by_the_same(op.arg("box")) for op in sent):
         return None
     memory = Memory(kernel)
     written = [
@@ -64,19 +66,19 @@ def _steady_rows(view: SSAValue) -> bool:
 def _steady(value: SSAValue) -> bool:
     """Whether a scalar has one value in a worker: it is made of the worker's number, of parameters and of what is known."""
     op = value.owner
-    if isinstance(op, ops.Apply):
-        return all(map(_steady, op.arguments))
+    if isinstance(op, Operation) and (isinstance(op, ops.Apply) or op.has_trait(Pure)):
+        return all(map(_steady, op.operands))
     if isinstance(op, (ops.Constant, ops.Parameter)):
         return True
     return isinstance(value, BlockArgument) and isinstance(value.block.parent_op(), ops.Role)
 
 
-def _rows_of_one_dim(box: SSAValue) -> bool:
-    """Whether a box has its 64 rows along one dim of the tensor, the last but one."""
+def _always_by_the_same(box: SSAValue) -> bool:
+    """Whether a row of the tensor is stored by the same warp each time: a box has its 64 rows along the last dim but one, from a multiple of 64 on."""
     if not isinstance(box.owner, ops.At) or len(box.owner.parts) < 2:
         return False
-    *outer, rows, _ = (size for _, size in box.owner.parts)
-    return rows == ROWS and all(size in (-1, 1) for size in outer)
+    *outer, (start, rows), _ = box.owner.parts
+    return rows == ROWS and all(size in (-1, 1) for _, size in outer) and (start is None or multiple(start, ROWS))
 
 
 def _accumulator_rows(op: ops.Perform) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from ..ir import ops
+from ..ir import machine, ops
 from .rewriting import every, give, last, uncarry
 
 
@@ -19,7 +19,7 @@ def removable(op: Operation) -> bool:
         e = op.entry.effects
         reads = all(a.mode == "read" and not a.late for a in e.accesses)
         return reads and bool(op.results) and not (e.arrives or e.waits or e.drains or e.commits or e.group or e.fences or e.joins)
-    return not op.regions and not isinstance(op, ops.Yield)
+    return not op.regions and bool(op.results)
 
 
 class _Live:
@@ -36,6 +36,9 @@ class _Live:
                 self.need(op.units)
             elif isinstance(op, ops.Branch):
                 self.need(op.decision)
+            elif isinstance(op, machine.HandOut):
+                for word in op.words:
+                    self.need(word)
             elif (not removable(op) and not isinstance(op, ops.Yield)) or (isinstance(op, ops._Declaration)):
                 for operand in op.operands:
                     self.need(operand)

@@ -97,12 +97,13 @@ def uncarry(loop: Carrying, kept: Sequence[int]) -> Carrying:
 
 
 def _remade(loop: Carrying, carried: Sequence[SSAValue], kept: Sequence[int] | None = None) -> Carrying:
+    words = [word for word, _ in loop.reads] if isinstance(loop, ops.ForUnits) else []
     body = move_body(loop.body)
     new: Carrying
     if isinstance(loop, ops.For):
         new = ops.loop(loop.start, loop.stop, loop.step.data, carried, body)
     else:
-        new = ops.loop_over_units(loop.units, carried, body)
+        new = ops.loop_over_units(loop.units, carried, body, words)
     before(loop, new)
     old = list(loop.results)
     for i, result in enumerate(new.results):
