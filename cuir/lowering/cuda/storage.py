@@ -187,7 +187,7 @@ class Allocation:
         return value
 
     def _join(self, a: SSAValue, b: SSAValue) -> None:
-        if a not in self.parent or b not in self.parent:
+        if a not in self.parent or b not in self.parent or _head(a) or _head(b):
             return
         x, y = self._root(a), self._root(b)
         if x is y or a.type != b.type or self._interfere(self.members[x], self.members[y]):
@@ -224,13 +224,16 @@ class Allocation:
         return self.storage[value]
 
 
+def _head(value: SSAValue) -> bool:
+    """Whether a value stands in the head of a role or a loop: the number of a worker or a turn, a word of a unit. What a loop carries is set before it."""
+    if not isinstance(value, BlockArgument):
+        return False
+    loop = value.block.parent_op()
+    return not isinstance(loop, (ops.For, ops.ForUnits)) or value.index < len(value.block.args) - len(loop.carried)
+
+
 def _declared_where_made(value: SSAValue) -> bool:
-    if isinstance(value, BlockArgument):  # the number of a worker or a turn stands in its head; what a loop carries is set before it
-        loop = value.block.parent_op()
-        return isinstance(loop, ops.Role) or (
-            isinstance(loop, (ops.For, ops.ForUnits)) and value.index < len(value.block.args) - len(loop.carried)
-        )
-    return isinstance(value.owner, Operation) and not value.owner.regions
+    return _head(value) or (isinstance(value.owner, Operation) and not value.owner.regions)
 
 
 def tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
