@@ -64,7 +64,7 @@ def test_signs_of_nans(body: str, negative: bool) -> None:
     (top,) = (
         op
         for op in every(kernel)
-        if isinstance(op, ops.Apply) and op.op == "row_max" and list(op.result.uses)[0].operation.name == "tile.perform"
+        if isinstance(op, ops.Apply) and op.op == "row_max" and next(iter(op.result.uses)).operation.name == "tile.perform"
     )
     assert Facts(kernel).negative_nan(top.arguments[0]) == negative
 
