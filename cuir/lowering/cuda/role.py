@@ -196,7 +196,18 @@ class RolePrinter:
         elif isinstance(op, ops.ForUnits):
             self._for_units(op)
         else:
-            raise AssertionError(op)
+            self._of_machine(op)
+
+    def _of_machine(self, op: Operation) -> None:
+        """A pure operation that the table does not have."""
+        printer = printer_of(op.name)
+        for result in op.results:
+            if self.storage(result).constant and is_tile(result):
+                self.declare(self.storage(result))
+        if printer is not None:
+            printer(self, op)
+        else:
+            self.elements.into(self.storage(op.results[0]), op.results[0], op)
 
     def _apply(self, op: ops.Apply) -> None:
         s = self.storage(op.result)

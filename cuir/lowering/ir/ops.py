@@ -633,14 +633,17 @@ def _print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
     printer.print_string(")")
 
 
-OPERATIONS: list[type[Operation]] = [
+_OPERATIONS: list[type[Operation]] = [
     Tensor, Parameter, Shared, Barrier, Units, Constant, Apply, At, Perform, Yield, For, ForUnits, If, Role, Kernel,
 ]  # fmt: skip
 
 
 @functools.cache
 def dialect() -> Dialect:
-    return Dialect("tile", OPERATIONS, list(TYPES))
+    """All operations and types: those of the machine have files of their own."""
+    from . import machine_tiles
+
+    return Dialect("tile", [*_OPERATIONS, *machine_tiles.OPERATIONS], list(TYPES))
 
 
 # ---- walking

@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
 from ..ir import ops
+from ..ir.machine_tiles import Line
 from ..ir.types import TileT, dtype_of, is_tile, scalar, tile
 from .rewriting import every, insert, replace
 from .simplify import number
@@ -42,6 +43,9 @@ def affine(value: SSAValue, at: Operation) -> Affine | None:
     if not isinstance(t, TileT) or t.layout.data in ("rows", "one"):
         return Affine(None, 0) if number(value) == 0 else Affine(value, 0)
     op = value.owner
+    if isinstance(op, Line):
+        slope = ops.known(op.slope)
+        return Affine(op.rows, slope) if isinstance(slope, int) else None
     if not isinstance(op, ops.Apply):
         return None
     if op.op == "cols":
