@@ -105,7 +105,7 @@ class _Loops:
                 self.out.line(index)
                 self.line(f"{into}[{'e_' if packed else 'i_'}] = {text};", places)
             if packed:
-                first = f"4 * (g_ / 2) + g_ % 2 + 2 * h_"
+                first = "4 * (g_ / 2) + g_ % 2 + 2 * h_"
                 self.out.line(
                     f"#pragma unroll\nfor (int h_ = 0; h_ < 2; ++h_) {target.name}[{first}] = {packed}({into}[2 * h_], {into}[2 * h_ + 1]);"
                 )
