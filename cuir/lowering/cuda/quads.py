@@ -68,7 +68,7 @@ class _Loops:
     """The loops of one tile; `text` gives an element of it."""
 
     def __init__(self, elements: Elements, frag: Fragment, text: Callable[[], str]):
-        self.elements, self.out, self.frag, self.text = elements, elements.out, frag, text
+        self.elements, self.out, self.frag, self.text = elements, elements.role.out, frag, text
 
     def line(self, line: str, positions: list[tuple[str, str]]) -> None:
         """A line of a loop over i_, behind the places that it reads."""

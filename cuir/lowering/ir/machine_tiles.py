@@ -1,7 +1,7 @@
 """Operations on register tiles that the machine has and the language does not, each with what it means to the evaluator: `evaluate(context, operands)`.
 
 They are pure, but `tile.read_columns` reads a tensor that the kernel does not write. `ELEMENTWISE`: an element of the result follows from the elements of the
-operands at its place. `FREE`: an element costs no more than reading one from a register, so it is worked out wherever it is read.
+operands at its place; `KEPT`: which have a place of their own. `FREE`: an element costs no more than reading one from a register, so it is worked out wherever it is read.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class _Function(IRDLOperation):
 
     WORDS: ClassVar[tuple[str, ...]] = ()
     ELEMENTWISE: ClassVar[bool] = False
+    KEPT: ClassVar[bool] = False
     FREE: ClassVar[bool] = False
 
     def print(self, printer: Printer) -> None:
@@ -99,6 +100,7 @@ class Line(IRDLOperation):
     rows = opt_operand_def()
     result = result_def(TileT)
     ELEMENTWISE: ClassVar[bool] = True
+    KEPT: ClassVar[bool] = False
     FREE: ClassVar[bool] = True
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
@@ -153,6 +155,8 @@ class Pin(_Function):
     name = "tile.pin"
     x = operand_def(TileT)
     result = result_def(TileT)
+    ELEMENTWISE: ClassVar[bool] = True
+    KEPT: ClassVar[bool] = True
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
         return list(operands)

@@ -7,7 +7,7 @@ the ends of 32 bits is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
@@ -146,16 +146,20 @@ def _combine(op: ops.Apply) -> None:
             found_sum = _sum("min" if least else "max", op, merged, other.bound(op))
             assert found_sum is not None
             merged = found_sum
-        t = tile(BOOL, *(max(p.type.shape[d] for p, _ in limits) for d in (0, 1)))  # type: ignore[attr-defined]
-        made = insert(op, ops.apply("<", [columns, merged] if below else [merged, columns], t))
+        made = insert(op, ops.apply("<", [columns, merged] if below else [merged, columns], _together([p for p, _ in limits])))
         first, *others = (p for p, _ in limits)
         parts = [made if p is first else p for p in parts if p not in others]
     whole = parts[0]
     for part in parts[1:]:
-        t = tile(BOOL, *(max(p.type.shape[d] if isinstance(p.type, TileT) else 1 for p in (whole, part)) for d in (0, 1)))
-        whole = insert(op, ops.apply(op.op, [whole, part], t))
+        whole = insert(op, ops.apply(op.op, [whole, part], _together([whole, part])))
     if whole.type == op.result.type:
         replace(op, [whole])
+
+
+def _together(values: Sequence[SSAValue]) -> TileT:
+    """The type of what is made of truth values, of which one at least is a tile."""
+    shapes = [v.type.shape for v in values if isinstance(v.type, TileT)]
+    return tile(BOOL, max(r for r, _ in shapes), max(c for _, c in shapes))
 
 
 def _joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:

@@ -36,7 +36,7 @@ def _inlined(op: Operation) -> bool:
     if isinstance(op, ops.Perform):
         return op.op == "gather" and _single(op, effects=True)
     if not isinstance(op, ops.Apply):
-        return getattr(op, "ELEMENTWISE", False) and (all(elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _single(op))  # type: ignore[attr-defined]
+        return _of_machine(op)
     uses = list(op.result.uses)
     if is_scalar(op.result):
         return len(uses) == 1 and _takes_scalar(uses[0].operation, op) and uses[0].operation.parent is op.parent
@@ -47,6 +47,12 @@ def _inlined(op: Operation) -> bool:
     if limit(op.result):
         return all(elementwise(u.operation) for u in uses)
     return _single(op)
+
+
+def _of_machine(op: Operation) -> bool:
+    if not elementwise(op) or isinstance(op, ops.At) or op.KEPT:  # type: ignore[attr-defined]
+        return False
+    return all(elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _single(op)  # type: ignore[attr-defined]
 
 
 def _takes_scalar(user: Operation, op: ops.Apply) -> bool:

@@ -59,7 +59,7 @@ def after(body: str, **facts: object) -> str:
     return show(ir)
 
 
-CAST = "%i = tile.apply \"-\"(%c, %r) : !tile.reg<i32, 64, 64>\n%a = tile.apply \"cast\"(%i) : !tile.reg<f32, 64, 64>"
+CAST = '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%i) : !tile.reg<f32, 64, 64>'
 
 
 def test_the_parts_of_a_line() -> None:

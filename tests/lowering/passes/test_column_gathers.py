@@ -19,7 +19,9 @@ def ir(condition: str) -> str:
     return text(kernel(BODY.format(condition)), [affine_columns.run, column_gathers.run])
 
 
-@pytest.mark.parametrize("condition", ["I[k] == I[q]", "(I[k] == I[q]) & (k < n)", "(I[k - 3] > 0) | (I[k] > q)", "I[n + cols(80)] == n", "I[cols(80)] == q"])
+@pytest.mark.parametrize(
+    "condition", ["I[k] == I[q]", "(I[k] == I[q]) & (k < n)", "(I[k - 3] > 0) | (I[k] > q)", "I[n + cols(80)] == n", "I[cols(80)] == q"]
+)
 def test_a_warp_reads_each_column_once(condition: str) -> None:
     found = ir(condition)
     assert len(re.findall(r"tile\.read_columns\(%\w+\) : !tile.reg<i32, 1, 80>", found)) == len(re.findall(r"I\[[^q]", condition))
@@ -66,6 +68,6 @@ def test_what_is_printed_reads_the_columns(tmp_path_factory: pytest.TempPathFact
     call = on_cpu(found, tmp_path_factory.mktemp("host"))
     tensors = {"I": (given,), "Z": (z, 80)}
     for n in (0, 15, 50, -30):
-        call(*[a for name in found.pointers for a in tensors[name]], n, 100, 64)
+        call(*[a for name in found.tensors for a in tensors[name]], n, 100, 64)
         at = n + np.arange(80)
         assert (z == np.where((at >= 0) & (at < 100), given[np.clip(at, 0, 99)], 0)).all()

@@ -22,7 +22,9 @@ def ir(body: str, head: str = ROOMY) -> str:
 
 
 def loop(*lines: str) -> str:
-    return "\n".join(["T = zeros(f32, [64, 64])", "for i in range(n):", *(f"    {x}" for x in lines), "    m = row_max(T)", "    store(Y[rows(64)], m)"])
+    return "\n".join(
+        ["T = zeros(f32, [64, 64])", "for i in range(n):", *(f"    {x}" for x in lines), "    m = row_max(T)", "    store(Y[rows(64)], m)"]
+    )
 
 
 @pytest.mark.parametrize(("body", "kept"), [

@@ -75,9 +75,8 @@ def line(elements: Elements, op: Line, at: At) -> str:
 
     floats, slope, known = dtype_of(op.result) == F32, elements.scalar(op.slope), ops.known(op.slope)
     start = "col" if known == 1 and not floats else f"{slope} * {'float(col)' if floats else 'col'}"
-    if op.rows is None:
-        bases = (start,)
-    else:
+    bases: tuple[str, ...] = (start,)
+    if op.rows is not None:
         places = [at]
         if not is_scalar(op.rows) and op.rows.type.layout.data == "rows":  # type: ignore[attr-defined]
             places = [At("", str(r), "", "") for r in range(elements.fragment(op.rows.type).row_values)]  # type: ignore[arg-type]
