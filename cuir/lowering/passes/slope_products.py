@@ -22,6 +22,7 @@ from ..ir.types import TileT, dtype_of
 from . import fusion
 from .fusion import inlined
 from .rewriting import every, insert
+from .simplify import number
 
 ROOM = 40  # registers for all but the tiles of a step; with fewer the compiler spills
 
@@ -75,10 +76,16 @@ class _Role:
 
     # ---- products in registers
     def _room(self, op: Operation) -> int:
-        """Registers left beside the full tiles alive behind an operation, its own among them, and the exponentials of its own as halves."""
+        """Registers left beside the full tiles alive behind an operation, its own among them, and the exponentials of its own.
+
+        Those are halves, and take the place of halves alive: what a product in flight still reads was made the turn before.
+        """
         made = {r for r in op.results if isinstance(r.type, TileT)}
         alive = {v for v in self.liveness.after[op] | made if isinstance(v.type, TileT) and v.type.layout.data == "full"}
-        return self.role.registers.data - sum(map(self._registers, alive)) - sum(map(self._registers, made)) // 2
+        alive = {v for v in alive if number(v) is None}  # a tile of one number is made where it is needed
+        halves = sum(self._registers(v) for v in alive if dtype_of(v) in HALVES)
+        whole = sum(self._registers(v) for v in alive if dtype_of(v) not in HALVES)
+        return self.role.registers.data - whole - max(halves, sum(map(self._registers, made)) // 2)
 
     def _registers(self, value: SSAValue) -> int:
         assert isinstance(value.type, TileT)
