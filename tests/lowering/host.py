@@ -70,6 +70,7 @@ static int give(int x) {
 static int exchange(int x, int from) { return given[give(x)][from]; }
 static int __shfl_xor_sync(unsigned, int x, int o) { return exchange(x, lane_now ^ o); }
 static float __shfl_xor_sync(unsigned, float x, int o) { return __int_as_float(exchange(__float_as_int(x), lane_now ^ o)); }
+static int __shfl_sync(unsigned, int x, int from) { return exchange(x, from & 31); }
 static bool __any_sync(unsigned, bool x) {
   int c = give(x), any = 0;
   for (int l = 0; l < 32; ++l) any |= given[c][l];

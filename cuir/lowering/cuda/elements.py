@@ -15,8 +15,9 @@ from ..ir import ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
 from ..layouts import Fragment
 from ..passes.fusion import inlined
-from . import operators
+from . import operators, quads
 from .operators import TEXTS, strip
+from .registry import element_text
 from .storage import CTYPE, HALVES, Storage
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class Elements:
 
     def __init__(self, role: RolePrinter):
         self.role, self.out = role, role.out
+        self.reciprocals: dict[
+            Operation, str
+        ] = {}  # while a loop over four neighbours is printed: divisions -> texts of the reciprocals that they share
         self.hoisted: dict[str, str] = {}  # texts computed before the loops of the current statement -> their names
 
     def fragment(self, t: TileT) -> Fragment:
@@ -87,14 +91,7 @@ class Elements:
         assert isinstance(op, Operation)
         if isinstance(op, ops.Perform):
             return self.role.places.gather(op, lambda v: self.element(v, at))
-        assert isinstance(op, ops.Apply), op
-        if op.op == "rows":
-            return self.row(self.fragment(t), at.r)
-        if op.op == "cols":
-            return f"(col + {at.k})"
-        if op.op in ("<", "<=") and (text := self._limit(op, at)):
-            return text
-        return self.apply(op, lambda v: self.element(v, at))
+        return self.computed(op, at)
 
     def read(self, s: Storage, t: TileT, at: At) -> str:
         """An element of an array."""
@@ -161,10 +158,11 @@ class Elements:
                 self.out.line(line)
             self.out.line(text)
 
-    def into(self, target: Storage, value: SSAValue, expression: ops.Apply | None = None) -> None:
+    def into(self, target: Storage, value: SSAValue, expression: Operation | None = None) -> None:
         """target = value, element by element; `expression`: the operation to be computed, if the value is stored in target."""
         t = value.type
         if isinstance(t, ScalarT):
+            assert expression is None or isinstance(expression, ops.Apply)
             text = self.scalar(value) if expression is None else self.apply(expression, self.scalar)
             self.out.line(f"{target.name} = {strip(text)};")
             return
@@ -173,13 +171,18 @@ class Elements:
         def text_at(at: At) -> str:
             return self.element(value, at) if expression is None else self.computed(expression, at)
 
+        if quads.into(self, target, t, value if expression is None else expression):
+            return
         if target.packed:
             self._into_packed(target, t, value, expression, text_at)
             return
         self.loop(t, lambda at: f"{target.name}[{index_of(t, at)}] = {strip(text_at(at))};")
 
-    def computed(self, op: ops.Apply, at: At) -> str:
+    def computed(self, op: Operation, at: At) -> str:
         """An element of an operation's result, whether or not that has a place of its own."""
+        if (emit := element_text(op.name)) is not None:
+            return emit(self, op, at)
+        assert isinstance(op, ops.Apply), op
         if op.op == "rows":
             assert isinstance(op.result.type, TileT)
             return self.row(self.fragment(op.result.type), at.r)
@@ -189,7 +192,7 @@ class Elements:
             return text
         return self.apply(op, lambda v: self.element(v, at))
 
-    def _into_packed(self, target: Storage, t: TileT, value: SSAValue, expression: ops.Apply | None, text_at: Callable[[At], str]) -> None:
+    def _into_packed(self, target: Storage, t: TileT, value: SSAValue, expression: Operation | None, text_at: Callable[[At], str]) -> None:
         head = f"#pragma unroll\nfor (int p_ = 0; p_ < {target.count}; ++p_)"
         source = value if expression is None else None
         if source is not None and not inlined(source):

@@ -39,6 +39,21 @@ def prints(*names: str, batch: Callable[[Any], Sequence[Operation]] = lambda op:
     return enter
 
 
+_ELEMENTS: dict[str, Callable[..., str]] = {}
+
+
+def element_of(name: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
+    """Register the text of an element of an elementwise operation: of `Elements`, the operation and a place."""
+
+    def enter(function: Callable[..., str]) -> Callable[..., str]:
+        if name in _ELEMENTS:
+            raise ValueError(f"two texts for {name}")
+        _ELEMENTS[name] = function
+        return function
+
+    return enter
+
+
 @functools.cache
 def _all() -> dict[str, Printer]:
     from . import primitives
@@ -50,3 +65,8 @@ def _all() -> dict[str, Printer]:
 
 def printer_of(name: str) -> Printer | None:
     return _all().get(name)
+
+
+def element_text(name: str) -> Callable[..., str] | None:
+    _all()
+    return _ELEMENTS.get(name)

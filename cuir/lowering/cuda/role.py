@@ -208,12 +208,14 @@ class RolePrinter:
     def _machine(self, op: Operation) -> None:
         """An operation that only the machine has."""
         printer = printer_of(op.name)
-        assert printer is not None, op
         for result in op.results:
             s = self.storage(result)
             if s.constant and s.count:
                 self.declare(s)
-        printer(self, op)
+        if printer is not None:
+            printer(self, op)
+        else:
+            self.elements.into(self.storage(op.results[0]), op.results[0], op)
 
     def _apply(self, op: ops.Apply) -> None:
         s = self.storage(op.result)

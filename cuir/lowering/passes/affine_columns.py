@@ -7,7 +7,7 @@ the ends of 32 bits is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
@@ -16,6 +16,7 @@ from ...syntax.types import BOOL, I32
 from ..facts.ranges import ranges
 from ..ir import ops
 from ..ir.indices import limit_of
+from ..ir.machine_tiles import Line
 from ..ir.types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
 from .rewriting import every, insert, replace
 from .simplify import number
@@ -45,6 +46,9 @@ def affine(value: SSAValue, at: Operation) -> Affine | None:
     if not isinstance(t, TileT) or t.layout.data in ("rows", "one"):
         return Affine(None, 0) if number(value) == 0 else Affine(value, 0)
     op = value.owner
+    if isinstance(op, Line):
+        slope = ops.known(op.slope)
+        return Affine(op.rows, slope) if isinstance(slope, int) else None
     if not isinstance(op, ops.Apply):
         return None
     if op.op == "cols":
@@ -147,18 +151,50 @@ def _wide(value: SSAValue) -> bool:
 
 
 def _combine(op: ops.Apply) -> None:
-    """Limits of one direction as one."""
-    x, y = (a.owner for a in op.arguments)
-    if not (isinstance(x, ops.Apply) and isinstance(y, ops.Apply) and is_limit(x) and is_limit(y) and x.op == y.op):
+    """Limits of one direction among all that & (or |) joins as one."""
+    parts = list(_joined(op, op.op))
+    groups: dict[tuple[SSAValue, bool], list[SSAValue]] = {}
+    for part in parts:
+        limit = part.owner
+        if isinstance(limit, ops.Apply) and is_limit(limit):
+            below = limit.op == "<"
+            groups.setdefault((limit.arguments[0 if below else 1], below), []).append(part)
+    if all(len(limits) == 1 for limits in groups.values()):
         return
-    below = x.op == "<"
-    columns, bounds = x.arguments[0 if below else 1], [o.arguments[1 if below else 0] for o in (x, y)]
-    if columns is not y.arguments[0 if below else 1]:
-        return
-    merged = _sum("min" if below == (op.op == "&") else "max", op, *bounds)  # of two upper limits the least holds for both
-    assert merged is not None
-    pair = [columns, merged] if below else [merged, columns]
-    replace(op, [insert(op, ops.apply(x.op, pair, op.result.type))])
+    for (columns, below), limits in groups.items():
+        if len(limits) == 1:
+            continue
+        name = "min" if below == (op.op == "&") else "max"  # of two upper limits the least holds for both
+        merged, *bounds = (limit.owner.operands[1 if below else 0] for limit in limits)  # type: ignore[union-attr]
+        for bound in bounds:
+            more = _sum(name, op, merged, bound)
+            assert more is not None
+            merged = more
+        pair = [columns, merged] if below else [merged, columns]
+        made = insert(op, ops.apply("<" if below else "<=", pair, _truths(limits)))
+        first, *others = limits
+        parts = [made if p is first else p for p in parts if p not in others]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = insert(op, ops.apply(op.op, [whole, part], _truths([whole, part])))
+    if whole.type == op.result.type:
+        replace(op, [whole])
+
+
+def _truths(values: Sequence[SSAValue]) -> TileT:
+    """The type of what is made of truth values, of which one at least is a tile."""
+    shapes = [v.type.shape for v in values if isinstance(v.type, TileT)]
+    return tile(BOOL, max(r for r, _ in shapes), max(c for _, c in shapes))
+
+
+def _joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
+    """The truth values that an operation and those of its kind which it alone reads join, each once."""
+    found: dict[SSAValue, None] = {}
+    for value in op.arguments:
+        inner = value.owner
+        alone = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
+        found |= dict.fromkeys(_joined(inner, name) if alone else [value])  # type: ignore[arg-type]
+    yield from found
 
 
 __all__ = ["Affine", "affine", "is_limit", "run"]

@@ -55,7 +55,7 @@ def _inlined(op: Operation) -> bool:
     if isinstance(op, ops.Perform):
         return op.op == "gather" and _single(op, effects=True)
     if not isinstance(op, ops.Apply):
-        return False
+        return _of_machine(op)
     uses = list(op.result.uses)
     if is_scalar(op.result):
         return len(uses) == 1 and _takes_scalar(uses[0].operation, op) and uses[0].operation.parent is op.parent
@@ -68,13 +68,19 @@ def _inlined(op: Operation) -> bool:
     return _single(op)
 
 
+def _of_machine(op: Operation) -> bool:
+    if not elementwise(op) or isinstance(op, ops.At) or op.KEPT:  # type: ignore[attr-defined]
+        return False
+    return all(elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _single(op)  # type: ignore[attr-defined]
+
+
 def _takes_scalar(user: Operation, op: ops.Apply) -> bool:
     if isinstance(user, ops.Apply):
         return is_scalar(user.result)
     return isinstance(user, (ops.Perform, ops.At, ops.For, ops.If, ops.Units)) and not any(is_tile(r) for r in user.results)
 
 
-def _single(op: ops.Apply | ops.Perform, effects: bool = False) -> bool:
+def _single(op: Operation, effects: bool = False) -> bool:
     """Whether one elementwise operation of the same layout alone reads it, with no effect between the two."""
     uses = list(op.results[0].uses)
     if len(uses) != 1 or uses[0].operation.parent is not op.parent:
@@ -87,8 +93,8 @@ def _single(op: ops.Apply | ops.Perform, effects: bool = False) -> bool:
         user = uses[0].operation
     if not elementwise(user) or not isinstance(t, TileT):
         return False
-    if isinstance(user, ops.Apply):
-        r = user.result.type
+    if not isinstance(user, (ops.At, ops.Perform)):
+        r = user.results[0].type
         if not isinstance(r, TileT) or r.layout != t.layout or r.shape != t.shape:
             return False
     between = op.next_op
@@ -114,7 +120,7 @@ def elementwise(op: Operation) -> bool:
         return not op.entry.reduces
     if isinstance(op, (ops.At, WarpIf)):
         return True
-    return isinstance(op, ops.Perform) and op.op == "gather"
+    return getattr(op, "ELEMENTWISE", False) or (isinstance(op, ops.Perform) and op.op == "gather")
 
 
 def limit(value: SSAValue) -> bool:

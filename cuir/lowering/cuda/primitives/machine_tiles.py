@@ -1,0 +1,95 @@
+"""Operations on tiles that the machine has and the language does not (ir/machine_tiles.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....syntax.types import F32
+from ...ir import ops
+from ...ir.machine_tiles import After, ByReciprocal, ByRows, Line, Pin, ReadColumns, SharedTanh
+from ...ir.types import TileT, dtype_of, is_scalar
+from .. import quads
+from ..operators import strip, summand, wrapping
+from ..registry import element_of, prints
+from ..storage import CTYPE
+
+if TYPE_CHECKING:
+    from ..elements import At, Elements
+    from ..role import RolePrinter
+
+LANES = 32
+
+
+@prints("tile.by_rows")
+def by_rows(role: RolePrinter, op: ByRows) -> None:
+    target = role.storage(op.result)
+    into, function = target.name, op.function.data
+    given = role.elements.array(op.x)
+    if given == into:  # the function reads its argument again where a row needs more care
+        into = role.out.temp("y")
+        role.out.line(f"float {into}[{target.count}];")
+    role.out.line(f"cuir::{function}({given}, {into});")
+    if into != target.name:
+        role.out.line(f"#pragma unroll\nfor (int r_ = 0; r_ < {target.count}; ++r_) {target.name}[r_] = {into}[r_];")
+
+
+@prints("tile.pin")
+def pin(role: RolePrinter, op: Pin) -> None:
+    target = role.storage(op.result)
+    role.elements.into(target, op.x)
+    role.out.line(f"cuir::pin({target.name});")
+
+
+@prints("tile.after")
+def after(role: RolePrinter, op: After) -> None:
+    target, value = role.storage(op.result), strip(role.elements.scalar(op.value))
+    head = f"const {target.ctype} " if target.constant else ""
+    role.out.line(f"{head}{target.name} = cuir::after({value}, {role.storage(op.tile).name}[0]);")
+
+
+@prints("tile.read_columns")
+def read_columns(role: RolePrinter, op: ReadColumns) -> None:
+    """Each lane reads every 32nd column, and they take what they need from each other. All lanes of the warp are here: nothing but tiles differs between them."""
+    place, t, target, out, kernel = op.box.owner, op.result.type, role.storage(op.result).name, role.out, role.kernel
+    assert isinstance(place, ops.At) and isinstance(place.array.owner, ops.Tensor) and isinstance(t, TileT)
+    tensor, cols = place.array.owner.symbol.data, t.shape[1]
+    texts, scalars = [], []
+    for start, size in place.parts:
+        first = "0" if start is None else role.elements.scalar(start)
+        texts.append(first if size == -1 else f"({summand(first)} + {LANES} * x_ + lane)")
+        scalars.append(size == -1)
+    read = kernel.tensor_read(tensor, kernel.index(tensor, texts, scalars))
+    ctype, own, count = CTYPE[t.element], out.temp("own"), -(-cols // LANES)
+    out.line(f"{ctype} {own}[{count}];  // a column each lane, of every {LANES}")
+    out.line(f"#pragma unroll\nfor (int x_ = 0; x_ < {count}; ++x_) {own}[x_] = {kernel.inside(tensor, texts)} ? {strip(read)} : 0;")
+    with out.block(f"#pragma unroll\nfor (int c_ = 0; c_ < {role.storage(op.result).count}; ++c_)"):
+        out.line("const int k_ = 8 * (c_ / 2) + c_ % 2;")
+        out.line(f"{target}[c_] = __shfl_sync(~0u, {own}[k_ / {LANES}], k_ % {LANES} + col);")
+
+
+# ---- elements
+@element_of("tile.line")
+def line(elements: Elements, op: Line, at: At) -> str:
+    """One operation an element; what is alike along a row, and the thread's first column, are taken together before the loop."""
+    from ..elements import At
+
+    floats, slope, known = dtype_of(op.result) == F32, elements.scalar(op.slope), ops.known(op.slope)
+    start = "col" if known == 1 and not floats else f"{slope} * {'float(col)' if floats else 'col'}"
+    bases: tuple[str, ...] = (start,)
+    if op.rows is not None:
+        places = [at]
+        if not is_scalar(op.rows) and op.rows.type.layout.data == "rows":  # type: ignore[attr-defined]
+            places = [At("", str(r), "", "") for r in range(elements.fragment(op.rows.type).row_values)]  # type: ignore[arg-type]
+        given = [elements.element(op.rows, p) for p in places]
+        bases = tuple(f"{summand(x)} + {start}" if floats or known == 1 else wrapping("+", x, start) for x in given)
+    base = elements.hoist("float" if floats else "int", bases, at)
+    if floats:  # a call: the compiler would take the products, which never change, out of loops and run out of registers
+        return f"fmaf({slope}, float({at.k}), {base})"
+    return f"({base} + {at.k})" if known == 1 else f"({base} + {slope} * {at.k})"
+
+
+element_of("tile.by_reciprocal")(quads.quotient)
+element_of("tile.shared_tanh")(quads.tanh)
+
+
+__all__ = ["ByReciprocal", "SharedTanh"]

@@ -1,0 +1,162 @@
+"""Loops over four neighbours in a row that share a reciprocal (`tile.by_reciprocal shared`, `tile.shared_tanh`), and the texts of such divisions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from xdsl.ir import Operation, SSAValue
+
+from ...syntax.types import F32
+from ..ir import ops
+from ..ir.machine_tiles import ByReciprocal, SharedTanh
+from ..ir.types import TileT, dtype_of
+from ..layouts import Fragment
+from ..passes.fusion import inlined
+from ..passes.shared_reciprocals import LARGEST
+from .operators import strip
+from .storage import Storage
+
+if TYPE_CHECKING:
+    from .elements import At, Elements
+
+SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less what the product may be rounded by
+_TWICE_LOG2E = "2.885390081777927f"
+_SMALL = "small"  # in place of the text of a reciprocal: the argument is small
+
+Site = ByReciprocal | SharedTanh
+
+
+def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operation) -> bool:
+    """target = value, if what is worked out in its loop shares reciprocals; False if nothing does. `value`: an operation, whose result is stored in target."""
+    from .elements import LOOP
+
+    root = value.owner if isinstance(value, SSAValue) and inlined(value) else value
+    if not isinstance(root, Operation) or t.layout.data != "full":
+        return False
+    sites = list(dict.fromkeys(_sites(root)))
+    if not sites:
+        return False
+    packed: str | None = None
+    if target.packed:  # packing rounds
+        packed = f"cuir::pack_{t.dtype.data}"
+        if isinstance(root, ops.Apply) and root.op == "cast" and dtype_of(root.arguments[0]) == F32:
+            source = root.arguments[0].owner
+            assert isinstance(source, Operation)
+            root = source
+    loops = _Loops(elements, elements.fragment(t), lambda: strip(elements.computed(root, LOOP)))
+    small = loops.small_arguments(sites[0], target, packed) if len(sites) == 1 else False
+    with elements.out.block("else") if small else nullcontext():
+        loops.shared(sites, target, packed)
+    elements.role.kernel.choice("four divisions by numbers of a known range share one reciprocal", elements.out.span)
+    return True
+
+
+def _sites(op: Operation) -> Iterator[Site]:
+    """The divisions that are worked out with an operation, those that others read first."""
+    for operand in op.operands:
+        t = operand.type
+        if isinstance(t, TileT) and t.layout.data == "full" and inlined(operand) and isinstance(operand.owner, Operation):
+            yield from _sites(operand.owner)
+    if isinstance(op, SharedTanh) or (isinstance(op, ByReciprocal) and op.shared is not None):
+        yield op
+
+
+class _Loops:
+    """The loops of one tile; `text` gives an element of it."""
+
+    def __init__(self, elements: Elements, frag: Fragment, text: Callable[[], str]):
+        self.elements, self.out, self.frag, self.text = elements, elements.role.out, frag, text
+
+    def line(self, line: str, positions: list[tuple[str, str]]) -> None:
+        """A line of a loop over i_, behind the places that it reads."""
+        for name, declaration in positions:
+            if re.search(rf"\b{name}\b", line):
+                self.out.line(declaration)
+        self.out.line(line)
+
+    def shared(self, sites: list[Site], target: Storage, packed: str | None) -> None:
+        from .elements import LOOP, positions
+
+        divisors: list[tuple[str, str, str]] = []
+        self.elements.reciprocals = {}
+        for site in sites:
+            array = self.out.temp("d")
+            divisors.append((array, strip(_divisor(self.elements, site, LOOP)), "true" if _nans(site) else "false"))
+            self.elements.reciprocals[site] = f"{array}[e_]"
+        text = self.text()
+        self.elements.reciprocals = {}
+        places = positions(self.frag)
+        index = "const int i_ = 8 * (g_ / 2) + 2 * (g_ % 2) + 4 * (e_ / 2) + e_ % 2;"
+        with self.out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {self.frag.count // 4}; ++g_)"):
+            for array, divisor, nans in divisors:
+                self.out.line(f"float {array}[4];  // elements of one row")
+                with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
+                    self.out.line(index)
+                    self.line(f"{array}[e_] = {divisor};", places)
+                self.out.line(f"cuir::reciprocals<{nans}>({array});")
+            into = target.name
+            if packed:
+                into = self.out.temp("v")
+                self.out.line(f"float {into}[4];")
+            with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
+                self.out.line(index)
+                self.line(f"{into}[{'e_' if packed else 'i_'}] = {text};", places)
+            if packed:
+                first = "4 * (g_ / 2) + g_ % 2 + 2 * h_"
+                self.out.line(
+                    f"#pragma unroll\nfor (int h_ = 0; h_ < 2; ++h_) {target.name}[{first}] = {packed}({into}[2 * h_], {into}[2 * h_ + 1]);"
+                )
+
+    def small_arguments(self, site: Site, target: Storage, packed: str | None) -> bool:
+        """Polynomials, where no thread of the warp has a greater argument; False if the numbers of a tanh are not there yet, and would be computed twice."""
+        from .elements import LOOP, positions
+
+        if not isinstance(site, SharedTanh) or inlined(site.x) or packed:
+            return False
+        self.elements.reciprocals = {site: _SMALL}
+        text = self.text()
+        self.elements.reciprocals = {}
+        places, most = positions(self.frag), self.out.temp("most")
+        loop = f"#pragma unroll\nfor (int i_ = 0; i_ < {self.frag.count}; ++i_)"
+        self.out.line(f"float {most} = 0.f;  // the greatest magnitude")
+        with self.out.block(loop):
+            self.line(f"{most} = fmaxf({most}, fabsf({self.elements.element(site.x, LOOP)}));", places)
+        factor = "" if site.factor is None else f" * fabsf({strip(self.elements.scalar(site.factor))})"
+        with self.out.block(f"if (!__any_sync(~0u, !({most}{factor} < {SMALL}f)))"):
+            self.out.line("// polynomials, where no thread of the warp has a greater argument")
+            with self.out.block(loop):
+                self.line(f"{target.name}[i_] = {text};", places)
+        return True
+
+
+def _nans(site: Site) -> bool:
+    """Whether a NaN among four divisors must leave the other three alone: there is none in a tanh."""
+    return isinstance(site, ByReciprocal) and site.spreads is None
+
+
+def _divisor(elements: Elements, site: Site, at: At) -> str:
+    if isinstance(site, ByReciprocal):
+        return elements.element(site.y, at)
+    factor = _TWICE_LOG2E
+    if site.factor is not None:  # one product for both factors
+        factor = elements.hoist("float", (f"{_TWICE_LOG2E} * {elements.scalar(site.factor)}",), at)
+    return f"1.f + cuir::ex2(fminf(fabsf({factor} * {elements.element(site.x, at)}), {LARGEST}f))"  # tanh is 1 from 2^25 on
+
+
+def quotient(elements: Elements, op: ByReciprocal, at: At) -> str:
+    """An element of x times the reciprocal of y."""
+    reciprocal = elements.reciprocals.get(op) or f"cuir::reciprocal({strip(elements.element(op.y, at))})"
+    return reciprocal if op.x is None else f"({elements.element(op.x, at)} * {reciprocal})"
+
+
+def tanh(elements: Elements, op: SharedTanh, at: At) -> str:
+    """An element of tanh(x * factor)."""
+    x = elements.element(op.x, at)
+    x = strip(x) if op.factor is None else f"{x} * {elements.scalar(op.factor)}"
+    reciprocal = elements.reciprocals.get(op)
+    if reciprocal is None:
+        return f"cuir::tanh({x})"
+    return f"cuir::tanh_small({x})" if reciprocal == _SMALL else f"cuir::tanh_large({x}, {reciprocal})"

@@ -1,0 +1,88 @@
+"""Between which numbers a float lies for certain, if it is a number: found from constants, exponentials, sums and limits.
+
+A NaN lies nowhere: whoever asks takes care of it. Bounds hold for results as they are rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from xdsl.ir import Operation, SSAValue
+
+from ..ir import ops
+from ..passes.rewriting import last
+
+Range = tuple[float, float]
+EVERYTHING: Range = (-math.inf, math.inf)
+
+
+def float_range(value: SSAValue) -> Range:
+    """The least and the greatest number that a scalar or an element of a tile may be."""
+    return _range(value, {})
+
+
+def _range(value: SSAValue, known: dict[SSAValue, Range]) -> Range:
+    """`known`: values that were asked for; one that depends on itself may be anything."""
+    if value not in known:
+        known[value] = EVERYTHING
+        known[value] = _of(value, known)
+    return known[value]
+
+
+def _of(value: SSAValue, known: dict[SSAValue, Range]) -> Range:
+    op = value.owner
+    if isinstance(op, ops.Constant):
+        number = float(op.value)
+        return (number, number) if not math.isnan(number) else EVERYTHING
+    if isinstance(op, ops.If):
+        i = value.index  # type: ignore[attr-defined]
+        return _either(*(_range(last(region).values[i], known) for region in (op.then, op.orelse)))
+    if isinstance(op, ops.Apply) and op.op in _RULES:
+        return _RULES[op.op](*(_range(a, known) for a in op.arguments))
+    if not isinstance(op, Operation):  # what a loop carries, or a worker's number
+        loop = op.parent_op()
+        if isinstance(loop, (ops.For, ops.ForUnits)):
+            i = value.index - (len(op.args) - len(loop.carried))  # type: ignore[attr-defined]
+            return _either(_range(loop.carried[i], known), _range(last(loop.body).values[i], known)) if i >= 0 else EVERYTHING
+    if isinstance(op, (ops.For, ops.ForUnits)):
+        block = op.body.block
+        return _range(block.args[len(block.args) - len(op.carried) + value.index], known)  # type: ignore[attr-defined]
+    return EVERYTHING
+
+
+def _either(x: Range, y: Range) -> Range:
+    return min(x[0], y[0]), max(x[1], y[1])
+
+
+def _sum(x: Range, y: Range) -> Range:
+    return (x[0] + y[0] if -math.inf not in (x[0], y[0]) else -math.inf), (x[1] + y[1] if math.inf not in (x[1], y[1]) else math.inf)
+
+
+def _negated(x: Range) -> Range:
+    return -x[1], -x[0]
+
+
+def _magnitude(x: Range) -> Range:
+    return (0.0 if x[0] <= 0 <= x[1] else min(abs(x[0]), abs(x[1]))), max(abs(x[0]), abs(x[1]))
+
+
+def _exponential(x: Range) -> Range:
+    return 0.0, 2.0 ** min(x[1], 1000.0)  # what is small may be 0
+
+
+_RULES: dict[str, Callable[..., Range]] = {
+    "+": _sum,
+    "-": lambda x, y: _sum(x, _negated(y)),
+    "neg": _negated,
+    "abs": _magnitude,
+    "exp2": _exponential,
+    "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
+    "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
+    "where": lambda c, x, y: _either(x, y),
+    "ifexp": lambda c, x, y: _either(x, y),
+    "full": lambda x: x,
+    "tanh": lambda x: (-1.0, 1.0),
+}
+
+__all__ = ["EVERYTHING", "Range", "float_range"]

@@ -1,0 +1,302 @@
+"""Operations on register tiles that the machine has and the language does not, each with what it means to the evaluator: `evaluate(context, operands)`.
+
+They are pure, but `tile.read_columns` reads a tensor that the kernel does not write. `ELEMENTWISE`: an element of the result follows from the elements of the
+operands at its place; `KEPT`: which have a place of their own. `FREE`: an element costs no more than reading one from a register, so it is worked out wherever it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from xdsl.dialects.builtin import StringAttr, UnitAttr
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, var_operand_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from ...ops import OPERATORS, TABLE
+from ...syntax.types import F32, I32
+from .types import ScalarT, TensorT, TileT, dtype_of, is_scalar
+
+
+class _Function(IRDLOperation):
+    """name(operands) words : type. `WORDS`: properties that are there or not."""
+
+    WORDS: ClassVar[tuple[str, ...]] = ()
+    ELEMENTWISE: ClassVar[bool] = False
+    KEPT: ClassVar[bool] = False
+    FREE: ClassVar[bool] = False
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string("(")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_string(")")
+        for word in self.WORDS:
+            printer.print_string(f" {word}" if word in self.properties else "")
+        printer.print_string(" : ")
+        printer.print_attribute(self.results[0].type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        properties: dict[str, Attribute] = {word: UnitAttr() for word in cls.WORDS if parser.parse_optional_keyword(word)}
+        parser.parse_punctuation(":")
+        return cls._made(operands, properties, parser.parse_type())
+
+    @classmethod
+    def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+        return cls(operands=list(operands), properties=properties, result_types=[result])
+
+
+# ---- numbers a row
+FUNCTIONS = ("log2", "one_over")
+
+
+@irdl_op_definition
+class ByRows(IRDLOperation):
+    """log2(x) or 1 / x of a number a row, of all rows of a warp at once: what is rare takes one branch for all of them."""
+
+    name = "tile.by_rows"
+    function = prop_def(StringAttr)
+    x = operand_def(TileT)
+    result = result_def(TileT)
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        (x,) = operands
+        return [_table("log2", x) if self.function.data == "log2" else _table("/", 1.0, x)]
+
+    def verify_(self) -> None:
+        if self.function.data not in FUNCTIONS or self.x.type != self.result.type or self.result.type.layout.data != "rows":
+            raise VerifyException(f"tile.by_rows has the functions {', '.join(FUNCTIONS)} of a number a row")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f' "{self.function.data}"(')
+        printer.print_ssa_value(self.x)
+        printer.print_string(") : ")
+        printer.print_attribute(self.result.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ByRows:
+        function = parser.parse_str_literal("a function")
+        (x,) = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        parser.parse_punctuation(":")
+        return cls(operands=[x], properties={"function": StringAttr(function)}, result_types=[parser.parse_type()])
+
+
+def by_rows(function: str, x: SSAValue) -> ByRows:
+    return ByRows(operands=[x], properties={"function": StringAttr(function)}, result_types=[x.type])
+
+
+# ---- lines
+@irdl_op_definition
+class Line(IRDLOperation):
+    """rows[r] + slope * column, the column counted from the tile's first; no rows: 0. One multiply-add an element of an f32 tile, rounded once; i32 wraps."""
+
+    name = "tile.line"
+    slope = operand_def(ScalarT)
+    rows = opt_operand_def()
+    result = result_def(TileT)
+    ELEMENTWISE: ClassVar[bool] = True
+    KEPT: ClassVar[bool] = False
+    FREE: ClassVar[bool] = True
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        rows, cols = self.result.type.shape
+        if dtype_of(self.result) == I32:
+            steps = torch.arange(cols, dtype=torch.int32).reshape(1, cols) * operands[0]
+            return [(steps + operands[1] if len(operands) > 1 else steps).expand(rows, cols).clone()]
+        line = torch.arange(cols, dtype=torch.float64).reshape(1, cols) * float(operands[0])
+        if len(operands) > 1:
+            base = operands[1]
+            line = line + (base.to(torch.float64) if isinstance(base, torch.Tensor) else float(base))
+        return [line.to(torch.float32).expand(rows, cols).clone()]
+
+    def verify_(self) -> None:
+        t, rows = self.result.type, self.rows
+        if t.element not in (F32, I32) or t.layout.data not in ("full", "columns") or self.slope.type != ScalarT(t.dtype):
+            raise VerifyException("a line is an f32 or i32 tile with columns, its slope a number of that dtype")
+        if rows is not None and (dtype_of(rows) != t.element or not alike_along_rows(rows)):
+            raise VerifyException("a line starts at a number, or at a number a row")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.slope)
+        if self.rows is not None:
+            printer.print_string(" from ")
+            printer.print_ssa_value(self.rows)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Line:
+        slope = parser.parse_operand()
+        rows = parser.parse_operand() if parser.parse_optional_keyword("from") else None
+        parser.parse_punctuation(":")
+        return line(slope, rows, parser.parse_type())
+
+
+def line(slope: SSAValue, rows: SSAValue | None, result: Attribute) -> Line:
+    return Line(operands=[slope, [] if rows is None else [rows]], result_types=[result])
+
+
+def alike_along_rows(value: SSAValue) -> bool:
+    """Whether a value is one number, or one a row."""
+    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
+
+
+# ---- where values are computed and kept
+@irdl_op_definition
+class Pin(_Function):
+    """The tile itself, computed here and kept in registers: the compiler computes it neither elsewhere nor anew."""
+
+    name = "tile.pin"
+    x = operand_def(TileT)
+    result = result_def(TileT)
+    ELEMENTWISE: ClassVar[bool] = True
+    KEPT: ClassVar[bool] = True
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return list(operands)
+
+
+def pin(x: SSAValue) -> Pin:
+    return Pin(operands=[x], result_types=[x.type])
+
+
+@irdl_op_definition
+class After(_Function):
+    """The f32 number itself, which the compiler does not know before a tile is there: what follows from it, made early, would fill registers meanwhile."""
+
+    name = "tile.after"
+    value = operand_def(ScalarT)
+    tile = operand_def(TileT)
+    result = result_def(ScalarT)
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return [operands[0]]
+
+
+def after(value: SSAValue, tile: SSAValue) -> After:
+    return After(operands=[value, tile], result_types=[value.type])
+
+
+# ---- divisions and tanh of a reciprocal
+@irdl_op_definition
+class ByReciprocal(_Function):
+    """x times the reciprocal of y, a tile of numbers from 1 to 2^31 + 1; of y alone: its reciprocal. NaNs stay where they are, where `spreads` does not say otherwise.
+
+    `shared`: of a full tile, four neighbours in a row take one reciprocal of their product. `spreads`: a NaN among them makes NaNs of all four.
+    """
+
+    name = "tile.by_reciprocal"
+    factors = var_operand_def()  # y, or x and y
+    shared = opt_prop_def(UnitAttr)
+    spreads = opt_prop_def(UnitAttr)
+    result = result_def(TileT)
+    WORDS: ClassVar = ("shared", "spreads")
+    ELEMENTWISE: ClassVar[bool] = True
+
+    @classmethod
+    def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+        return cls(operands=[list(operands)], properties=properties, result_types=[result])
+
+    @property
+    def x(self) -> SSAValue | None:
+        return self.factors[0] if len(self.factors) > 1 else None
+
+    @property
+    def y(self) -> SSAValue:
+        return self.factors[-1]
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        y = operands[-1]
+        if self.spreads is not None:
+            y = y + 0.0 * self._of_four(y)
+        inverse = _table("/", 1.0, y)
+        return [(inverse if self.x is None else _table("*", operands[0], inverse)).expand(self.result.type.shape).clone()]
+
+    def _of_four(self, y: torch.Tensor) -> torch.Tensor:
+        """0, but NaN in place of four that share if one of them is: columns 2q, 2q + 1, 2q + 8 and 2q + 9 of 16, q < 4."""
+        rows, cols = self.result.type.shape
+        four = y.isnan().expand(rows, cols).reshape(rows, cols // 16, 2, 4, 2).any(dim=4, keepdim=True).any(dim=2, keepdim=True)
+        spread = four.expand(rows, cols // 16, 2, 4, 2).reshape(rows, cols)
+        return torch.zeros((rows, cols)).masked_fill_(spread, float("nan"))
+
+    def verify_(self) -> None:
+        t = self.result.type
+        if len(self.factors) not in (1, 2) or any(dtype_of(v) != F32 for v in (*self.factors, self.result)):
+            raise VerifyException("tile.by_reciprocal is of one or two f32 values")
+        if self.shared is not None and not can_share(t):
+            raise VerifyException("four neighbours share in full f32 tiles of pairs of 8 columns")
+        if self.spreads is not None and self.shared is None:
+            raise VerifyException("a NaN spreads among those that share alone")
+
+
+def by_reciprocal(x: SSAValue | None, y: SSAValue, result: Attribute, shared: bool = False, spreads: bool = False) -> ByReciprocal:
+    properties: dict[str, Attribute] = {word: UnitAttr() for word, said in (("shared", shared), ("spreads", spreads)) if said}
+    return ByReciprocal(operands=[[y] if x is None else [x, y]], properties=properties, result_types=[result])
+
+
+@irdl_op_definition
+class SharedTanh(_Function):
+    """tanh(x), or tanh(x * factor) with a scalar factor, of a full tile: four neighbours in a row take one reciprocal, small arguments a polynomial."""
+
+    name = "tile.shared_tanh"
+    x = operand_def(TileT)
+    factor = opt_operand_def(ScalarT)
+    result = result_def(TileT)
+    ELEMENTWISE: ClassVar[bool] = True
+
+    @classmethod
+    def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+        return cls(operands=[operands[0], list(operands[1:])], result_types=[result])
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return [_table("tanh", operands[0] if self.factor is None else _table("*", *operands))]
+
+    def verify_(self) -> None:
+        if self.x.type != self.result.type or not can_share(self.result.type):
+            raise VerifyException("four neighbours share in full f32 tiles of pairs of 8 columns")
+
+
+def shared_tanh(x: SSAValue, factor: SSAValue | None) -> SharedTanh:
+    return SharedTanh(operands=[x, [] if factor is None else [factor]], result_types=[x.type])
+
+
+def can_share(t: Attribute) -> bool:
+    """Whether a thread's elements of a row come in fours."""
+    return isinstance(t, TileT) and t.element == F32 and t.layout.data == "full" and t.shape[1] % 16 == 0
+
+
+# ---- reads
+@irdl_op_definition
+class ReadColumns(_Function):
+    """Consecutive elements of a tensor that the kernel does not write, one a column; 0 outside of the tensor. A warp reads each once."""
+
+    name = "tile.read_columns"
+    box = operand_def(TensorT)
+    result = result_def(TileT)
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return [operands[0].read()]
+
+    def verify_(self) -> None:
+        if self.box.type.sizes != self.result.type.shape[1:] or self.result.type.layout.data != "columns":  # type: ignore[attr-defined]
+            raise VerifyException("tile.read_columns gives the elements of a box of one dim, a column each")
+
+
+def read_columns(box: SSAValue, result: Attribute) -> ReadColumns:
+    return ReadColumns(operands=[box], result_types=[result])
+
+
+def _table(name: str, *operands: Any) -> Any:
+    """What an operation of the table gives."""
+    meaning = (OPERATORS[name] if name in OPERATORS else TABLE[name]).evaluate
+    assert meaning is not None
+    return meaning(*operands)
+
+
+OPERATIONS: list[type[Operation]] = [ByRows, Line, Pin, After, ByReciprocal, SharedTanh, ReadColumns]

@@ -1,0 +1,144 @@
+"""A tile plus a line is kept without the part of the line that is alike along a row, where all that reads it can do without.
+
+`S = X + (rows + slope * column)` is kept as X + slope * column, and the number a row beside it: two operations an element less than the sum. The maximum of
+its rows is that of what is kept plus the shift (rounding is monotone, so it is the maximum of the sums), and in exp2(S * f - v) the shift goes into the number
+a row that is added there anyway. Masked elements, -inf, stay what they are, so masks and branches on them pass the shift on. What is kept in place of S differs
+by a few roundings of the largest term.
+"""
+
+from __future__ import annotations
+
+import math
+
+from xdsl.ir import Operation, SSAValue, Use
+
+from ...syntax.types import F32
+from ..ir import ops
+from ..ir.machine_tiles import Line, alike_along_rows, line, pin
+from ..ir.types import TileT, dtype_of, tile
+from .rewriting import every, insert, last, replace
+from .simplify import number
+
+ROUNDING = True
+Step = tuple[ops.Apply, int]  # an operation, and which operand of it is followed
+
+
+def run(kernel: ops.Kernel) -> None:
+    for op in every(kernel):
+        if isinstance(op, ops.Apply) and op.op in ("+", "-") and op.exact is None:
+            _sum(op)
+
+
+def _sum(op: ops.Apply) -> None:
+    t = op.result.type
+    i = next((i for i, a in enumerate(op.arguments) if isinstance(a.owner, Line)), None)
+    if i is None or not isinstance(t, TileT) or t.element != F32 or t.layout.data != "full" or op.arguments[1 - i].type != t:
+        return
+    found, readers = op.arguments[i].owner, _Readers(op.result)
+    assert isinstance(found, Line)
+    if found.rows is None or not readers.all_can:
+        return
+    shift = found.rows if op.op == "+" or i == 0 else insert(op, ops.apply("neg", [found.rows], found.rows.type))
+    if isinstance(shift.type, TileT):  # elsewhere its parts cost registers at the wrong place, and a spill
+        shift = insert(op, pin(shift))
+        shift.name_hint = "shift"
+    columns = insert(op, line(found.slope, None, tile(F32, 1, t.shape[1])))
+    arguments = [columns if k == i else a for k, a in enumerate(op.arguments)]
+    kept = ops.apply(op.op, arguments, t)
+    replace(op, [insert(op, kept)])
+    for reader in readers.maxima:
+        _add_to_maximum(reader, shift)
+    for steps, exponential in readers.exponentials:
+        _add_to_exponent(steps, exponential, shift)
+
+
+class _Readers:
+    """What reads a tile and the tiles that masks and branches make of it. `all_can`: none needs more than the tile less a number a row."""
+
+    def __init__(self, value: SSAValue):
+        self.maxima: list[ops.Apply] = []
+        self.exponentials: list[tuple[list[Step], ops.Apply]] = []  # the operations up to the exponential, and that
+        self.shifted: set[SSAValue] = {value}
+        self.branches: set[ops.If] = set()
+        left = [value]
+        self.all_can = True
+        while left and self.all_can:
+            for use in list(left.pop().uses):
+                new = self._passed_on(use)
+                if new is not None:
+                    if new not in self.shifted:
+                        self.shifted.add(new)
+                        left.append(new)
+                elif not self._reads(use, []):
+                    self.all_can = False
+        self.all_can &= bool(self.maxima or self.exponentials) and all(self._agree(b) for b in self.branches)
+
+    def _passed_on(self, use: Use) -> SSAValue | None:
+        """The value that has the same shift: of a mask, or of a branch that yields it."""
+        op = use.operation
+        if isinstance(op, ops.Apply) and op.op == "where" and use.index in (1, 2):
+            other = number(op.arguments[3 - use.index])
+            return op.result if other == -math.inf and op.exact is None else None
+        if isinstance(op, ops.Yield) and isinstance(branch := op.parent_op(), ops.If):
+            self.branches.add(branch)
+            return branch.results[use.index]
+        return None
+
+    def _agree(self, branch: ops.If) -> bool:
+        """Whether both regions of a branch yield what has the shift, or nothing but -inf."""
+        for i, result in enumerate(branch.results):
+            if result in self.shifted:
+                yielded = [last(r).values[i] for r in (branch.then, branch.orelse)]
+                if not all(v in self.shifted or number(v) == -math.inf for v in yielded):
+                    return False
+        return True
+
+    def _reads(self, use: Use, steps: list[Step]) -> bool:
+        """Whether a maximum of rows reads it, or exponentials alone of what sums and products with numbers a row make of it."""
+        op = use.operation
+        if not isinstance(op, ops.Apply) or op.exact is not None:
+            return False
+        if op.op == "row_max":
+            if steps:
+                return False
+            self.maxima.append(op)
+            return True
+        if op.op == "exp2":
+            self.exponentials.append((steps, op))
+            return True
+        if op.op not in ("+", "-", "*", "neg") or dtype_of(op.result) != F32:
+            return False
+        others = [a for k, a in enumerate(op.arguments) if k != use.index]
+        uses = list(op.result.uses)
+        return all(map(alike_along_rows, others)) and bool(uses) and all(self._reads(u, [*steps, (op, use.index)]) for u in uses)
+
+
+def _add_to_maximum(op: ops.Apply, shift: SSAValue) -> None:
+    maximum = insert(op, ops.apply("row_max", op.arguments, op.result.type))
+    replace(op, [insert(op, ops.apply("+", [maximum, shift], op.result.type))])
+
+
+def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:
+    """exp2 of e(kept) becomes that of factor * kept + e(shift): e is a line in what it is made of."""
+    x: SSAValue = steps[0][0].arguments[steps[0][1]] if steps else op.arguments[0]
+    factor: SSAValue | None = None
+    negative = False
+    for step, i in steps:
+        others = [a for k, a in enumerate(step.arguments) if k != i]
+        shift = _rows(op, step.op, *(shift if k == i else a for k, a in enumerate(step.arguments)))
+        if step.op == "*":
+            factor = others[0] if factor is None else _rows(op, "*", factor, others[0])
+        elif step.op == "neg" or (step.op == "-" and i == 1):
+            negative = not negative
+    t = op.result.type
+    if factor is not None:
+        x = insert(op, ops.apply("*", [x, factor], t))
+    exponent = insert(op, ops.apply("-", [shift, x], t) if negative else ops.apply("+", [x, shift], t))
+    replace(op, [insert(op, ops.apply("exp2", [exponent], t))])
+
+
+def _rows(op: Operation, name: str, *operands: SSAValue) -> SSAValue:
+    """An operation on numbers a row, put before `op`."""
+    shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
+    t = tile(F32, max(r for r, _ in shapes), 1) if shapes else operands[0].type
+    return insert(op, ops.apply(name, operands, t))

@@ -1,0 +1,114 @@
+"""Tiles made of column indices, numbers a row and scalars by sums and products become lines: rows[r] + slope * column, one operation an element.
+
+A bias linear in the distance is one. i32 lines are exact. An f32 line differs from what was written by two roundings of its largest term, so what a
+comparison follows from (`exact`) stays as it is; and it is made of i32 tiles that do not wrap alone (`near`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from ...syntax.types import F32, I32
+from ..ir import ops
+from ..ir.machine_tiles import Line, alike_along_rows, line
+from ..ir.types import TileT, dtype_of, is_scalar, scalar, tile
+from . import affine_columns
+from .rewriting import every, insert, replace
+from .simplify import number
+
+ROUNDING = True
+LINEAR = ("+", "-", "*", "neg")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """rows + slope * column; None: 0."""
+
+    rows: SSAValue | None
+    slope: SSAValue | None
+
+
+def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] = lambda value: True) -> None:
+    """`near`: whether i32 arithmetic does not leave 32 bits."""
+    for op in every(kernel):
+        if not isinstance(op, ops.Apply) or op.exact is not None or not isinstance(op.result.type, TileT):
+            continue
+        if op.result.type.layout.data not in ("full", "columns"):
+            continue
+        dtype = dtype_of(op.result)
+        found = None
+        if dtype == I32 and op.op in LINEAR:
+            found = _of_indices(op.result, op)
+        elif dtype == F32 and op.op == "cast" and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
+            found = _converted(op)
+        elif dtype == F32 and op.op in LINEAR and any(isinstance(a.owner, Line) for a in op.arguments):
+            found = _combined(op)
+        if found is not None and found.slope is not None:
+            replace(op, [insert(op, line(found.slope, found.rows, op.result.type))])
+
+
+def _of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:
+    found = affine_columns.affine(value, at)
+    if found is None or found.slope == 0:
+        return None
+    return _Line(found.base, insert(at, ops.constant(found.slope, I32)))
+
+
+def _converted(op: ops.Apply) -> _Line | None:
+    """cast(index tile)."""
+    found = affine_columns.affine(op.arguments[0], op)
+    if found is None or found.slope == 0:
+        return None
+    rows = found.base
+    if rows is not None:
+        t = tile(F32, *rows.type.shape) if isinstance(rows.type, TileT) else scalar(F32)
+        rows = insert(op, ops.apply("cast", [rows], t))
+    return _Line(rows, insert(op, ops.constant(float(found.slope), F32)))
+
+
+def _combined(op: ops.Apply) -> _Line | None:
+    """A sum or product of lines and numbers a row."""
+    parts = [_part(a) for a in op.arguments]
+    if any(p is None for p in parts):
+        return None
+    x, y = (parts * 2)[:2]
+    assert x is not None and y is not None
+    if op.op == "neg":
+        return _Line(_row(op, "neg", x.rows), _row(op, "neg", x.slope))
+    if op.op != "*":
+        return _Line(_sum(op, x.rows, y.rows), _sum(op, x.slope, y.slope))
+    if x.slope is not None and y.slope is not None:
+        return None
+    if x.slope is None:
+        x, y = y, x
+    if y.rows is None or not is_scalar(y.rows):  # each row has a slope of its own
+        return None
+    return _Line(_row(op, "*", x.rows, y.rows), _row(op, "*", x.slope, y.rows))
+
+
+def _part(value: SSAValue) -> _Line | None:
+    if isinstance(value.owner, Line):
+        return _Line(value.owner.rows, value.owner.slope)
+    return _Line(value, None) if alike_along_rows(value) else None
+
+
+def _sum(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
+    """x + y or x - y, as the operation is."""
+    if y is None:
+        return x
+    return _row(op, op.op, x, y) if x is not None else y if op.op == "+" else _row(op, "neg", y)
+
+
+def _row(op: ops.Apply, name: str, *operands: SSAValue | None) -> SSAValue | None:
+    """An operation on numbers a row, put before `op`; None if an operand is 0 (of these operations the result is)."""
+    given = [o for o in operands if o is not None]
+    if len(given) < len(operands):
+        return None
+    if name == "*" and number(given[0]) == 1 and is_scalar(given[0]):
+        return given[1]
+    shapes = [o.type.shape for o in given if isinstance(o.type, TileT)]
+    t = tile(F32, max(r for r, _ in shapes), 1) if shapes else scalar(F32)
+    return insert(op, ops.apply(name, given, t))

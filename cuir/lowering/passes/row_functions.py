@@ -1,0 +1,28 @@
+"""Functions of a number a row that are rarely more than one instruction: the warp takes one branch for all its rows.
+
+1 / x and log2(x) of the ends of the range take several instructions, anything else one. No result changes.
+"""
+
+from __future__ import annotations
+
+from ...syntax.types import F32
+from ..ir import ops
+from ..ir.machine_tiles import by_rows
+from ..ir.types import TileT
+from .rewriting import every, insert, replace
+from .simplify import number
+
+
+def run(kernel: ops.Kernel) -> None:
+    for op in every(kernel):
+        if isinstance(op, ops.Apply) and (function := _function(op)) is not None and op.arguments[-1].type == op.result.type:
+            replace(op, [insert(op, by_rows(function, op.arguments[-1]))])
+
+
+def _function(op: ops.Apply) -> str | None:
+    t = op.result.type
+    if not isinstance(t, TileT) or t.element != F32 or t.layout.data != "rows":
+        return None
+    if op.op == "log2":
+        return "log2"
+    return "one_over" if op.op == "/" and op.exact is None and number(op.arguments[0]) == 1 else None

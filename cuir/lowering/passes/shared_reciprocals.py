@@ -1,0 +1,53 @@
+"""Divisions of tiles by numbers of a known range become products with reciprocals, which four neighbours in a row share; so does tanh.
+
+The unit of exponentials and reciprocals does an eighth of what the multipliers do: of four numbers from 1 to 2^31 + 1, whose product is a float, one
+reciprocal and some products give all four. A quotient differs from the rounded one by up to 5 units in the last place, tanh by as much as the function of the
+table of primitives may. Where a NaN makes NaNs of its whole row anyway, its neighbours need no care (`spoils_row`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.ir import SSAValue
+
+from ...syntax.types import F32
+from ..facts.float_ranges import float_range
+from ..ir import ops
+from ..ir.machine_tiles import by_reciprocal, can_share, shared_tanh
+from ..ir.types import TileT, dtype_of, is_scalar, is_tile
+from .rewriting import every, insert, replace
+from .simplify import number
+
+ROUNDING = True
+LARGEST = 31.0  # base-2 logarithm of a divisor
+
+
+def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = lambda value: False) -> None:
+    """`spoils_row`: whether a NaN in an element of a tile makes every result that follows from its row a NaN."""
+    for op in every(kernel):
+        if not isinstance(op, ops.Apply) or not is_tile(op.result) or dtype_of(op.result) != F32:
+            continue
+        if op.op == "tanh" and can_share(op.result.type):
+            replace(op, [insert(op, shared_tanh(*_argument(op.arguments[0])))])
+        elif op.op == "/" and op.exact is None and in_range(op.arguments[1]):
+            x, y = op.arguments
+            shared = can_share(op.result.type) and isinstance(y.type, TileT) and y.type.layout.data == "full"
+            spreads = shared and spoils_row(op.result)
+            replace(op, [insert(op, by_reciprocal(None if number(x) == 1 else x, y, op.result.type, shared, spreads))])
+
+
+def in_range(divisor: SSAValue) -> bool:
+    """Whether the product of four such numbers, and its reciprocal, are floats far from the ends of the range."""
+    least, most = float_range(divisor)
+    return least >= 1 and most <= 2.0**LARGEST + 1
+
+
+def _argument(x: SSAValue) -> tuple[SSAValue, SSAValue | None]:
+    """x and f of tanh(x * f) with a scalar f: the factor of the exponential is multiplied with that, not with each element."""
+    op = x.owner
+    if isinstance(op, ops.Apply) and op.op == "*" and op.exact is None:
+        for tile, factor in (op.arguments, op.arguments[::-1]):
+            if is_scalar(factor) and tile.type == x.type:
+                return tile, factor
+    return x, None

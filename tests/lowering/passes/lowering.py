@@ -1,0 +1,99 @@
+"""Kernels as IR for tests of passes, and as the CUDA that is printed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cuir.checking.checked import Checked
+from cuir.lowering import Cuda
+from cuir.lowering.cuda.frame import KernelPrinter
+from cuir.lowering.ir.build import build
+from cuir.lowering.ir.ops import Kernel
+from cuir.lowering.ir.text import parse, show
+from cuir.lowering.passes import (
+    affine_bias,
+    affine_columns,
+    affine_tiles,
+    column_gathers,
+    dead_code,
+    fusion,
+    row_functions,
+    shared_reciprocals,
+    simplify,
+    slope_products,
+    value_numbering,
+)
+
+Pass = Callable[[Kernel], None]
+LINES: tuple[Pass, ...] = (affine_columns.run, affine_tiles.run)
+BIAS: tuple[Pass, ...] = (*LINES, affine_bias.run)
+ALL: tuple[Pass, ...] = (affine_columns.run, column_gathers.run, affine_tiles.run, affine_bias.run, shared_reciprocals.run, row_functions.run, slope_products.run)  # fmt: skip
+
+
+def clean(ir: Kernel) -> None:
+    for _ in range(2):
+        simplify.run(ir)
+        value_numbering.run(ir)
+        dead_code.run(ir)
+
+
+def after(ir: Kernel, passes: Sequence[Pass]) -> Kernel:
+    """The IR behind passes, each of which leaves it valid, and its text readable."""
+    clean(ir)
+    for run in passes:
+        run(ir)
+        ir.verify()
+        clean(ir)
+    text = show(ir)
+    assert show(parse(text)) == text
+    return ir
+
+
+def text(checked: Checked, passes: Sequence[Pass]) -> str:
+    return show(after(build(checked), passes))
+
+
+class Facts:
+    """Nothing is known."""
+
+    def nonnegative(self, value: object) -> bool:
+        return False
+
+    def near(self, op: object) -> bool:
+        return True
+
+    def negative_nan(self, value: object) -> bool:
+        return True
+
+
+def cuda(checked: Checked, passes: Sequence[Pass] = ALL) -> Cuda:
+    ir = after(build(checked), passes)
+    fusion.run(ir)
+    return KernelPrinter(ir, checked, Facts(), frozenset(), {}).emit()
+
+
+# ---- IR texts
+def role(body: str, *results: str) -> str:
+    """A kernel of one role: %S is a full tile, %x a number a row, %f, %g and %n are scalars. `results`: full tiles that are stored, and so needed."""
+    stores = [f'tile.perform "store"(place: %place, tile: {v})' for v in results]
+    lines = ["%place = tile.at %Z[: 64, : 64] : !tile.tensor<f32, 64, 64>", *body.strip("\n").split("\n"), *stores]
+    return HEAD + "".join(f"    {line}\n" for line in lines) + "    tile.yield()\n  }\n  tile.yield()\n}\n"
+
+
+HEAD = """\
+tile.kernel "k" arch="sm_90a" cluster=1 threads=128 {
+  %X = tile.tensor "X" : !tile.tensor<f32, "M", 64>
+  %R = tile.tensor "R" : !tile.tensor<f32, "M">
+  %Z = tile.tensor "Z" written : !tile.tensor<f32, "M", 64>
+  %n = tile.parameter "n" : !tile.scalar<i32>
+  %f = tile.parameter "f" : !tile.scalar<f32>
+  %g = tile.parameter "g" : !tile.scalar<f32>
+  tile.role "all" workers=1 threads=128 registers=0 warpgroup=0 warp=0 {
+  ^bb0(%w: !tile.scalar<i32>):
+    %r = tile.apply "rows"() : !tile.reg<i32, 64, 1>
+    %c = tile.apply "cols"() : !tile.reg<i32, 1, 64>
+    %at_S = tile.at %X[%r, %c] : !tile.element<f32, 64, 64>
+    %S = tile.perform "gather"(place: %at_S) : !tile.reg<f32, 64, 64>
+    %at_x = tile.at %R[%r] : !tile.element<f32, 64, 1>
+    %x = tile.perform "gather"(place: %at_x) : !tile.reg<f32, 64, 1>
+"""

@@ -1,0 +1,92 @@
+"""Which tiles are lines, and what lines are made of."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cuir.lowering.ir.text import parse, show
+from cuir.lowering.passes import affine_tiles, dead_code
+from tests.lowering.conftest import kernel
+from tests.lowering.passes.lowering import LINES, role, text
+
+STORE = "store(Z[rows(64), cols(64)], A)"
+
+
+def shown(value: str) -> str:
+    return text(kernel(f"q, k = n + rows(64), cols(64)\nA = {value}\n{STORE}"), LINES)
+
+
+@pytest.mark.parametrize("value", [
+    "cast(k - q, f32)",
+    "cast(k - q, f32) * scale",
+    "scale * cast(k - q, f32)",
+    "-cast(q - k, f32) * scale + cast(q, f32)",
+    "cast(2 * k + q, f32) * 0.5 - scale",
+    "(cast(k, f32) * scale + cast(k, f32)) - cast(q, f32)",
+    "cast(k - q, f32) * scale * scale + cast(q * q, f32)",
+])  # fmt: skip
+def test_sums_and_products_are_one_line(value: str) -> None:
+    found = shown(value)
+    assert len(re.findall(r"tile\.line .*: !tile.reg<f32, 64, 64>", found)) == 1
+    assert not re.search(r'tile\.apply "[-+*]"\(.*\) : !tile.reg<f32, 64, 64>', found)
+
+
+def test_programs_that_mean_the_same_are_the_same_line() -> None:
+    first, *others = (
+        re.search(r"tile\.line .*", shown(v)).group()  # type: ignore[union-attr]
+        for v in ("cast(k - q, f32) * scale", "scale * cast(k - q, f32)", "cast(-q + k, f32) * scale")
+    )
+    assert all(o == first for o in others)
+
+
+@pytest.mark.parametrize("value", [
+    "cast(k, f32) * cast(q, f32)",  # a slope of its own for each row
+    "cast(k * k + q, f32)",
+    "cast(k, f32) * cast(k, f32) + zeros(f32, [64, 64])",
+    "full(f32, [64, 64], scale)",
+])  # fmt: skip
+def test_other_tiles_are_no_lines(value: str) -> None:
+    assert not re.search(r"tile\.line .*: !tile.reg<f32, 64, 64>", shown(value))
+
+
+def after(body: str, **facts: object) -> str:
+    ir = parse(role(body, "%a"))
+    affine_tiles.run(ir, **facts)  # type: ignore[arg-type]
+    ir.verify()
+    dead_code.run(ir)
+    return show(ir)
+
+
+CAST = '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%i) : !tile.reg<f32, 64, 64>'
+
+
+def test_the_parts_of_a_line() -> None:
+    found = after(CAST)
+    base = re.search(r'(%\w+) = tile.apply "neg"\(%r\) : !tile.reg<i32, 64, 1>', found)
+    assert base is not None
+    rows = re.search(rf'(%\w+) = tile.apply "cast"\({base[1]}\) : !tile.reg<f32, 64, 1>', found)
+    slope = re.search(r"(%\w+) = tile.constant 1.0 : !tile.scalar<f32>", found)
+    assert rows is not None and slope is not None and f"tile.line {slope[1]} from {rows[1]} : !tile.reg<f32, 64, 64>" in found
+
+
+def test_what_decides_is_computed_as_written() -> None:
+    found = after(CAST.replace('"cast"(%i)', '"cast"(%i) exact'))
+    assert 'tile.apply "cast"' in found and not re.search(r"tile\.line .*<f32", found)
+    product = CAST.replace("%a =", "%b =") + '\n%a = tile.apply "*"(%b, %f) exact : !tile.reg<f32, 64, 64>'
+    assert 'tile.apply "*"' in after(product)
+
+
+def test_what_may_wrap_is_converted_element_by_element() -> None:
+    assert 'tile.apply "cast"' in after(CAST, near=lambda value: False)
+
+
+def test_integer_lines_wrap_and_need_no_such_care() -> None:
+    found = after('%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>', near=lambda value: False)  # fmt: skip
+    assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<i32, 64, 64>", found)
+
+
+def test_a_limit_on_columns_stays_one() -> None:
+    found = text(kernel(f"q, k = n + rows(64), cols(64)\nA = where(k + 3 <= q, 1.0, zeros(f32, [64, 64]))\n{STORE}"), LINES)
+    assert "tile.line" not in found

@@ -1,0 +1,73 @@
+"""Gathers along the columns: a warp reads each column once; other gathers are read where they are used."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from cuir.lowering.passes import affine_columns, affine_tiles, column_gathers
+from tests.lowering.conftest import HEAD, kernel
+from tests.lowering.host import GXX, on_cpu
+from tests.lowering.passes.lowering import cuda, text
+
+BODY = "S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nS = where({}, S, 1.0)\nstore(Y[q], row_sum(S))"
+
+
+def ir(condition: str) -> str:
+    return text(kernel(BODY.format(condition)), [affine_columns.run, column_gathers.run])
+
+
+@pytest.mark.parametrize(
+    "condition", ["I[k] == I[q]", "(I[k] == I[q]) & (k < n)", "(I[k - 3] > 0) | (I[k] > q)", "I[n + cols(80)] == n", "I[cols(80)] == q"]
+)
+def test_a_warp_reads_each_column_once(condition: str) -> None:
+    found = ir(condition)
+    assert len(re.findall(r"tile\.read_columns\(%\w+\) : !tile.reg<i32, 1, 80>", found)) == len(re.findall(r"I\[[^q]", condition))
+    assert len(re.findall(r"tile\.at %I\[.*: 80\] : !tile.tensor<i32, 80>", found)) == len(re.findall(r"I\[[^q]", condition))
+
+
+@pytest.mark.parametrize("condition", ["I[2 * k] == n", "I[k + q] == n", "I[k * k] == n", "I[q] == n", "I[-k] == n"])
+def test_other_gathers_are_read_in_place(condition: str) -> None:
+    assert "read_columns" not in ir(condition)
+
+
+def test_lines_are_seen_through() -> None:
+    found = text(kernel(BODY.format("I[k - 3] == q")), [affine_columns.run, affine_tiles.run, column_gathers.run])
+    assert "read_columns" in found
+
+
+def test_a_tensor_that_the_kernel_writes_is_read_in_place() -> None:
+    body = "k = cols(64)\nS = zeros(f32, [64, 64]) + Y[k]\nstore(Y[rows(64)], row_sum(S))"
+    assert "read_columns" not in text(kernel(body), [column_gathers.run])
+
+
+def test_one_index_of_several_runs() -> None:
+    head = HEAD.replace("I: Global[i32, M]", "I: Global[i32, 7, M]")
+    found = text(kernel(BODY.format("I[n, k] == n"), head), [column_gathers.run])
+    assert re.search(r"tile\.at %I\[%n, %\w+ : 80\] : !tile.tensor<i32, 80>", found)
+
+
+def test_lanes_and_columns_meet() -> None:
+    """The lane that a thread asks holds the column that it has: columns 2 (lane % 4) + 8 i and the next, of lanes that hold 32 x + lane."""
+    for lane in range(32):
+        col = 2 * (lane % 4)
+        for c in range(32):
+            k = 8 * (c // 2) + c % 2
+            x, asked = k // 32, k % 32 + col
+            assert asked < 32 and 32 * x + asked == k + col
+
+
+@pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
+def test_what_is_printed_reads_the_columns(tmp_path_factory: pytest.TempPathFactory) -> None:
+    head = '@kernel(arch="sm_90a")\ndef k(I: Global[i32, M], Z: Global[f32, R, 80], n: i32):\n    with role("all", warpgroups=1) as w:\n'
+    found = cuda(kernel("A = zeros(f32, [64, 80]) + cast(I[n + cols(80)], f32)\nstore(Z[rows(64), cols(80)], A)", head))
+    assert len(re.findall(r"int own__\d+\[3\];", found.source)) == 1 and found.source.count("__shfl_sync(~0u, own__") == 1
+    given, z = np.arange(100, 200, dtype=np.int32), np.full((64, 80), np.nan, np.float32)
+    call = on_cpu(found, tmp_path_factory.mktemp("host"))
+    tensors = {"I": (given,), "Z": (z, 80)}
+    for n in (0, 15, 50, -30):
+        call(*[a for name in found.tensors for a in tensors[name]], n, 100, 64)
+        at = n + np.arange(80)
+        assert (z == np.where((at >= 0) & (at < 100), given[np.clip(at, 0, 99)], 0)).all()
