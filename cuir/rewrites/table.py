@@ -27,7 +27,7 @@ class Rewrite:
         return self.make()
 
     def __str__(self) -> str:
-        return f"{self.kind} in line {self.line}: `{_one_line(self.before)}` -> `{_one_line(self.after)}`"
+        return f"{self.kind} in line {self.line}: `{one_line(self.before)}` -> `{one_line(self.after)}`"
 
 
 Maker = Callable[[Facts], Iterator[Rewrite]]
@@ -58,5 +58,6 @@ def text(*nodes: Node) -> str:
     return "\n".join(show(n).rstrip("\n") for n in nodes)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Statements as one line."""
     return "; ".join(line.strip() for line in text.splitlines())
