@@ -1,10 +1,9 @@
-"""What the machine code shows: how many instructions there are, and of a promise of the text, exponentials between waits. What is read by nvdisasm or cuobjdump is silent without one; instructions are counted in the cubin itself."""
+"""What the machine code shows of a promise of the text: exponentials between waits. Needs nvdisasm or cuobjdump; without one it is silent."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -31,25 +30,6 @@ def disassemble(cubin: bytes) -> list[str]:
         file.flush()
         text = subprocess.run([*command, file.name], capture_output=True, text=True, check=False).stdout
     return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?(.*?);", text)
-
-
-INSTRUCTION = 16  # bytes, on sm_70 and later
-NOP = 0x918  # the lowest 12 bits of one that does nothing
-
-
-def instructions(cubin: bytes) -> int:
-    """How many instructions the kernels of a cubin have, but for those that do nothing and fill up the end. Raises ValueError for what is no cubin (a fatbin holds several)."""
-    if cubin[:5] != b"\x7fELF\x02":
-        raise ValueError("not a cubin: no ELF file of 64 bits")
-    (offset,) = struct.unpack_from("<Q", cubin, 0x28)
-    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQ", cubin, offset + i * size) for i in range(count)]
-    words = sections[names][4]
-    found = 0
-    for name, _, _, _, start, length in sections:
-        if cubin.startswith(b".text.", words + name):
-            found += sum(struct.unpack_from("<H", cubin, at)[0] & 0xFFF != NOP for at in range(start, start + length, INSTRUCTION))
-    return found
 
 
 def exponentials_around_waits(cubin: bytes) -> tuple[int, ...]:
