@@ -29,7 +29,7 @@ from cuir.checking.checked import Const
 from cuir.cli.inputs import read_kernel_consts, read_program
 from cuir.rewrites import KINDS, Rewrite, chain, rewrites
 from cuir.rewrites.table import one_line
-from cuir.runtime.machine_code import instructions, shortest_turns
+from cuir.runtime.machine_code import functions
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import DTYPES
@@ -105,7 +105,7 @@ class Row:
         if self.now is None:
             return True
         registers = self.now.registers / self.original.registers - 1
-        return max(map(abs, (self.change, self.turn_change, registers))) > LIMIT or self.now.spills != self.original.spills
+        return max(map(abs, (self.change, self.turn_change, registers))) > LIMIT + 1e-9 or self.now.spills != self.original.spills
 
 
 def subjects(names: Sequence[str], dtypes: Sequence[str], dims: Sequence[int]) -> Iterator[Subject]:
@@ -137,8 +137,8 @@ def measured(program: Program, of: Subject) -> tuple[str, Measured]:
     cuda = cuir.lower(cuir.check(program, of.kernel, of.consts))
     compiled = compile_cuda(replace(cuda, arch="sm_90") if cuda.arch == "sm_80" else cuda)
     r = compiled.resources
-    turns = tuple(sorted(shortest_turns(compiled.cubin)))
-    return cuda.source, Measured(instructions(compiled.cubin), turns, r.registers, r.spill_stores + r.spill_loads)
+    (made,) = functions(compiled.cubin)
+    return cuda.source, Measured(made.instructions, made.shortest_turns, r.registers, r.spill_stores + r.spill_loads)
 
 
 def drawn(of: Subject, count: int, chains: int, length: int, seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, list[Rewrite]]]:

@@ -34,6 +34,7 @@ from ..syntax.nodes import (
     Literal,
     Name,
     Node,
+    Param,
     Program,
     Return,
     Slice,
@@ -66,24 +67,32 @@ class Facts:
             if id(n) in self.checked.types and n.span.source is program.span.source:
                 self.types.setdefault(_place(n.span), set()).add(self.checked.types[id(n)])
         self._pure: dict[str, bool] = {}
-        self._taken = {n.id for n in walk(program) if isinstance(n, Name)} | {*DTYPES, *PRIMITIVES, *self.funcs, *prelude().constants()}
-        self._taken |= {i.name for i in program.items} | {k.name for n in walk(program) if isinstance(n, Call) for k in n.keywords}
-        for item in program.items:
-            self._taken |= set() if not isinstance(item, (Func, Kernel)) else {*assigned(item.body)}
-            self._taken |= (
-                set(item.params) if isinstance(item, Func) else {p.name for p in item.params} if isinstance(item, Kernel) else set()
-            )
-        for t in (p.type for k in program.kernels().values() for p in k.params):
-            self._taken |= {d for d in t.dims if isinstance(d, str)} if isinstance(t, GlobalType) else set()
+
+    @cached_property
+    def taken(self) -> set[str]:
+        """Every name that the program uses for anything, and those of the language."""
+        found = {*DTYPES, *PRIMITIVES, *self.funcs, *prelude().constants(), *(i.name for i in self.program.items)}
+        for n in walk(self.program):
+            if isinstance(n, Name):
+                found.add(n.id)
+            elif isinstance(n, Func):
+                found |= {*n.params, *assigned(n.body)}
+            elif isinstance(n, Kernel):
+                found |= assigned(n.body).keys()
+            elif isinstance(n, Param):
+                found |= {n.name, *(map(str, n.type.dims) if isinstance(n.type, GlobalType) else ())}
+        return found
 
     # ---- places
     @cached_property
     def sites(self) -> list[Site]:
         """Places in what the kernel uses: the kernel, and functions that it calls, themselves or through others."""
-        return [s for s in sites(self.program) if s.parents and self.top(s) in self.used]
+        used = set(map(id, self.used))
+        return [s for s in sites(self.program) if s.parents and id(self.top(s)) in used]
 
     @cached_property
     def used(self) -> list[Func | Kernel]:
+        """The kernel, and functions of the program that it uses, as they are in the text."""
         found, todo = set[str](), names_read(self.kernel)
         while todo:
             name = todo.pop()
@@ -147,7 +156,8 @@ class Facts:
 
     # ---- types
     def types_of(self, node: Node) -> set[Type]:
-        return self.types.get(_place(node.span), set())
+        """The types of an expression in all calls; none for one that the consts leave out, and for the prelude's."""
+        return self.types.get(_place(node.span), set()) if node.span.source is self.program.span.source else set()
 
     def numbers(self, node: Node) -> bool:
         """Whether an expression is a scalar or a tile in every call."""
@@ -258,7 +268,7 @@ class Facts:
     def free_name(self, base: str) -> str:
         """A name like this one that the program does not use yet."""
         name, n = base, 1
-        while name in self._taken:
+        while name in self.taken:
             n += 1
             name = f"{base}{n}"
         return name
