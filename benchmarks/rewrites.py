@@ -1,7 +1,8 @@
 """Does it matter how a program is written? Programs of the corpus and other spellings of them that mean the same, compiled: instructions, registers and spills of both.
 
-python -m benchmarks.rewrites                                                # every kernel of the corpus, one rewrite of each kind and two chains of five
-python -m benchmarks.rewrites --kernels flash_fwd_sm90 --spellings           # and those of the lazy rescale's condition
+python -m benchmarks.rewrites                                                 # every kernel of the corpus, one rewrite of each kind and two chains of five
+python -m benchmarks.rewrites --kernels flash_fwd_sm90 --spellings            # and those of the lazy rescale's condition
+python -m benchmarks.rewrites --kernels gemm --within ring --count 99  # every rewrite of one function
 python -m benchmarks.rewrites --kernels variant:alibi gemm --count 3 --out rows.jsonl
 python -m benchmarks.rewrites --table rows.jsonl                             # no compiling: the tables of what was measured
 
@@ -64,6 +65,19 @@ class Subject:
     program: Program
     kernel: str
     consts: dict[str, Const]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is tried: `count` rewrites of each kind (none named: of all), in some functions (none named: in all), and `chains` of `length` rewrites anywhere."""
+
+    count: int = 1
+    chains: int = 2
+    length: int = 5
+    seed: int = 0
+    kinds: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+    spellings: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,12 +155,15 @@ def measured(program: Program, of: Subject) -> tuple[str, Measured]:
     return cuda.source, Measured(made.instructions, made.shortest_turns, r.registers, r.spill_stores + r.spill_loads)
 
 
-def drawn(of: Subject, count: int, chains: int, length: int, seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, list[Rewrite]]]:
-    """`count` rewrites of each kind at places drawn with the seed, then chains of several."""
-    rng = random.Random(f"{seed} {of.name}")
+def drawn(of: Subject, draw: Draw) -> Iterator[tuple[str, list[Rewrite]]]:
+    """Rewrites of each kind at places drawn with the seed, then chains of several."""
+    rng = random.Random(f"{draw.seed} {of.name}")
+    count, chains, length, kinds = draw.count, draw.chains, draw.length, draw.kinds
+    lines = [i.span for i in cuir.parse(cuir.show(of.program)).items if i.name in draw.within]
     by_kind: dict[str, list[Rewrite]] = {}
     for r in rewrites(of.program, of.kernel, of.consts, kinds):
-        by_kind.setdefault(r.kind, []).append(r)
+        if not draw.within or any(span.line <= r.line <= span.end_line for span in lines):
+            by_kind.setdefault(r.kind, []).append(r)
     for kind, found in by_kind.items():
         yield from ((kind, [r]) for r in rng.sample(found, min(count, len(found))))
     for _ in range(chains):
@@ -163,7 +180,7 @@ def spelled(of: Subject) -> Iterator[tuple[str, Program, str, str]]:
             yield f"{SPELLING}: {name}", cuir.parse(text.replace(before, after)), before, after
 
 
-def rows(of: Subject, count: int, chains: int, length: int, seed: int, kinds: Sequence[str] = (), spellings: bool = False) -> Iterator[Row]:
+def rows(of: Subject, draw: Draw) -> Iterator[Row]:
     """What each rewrite of a kernel changes. Raises CuirError if the kernel as it is cannot be compiled."""
     source, original = measured(of.program, of)
 
@@ -175,11 +192,11 @@ def rows(of: Subject, count: int, chains: int, length: int, seed: int, kinds: Se
             return Row(of.name, kind, line, before, after, False, original, None, f"{first.code} {first.message}")
         return Row(of.name, kind, line, before, after, cuda == source, original, now)
 
-    if spellings:
+    if draw.spellings:
         text = cuir.show(of.program)
         for kind, program, before, after in spelled(of):
             yield row(kind, program, text[: text.index(before)].count("\n") + 1, one_line(before), one_line(after))
-    for kind, done in drawn(of, count, chains, length, seed, kinds):
+    for kind, done in drawn(of, draw):
         said = [str(r) for r in done] if len(done) > 1 else [one_line(done[0].after)]
         yield row(kind, done[-1].program, done[0].line, one_line(done[0].before), " | ".join(said))
 
@@ -246,6 +263,7 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", default=["f16"], choices=["f16", "bf16"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--kinds", nargs="+", default=[], help=f"of {', '.join(sorted(KINDS))} (left out: all)")
+    parser.add_argument("--within", nargs="+", default=[], help="functions of the program, or its kernel: only places there")
     parser.add_argument("--count", type=int, default=1, help="rewrites of each kind")
     parser.add_argument("--chains", type=int, default=2)
     parser.add_argument("--length", type=int, default=5, help="rewrites of a chain")
@@ -257,10 +275,11 @@ def main() -> int:
     found = read(given.table) if given.table else []
     for row in found:
         print(line_of(row))
+    draw = Draw(given.count, given.chains, given.length, given.seed, tuple(given.kinds), tuple(given.within), given.spellings)
     for subject in () if given.table else subjects(given.kernels, given.dtypes, given.head_dims):
         start = time.perf_counter()
         try:
-            for row in rows(subject, given.count, given.chains, given.length, given.seed, given.kinds, given.spellings):
+            for row in rows(subject, draw):
                 found.append(row)
                 print(line_of(row), flush=True)
                 if given.out is not None:

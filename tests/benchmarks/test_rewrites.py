@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import rewrites as tool
-from benchmarks.rewrites import SPELLINGS, Measured, Row, Subject
+from benchmarks.rewrites import SPELLINGS, Draw, Measured, Row, Subject
 from cuir import check, lower, parse, show
 from cuir.cli.inputs import read_program
 from cuir.rewrites import KINDS, chain, rewrites
@@ -89,9 +89,12 @@ def test_what_the_compiler_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) -> 
         raise CuirError.of("L002", "not lowered")
 
     monkeypatch.setattr(tool, "measured", measured)
-    found = list(tool.rows(Subject("small", program, "k", {}), 1, 1, 3, 0))
+    subject = Subject("small", program, "k", {})
+    found = list(tool.rows(subject, Draw(chains=1, length=3)))
     assert {r.kind for r in found} == {*KINDS, tool.CHAIN}
     assert all(r.beyond and r.refused == "L002 not lowered" for r in found)
+    found = list(tool.rows(subject, Draw(count=99, chains=0, within=("scaled",))))
+    assert len(found) > 9 and all(r.line in range(3, 8) for r in found)
 
 
 # ---- compiled
