@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..ops import TABLE
 from ..syntax.nodes import Call, Expr, Kernel, Program, Stmt
 from ..syntax.types import PANEL_BYTES, BarrierType, DType, SharedView, Type
 from ..text.source import Span
@@ -87,7 +88,7 @@ class Barrier:
     """`count` is in workers (mbarrier: arrivals that end a phase; named_barrier: participants). `arrivers` is the role that arrives."""
 
     name: str
-    kind: str  # "mbarrier" | "named_barrier"
+    kind: str  # the name of its entry in the table
     count: int
     stages: int | None
     arrivers: str | None
@@ -96,6 +97,11 @@ class Barrier:
     @property
     def type(self) -> BarrierType:
         return BarrierType(self.kind, self.stages)
+
+    @property
+    def hardware(self) -> bool:
+        """One of the hardware's, which counts arrivals alone; else it lies in shared memory and counts bytes too."""
+        return TABLE[self.kind].traits.hardware
 
 
 @dataclass(frozen=True)

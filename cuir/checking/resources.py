@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ..ops import TABLE
 from ..ops.limits import Target, register_pool
 from ..syntax.nodes import Kernel, Stmt
 from ..syntax.types import BarrierType, SharedView, TileType, Type
@@ -43,7 +44,7 @@ def lay_out_shared(
         if alloc.panelled and base.offset % 1024:
             sink.error("M304", f"`{name}` has 128-byte panels and lies over `{over}`, which has none", stmt.span)
         table[name] = replace(alloc, offset=base.offset)
-    signals = sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if t.kind == "mbarrier")
+    signals = sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if not TABLE[t.kind].traits.hardware)
     need = end + signals + RESERVED
     if need > target.shared_bytes:
         largest = max(table.values(), key=lambda a: a.nbytes)
@@ -113,7 +114,7 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
 
 def check_fragments(roles: list[Role], calls: Mapping[int, BoundCall], types: Mapping[int, Type], sink: Sink) -> None:
     """A product's accumulator, and its operand in registers, are there all at once: a role that gives up more cannot hold them."""
-    products = {key: call for key, call in calls.items() if call.op.name in ("mma", "mma_async")}
+    products = {key: call for key, call in calls.items() if call.op.traits.product}
     for role in roles:
         for node in (n for stmt in role.body for n in walk(stmt) if role.registers is not None and id(n) in products):
             call = products[id(node)]
