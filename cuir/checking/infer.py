@@ -406,7 +406,7 @@ class Typer:
         args: dict[str, Expr] = {}
         params = list(op.params)
         if isinstance(call.func, Attribute):
-            args["bar"] = call.func.value
+            args[params[0].name] = call.func.value
             params = params[1:]
         given = list(call.args)
         for p in params:
