@@ -19,6 +19,7 @@ from typing import Any
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import check
+from ..ops.expressions import traits
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
 from ..syntax.parser import parse
@@ -172,7 +173,7 @@ def _plain(part: Any, alone: bool, ones: Set[str]) -> Any:
         return part
     names = [f.name for f in fields(part) if isinstance(getattr(part, f.name), (Node, tuple))]
     plain = replace(part, **{n: _plain(getattr(part, n), alone, ones) for n in names})
-    if isinstance(plain, Binary) and plain.op == "/":
+    if isinstance(plain, Binary) and traits(plain).divisor and traits(plain).factors:
         by = plain.right
         return replace(plain, op="*") if by == Literal(1.0) or (isinstance(by, Name) and by.id in ones) else plain
     return plain

@@ -49,6 +49,11 @@ class Effects:
     fences: bool = False  # makes the worker's ordinary writes visible to the async proxy
     joins: bool = False  # every worker of the CTA
 
+    @property
+    def releases(self) -> bool:
+        """Whether it arrives, and neither waits nor announces bytes."""
+        return self.arrives is not None and self.waits is None and self.expects is None
+
     def proxy(self, arg: str) -> str:
         """Through which proxy an argument is accessed."""
         return next(a.proxy for a in self.accesses if a.arg == arg)

@@ -6,6 +6,8 @@ kind: `method`).
 
 from __future__ import annotations
 
+import functools
+
 from ..syntax.nodes import Attribute, Binary, Call, Expr, IfExp, Name, Node, Unary
 from ..syntax.types import Scalar, TileType, Type
 from . import operators as _  # noqa: F401  # enters the operators, which are looked up below
@@ -95,6 +97,7 @@ def comparison(signs: tuple[int, ...]) -> str:
     return next(op.written for op in OPERATORS.values() if op.traits.compares == signs)
 
 
+@functools.cache
 def maker(what: str) -> Op:
     """The declaration that makes arrays, units or workers; of barriers there are several."""
     (found,) = (op for op in TABLE.values() if op.traits.makes == what)
