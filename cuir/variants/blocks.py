@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Subscript
 from ..syntax.printer import show
 from ..syntax.walk import names_read, walk
@@ -145,7 +146,8 @@ _BEHIND = Linear(frozenset([(Name("N"), 1), (Name("BN"), 1)]), const=-1)  # in t
 
 
 def _product(e: Expr) -> bool:
-    return isinstance(e, Binary) and e.op in ("*", "//", "%")
+    t = traits(e)
+    return isinstance(e, Binary) and ("y" in t.factors or t.rounds is not None or t.remainder)
 
 
 # ---- which keys a run of queries touches
@@ -234,7 +236,7 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     divisors = {
         n.right.id
         for n in walk(mask)
-        if isinstance(n, Binary) and n.op == "//" and isinstance(n.right, Name) and names_read(n.left) & {"q", "k"}
+        if isinstance(n, Binary) and traits(n).rounds and isinstance(n.right, Name) and names_read(n.left) & {"q", "k"}
     }
     if divisors:
         notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
