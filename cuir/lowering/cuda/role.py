@@ -10,7 +10,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...text.diagnostics import CuirError
 from ...text.source import Span
-from ..facts.lane_joins import lane_joins
+from ..facts.lane_joins import LaneJoins, lane_joins
 from ..facts.stores import stores_by_warps
 from ..ir import machine, ops
 from ..ir.types import ScalarT, TileT, is_tile
@@ -39,10 +39,10 @@ class RolePrinter:
         self.declared: dict[int, list[Storage]] = {}  # id of an operation -> variables declared before it
         self._made: dict[SSAValue, Storage] = {}
         self._place_declarations()
-        joins = lane_joins(role)
+        joins = lane_joins(role) if isinstance(role, ops.Role) else LaneJoins()
         self.joins = joins.before  # before which the lanes of the worker meet
         self.reads_what_it_stores = joins.inside  # stores between whose reads and writes they meet
-        self.stores_by_warps = stores_by_warps(role)
+        self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
         self._once: dict[str, str] = {}  # text -> name of what is computed once, at the start of the role
         self._start: list[str] = []
 

@@ -33,6 +33,10 @@ class Facts:
         """Whether it is i32 arithmetic that stays within 32 bits."""
         return self.ranges.fits(op.result)
 
+    def far(self, value: SSAValue) -> bool:
+        """Whether a number may be near an end of the 32-bit range."""
+        return self.ranges.far(value)
+
     def negative_nan(self, value: SSAValue) -> bool:
         """Whether a value may hold a NaN with its sign bit set."""
         return self.nans.negative(value)
