@@ -142,8 +142,10 @@ def _some_columns(value: SSAValue) -> SSAValue | None:
 
 def is_limit(op: ops.Apply) -> bool:
     """Whether a comparison is `column < bound` or `bound <= column`, the bound the same for all columns."""
+    if op.op not in ("<", "<="):
+        return False
     columns, bound = op.arguments if op.op == "<" else op.arguments[::-1]
-    return op.op in ("<", "<=") and isinstance(columns.owner, ops.Apply) and columns.owner.op == "cols" and not _wide(bound)
+    return isinstance(columns.owner, ops.Apply) and columns.owner.op == "cols" and not _wide(bound)
 
 
 def _wide(value: SSAValue) -> bool:
