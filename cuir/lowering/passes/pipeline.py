@@ -8,17 +8,22 @@ from types import ModuleType
 
 from ..ir import ops
 from . import (
+    affine_bias,
     affine_columns,
+    affine_tiles,
+    column_gathers,
     dead_code,
     deferred_row_sums,
     divisions,
+    exact,
     fusion,
     lazy_zeros,
-    pinned_waits,
     ring_indices,
+    row_functions,
+    shared_reciprocals,
     simplify,
+    slope_products,
     value_numbering,
-    warp_branches,
     work_item_values,
 )
 
@@ -54,16 +59,22 @@ CLEAN = (
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
     *CLEAN,
+    Pass(exact, "marks what decides comparisons: it is computed as written", needed=True),
     Pass(ring_indices, "stages and parities of rings carried along instead of divided out"),
-    Pass(warp_branches, "choices by a vote of a warp become branches of the warp"),
     Pass(affine_columns, "comparisons of indices become limits on columns"),
+    Pass(column_gathers, "what depends on the column alone is read once a warp"),
+    Pass(affine_tiles, "tiles of indices become a number a row and a slope"),
+    Pass(affine_bias, "what a bias adds alike along a row is kept apart"),
     *CLEAN,
     Pass(lazy_zeros, "accumulators that begin as zeros are not written"),
     Pass(deferred_row_sums, "sums of rows stay in parts as long as they are added to"),
     Pass(work_item_values, "what follows from a unit of work alone is computed once a CTA"),
-    Pass(divisions, "division by what never changes by its inverse"),
     *CLEAN,
-    Pass(pinned_waits, "exponentials stay before the wait that the program puts behind them"),
+    Pass(divisions, "division by what never changes by its inverse"),
+    Pass(shared_reciprocals, "four divisions by numbers of a known range share one reciprocal"),
+    Pass(row_functions, "1/x and log2 of a number a row by one branch of the warp"),
+    *CLEAN,
+    Pass(slope_products, "slope times column: once where registers allow, else late"),
     Pass(fusion, "what is worked out inside the expression that reads it", needed=True),
 )
 
