@@ -20,8 +20,8 @@ from .elements import LOOP, Elements
 from .operators import strip
 from .places import Places
 from .registry import printer_of
-from .units import units
 from .storage import Allocation, Storage, count_of, fragment, leaves, tied
+from .units import units
 
 if TYPE_CHECKING:
     from .frame import KernelPrinter
