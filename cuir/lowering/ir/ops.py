@@ -723,7 +723,7 @@ def _print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
     printer.print_string(")")
 
 
-_OPERATIONS: list[type[Operation]] = [
+OPERATIONS: list[type[Operation]] = [
     Tensor, Parameter, Shared, Barrier, Units, Constant, Apply, At, Perform, Yield, For, ForUnits, If, Role, Kernel,
 ]  # fmt: skip
 

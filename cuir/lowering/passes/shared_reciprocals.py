@@ -12,6 +12,7 @@ from collections.abc import Callable
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
+from ..facts import nans
 from ..facts.float_ranges import float_range
 from ..ir import ops
 from ..ir.machine_tiles import by_reciprocal, can_share, shared_tanh
@@ -23,7 +24,7 @@ ROUNDING = True
 LARGEST = 31.0  # base-2 logarithm of a divisor
 
 
-def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = lambda value: False) -> None:
+def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils_row) -> None:
     """`spoils_row`: whether a NaN in an element of a tile makes every result that follows from its row a NaN."""
     for op in every(kernel):
         if not isinstance(op, ops.Apply) or not is_tile(op.result) or dtype_of(op.result) != F32:
