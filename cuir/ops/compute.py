@@ -269,6 +269,24 @@ op(
 
 
 @op(
+    "warp_any",
+    "compute",
+    Param("x", "bool tile [R, C] or scalar"),
+    reduces=True,
+    doc="[R, 1]: true in all of 16 rows, as a warp holds them, if x is somewhere in them. where(warp_any(c), x, y) is a branch of each warp, which computes one side.",
+    evaluate=meaning("warp_any"),
+    traits=Traits(pure=True, votes=True),
+)
+def _vote(cx: CallContext) -> Type:
+    t = cx.type("x")
+    if poisoned(t):
+        return ErrorType()
+    if not isinstance(t, (TileType, Scalar)) or t.dtype != BOOL:
+        return cx.error("T112", f"expected a bool tile or scalar, found {t}", "x", "compare: x > 0.0")
+    return TileType(BOOL, t.rows if isinstance(t, TileType) else 1, 1)
+
+
+@op(
     "cdiv",
     "compute",
     Param("a", "i32"),

@@ -27,6 +27,7 @@ class Traits:
     index_of: Literal["row", "column"] | None = None  # the numbers of rows or columns, from 0
     rank: bool = False  # the CTA's number within its cluster
     reduction: Literal["max", "sum"] | None = None  # of each row
+    votes: bool = False  # of a bool tile: true in all rows that a warp holds if it is in one
     product: bool = False  # of matrices, on the tensor core
     # ---- operands
     alike: tuple[str, ...] = ()  # arguments of one dtype: a literal among them takes the others' (a variadic one: all of it)

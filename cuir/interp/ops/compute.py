@@ -73,6 +73,17 @@ def reduction(site: Site) -> Evaluate:
     return lambda w: function(x(w))
 
 
+@runs("warp_any")
+def vote(site: Site) -> Evaluate:
+    x, function, device = site.value("x"), of_tiles(site.op, site.dtype("x")), site.device
+
+    def run(w: Worker) -> torch.Tensor:
+        v = tile_operand(x(w), device)
+        return function(v if isinstance(v, torch.Tensor) else torch.full((1, 1, 1), bool(v), device=device))
+
+    return run
+
+
 # ---- products
 def _operand(site: Site, arg: str) -> Any:
     return shared_place(site, arg) if site.is_shared(arg) else site.value(arg)

@@ -69,7 +69,7 @@ def _inlined(op: Operation) -> bool:
 
 
 def _of_machine(op: Operation) -> bool:
-    if not elementwise(op) or isinstance(op, ops.At) or op.KEPT:  # type: ignore[attr-defined]
+    if not getattr(op, "ELEMENTWISE", False) or op.KEPT:  # type: ignore[attr-defined]
         return False
     return all(elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _single(op)  # type: ignore[attr-defined]
 
@@ -93,7 +93,7 @@ def _single(op: Operation, effects: bool = False) -> bool:
         user = uses[0].operation
     if not elementwise(user) or not isinstance(t, TileT):
         return False
-    if not isinstance(user, (ops.At, ops.Perform)):
+    if not isinstance(user, (ops.At, ops.Perform, WarpIf)):
         r = user.results[0].type
         if not isinstance(r, TileT) or r.layout != t.layout or r.shape != t.shape:
             return False

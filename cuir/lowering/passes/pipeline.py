@@ -18,12 +18,14 @@ from . import (
     exact,
     fusion,
     lazy_zeros,
+    pinned_waits,
     ring_indices,
     row_functions,
     shared_reciprocals,
     simplify,
     slope_products,
     value_numbering,
+    warp_branches,
     work_item_values,
 )
 
@@ -61,6 +63,7 @@ PASSES: tuple[Pass, ...] = (
     *CLEAN,
     Pass(exact, "marks what decides comparisons: it is computed as written", needed=True),
     Pass(ring_indices, "stages and parities of rings carried along instead of divided out"),
+    Pass(warp_branches, "choices by a vote of a warp become branches of the warp"),
     Pass(affine_columns, "comparisons of indices become limits on columns"),
     Pass(column_gathers, "what depends on the column alone is read once a warp"),
     Pass(affine_tiles, "tiles of indices become a number a row and a slope"),
@@ -75,6 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(row_functions, "1/x and log2 of a number a row by one branch of the warp"),
     *CLEAN,
     Pass(slope_products, "slope times column: once where registers allow, else late"),
+    Pass(pinned_waits, "exponentials stay before the wait that the program puts behind them"),
     Pass(fusion, "what is worked out inside the expression that reads it", needed=True),
 )
 

@@ -291,6 +291,18 @@ def _zeros(op: ops.Apply) -> Operation:
     return _constant_like(0, op)
 
 
+def _vote(op: ops.Apply) -> Operation | None:
+    """A vote on what is known."""
+    value = number(op.arguments[0])
+    return None if value is None else _constant_like(value, op)
+
+
+def _times_one(op: ops.Apply) -> SSAValue | None:
+    """x * 1 and x / 1 of floats."""
+    x, y = op.arguments
+    return x if dtype_of(op.result).is_float and number(y) == 1 and x.type == op.result.type else None
+
+
 def _by_one(op: ops.Apply) -> Operation | SSAValue | None:
     if number(op.arguments[1]) != 1:
         return None
@@ -301,7 +313,7 @@ def _by_one(op: ops.Apply) -> Operation | SSAValue | None:
 
 _RULES: dict[str, tuple[Callable[[ops.Apply], Operation | SSAValue | None], ...]] = {
     "not": (_not,), "~": (_not,), "where": (_choice,), "ifexp": (_choice,),
-    "+": (_neutral(0), _sum_of_constants), "-": (_neutral(0, (1,)), _sum_of_constants), "*": (_neutral(1), _times_zero),
+    "+": (_neutral(0), _sum_of_constants), "-": (_neutral(0, (1,)), _sum_of_constants), "*": (_neutral(1), _times_zero, _times_one), "/": (_times_one,), "warp_any": (_vote,),
     "&": (_logic,), "|": (_logic,), "and": (_logic,), "or": (_logic,), "min": (_extreme,), "max": (_extreme,),
     "cast": (_cast,), "zeros": (_zeros,), "//": (_by_one,), "%": (_by_one,), "cdiv": (_by_one,),
 }  # fmt: skip

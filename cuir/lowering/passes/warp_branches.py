@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...syntax.types import BOOL, F32
 from ..ir import ops
-from ..ir.types import TileT, dtype_of, is_scalar, tile
+from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.warps import RowBound, WarpIf
 from .rewriting import before, every, insert, replace
 from .simplify import number
@@ -27,7 +27,7 @@ def run(kernel: ops.Kernel) -> None:
 def _votes(value: SSAValue) -> SSAValue | None:
     """x of warp_any(x)."""
     op = value.owner
-    return op.arguments[0] if isinstance(op, ops.Apply) and op.entry.traits.warp_any else None
+    return op.arguments[0] if isinstance(op, ops.Apply) and op.entry.traits.votes else None
 
 
 def _block(block: Block, slab: int) -> None:
@@ -183,15 +183,12 @@ def _partial(value: SSAValue, at: Operation) -> SSAValue | None:
     made = _with(value, found, bound.result, at)
     for sign in signs:  # a factor that is negative turns the order around: then all rows are looked at
         zero = insert(at, ops.constant(0.0, F32))
-        t = value.type if isinstance(sign.type, TileT) else None
-        test = insert(at, ops.apply("<", [sign, zero], _bool_like(sign, t)))
+        test = insert(at, ops.apply("<", [sign, zero], _bool_like(sign)))
         made = insert(at, ops.apply("|", [made, test], made.type))
     return made
 
 
-def _bool_like(value: SSAValue, t: object) -> object:
-    from ..ir.types import scalar
-
+def _bool_like(value: SSAValue) -> TileT | ScalarT:
     return tile(BOOL, *value.type.shape) if isinstance(value.type, TileT) else scalar(BOOL)
 
 

@@ -114,6 +114,16 @@ def _row_sum(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().sum(-1, keepdim=True)
 
 
+WARP_ROWS = 16  # of a tile, one after the other, that a warp holds
+
+
+def _warp_any(x: torch.Tensor) -> torch.Tensor:
+    rows = x.any(-1, keepdim=True)
+    padded = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % WARP_ROWS))
+    groups = padded.unflatten(-2, (-1, WARP_ROWS)).any(-2, keepdim=True)
+    return groups.expand(*groups.shape[:-2], WARP_ROWS, 1).flatten(-3, -2)[..., : rows.shape[-2], :].contiguous()
+
+
 def _alike(function: Function, *dtypes: DType) -> dict[DType, Function]:
     return dict.fromkeys(dtypes, function)
 
@@ -150,4 +160,5 @@ TILES: dict[str, dict[DType, Function]] = {
     "tanh": {F32: per_element(torch.tanh)},
     "row_max": {F32: lambda x: x.amax(-1, keepdim=True)},
     "row_sum": {F32: _row_sum},
+    "warp_any": {BOOL: _warp_any},
 }

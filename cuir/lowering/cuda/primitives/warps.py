@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ...ir import warps
+from ...ir import ops, warps
 from ...ir.types import TileT
 from ..operators import strip
 from ..registry import prints
@@ -14,6 +14,25 @@ from .sync import barrier
 
 if TYPE_CHECKING:
     from ..role import RolePrinter
+
+
+@prints("warp_any")
+def warp_any(role: RolePrinter, op: ops.Apply) -> None:
+    """Of the 16 rows that a warp holds of each slab."""
+    x, t, target = op.arguments[0], op.result.type, role.storage(op.result).name
+    assert isinstance(t, TileT)
+    if not isinstance(x.type, TileT) or x.type.layout.data in ("one", "columns"):
+        role.out.line(f"bool {(vote := role.out.temp('vote'))} = false;")
+        if isinstance(x.type, TileT):
+            role.elements.loop(x.type, lambda at: f"{vote} |= {strip(role.elements.element(x, at))};")
+        else:
+            role.out.line(f"{vote} = {strip(role.elements.scalar(x))};")
+        role.elements.loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {vote});")
+        return
+    slabs, votes = role.elements.fragment(x.type).slabs, role.out.temp("votes")
+    role.out.line(f"bool {votes}[{slabs}] = {{}};")
+    role.elements.loop(x.type, lambda at: f"{votes}[{at.r} / 2] |= {strip(role.elements.element(x, at))};")
+    role.elements.loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {votes}[{at.r} / 2]);")
 
 
 @prints("tile.row_bound")
