@@ -37,6 +37,8 @@ class _Simplify:
             return
         for region in op.regions:
             self.block(region.block)
+        if isinstance(op, ops.Branch):
+            _alike(op)
         if isinstance(op, ops.Apply):
             self.apply(op)
 
@@ -80,9 +82,7 @@ class _Simplify:
             return
         for region in op.regions:
             self.block(region.block)
-        for result, a, b in zip(op.results, last(op.then).values, last(op.orelse).values, strict=True):
-            if a is b or (ops.known(a) is not None and ops.known(a) == ops.known(b) and not _inside(a, op)):
-                result.replace_all_uses_with(a)
+        _alike(op)
 
     def _turned(self, op: ops.If, condition: SSAValue) -> ops.If:
         """The branch on the opposite condition."""
@@ -90,6 +90,13 @@ class _Simplify:
         before(op, new)
         replace(op, new.results)
         return new
+
+
+def _alike(op: ops.Branch) -> None:
+    """What both sides of a branch yield needs no branch."""
+    for result, a, b in zip(op.results, last(op.then).values, last(op.orelse).values, strict=True):
+        if a is b or (ops.known(a) is not None and ops.known(a) == ops.known(b) and not _inside(a, op)):
+            result.replace_all_uses_with(a)
 
 
 def _inside(value: SSAValue, op: Operation) -> bool:

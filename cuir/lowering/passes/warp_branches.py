@@ -75,6 +75,9 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
     for op, result in zip(group, new.results, strict=True):
         result.name_hint = op.result.name_hint
         replace(op, [result])
+    if not list(vote.uses) and isinstance(vote.owner, Operation):  # what it asks may go inside now
+        vote.owner.detach()
+        vote.owner.erase()
     _sink(new)
 
 
@@ -128,12 +131,14 @@ def _inside(value: SSAValue, choice: ops.Apply, inner: Block, chosen: dict[SSAVa
     t, made = value.type, value
     if isinstance(op, ops.Apply) and any(_reads_any(o, chosen) for o in op.operands):
         copy = ops.apply(op.op, [_inside(o, choice, inner, chosen, side) for o in op.operands], op.result.type, op.exact is not None)
+        copy.location = op.location
         inner.add_op(copy)
         made = copy.result
     if made.type == choice.result.type or not isinstance(choice.result.type, TileT):
         return made
     if is_scalar(made):  # a number for all rows
         full = ops.apply("full", [made], choice.result.type)
+        full.location = choice.location
         inner.add_op(full)
         return full.result
     assert t == choice.result.type, (t, choice.result.type)
