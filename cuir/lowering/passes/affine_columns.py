@@ -7,7 +7,7 @@ the ends of 32 bits is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
@@ -129,74 +129,34 @@ def _wide(value: SSAValue) -> bool:
 
 
 def _combine(op: ops.Apply) -> None:
-    """Limits of one direction among all that & (or |) joins as one."""
-    parts = list(_joined(op, op.op))
-    groups: dict[tuple[SSAValue, bool], list[tuple[SSAValue, _Limit]]] = {}
-    for part in parts:
-        if (found := _limit(part)) is not None:
-            groups.setdefault((found.columns, found.below), []).append((part, found))
-    if all(len(limits) == 1 for limits in groups.values()):
+    """Limits of one direction as one."""
+    x, y = (_limit(a) for a in op.arguments)
+    if x is None or y is None or x[:3] != y[:3]:
         return
-    for (columns, below), limits in groups.items():
-        if len(limits) == 1:
-            continue
-        least = below == (op.op == "&")  # of two upper limits the least holds for both
-        merged = limits[0][1].bound(op)
-        for _, other in limits[1:]:
-            found_sum = _sum("min" if least else "max", op, merged, other.bound(op))
-            assert found_sum is not None
-            merged = found_sum
-        made = insert(op, ops.apply("<", [columns, merged] if below else [merged, columns], _together([p for p, _ in limits])))
-        first, *others = (p for p, _ in limits)
-        parts = [made if p is first else p for p in parts if p not in others]
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = insert(op, ops.apply(op.op, [whole, part], _together([whole, part])))
-    if whole.type == op.result.type:
-        replace(op, [whole])
+    name, columns, below, bound = x
+    least = below == (op.op == "&")  # of two upper limits the least holds for both
+    merged = _sum("min" if least else "max", op, bound, y[3])
+    assert merged is not None
+    pair = [columns, merged] if below else [merged, columns]
+    replace(op, [insert(op, ops.apply(name, pair, op.result.type))])
 
 
-def _together(values: Sequence[SSAValue]) -> TileT:
-    """The type of what is made of truth values, of which one at least is a tile."""
-    shapes = [v.type.shape for v in values if isinstance(v.type, TileT)]
-    return tile(BOOL, max(r for r, _ in shapes), max(c for _, c in shapes))
-
-
-def _joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
-    """The truth values that an operation and those of its kind which it alone reads join, each once."""
-    found: dict[SSAValue, None] = {}
-    for value in op.arguments:
-        inner = value.owner
-        alone = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
-        found |= dict.fromkeys(_joined(inner, name) if alone else [value])  # type: ignore[arg-type]
-    yield from found
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """A column compared with a number that may differ from row to row."""
-
-    comparison: str  # < or <=
-    columns: SSAValue
-    below: bool  # whether the column is the lesser one
-    limit: SSAValue
-
-    def bound(self, at: Operation) -> SSAValue:
-        """What the column is below, or above, itself excluded: column <= x is column < x + 1, x <= column is x - 1 < column."""
-        if self.comparison == "<":
-            return self.limit
-        made = _sum("+", at, self.limit, insert(at, ops.constant(1 if self.below else -1, I32)))
-        assert made is not None
-        return made
-
-
-def _limit(value: SSAValue) -> _Limit | None:
+def _limit(value: SSAValue) -> tuple[str, SSAValue, bool, SSAValue] | None:
+    """(< or <=, columns, whether the column is below, the bound) of a limit."""
     op = value.owner
     if not isinstance(op, ops.Apply) or op.op not in ("<", "<=") or not _is_limit(op) or dtype_of(op.arguments[0]) != I32:
         return None
     a, b = op.arguments
     below = isinstance(a.owner, ops.Apply) and a.owner.op == "cols"
-    return _Limit(op.op, a if below else b, below, b if below else a)
+    name, bound = op.op, b if below else a
+    if name == "<=":  # column <= x is column < x + 1, x <= column is x - 1 < column
+        at = op
+        one = insert(at, ops.constant(1 if below else -1, I32))
+        made = _sum("+", at, bound, one)
+        assert made is not None
+        name, bound = "<", made
+    return name, a if below else b, below, bound
 
 
 __all__ = ["Affine", "affine", "run"]
+_ = Operation
