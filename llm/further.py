@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from cuir.spec.functions import AnySpecification, FunctionSpecification
 from cuir.syntax.nodes import Kernel, Param, Program
 from cuir.syntax.parser import parse
+from cuir.syntax.rewrite import with_children
 from cuir.syntax.types import F32, I32
 from cuir.text.diagnostics import CuirError
 from cuir.variants import trace
@@ -42,7 +41,7 @@ def supplied(program: Program, kernel: str, origin: Program, target: AnySpecific
 
 
 def _with(program: Program, old: Kernel, new: Kernel) -> Program:
-    return replace(program, items=tuple(new if item is old else item for item in program.items))
+    return with_children(program, lambda item: new if item is old else item)
 
 
 def _untraced(name: str, value: Value) -> Parameter:

@@ -23,14 +23,14 @@ def of_program(checked: Checked) -> Orchestration:
     joins: Span | None = None
     for role in checked.roles:
         does: set[str] = set()
-        for call in calls(checked, role.body):
+        for node, call in calls(checked, role.body):
             if call.op.name in AGENT:
                 does.add(AGENT[call.op.name])
             effects = call.op.effects
             if effects.joins and joins is None:
-                joins = call.node.span
+                joins = node.span
             for argument, users in ((effects.arrives, arrives), (effects.waits, waits)):
-                if argument is not None and (name := _root(_barrier(call, argument))) in users:
+                if argument is not None and (name := _root(call.args[argument])) in users:
                     users[name].add(role.name)
             if effects.completes is not None and effects.completes in call.args:
                 carriers.add(_root(call.args[effects.completes]))
@@ -43,19 +43,12 @@ def of_program(checked: Checked) -> Orchestration:
     return Orchestration(tuple(roles), barriers, memory, _groups(checked), joins)
 
 
-def calls(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[BoundCall]:
+def calls(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Call, BoundCall]]:
     """Every primitive's call of a text, nested ones too."""
     for stmt in body:
         for node in walk(stmt):
-            if isinstance(node, Call) and id(node) in checked.calls:
-                yield checked.call(node)
-
-
-def _barrier(call: BoundCall, argument: str) -> Expr:
-    """The barrier that a call is about: an argument, or what the method belongs to."""
-    if argument in call.args:
-        return call.args[argument]
-    return call.node.func.value if isinstance(call.node.func, Attribute) else call.node.func
+            if isinstance(node, Call) and checked.find_call(node) is not None:
+                yield node, checked.call(node)
 
 
 def _root(expr: Expr) -> str:
@@ -69,10 +62,10 @@ def _groups(checked: Checked) -> dict[str, Groups]:
     copies: list[tuple[int, Span]] = []
     for role in checked.roles:
         products += _left_by_waits(checked, role)
-        for call in calls(checked, role.body):
+        for node, call in calls(checked, role.body):
             if call.op.name == "copy_wait":
                 left = next((a.value for a in call.args.values() if isinstance(a, Literal)), 0)
-                copies.append((int(left), call.node.span))
+                copies.append((int(left), node.span))
     found = {"wgmma": Groups("wgmma", tuple(products)), "cp.async": Groups("cp.async", tuple(copies))}
     return {agent: g for agent, g in found.items() if g.left}
 
@@ -98,10 +91,10 @@ def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
                 if same is not None:
                     same.add(stmt.targets[0])
             for node in walk(stmt):
-                if isinstance(node, Call) and id(node) in checked.calls:
-                    one(checked.call(node), stmt)
+                if isinstance(node, Call) and checked.find_call(node) is not None:
+                    one(node, checked.call(node), stmt)
 
-    def one(call: BoundCall, stmt: Stmt) -> None:
+    def one(node: Call, call: BoundCall, stmt: Stmt) -> None:
         if call.op.name == "mma_async" and isinstance(stmt, Assign):
             bind(stmt.targets[0])
             flying.append({stmt.targets[0]})
@@ -109,7 +102,7 @@ def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
             names = {_root(a) for a in call.args.values()}
             last = max((i for i, product in enumerate(flying) if product & names), default=None)
             if last is not None:
-                left.append((len(flying) - last - 1, call.node.span))
+                left.append((len(flying) - last - 1, node.span))
                 del flying[: last + 1]
 
     def bind(name: str) -> None:

@@ -130,7 +130,7 @@ class _Ranges:
         self.outside: list[tuple[Expr, Interval]] = []
 
     def of(self, e: Expr) -> Interval | None:
-        kind = self.checked.types.get(id(e))
+        kind = self.checked.find_type(e)
         if isinstance(kind, (Scalar, TileType)) and kind.dtype != I32:
             return None
         if isinstance(e, Literal):
@@ -144,7 +144,7 @@ class _Ranges:
             return (-x[1], -x[0]) if e.op == "-" and x is not None else None
         if isinstance(e, Binary):
             return self.fitting(e, _BINARY.get(e.op, _unknown)(self.of(e.left), self.of(e.right)))
-        if isinstance(e, (Subscript, Attribute)) or not isinstance(e, Call) or id(e) not in self.checked.calls:
+        if isinstance(e, (Subscript, Attribute)) or not isinstance(e, Call) or self.checked.find_call(e) is None:
             return None
         return self.call(e)
 

@@ -27,7 +27,7 @@ def copied(checked: Checked) -> Mapping[str, Span]:
         found = {}
         names = {t.name for t in checked.tensors}
         for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
-            bound = checked.calls.get(id(node))
+            bound = checked.find_call(node)
             for access in bound.op.effects.accesses if bound is not None else ():
                 root = root_name(bound.args[access.arg]) if bound is not None and access.late and access.arg in bound.args else None
                 if root in names:

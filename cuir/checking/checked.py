@@ -1,19 +1,21 @@
-"""What checking a kernel yields: the flat kernel and side tables. Read by the interpreter and the lowering; owns no rule.
+"""What checking a kernel yields: the flat kernel, with types on its expressions. Read by the interpreter and the lowering; owns no rule.
 
 The flat kernel is AST with every `@func` inlined, consts and constants folded to literals, and tuples taken apart:
 * statements are `Assign` with one target, `ExprStmt` of a primitive's call, `For` and `If`;
 * expressions hold no `Tuple` and no call but of primitives; a dtype is a `Name` such as `f16`; `-inf` is `Unary('-', Name('inf'))`;
-* `IfExp`, `and`, `or`, `not` are on scalars, lazy, and may hold element reads.
+* `IfExp`, `and`, `or`, `not` are on scalars, lazy, and may hold element reads;
+* every node stands in one place, and has there its type; a call knows its entry of the table and its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..syntax.nodes import Call, Expr, Kernel, Program, Stmt
+from ..syntax.nodes import Attribute, Call, Expr, Kernel, Node, Program, Stmt, Typed
 from ..syntax.types import PANEL_BYTES, BarrierType, DType, SharedView, Type
+from ..syntax.walk import walk
 from ..text.source import Span
 
 if TYPE_CHECKING:
@@ -124,11 +126,46 @@ class Role:
 
 @dataclass(frozen=True)
 class BoundCall:
-    """A primitive's call with its arguments under their parameters' names (absent optional ones missing)."""
+    """The primitive that is called, and the arguments under their parameters' names (absent optional ones missing)."""
 
     op: Op
     args: Mapping[str, Expr]
-    node: Call = field(compare=False, repr=False)
+
+    def onto(self, old: Call, new: Call) -> BoundCall | None:
+        """The same of a call with other operands; None if it does not have as many."""
+        before, after = operands(old), operands(new)
+        if len(before) != len(after):
+            return None
+        return BoundCall(self.op, {name: next(b for a, b in zip(before, after) if a is e) for name, e in self.args.items()})
+
+
+def call_of(node: Node) -> BoundCall | None:
+    """The call of a primitive that a node of a flat tree is; None for anything else, and for a call that was reported as wrong."""
+    return node.bound if isinstance(node, Call) and isinstance(node.bound, BoundCall) else None
+
+
+E = TypeVar("E", bound=Typed)
+
+
+def typed(expr: E, t: Type) -> E:
+    """Writes its type on an expression of a flat tree; only for who made it, before anybody else has it."""
+    object.__setattr__(expr, "type", t)
+    return expr
+
+
+def bind(call: Call, op: Op, args: Mapping[str, Expr]) -> BoundCall:
+    """Writes on a call what it calls with which arguments, and on these which are places; only for who made it, before anybody else has it."""
+    bound = BoundCall(op, args)
+    object.__setattr__(call, "bound", bound)
+    for access in op.effects.accesses:
+        if access.arg in args:
+            object.__setattr__(args[access.arg], "place", True)
+    return bound
+
+
+def operands(call: Call) -> list[Expr]:
+    """What a call is given: the barrier whose method it is, then the arguments as they are written."""
+    return [*([call.func.value] if isinstance(call.func, Attribute) else []), *call.args, *(k.value for k in call.keywords)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,8 +185,6 @@ class Checked:
     declared: Mapping[str, Type]  # their types
     roles: tuple[Role, ...]
     warpgroups: int  # in a CTA
-    types: Mapping[int, Type]  # by id(expr), for every expression of the flat kernel
-    calls: Mapping[int, BoundCall]  # by id(call)
     made: dict[object, Any] = field(
         init=False, default_factory=dict, compare=False
     )  # what other parts derive of it once, under keys of their own
@@ -178,7 +213,24 @@ class Checked:
         return f"Checked({self.name}, {self.arch}, {consts}; {roles}; {self.shared_bytes:,} bytes of shared memory)"
 
     def type_of(self, expr: Expr) -> Type:
-        return self.types[id(expr)]
+        assert expr.type is not None, expr
+        return expr.type
+
+    def find_type(self, node: Node) -> Type | None:
+        """The type, None for what has none: statements, slices, the name of what is called."""
+        return node.type if isinstance(node, Typed) else None
 
     def call(self, node: Call) -> BoundCall:
-        return self.calls[id(node)]
+        assert isinstance(node.bound, BoundCall), node
+        return node.bound
+
+    def find_call(self, node: Node) -> BoundCall | None:
+        """The call of a primitive that a node is, else None."""
+        return call_of(node)
+
+    def calls(self) -> Iterator[BoundCall]:
+        """Every call of a primitive in the declarations and the roles."""
+        for stmt in (*self.declarations, *(s for role in self.roles for s in role.body)):
+            for node in walk(stmt):
+                if (bound := call_of(node)) is not None:
+                    yield bound

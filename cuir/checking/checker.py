@@ -35,7 +35,8 @@ from ..syntax.nodes import (
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
 from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
-from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler
+from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler, call_of
+from .decisions import mark_decisions
 from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
 from .infer import Scope, Typer
@@ -172,10 +173,10 @@ class _Checker:
         if unusable:  # what the roles do with these arrays and rings would be wrong only for that
             raise CuirError([*unusable, *(d for d in self.sink.found if d.code not in SIZES)])
         roles = self.roles(flat, typer, scope)
-        check_literals(typer.literals, typer.types, self.sink)
+        check_literals(typer.literals, self.sink)
         barriers = self.barrier_table(typer)
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
-        check_fragments(roles, typer.calls, typer.types, self.sink)
+        check_fragments(roles, self.sink)
         if sum(b.stages or 1 for b in barriers.values() if b.kind == "named_barrier") > target.named_barriers - 1:
             self.sink.error(
                 "M303",
@@ -185,7 +186,7 @@ class _Checker:
         self.sink.stop_if_any()
         written = typer.written
         tensors = tuple(TensorParam(t.name, t.dtype, t.dims, t.name in written, t.span) for t in scope.tensors.values())
-        return Checked(
+        found = Checked(
             self.program,
             self.kernel,
             cluster,
@@ -201,9 +202,9 @@ class _Checker:
             dict(scope.declared),
             tuple(roles),
             warpgroups,
-            typer.types,
-            typer.calls,
         )
+        mark_decisions(found)
+        return found
 
     def cluster(self, target: Target) -> int:
         """How many CTAs a cluster has; 1 after an error."""
@@ -277,12 +278,14 @@ class _Checker:
                 self.declare_tiles(name, value, stmt, typer)
                 scope.tiles = name
             elif isinstance(t, SharedView):
-                over = typer.calls[id(value)].args.get("over")
+                bound = call_of(value)
+                over = bound.args.get("over") if bound is not None else None
                 base = over.id if isinstance(over, Name) else None
                 self.shared[name] = (t, base, stmt)
                 scope.views[name] = t
             elif isinstance(t, BarrierType):
-                n = typer.const(typer.calls[id(value)].args["n"])
+                bound = call_of(value)
+                n = typer.const(bound.args["n"]) if bound is not None else 1
                 self.barriers[name] = (t, n, stmt)
                 scope.barriers[name] = t
             elif isinstance(t, Scalar):
@@ -296,7 +299,7 @@ class _Checker:
         if self.tiles is not None:
             self.sink.error("S210", "`tiles` is called once in a kernel", stmt.span, notes=[("it was called here", self.tiles.span)])
             return
-        bound = typer.calls.get(id(call))
+        bound = call_of(call)
         if bound is not None and "n" in bound.args:
             dynamic = typer.const(bound.args["dynamic"]) if "dynamic" in bound.args else False
             self.tiles = TileScheduler(name, bound.args["n"], bool(dynamic), stmt.span)
@@ -309,7 +312,7 @@ class _Checker:
             if any(r.name == name for r in roles):
                 self.sink.error("S211", f"there are two roles `{name}`", w.span)
             local = typer.role(name, threads, w.name, w.body)
-            body = without_dead(w.body, lambda e: reads_memory_or_acts(e, typer))
+            body = without_dead(w.body, reads_memory_or_acts)
             roles.append(Role(name, workers, threads, registers, w.name, body, local, 0, 0, w.span))
         return roles
 
@@ -318,9 +321,10 @@ class _Checker:
         if not isinstance(call.func, Name) or call.func.id != "role":
             self.sink.error("S212", "`with` opens a role", call.span, 'write `with role("name", warps=1):`')
             return "?", 1, 32, None
-        args = typer.bind_arguments(call)
-        if args is None:
+        bound = typer.bind_arguments(call)
+        if bound is None:
             return "?", 1, 32, None
+        args = bound.args
         word = args.get("name")
         if not isinstance(word, Str):
             self.sink.error("S213", "a role's name is a word in quotes", call.span)
@@ -397,9 +401,9 @@ def named(e: Expr) -> set[str]:
     return {n.id for n in walk(e) if isinstance(n, Name)}
 
 
-def reads_memory_or_acts(e: Expr, typer: Typer) -> bool:
+def reads_memory_or_acts(e: Expr) -> bool:
     """Whether evaluating an expression is more than its value."""
-    calls = [typer.calls.get(id(n)) for n in walk(e) if isinstance(n, Call)]  # None: it was reported as wrong
+    calls = [call_of(n) for n in walk(e) if isinstance(n, Call)]  # None: it was reported as wrong
     return any(c is None or c.op.effects != Effects() for c in calls) or any(isinstance(n, Subscript) for n in walk(e))
 
 

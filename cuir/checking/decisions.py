@@ -11,26 +11,35 @@ from collections.abc import Iterator, Mapping
 
 from ..ops import OPERATORS
 from ..ops.base import Op
-from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Node, Stmt, Subscript, Unary
+from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, For, If, IfExp, Literal, Name, Stmt, Subscript, Typed, Unary
 from ..syntax.types import BOOL, I32, DType, Scalar, TileType
-from ..syntax.walk import children
-from .checked import BoundCall, Checked
-
-_MADE = "decisions"
+from ..syntax.walk import walk
+from .checked import Checked
 
 
-def decisions(checked: Checked) -> frozenset[int]:
-    """The expressions that decide, by id."""
-    found = checked.made.get(_MADE)
-    if found is None:
-        found = checked.made[_MADE] = _decisions(checked)
-    return found
+def mark_decisions(checked: Checked) -> None:
+    """Writes on each expression that decides that it does: the checker's last step."""
+    outer = definitions(checked.declarations)
+    for body in (checked.declarations, *(r.body for r in checked.roles)):
+        bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
+        parts = sums_in_parts(checked, bound)
+        seen: set[str] = set()
+        left = [a for _, floats in _deciders(checked, body) for a in floats]
+        while left:
+            expr = left.pop()
+            if isinstance(expr, Name):
+                if expr.id not in seen | parts:
+                    seen.add(expr.id)
+                    left += bound.get(expr.id, [])
+            elif not expr.decides and not isinstance(expr, (Literal, Subscript, Attribute)):
+                object.__setattr__(expr, "decides", True)
+                left += _floats(checked, expr)
 
 
 def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
     """What the table says of an expression, and its operands; None for names, literals and places."""
     if isinstance(expr, Call):
-        bound: BoundCall | None = checked.calls.get(id(expr))
+        bound = checked.find_call(expr)
         return None if bound is None else (bound.op, list(bound.args.values()))
     if isinstance(expr, Binary):
         return OPERATORS[expr.op], [expr.left, expr.right]
@@ -43,36 +52,29 @@ def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
 
 def dtype_of(checked: Checked, expr: Expr) -> DType | None:
     """The dtype of a scalar or a register tile."""
-    t = checked.types.get(id(expr))
+    t = expr.type
     return t.dtype if isinstance(t, (Scalar, TileType)) else None
 
 
 def deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
     """Every expression that makes an i32 or a bool of floats, with those floats."""
     for body in (checked.declarations, *(r.body for r in checked.roles)):
-        for expr in expressions(body):
-            floats = _floats(checked, expr)
-            if floats and dtype_of(checked, expr) in (I32, BOOL):
-                yield expr, floats
+        yield from _deciders(checked, body)
+
+
+def _deciders(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Expr, list[Expr]]]:
+    for expr in expressions(body):
+        if isinstance(expr, (Name, Literal)):
+            continue
+        floats = _floats(checked, expr)
+        if floats and dtype_of(checked, expr) in (I32, BOOL):
+            yield expr, floats
 
 
 def expressions(body: tuple[Stmt, ...]) -> Iterator[Expr]:
     """Every expression of a block, in nested blocks and inside others too."""
     for stmt in body:
-        own: list[Node] = []
-        if isinstance(stmt, (Assign, ExprStmt)):
-            own = [stmt.value]
-        elif isinstance(stmt, If):
-            own = [stmt.cond]
-            yield from expressions((*stmt.body, *stmt.orelse))
-        elif isinstance(stmt, For):
-            own = [stmt.iter]
-            yield from expressions(stmt.body)
-        while own:
-            node = own.pop()
-            if isinstance(node, Expr):
-                yield node
-            own += children(node)
+        yield from (n for n in walk(stmt) if isinstance(n, Typed))  # type: ignore[misc]
 
 
 def _floats(checked: Checked, expr: Expr) -> list[Expr]:
@@ -96,29 +98,9 @@ def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
     return found
 
 
-def _decisions(checked: Checked) -> frozenset[int]:
-    found: set[int] = set()
-    outer = definitions(checked.declarations)
-    for body in (checked.declarations, *(r.body for r in checked.roles)):
-        bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
-        parts = sums_in_parts(checked, bound)
-        seen: set[str] = set()
-        left = [a for e in expressions(body) if dtype_of(checked, e) in (I32, BOOL) for a in _floats(checked, e)]
-        while left:
-            expr = left.pop()
-            if isinstance(expr, Name):
-                if expr.id not in seen | parts:
-                    seen.add(expr.id)
-                    left += bound.get(expr.id, [])
-            elif id(expr) not in found and not isinstance(expr, (Literal, Subscript, Attribute)):
-                found.add(id(expr))
-                left += _floats(checked, expr)
-    return frozenset(found)
-
-
 def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
     """Names of [R, 1] values that a sum of rows reaches: their last bits depend on its order anyway."""
-    rows = {n for n, values in bound.items() if all(isinstance(t := checked.types.get(id(v)), TileType) and t.cols == 1 for v in values)}
+    rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
     found: set[str] = set()
 
     def reached(expr: Expr) -> bool:
@@ -138,4 +120,4 @@ def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]
         found |= more
 
 
-__all__ = ["deciders", "decisions", "definitions", "dtype_of", "entry", "expressions"]
+__all__ = ["deciders", "definitions", "dtype_of", "entry", "expressions", "mark_decisions"]

@@ -39,6 +39,7 @@ from ..syntax.nodes import (
     Unary,
     With,
 )
+from ..syntax.rewrite import copied
 from ..syntax.types import DTYPES, DType
 from ..syntax.walk import assigned, names_read
 from ..text.diagnostics import Sink
@@ -61,7 +62,6 @@ from .scope import (
     has_effect,
     is_alias,
     paired,
-    recopy,
     without_dead_literals,
     without_turns,
 )
@@ -427,7 +427,7 @@ class _Flattener:
         if isinstance(value, Subscript) and isinstance(value.value, Name) and (rank := self.ranks.get(value.value.id)) is not None:
             merged = compose(value.indices, tuple(indices), rank)
             if merged is not None:
-                return Subscript(value.value, tuple(recopy(i) for i in merged), span=span)  # type: ignore[misc]
+                return Subscript(value.value, tuple(copied(i) for i in merged), span=span)
         return Subscript(value, tuple(indices), span=span)
 
     def lookup(self, e: Name, frame: Frame) -> Value:

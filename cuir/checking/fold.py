@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ..ops import OPERATORS, TABLE
 from ..ops.base import Op
 from ..ops.meaning import common, convert, shortest, wrap
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
+from ..syntax.rewrite import with_children
 from ..syntax.types import I32
 
 Number = int | float | bool
@@ -76,18 +76,18 @@ def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
 
     if isinstance(expr, Name):
         return values.get(expr.id, expr)
-    if isinstance(expr, Unary):
-        return fold(replace(expr, operand=inner(expr.operand)))
-    if isinstance(expr, Binary):
+    if isinstance(expr, Binary) and expr.op in _LAZY:
         left = inner(expr.left)
-        decided = expr.op in _LAZY and isinstance(left, Literal) and left.value is (expr.op == "or")
-        return left if decided else fold(replace(expr, left=left, right=inner(expr.right)))
+        if isinstance(left, Literal) and left.value is (expr.op == "or"):
+            return left
     if isinstance(expr, IfExp):
         cond = inner(expr.cond)
         if isinstance(cond, Literal) and isinstance(cond.value, bool):
             return inner(expr.then if cond.value else expr.other)
-        return replace(expr, cond=cond)
-    return fold(replace(expr, args=tuple(map(inner, expr.args)))) if isinstance(expr, Call) else expr
+        return with_children(expr, lambda child: cond if child is expr.cond else child)
+    if isinstance(expr, Call):
+        return fold(with_children(expr, lambda child: child if child is expr.func else inner(child)))
+    return fold(with_children(expr, inner)) if isinstance(expr, (Unary, Binary)) else expr
 
 
 def _binary(expr: Binary) -> Expr:

@@ -35,7 +35,7 @@ from ..syntax.nodes import (
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from ..text.diagnostics import Sink
 from ..text.source import Span, spoken
-from .checked import BoundCall, ScalarParam, TensorParam
+from .checked import BoundCall, ScalarParam, TensorParam, bind, typed
 from .rewrite_hints import instead
 from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
@@ -58,12 +58,13 @@ class Scope:
 
 
 class Typer:
-    """Types everything it is shown; errors go to the sink, and a wrong expression has the type ErrorType, which silences what follows."""
+    """Types everything it is shown, by writing on the nodes of a flat tree what holds where they stand.
+
+    Errors go to the sink, and a wrong expression has the type ErrorType, which silences what follows.
+    """
 
     def __init__(self, kernel: Kernel, scope: Scope, sink: Sink):
         self.kernel, self.scope, self.sink = kernel, scope, sink
-        self.types: dict[int, Type] = {}
-        self.calls: dict[int, BoundCall] = {}
         self.written: set[str] = set()
         self.barrier_uses: dict[str, list[tuple[str, Call, str]]] = {}
         self.locals: dict[str, Type] = {}
@@ -161,7 +162,7 @@ class Typer:
     def infer(self, e: Expr, place: bool = False) -> Type:
         """The type of an expression; `place`: it is not read here."""
         t = self._infer(e, place)
-        self.types[id(e)] = t
+        typed(e, t)
         return t
 
     def _infer(self, e: Expr, place: bool) -> Type:
@@ -188,8 +189,8 @@ class Typer:
         if isinstance(e, Subscript):
             return self.subscript(e, place)
         if isinstance(e, Call):
-            args = self.bind_arguments(e)
-            return ErrorType() if args is None else self.apply(self.calls[id(e)].op, args, e)
+            bound = self.bind_arguments(e)
+            return ErrorType() if bound is None else self.apply(bound.op, bound.args, e)
         if isinstance(e, (List, Str)):
             for item in e.items if isinstance(e, List) else ():
                 self.infer(item)
@@ -230,7 +231,7 @@ class Typer:
         """Types the arguments, lets literals take the others' dtype, and asks the entry's rule."""
         accessed = {a.arg for a in op.effects.accesses}
         for arg, e in args.items():
-            if id(e) not in self.types:
+            if e.type is None:
                 self.infer(e, place=arg in accessed)
         self.adapt(op, args)
         return self.tile_fits(op.rule(RuleContext(self, op, args, node)), node.span)
@@ -247,15 +248,15 @@ class Typer:
                 self.retype(args["value"], dtype)
             return
         elif op.name == "store":
-            place = self.types[id(args["place"])]
+            place = args["place"].type
             if isinstance(place, Scalar):
                 self.retype(args["tile"], place.dtype)
             return
         else:
             return
-        dtypes = [t.dtype for e in group if isinstance(t := self.types[id(e)], (Scalar, TileType)) and not is_literal(e)]
+        dtypes = [t.dtype for e in group if isinstance(t := e.type, (Scalar, TileType)) and not is_literal(e)]
         if not dtypes:
-            kinds = [t.dtype for e in group if isinstance(t := self.types[id(e)], Scalar)]
+            kinds = [t.dtype for e in group if isinstance(t := e.type, Scalar)]
             dtypes = [F32] if F32 in kinds else []
         for e in group:
             if dtypes:
@@ -264,9 +265,9 @@ class Typer:
     def retype(self, e: Expr, dtype: DType) -> None:
         """A literal takes a dtype: integers any number's, floats a float's."""
         if is_literal(e):
-            own = self.types[id(e)]
+            own = e.type
             if isinstance(own, Scalar) and ((own.dtype == I32 and dtype != BOOL) or (own.dtype == F32 and dtype.is_float)):
-                self.types[id(e)] = Scalar(dtype)
+                typed(e, Scalar(dtype))
                 if isinstance(e, Unary):
                     self.retype(e.operand, dtype)
 
@@ -283,7 +284,7 @@ class Typer:
             return ErrorType()
         for i in e.indices:
             for part in (i.start, i.stop) if isinstance(i, Slice) else (i,):
-                if part is not None and id(part) not in self.types:
+                if part is not None and part.type is None:
                     self.infer(part)
         if isinstance(base, BarrierType):
             return self.pick(e, base)
@@ -312,7 +313,7 @@ class Typer:
 
     def apply_typed(self, name: str, t: Type, e: Expr) -> Type:
         """Asks the entry of a subscript about a type found here."""
-        self.types[id(e)] = t
+        typed(e, t)
         return OPERATORS[name].rule(RuleContext(self, OPERATORS[name], {"place": e}, e))
 
     def pick(self, e: Subscript, base: BarrierType) -> Type:
@@ -322,7 +323,7 @@ class Typer:
         if len(e.indices) != 1 or isinstance(e.indices[0], Slice):
             self.sink.error("T168", "a stage is picked by one i32 scalar", e.span)
             return ErrorType()
-        t = self.types[id(e.indices[0])]
+        t = e.indices[0].type
         if t != Scalar(I32):
             if not isinstance(t, ErrorType):
                 self.sink.error("T168", f"a stage is picked by one i32 scalar, found {t}", e.indices[0].span)
@@ -336,7 +337,7 @@ class Typer:
         shape: tuple[int, int] | None = None
         for part in view.parts:
             assert isinstance(part, Drop)
-            t = self.types[id(part.index)]
+            t = part.index.type
             if isinstance(t, ErrorType):
                 return t
             if not isinstance(t, (Scalar, TileType)) or t.dtype != I32:
@@ -362,7 +363,7 @@ class Typer:
         ok = True
         for n, (part, dim) in enumerate(zip(view.parts, base.dims, strict=True)):
             index = part.index if isinstance(part, Drop) else part.start
-            t = self.types.get(id(index)) if index is not None else None
+            t = index.type if index is not None else None
             if t is not None and t != Scalar(I32):
                 if not isinstance(t, ErrorType):
                     self.sink.error(
@@ -414,7 +415,7 @@ class Typer:
         return True
 
     # ---- calls
-    def bind_arguments(self, call: Call) -> dict[str, Expr] | None:
+    def bind_arguments(self, call: Call) -> BoundCall | None:
         op = self.find(call)
         if op is None:
             return None
@@ -451,11 +452,11 @@ class Typer:
             )
             self.sink.error("N118", f"{op.signature()} {what}", call.span)
             return None
-        self.calls[id(call)] = BoundCall(op, args, call)
+        bound = bind(call, op, args)
         if not self.allowed(op, call):
             return None
         self.note_effects(op, args, call)
-        return args
+        return bound
 
     def find(self, call: Call) -> Op | None:
         if isinstance(call.func, Attribute):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ..syntax.nodes import Literal
-from ..syntax.types import BF16, F16, F32, I32, Scalar, Type
+from ..syntax.types import BF16, F16, F32, I32, Scalar
 from ..text.diagnostics import Sink
 
 OVERFLOWS = {F16: 65520.0, BF16: 3.3961775e38, F32: 3.4028236e38}  # from here on a number rounds to infinity
 LARGEST = {F16: "65504", BF16: "3.39e38", F32: "3.4028235e38"}
 
 
-def check_literals(literals: Iterable[Literal], types: Mapping[int, Type], sink: Sink) -> None:
+def check_literals(literals: Iterable[Literal], sink: Sink) -> None:
     """Reports each number (T175) that its dtype does not hold."""
     for e in literals:
-        t = types[id(e)]
+        t = e.type
         if not isinstance(t, Scalar) or isinstance(e.value, bool):
             continue
         if t.dtype == I32 and not -(2**31) <= e.value < 2**31:

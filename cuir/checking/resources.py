@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ..ops.limits import Target, register_pool
-from ..syntax.nodes import Kernel, Stmt
-from ..syntax.types import BarrierType, SharedView, TileType, Type
+from ..syntax.nodes import Call, Kernel, Stmt
+from ..syntax.types import BarrierType, SharedView, TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import Sink
-from .checked import BoundCall, Role, SharedAlloc
+from .checked import Role, SharedAlloc, call_of
 
 RESERVED = 512  # bytes of shared memory kept for what the lowering adds (tile numbers of dynamic schedules and their barriers)
 
@@ -111,13 +110,14 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
         )
 
 
-def check_fragments(roles: list[Role], calls: Mapping[int, BoundCall], types: Mapping[int, Type], sink: Sink) -> None:
+def check_fragments(roles: list[Role], sink: Sink) -> None:
     """A product's accumulator, and its operand in registers, are there all at once: a role that gives up more cannot hold them."""
-    products = {key: call for key, call in calls.items() if call.op.name in ("mma", "mma_async")}
-    for role in roles:
-        for node in (n for stmt in role.body for n in walk(stmt) if role.registers is not None and id(n) in products):
-            call = products[id(node)]
-            tiles = [t for t in (types.get(id(node)), types.get(id(call.args["a"]))) if isinstance(t, TileType)]
+    for role in (r for r in roles if r.registers is not None):
+        for node in (n for stmt in role.body for n in walk(stmt) if isinstance(n, Call)):
+            call = call_of(node)
+            if call is None or call.op.name not in ("mma", "mma_async"):
+                continue
+            tiles = [t for t in (node.type, call.args["a"].type) if isinstance(t, TileType)]
             takes = [t.rows * t.cols * t.dtype.itemsize // (4 * role.threads) for t in tiles]
             if sum(takes) >= (role.registers or 0):
                 parts = " and ".join(f"{n} for {t}" for n, t in zip(takes, tiles, strict=True))

@@ -15,7 +15,6 @@ from ..text.diagnostics import Sink
 class Typer(Protocol):
     """Who asks the rule."""
 
-    types: dict[int, Type]
     threads: int
     sink: Sink
 
@@ -33,7 +32,8 @@ class RuleContext:
         return arg in self._args
 
     def type(self, arg: str) -> Type:
-        t = self._typer.types[id(self._args[arg])]
+        t = self._args[arg].type
+        assert t is not None
         return t
 
     def const(self, arg: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 
 from ..ops import TABLE
 from ..syntax.nodes import (
@@ -20,12 +20,12 @@ from ..syntax.nodes import (
     If,
     Literal,
     Name,
-    Node,
     Slice,
     Stmt,
     Subscript,
     Unary,
 )
+from ..syntax.rewrite import copied, rewrite_block
 from ..syntax.types import DTYPES
 from ..syntax.walk import assigned, names_read, walk
 from ..text.source import Span
@@ -81,20 +81,12 @@ def bindings(body: tuple[Stmt, ...], known: Mapping[str, Literal]) -> Counter[st
     local = assigned(body)
     values: dict[str, Expr] = {n: v for n, v in known.items() if n not in local}
 
-    def taken(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        found: list[Stmt] = []
-        for s in stmts:
-            if isinstance(s, For):
-                found.append(replace(s, body=taken(s.body)))
-            elif isinstance(s, If) and isinstance(decided := _decided(s.cond, values), bool):
-                found += taken(s.body if decided else s.orelse)
-            elif isinstance(s, If):
-                found.append(replace(s, body=taken(s.body), orelse=taken(s.orelse)))
-            else:
-                found.append(s)
-        return tuple(found)
+    def taken(s: Stmt) -> Stmt | tuple[Stmt, ...]:
+        decided = _decided(s.cond, values) if isinstance(s, If) else None
+        return s if not isinstance(s, If) or decided is None else s.body if decided else s.orelse
 
-    return assigned(taken(body)) if any(isinstance(n, If) for s in body for n in walk(s)) else local
+    left = rewrite_block(body, taken)
+    return local if left is body else assigned(left)
 
 
 def _decided(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
@@ -128,21 +120,7 @@ def without_dead_literals(body: tuple[Stmt, ...], known: set[str]) -> tuple[Stmt
     """Known names were replaced by their values everywhere in their block; what is left of them is noise."""
     read = {n for s in body for n in names_read(s)}
 
-    return _filtered(body, lambda s: not (isinstance(s, Assign) and s.targets[0] in known and s.targets[0] not in read))
-
-
-def recopy(node: Node) -> Node:
-    parts: dict[str, object] = {}
-    for f in fields(node):
-        value = getattr(node, f.name)
-        if not f.init or f.name == "kind":
-            continue
-        if isinstance(value, Node):
-            value = recopy(value)
-        elif isinstance(value, tuple):
-            value = tuple(recopy(v) if isinstance(v, Node) else v for v in value)
-        parts[f.name] = value
-    return type(node)(**parts)  # type: ignore[arg-type]
+    return rewrite_block(body, lambda s: () if isinstance(s, Assign) and s.targets[0] in known and s.targets[0] not in read else s)
 
 
 class FreshNames:
@@ -174,31 +152,18 @@ def without_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) ->
             readers[s.id] += 1
         elif isinstance(s, Assign):
             assignments.setdefault(s.targets[0], []).append(s)
-    dead: set[int] = set()
     unread = [name for name in assignments if not readers[name]]
-    while unread:
-        for s in assignments[unread.pop()]:
-            if id(s) in dead or has_effects(s.value):
+    for name in unread:  # which grows
+        for s in assignments[name]:
+            if has_effects(s.value):
                 continue
-            dead.add(id(s))
             for n in walk(s.value):
                 if isinstance(n, Name):
                     readers[n.id] -= 1
                     if not readers[n.id] and n.id in assignments:
                         unread.append(n.id)
-    return _filtered(body, lambda s: id(s) not in dead) if dead else body
-
-
-def _filtered(body: tuple[Stmt, ...], keep: Callable[[Stmt], bool]) -> tuple[Stmt, ...]:
-    kept: list[Stmt] = []
-    for s in body:
-        if isinstance(s, For):
-            s = For(s.target, s.iter, _filtered(s.body, keep), span=s.span)
-        elif isinstance(s, If):
-            s = If(s.cond, _filtered(s.body, keep), _filtered(s.orelse, keep), span=s.span)
-        if keep(s):
-            kept.append(s)
-    return tuple(kept)
+    gone = set(unread)
+    return rewrite_block(body, lambda s: () if isinstance(s, Assign) and s.targets[0] in gone and not has_effects(s.value) else s)
 
 
 def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
@@ -217,11 +182,11 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
 
 
 def copy_value(value: Value, span: Span) -> Value:
-    """A new tree for each use: types are kept by node."""
+    """A new tree for each use, at which it has a type."""
     if isinstance(value, TupleValue):
         return TupleValue(tuple(copy_value(v, span) for v in value.items), span)
     if isinstance(value, Name):
         return Name(value.id, span=span)
     if isinstance(value, Literal):
         return Literal(value.value, span=span)
-    return recopy(value)  # type: ignore[return-value]
+    return copied(value)

@@ -28,19 +28,14 @@ def exchanged(checked: Checked) -> frozenset[str]:
 
 
 def _accesses(checked: Checked) -> Iterator[tuple[str, str]]:
-    targets: set[int] = set()  # places that a call accesses, and says how
     count: tuple[Node, ...] = () if checked.tiles is None else (checked.tiles.count,)
-    for node in (
-        n for top in (*checked.declarations, *count, *(s for r in checked.roles for s in r.body)) for n in walk(top)
-    ):  # parents come first
-        bound = checked.calls.get(id(node))
-        if bound is not None:
+    for node in (n for top in (*checked.declarations, *count, *(s for r in checked.roles for s in r.body)) for n in walk(top)):
+        if (bound := checked.find_call(node)) is not None:
             for access in bound.op.effects.accesses:
                 place = bound.args.get(access.arg)
                 if place is not None:
-                    targets.add(id(place))
                     yield root_name(place) or "", "add" if access.mode == "write" and _true(bound.args.get("add")) else access.mode
-        elif isinstance(node, Subscript) and id(node) not in targets:
+        elif isinstance(node, Subscript) and not node.place:
             yield root_name(node) or "", "read"
 
 

@@ -30,7 +30,7 @@ from ..interp.tensors import TensorArg
 from ..interp.values import uniform
 from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
 from ..syntax.types import GlobalView, Scalar, TileType
-from ..syntax.walk import names_read, walk
+from ..syntax.walk import Itself, names_read, walk
 from ..text.diagnostics import CuirError
 from ..text.source import Span
 from .intervals import box_coordinates, box_intervals, element_intervals
@@ -83,23 +83,17 @@ def require_independence(checked: Checked) -> None:
             if isinstance(stmt, Assign):
                 definitions.setdefault(stmt.targets[0], []).append(stmt.value)
         for node in (n for top in role.body for n in walk(top)):
-            read = isinstance(node, Subscript) and root_name(node) in written and isinstance(checked.types.get(id(node)), Scalar)
-            if read and not any(node is t for t in _targets(checked)):
+            if isinstance(node, Subscript) and not node.place and root_name(node) in written and isinstance(node.type, Scalar):
                 raise CuirError.of("V202", "a scalar is read from a tensor that the kernel writes: what the worker does next depends on who ran first", node.span,
                                    "the schedules of such a program are tried, not enumerated: --schedule all")  # fmt: skip
         for e in _places(checked, role.body, written):
             _require_known(checked, e, definitions, written)
 
 
-def _targets(checked: Checked) -> Iterator[Expr]:
-    """What calls access: places, and no values."""
-    return (c.args[a.arg] for c in checked.calls.values() for a in c.op.effects.accesses if a.arg in c.args)
-
-
 def _places(checked: Checked, body: tuple[Stmt, ...], written: set[str]) -> Iterator[Expr]:
     """Indices and masks that say which elements of a written tensor are accessed."""
     for node in (n for top in body for n in walk(top)):
-        bound = checked.calls.get(id(node))
+        bound = checked.find_call(node)
         if bound is not None:
             roots = {root_name(bound.args[a.arg]) for a in bound.op.effects.accesses if a.arg in bound.args}
             if "mask" in bound.args and roots & written:
@@ -114,7 +108,7 @@ def _require_known(checked: Checked, e: Expr, definitions: Mapping[str, list[Exp
     while todo:
         now = todo.pop()
         for n in walk(now):
-            bound = checked.calls.get(id(n))
+            bound = checked.find_call(n)
             reads = [a.arg for a in bound.op.effects.accesses if a.mode == "read" and a.arg in bound.args] if bound is not None else []
             from_memory = bound is not None and any(root_name(bound.args[a]) in written | checked.shared.keys() for a in reads)
             if from_memory or (isinstance(n, Subscript) and root_name(n) in written):
@@ -147,10 +141,9 @@ class _Worker:
 class _Extractor:
     def __init__(self, launch: Launch, compiler: Compiler):
         self.launch, self.compiler, self.checked = launch, compiler, launch.checked
-        self.handlers: dict[int, list[Handler]] = {}
-        self.evaluators: dict[int, Evaluate] = {}
+        self.handlers: dict[Itself, list[Handler]] = {}
+        self.evaluators: dict[Itself, Evaluate] = {}
         self.written = {t.name for t in self.checked.tensors if t.written}
-        self.targets = {id(t) for t in _targets(self.checked)}
         self.turns = 0  # of loops of the cluster
         self.before = compiler.body(self.checked.declarations)
         self.needed = self._needed()
@@ -245,9 +238,9 @@ class _Extractor:
         self.point(worker, Step("take", stmt.span))
 
     def value(self, worker: _Worker, e: Expr) -> Any:
-        found = self.evaluators.get(id(e))
+        found = self.evaluators.get(key := Itself(e))
         if found is None:
-            found = self.evaluators[id(e)] = self.compiler.expr(e)
+            found = self.evaluators[key] = self.compiler.expr(e)
         return found(worker.w)
 
     def turn(self, worker: _Worker, stmt: For) -> None:
@@ -269,26 +262,23 @@ class _Extractor:
     # ---- effects
     def effects(self, worker: _Worker, e: Expr) -> None:
         """What evaluating an expression does to memory and barriers."""
-        found = self.handlers.get(id(e))
+        found = self.handlers.get(key := Itself(e))
         if found is None:
-            found = self.handlers[id(e)] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]  # what is inside first
+            found = self.handlers[key] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]  # what is inside first
         for handler in found:
             handler(worker)
 
     def handle(self, node: Any) -> Iterator[Handler]:
-        bound = self.checked.calls.get(id(node))
+        bound = self.checked.find_call(node)
         if bound is not None:
             if bound.op.effects != type(bound.op.effects)():
-                yield from self.call(bound)
-        elif isinstance(node, Subscript) and root_name(node) in self.written and id(node) not in self.targets:
+                yield from self.call(node, bound)
+        elif isinstance(node, Subscript) and root_name(node) in self.written and not node.place:
             yield self.gather(node)
 
-    def site(self, bound: BoundCall) -> Site:
-        return Site(self.compiler, bound.op, bound.args, bound.node)
-
-    def call(self, bound: BoundCall) -> Iterator[Handler]:
+    def call(self, node: Call, bound: BoundCall) -> Iterator[Handler]:
         """A call by its effects as data."""
-        site, effects, span = self.site(bound), bound.op.effects, bound.node.span
+        site, effects, span = Site(self.compiler, bound.op, bound.args, node), bound.op.effects, node.span
         if effects.joins:
             yield lambda worker: self.meet(worker, (self.bars[id(worker.w.m.joins[worker.w.cta])],), True, span)
         elif effects.arrives or effects.waits:

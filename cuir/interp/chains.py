@@ -59,7 +59,7 @@ class Text:
         found = []
         for role in self.checked.roles:
             for node in (n for stmt in role.body for n in walk(stmt)):
-                bound = self.checked.calls.get(id(node)) if isinstance(node, Call) else None
+                bound = self.checked.find_call(node) if isinstance(node, Call) else None
                 if bound is None:
                     continue
                 e, args = bound.op.effects, bound.args

@@ -19,6 +19,7 @@ from ..ops import OPERATORS
 from ..ops.base import Effects, Op
 from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Subscript, Unary
 from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
+from ..syntax.walk import Itself
 from ..text.source import Span, spoken
 from .agents import Product, Taken
 from .budget import TURN
@@ -55,7 +56,7 @@ class Compiler:
 
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         self.checked, self.device, self.costs, self.perturbs = checked, device, costs, perturbs
-        self.deciders = deciding(checked) if perturbs else frozenset[int]()
+        self.deciders = deciding(checked) if perturbs else frozenset[Itself]()
         self.loops = 0
         self.blocks: list[Sequence[Stmt]] = []
         self.entered: set[int] = set()  # numbers of blocks that some run has entered
@@ -295,7 +296,7 @@ class Compiler:
         """An index or the start of a slice; nodes made by composing views carry no type."""
         if isinstance(e, Literal):
             return _constant(e.value)
-        if id(e) in self.checked.types:
+        if e.type is not None:
             return self.expr(e)
         assert isinstance(e, Binary) and e.op == "+"
         left, right = self.index(e.left), self.index(e.right)

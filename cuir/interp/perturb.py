@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..checking.decisions import decisions, expressions
+from ..checking.decisions import deciders, expressions
 from ..ops.base import Op
 from ..syntax.nodes import Binary, Expr
 from ..syntax.types import F32, TileType
+from ..syntax.walk import Itself
 
 if TYPE_CHECKING:
     from .code import Compiler
@@ -39,7 +40,7 @@ class Noise:
     seed: int
     off: bool = False
     truths: list[Truth] | None = None
-    forced: dict[int, list[Any]] = field(default_factory=dict)
+    forced: dict[Itself, list[Any]] = field(default_factory=dict)
     orders: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def of(self, t: Any, ulps: int) -> Any:
@@ -67,7 +68,7 @@ class Noise:
         return not self.off and bool((hash((abs(self.seed), e.span.line, e.span.column)) >> 3) % 2) == (self.seed > 0)
 
     def decided(self, e: Expr, value: Any) -> Any:
-        forced = self.forced.get(id(e))
+        forced = self.forced.get(Itself(e))
         if forced:
             other = forced.pop(0)
             if np.shape(other) == np.shape(value):
@@ -96,14 +97,14 @@ def noise_now() -> Noise | None:
 
 def perturbed(compiler: Compiler, op: Op, args: list[Expr], e: Expr, run: Evaluate) -> Evaluate:
     """An operation with its noise, which the launch holds."""
-    checked, kind = compiler.checked, compiler.checked.types.get(id(e))
+    checked, kind = compiler.checked, compiler.checked.find_type(e)
     tile = isinstance(kind, TileType)
     dtype = getattr(kind, "dtype", None)
-    if id(e) in compiler.deciders:
+    if Itself(e) in compiler.deciders:
         return lambda w: w.m.launch.noise.decided(e, run(w))
     if dtype != F32 or op.effects.accesses:
         return run
-    exact = id(e) in decisions(checked)
+    exact = e.decides
     if op.sums and len(args) == 1:
         value = compiler.expr(args[0])
 
@@ -114,16 +115,16 @@ def perturbed(compiler: Compiler, op: Op, args: list[Expr], e: Expr, run: Evalua
         return shuffled
     if op.ulps and not (len(args) == 2 and exact):  # a quotient that decides is rounded correctly
         return lambda w: w.m.launch.noise.of(run(w), op.ulps)
-    if not exact and isinstance(e, Binary) and e.op in ("+", "-") and (tile or id(e) not in _shared(checked)):
+    if not exact and isinstance(e, Binary) and e.op in ("+", "-") and (tile or Itself(e) not in _shared(checked)):
         return _multiply_add(compiler, e, run, tile)
     return run
 
 
-def _shared(checked: Checked) -> frozenset[int]:
-    """Expressions of the declarations, by id."""
+def _shared(checked: Checked) -> frozenset[Itself]:
+    """Expressions of the declarations."""
     if _shared not in checked.made:
-        checked.made[_shared] = frozenset(map(id, expressions(checked.declarations)))
-    found: frozenset[int] = checked.made[_shared]
+        checked.made[_shared] = frozenset(map(Itself, expressions(checked.declarations)))
+    found: frozenset[Itself] = checked.made[_shared]
     return found
 
 
@@ -131,7 +132,7 @@ def _multiply_add(compiler: Compiler, e: Binary, run: Evaluate, tile: bool) -> E
     """x * y + z, rounded once or twice."""
 
     def product(x: Expr) -> bool:
-        return isinstance(x, Binary) and x.op == "*" and id(x) not in decisions(compiler.checked)
+        return isinstance(x, Binary) and x.op == "*" and not x.decides
 
     left, right = e.left, e.right
     if not product(left) and not product(right):
@@ -161,11 +162,9 @@ def _double(v: Any) -> torch.Tensor:
     return t.reshape(-1, 1, 1) if t.dim() else t
 
 
-def deciding(checked: Checked) -> frozenset[int]:
-    """The comparisons and casts that floats decide, by id."""
-    from ..checking.decisions import deciders
-
-    return frozenset(id(e) for e, _ in deciders(checked))
+def deciding(checked: Checked) -> frozenset[Itself]:
+    """The comparisons and casts that floats decide."""
+    return frozenset(Itself(e) for e, _ in deciders(checked))
 
 
 __all__ = ["Noise", "Truth", "deciding", "noise_now", "perturbed", "perturbing"]

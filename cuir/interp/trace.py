@@ -111,9 +111,9 @@ def expression_cost(e: Expr, checked: Checked) -> float:
         if not isinstance(n, (Binary, Unary, Call)):
             continue
         op = n.func.id if isinstance(n, Call) and isinstance(n.func, Name) else ""
-        t = checked.types.get(id(n))
+        t = checked.find_type(n)
         if op in ("row_max", "row_sum") and isinstance(n, Call):
-            t = checked.types.get(id(n.args[0])) if n.args else t
+            t = checked.find_type(n.args[0]) if n.args else t
         if isinstance(t, TileType) and op not in _ELSEWHERE:
             total += t.rows * t.cols / (SPECIAL_RATE if op in _SPECIAL else LANE_RATE)
     return total

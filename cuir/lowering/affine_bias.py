@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..checking.checked import Checked, Role
-from ..checking.decisions import decisions
 from ..syntax.nodes import Assign, Expr, For, Name, Stmt
 from ..syntax.printer import show
 from ..syntax.types import F32, I32, Scalar, TileType
@@ -40,14 +39,13 @@ def candidates(checked: Checked, role: Role, facts: Facts) -> dict[int, frozense
     """Assignments of sums and differences to a full f32 tile whose value is read in no other way -> the statements that may read it. Keys are id()s."""
     full = {n for n, t in role.locals.items() if isinstance(t, TileType) and t.dtype == F32 and shape_of(t) == "full"}
     found: dict[int, frozenset[int]] = {}
-    decisive = decisions(checked)
     for body in [role.body, *(b for s in statements(role.body) for b in bodies(s))]:
         for i, stmt in enumerate(body):
             if (
                 isinstance(stmt, Assign)
                 and stmt.targets[0] in full
                 and operation(checked, stmt.value)[0] in SLOPED
-                and id(stmt.value) not in decisive
+                and not stmt.value.decides
             ):
                 name = stmt.targets[0]
                 readers = _readers(checked, body[i + 1 :], name, name in facts.live_after[id(body[-1])])

@@ -8,12 +8,13 @@ do, the copy is made once the product was waited for: after the program's own wa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ..checking.checked import BoundCall, Checked, Role
+from ..checking.checked import Checked, Role, bind, typed
 from ..ops import TABLE
-from ..syntax.nodes import Assign, Call, ExprStmt, For, If, Name, Node, Stmt
+from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
+from ..syntax.rewrite import rewrite_block, substitute, with_children
 from ..syntax.types import Type, Void
 from .analysis import Facts, flights
 from .flat import called, calls, names, own_expressions, statements
@@ -22,19 +23,18 @@ if TYPE_CHECKING:
     from ..text.source import Span
 
 Choice = tuple[str, "Span"]
-N = TypeVar("N", bound=Node)
 
 
 def coalesced(checked: Checked) -> tuple[Checked, list[Choice]]:
     """The kernel without copies of products in flight, and what was decided where two names stay; the same object if it has none."""
-    work, roles, choices = _Trees(checked), [], list[Choice]()
+    roles, choices = list[Role](), list[Choice]()
     for role in checked.roles:
         if any(checked.call(c).op.name == "mma_async" for c in calls(checked, role.body)):
-            role = _role(work, role, choices)
+            role = _role(checked, role, choices)
         roles.append(role)
     if all(new is old for new, old in zip(roles, checked.roles, strict=True)):
         return checked, []
-    return replace(checked, roles=tuple(roles), types=work.types, calls=work.calls), choices
+    return replace(checked, roles=tuple(roles)), choices
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class AccumulatorCopy:
         return self.stmt.targets[0]
 
 
-def _role(work: _Trees, role: Role, choices: list[Choice]) -> Role:
+def _role(checked: Checked, role: Role, choices: list[Choice]) -> Role:
     while True:
-        checked, facts = work.checked, flights(work.checked, role)
+        facts = flights(checked, role)
         found = _handings(checked, role, facts)
         if not found:
             return role
         groups, apart = _groups(checked, role, facts, found)
         if apart is None:
             same = {name: kept for kept, group in groups.items() for name in group if name != kept}
-            body = work.body(role.body, same)
+            body = _one_name(role.body, same)
             return replace(role, body=body, locals={n: t for n, t in role.locals.items() if n not in same})
-        role = replace(role, body=_after_wait(work, role.body, apart, choices))
+        role = replace(role, body=_after_wait(checked, role.body, apart, choices))
 
 
 def _handings(checked: Checked, role: Role, facts: Facts) -> list[AccumulatorCopy]:
@@ -114,35 +114,35 @@ def _differ(checked: Checked, role: Role, facts: Facts, group: set[str]) -> bool
 
 
 # ---- two names that hold different values: the copy comes after a wait
-def _after_wait(work: _Trees, body: tuple[Stmt, ...], handing: AccumulatorCopy, choices: list[Choice]) -> tuple[Stmt, ...]:
+def _after_wait(checked: Checked, body: tuple[Stmt, ...], handing: AccumulatorCopy, choices: list[Choice]) -> tuple[Stmt, ...]:
     """The block with the handing behind a wait for the product that it hands on."""
     new: list[Stmt] = []
     for i, stmt in enumerate(body):
         if stmt is handing.stmt:
-            return (*new, *_waited(work, handing, body[i + 1 :], choices))
+            return (*new, *_waited(checked, handing, body[i + 1 :], choices))
         if isinstance(stmt, For):
-            stmt = replace(stmt, body=_after_wait(work, stmt.body, handing, choices))
+            stmt = replace(stmt, body=_after_wait(checked, stmt.body, handing, choices))
         elif isinstance(stmt, If):
             stmt = replace(
-                stmt, body=_after_wait(work, stmt.body, handing, choices), orelse=_after_wait(work, stmt.orelse, handing, choices)
+                stmt, body=_after_wait(checked, stmt.body, handing, choices), orelse=_after_wait(checked, stmt.orelse, handing, choices)
             )
         new.append(stmt)
     return tuple(new)
 
 
-def _waited(work: _Trees, handing: AccumulatorCopy, following: tuple[Stmt, ...], choices: list[Choice]) -> list[Stmt]:
+def _waited(checked: Checked, handing: AccumulatorCopy, following: tuple[Stmt, ...], choices: list[Choice]) -> list[Stmt]:
     stmt, source, target = handing.stmt, handing.source, handing.target
     for i, after in enumerate(following if isinstance(stmt.value, Name) else ()):
-        if isinstance(after, ExprStmt) and called(work.checked, after.value) == "mma_wait" and {source, target} & names(after.value):
+        if isinstance(after, ExprStmt) and called(checked, after.value) == "mma_wait" and {source, target} & names(after.value):
             choices.append(
                 ("a product in flight is copied to its other name after the wait for it: both values are needed later", stmt.span)
             )
-            wait = replace(after, value=work.node(after.value, {target: source}))
+            wait = replace(after, value=substitute(after.value, {target: Name(source)}))
             return [*following[:i], wait, stmt, *following[i + 1 :]]
         if _mentions(after, target) or _mentions(after, source):
             break
     choices.append(("a product in flight is waited for here, and then gets its other name: both values are needed later", stmt.span))
-    return [work.wait(source, work.checked.type_of(stmt.value), stmt.span), stmt, *following]
+    return [_wait(source, checked.type_of(stmt.value), stmt.span), stmt, *following]
 
 
 def _mentions(stmt: Stmt, name: str) -> bool:
@@ -151,68 +151,25 @@ def _mentions(stmt: Stmt, name: str) -> bool:
     )
 
 
-class _Trees:
-    """Makes new nodes of a kernel, and keeps their types and bound arguments."""
+def _one_name(body: tuple[Stmt, ...], same: Mapping[str, str]) -> tuple[Stmt, ...]:
+    """Statements with names replaced, less those that then copy a name to itself."""
+    names = {old: Name(new) for old, new in same.items()}
 
-    def __init__(self, checked: Checked):
-        self.types, self.calls = dict(checked.types), dict(checked.calls)
-        self.checked = replace(checked, types=self.types, calls=self.calls)
-        self._new: dict[int, Node] = {}  # by id() of the node that it stands for
-        self._kept: list[Node] = []  # ids of nodes that are gone are used again
-
-    def body(self, body: tuple[Stmt, ...], same: Mapping[str, str]) -> tuple[Stmt, ...]:
-        """Statements with names replaced, less those that then copy a name to itself."""
-        new: list[Stmt] = []
-        for stmt in body:
-            if isinstance(stmt, Assign):
-                target, value = same.get(stmt.targets[0], stmt.targets[0]), self.node(stmt.value, same)
-                if target != stmt.targets[0] or value is not stmt.value:
-                    if isinstance(value, Name) and value.id == target:
-                        continue
-                    stmt = replace(stmt, targets=(target,), value=value)
-            elif isinstance(stmt, ExprStmt):
-                stmt = replace(stmt, value=self.node(stmt.value, same))
-            elif isinstance(stmt, For):
-                stmt = replace(stmt, iter=self.node(stmt.iter, same), body=self.body(stmt.body, same))
-            elif isinstance(stmt, If):
-                stmt = replace(stmt, cond=self.node(stmt.cond, same), body=self.body(stmt.body, same), orelse=self.body(stmt.orelse, same))
-            new.append(stmt)
-        return tuple(new)
-
-    def node(self, node: N, same: Mapping[str, str]) -> N:
-        """An expression with names replaced; itself if it has none of them."""
-        if isinstance(node, Name):
-            return self._made(node, replace(node, id=same[node.id])) if node.id in same else node
-        parts: dict[str, Any] = {}
-        for f in fields(node):
-            value = getattr(node, f.name)
-            if isinstance(value, Node) and not (isinstance(node, Call) and isinstance(value, Name) and value is node.func):
-                new: object = self.node(value, same)
-            elif isinstance(value, tuple):
-                new = tuple(self.node(v, same) if isinstance(v, Node) else v for v in value)
-                new = new if any(a is not b for a, b in zip(new, value, strict=True)) else value
-            else:
-                continue
-            if new is not value:
-                parts[f.name] = new
-        return self._made(node, replace(node, **parts)) if parts else node
-
-    def _made(self, old: N, new: N) -> N:
-        """A node of the same type as another one, which it stands for."""
-        self._new[id(old)] = new
-        self._kept.append(old)
-        if id(old) in self.types:
-            self.types[id(new)] = self.types[id(old)]
-        if isinstance(new, Call) and id(old) in self.calls:
-            bound = self.calls[id(old)]
-            args = {name: self._new.get(id(arg), arg) for name, arg in bound.args.items()}
-            self.calls[id(new)] = BoundCall(bound.op, args, new)  # type: ignore[arg-type]
+    def renamed(stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
+        new = with_children(stmt, lambda child: substitute(child, names) if isinstance(child, Expr) else child)
+        if not isinstance(new, Assign):
+            return new
+        target = same.get(new.targets[0], new.targets[0])
+        if new is not stmt or target != new.targets[0]:
+            return () if isinstance(new.value, Name) and new.value.id == target else replace(new, targets=(target,))
         return new
 
-    def wait(self, name: str, t: Type, span: Span) -> ExprStmt:
-        """mma_wait(name) for a tile of type t."""
-        arg = Name(name, span=span)
-        call = Call(Name("mma_wait", span=span), (arg,), span=span)
-        self.types |= {id(arg): t, id(call): Void()}
-        self.calls[id(call)] = BoundCall(TABLE["mma_wait"], {"x0": arg}, call)
-        return ExprStmt(call, span=span)
+    return rewrite_block(body, renamed)
+
+
+def _wait(name: str, t: Type, span: Span) -> ExprStmt:
+    """mma_wait(name) for a tile of type t."""
+    arg = typed(Name(name, span=span), t)
+    call = typed(Call(Name("mma_wait", span=span), (arg,), span=span), Void())
+    bind(call, TABLE["mma_wait"], {"x0": arg})
+    return ExprStmt(call, span=span)

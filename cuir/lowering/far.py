@@ -44,7 +44,7 @@ class Reach:
 
     def near(self, e: Expr) -> bool:
         """Whether an expression is i32 arithmetic on what is far from the ends, and of products one by a number that is written."""
-        t = self.checked.types.get(id(e))
+        t = self.checked.find_type(e)
         if not isinstance(t, (Scalar, TileType)) or t.dtype != I32 or isinstance(e, (Name, Literal)):
             return False
         op, args = operation(self.checked, e)
@@ -61,7 +61,7 @@ class Reach:
         op, args = operation(checked, expr)
         if op in ("gather", "element", "load") or (op == "cast" and _of_floats(checked, args[0])):
             return ANYWHERE
-        parts = [self.of(a) for a in args if isinstance(checked.types.get(id(a)), (Scalar, TileType))]
+        parts = [self.of(a) for a in args if isinstance(checked.find_type(a), (Scalar, TileType))]
         if op == "+":
             return _either(parts)
         if op == "-":
@@ -93,7 +93,7 @@ def near(checked: Checked) -> frozenset[int]:
 
 
 def _of_floats(checked: Checked, expr: Expr) -> bool:
-    t = checked.types.get(id(expr))
+    t = checked.find_type(expr)
     return isinstance(t, (Scalar, TileType)) and t.dtype.is_float
 
 

@@ -77,7 +77,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 def called(checked: Checked, expr: Expr) -> str:
     """The table's name of a call, "" for anything else."""
-    return checked.call(expr).op.name if isinstance(expr, Call) and id(expr) in checked.calls else ""
+    return checked.call(expr).op.name if isinstance(expr, Call) and checked.find_call(expr) is not None else ""
 
 
 def calls(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[Call]:
@@ -85,7 +85,7 @@ def calls(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[Call]:
     for stmt in statements(body):
         for expr in own_expressions(stmt):
             for sub in subexpressions(expr):
-                if isinstance(sub, Call) and id(sub) in checked.calls:
+                if isinstance(sub, Call) and checked.find_call(sub) is not None:
                     yield sub
 
 

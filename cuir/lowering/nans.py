@@ -65,7 +65,7 @@ class Nans:
         op, args = operation(self.checked, expr)
         if op in ("zeros", "gather"):  # outside of the tensor it is 0
             return True
-        values = [a for a in args if isinstance(self.checked.types.get(id(a)), (Scalar, TileType))]
+        values = [a for a in args if isinstance(self.checked.find_type(a), (Scalar, TileType))]
         if op in CHOICES:
             return any(self._constant(a, seen) for a in values)
         return op not in MEMORY and not op.startswith("mma") and bool(values) and all(self._constant(a, seen) for a in values)
@@ -101,7 +101,7 @@ class Nans:
             return False
         if not any(found) or (what is not None and what[0].reduces):
             return None
-        t = self.checked.types.get(id(e))
+        t = self.checked.find_type(e)
         return op in SPREADING or (op == "cast" and isinstance(t, TileType) and t.dtype.is_float)
 
     def _of_name(self, name: Name, seen: frozenset[str], ask: object) -> bool:
@@ -116,7 +116,7 @@ class Nans:
         return any(ask(v, seen | {name.id}) for v in values)  # type: ignore[operator]
 
     def _is_float(self, expr: Expr) -> bool:
-        t = self.checked.types.get(id(expr))
+        t = self.checked.find_type(expr)
         return isinstance(t, (Scalar, TileType)) and t.dtype.is_float
 
     def _floats(self, args: list[Expr]) -> list[Expr]:

@@ -316,10 +316,11 @@ template <int N, int R> DEV void row_part(const float (&x)[N], float (&y)[R]) {
   constexpr int G = N / (2 * R);
 #pragma unroll
   for (int r = 0; r < R; ++r) {
-    float a = 0.f, b = 0.f;
+    const int first = 4 * G * (r >> 1) + 2 * (r & 1);
+    float a = x[first], b = x[first + 1];                     // no sum with zero: that would be an addition
 #pragma unroll
-    for (int j = 0; j < G; ++j) {
-      const int i = 4 * (G * (r >> 1) + j) + 2 * (r & 1);
+    for (int j = 1; j < G; ++j) {
+      const int i = first + 4 * j;
       a += x[i]; b += x[i + 1];
     }
     y[r] = a + b;

@@ -219,7 +219,7 @@ class WgmmaEmitter:
     def _costly(self, expr: Expr) -> bool:
         """Whether an expression takes the unit of exponentials and reciprocals for each element or row of a tile."""
         checked = self.role.kernel.checked
-        parts = [e for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and isinstance(checked.types.get(id(e)), TileType)]
+        parts = [e for e in subexpressions(expr) if not isinstance(e, (Name, Literal)) and isinstance(checked.find_type(e), TileType)]
         return any(operation(checked, e)[0] in COSTLY for e in parts)  # type: ignore[arg-type]
 
     def _large(self, array: str, t: TileType) -> str:

@@ -138,7 +138,7 @@ class Reciprocals:
         return f"1.f + cuir::ex2(fminf(fabsf({factor} * {self.tiles.element(x, at, 'full')}), {LARGEST}f))"  # tanh is 1 from 2^25 on
 
     def _shares(self, expr: Expr) -> bool:
-        t = self.checked.types.get(id(expr))
+        t = self.checked.find_type(expr)
         if isinstance(expr, (Name, Literal)) or not isinstance(t, TileType) or shape_of(t) != "full" or t.dtype != F32:
             return False
         op, args = operation(self.checked, expr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..checking.decisions import decisions
 from ..syntax.nodes import Expr, Literal
 from .flat import operation
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 def by_rows(tiles: TileEmitter, expr: Expr) -> str | None:
     """The name of an array with such a function of an [R, 1] tile, computed before the loop that reads it; None for other expressions."""
     op, args = operation(tiles.checked, expr)
-    inverse = op == "/" and isinstance(args[0], Literal) and args[0].value == 1 and id(expr) not in decisions(tiles.checked)
+    inverse = op == "/" and isinstance(args[0], Literal) and args[0].value == 1 and not expr.decides
     if op != "log2" and not inverse:
         return None
     key = f"rows:{id(expr)}"

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..checking.decisions import decisions
 from ..syntax.nodes import Assign, Call, Expr, Literal, Name, Stmt, Subscript
 from ..syntax.types import BOOL, F32, I32, Scalar, TileType
 from .affine import Affine, affine
@@ -95,7 +94,7 @@ class TileEmitter:
 
     def decides(self, expr: Expr) -> bool:
         """Whether a tile or a part of it decides a comparison: it is computed as written."""
-        return id(expr) in decisions(self.checked)
+        return expr.decides
 
     # ---- loops
     def loop(self, shape: Shape, frag: Fragment, body: Callable[[At], str]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..checking.decisions import decisions
 from ..checking.views import Drop, view_of
 from ..syntax.nodes import Expr, Literal, Name, Subscript
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, Scalar, SharedView, TileType
@@ -131,10 +130,10 @@ class Scalars:
         emit = emitter(op, "value")
         if emit is None:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op}` here", expr.span)
-        values = [a for a in args if isinstance(self.kernel.checked.types.get(id(a)), (Scalar, TileType))]
+        values = [a for a in args if isinstance(self.kernel.checked.find_type(a), (Scalar, TileType))]
         first = values[1] if op in ("where", "ifexp") else values[0]
         checked = self.kernel.checked
-        t, plain, decides = checked.type_of(expr), id(expr) in near(checked), self.shared or id(expr) in decisions(checked)
+        t, plain, decides = checked.type_of(expr), id(expr) in near(checked), self.shared or expr.decides
         few = not isinstance(t, TileType) or t.cols == 1
         known = Operation(tuple(values), self.dtype(first), self.dtype(expr), self.nonnegative, self.inverse, decides, plain, few)
         return str(emit(known, *map(text, values)))

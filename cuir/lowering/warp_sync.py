@@ -112,7 +112,7 @@ class _Joins:
 
     def _direct(self, node: Node) -> Iterator[tuple[str, str, bool]]:
         """("read" or "write", array or tensor, whether its elements keep their lanes) of a node itself."""
-        if isinstance(node, Call) and id(node) in self.checked.calls:
+        if isinstance(node, Call) and self.checked.find_call(node) is not None:
             bound = self.checked.call(node)
             for access in bound.op.effects.accesses:
                 place = bound.args.get(access.arg)

@@ -180,7 +180,7 @@ class Numbering:
     # ---- expressions
     def of_expr(self, expr: Expr, env: Mapping[str, int]) -> int | None:
         """The number of a scalar; None if it follows from more than the unit and the kernel's parameters."""
-        kind = self.checked.types.get(id(expr))
+        kind = self.checked.find_type(expr)
         if not isinstance(kind, Scalar):
             return None
         if isinstance(expr, Literal):
@@ -198,7 +198,7 @@ class Numbering:
             extra, args = expr.value.id, list(expr.indices)  # type: ignore[arg-type]
         elif op not in PURE:
             return None
-        args = [a for a in args if isinstance(self.checked.types.get(id(a)), (Scalar, TileType))]
+        args = [a for a in args if isinstance(self.checked.find_type(a), (Scalar, TileType))]
         operands: dict[int, int] = {}
         for a in args:
             number = self.of_expr(a, env)

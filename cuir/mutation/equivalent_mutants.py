@@ -36,13 +36,14 @@ from ..syntax.nodes import (
     With,
 )
 from ..syntax.printer import show
+from ..syntax.rewrite import edited, rewrite_block
 from ..syntax.walk import assigned, names_read, walk
 from ..text.diagnostics import CuirError
 from ..variants.names import OPTIONAL, SPLICE_POINTS
 from ..verification import Problem, check_contracts
 from ..verification.evaluate import Evaluator, kernel_names
 from ..verification.sizes import problems_for
-from .places import Places, Site, edited, root
+from .places import Places, Site, root
 from .settings import other_setting, smaller_tiles
 from .trial import Trial
 
@@ -270,7 +271,7 @@ def only_speed(t: Trial) -> str | None:
         rest = [tuple(i for i in p.items if i is not k) for p, k in zip((t.program, t.mutant), kernels)]
         if one != other or rest[0] != rest[1]:
             continue
-        without = replace(t.program, items=tuple(one if item is kernels[0] else item for item in t.program.items))
+        without = edited(t.program, (("items", t.program.items.index(kernels[0])),), one)
         if t.explore(without).clean and t.same(without):
             return f"without any use of `{name}` no schedule of {t.explored.launches} launches goes wrong, and the bits are the same in {t.runs} runs: it makes workers take turns, and orders nothing that must be ordered"
     return None
@@ -278,21 +279,18 @@ def only_speed(t: Trial) -> str | None:
 
 def _stripped(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
     """Statements without a barrier's declaration and the calls of its methods, and without what holds nothing else."""
-    found: list[Stmt] = []
-    for s in body:
-        if isinstance(s, Assign) and s.targets == (name,):
-            continue
-        if isinstance(s, ExprStmt) and isinstance(s.value, Call) and isinstance(s.value.func, Attribute) and root(s.value.func) == name:
-            continue
-        if isinstance(s, (If, For, With)):
-            inner = _stripped(s.body, name)
-            if not inner and not getattr(s, "orelse", ()):
-                continue
-            s = replace(s, body=inner or s.body)
-            if isinstance(s, If):
-                s = replace(s, orelse=_stripped(s.orelse, name))
-        found.append(s)
-    return tuple(found)
+
+    def rest(s: Stmt) -> Stmt | tuple[Stmt, ...]:
+        if isinstance(s, Assign):
+            return () if s.targets == (name,) else s
+        if isinstance(s, ExprStmt):
+            method = isinstance(s.value, Call) and isinstance(s.value.func, Attribute) and root(s.value.func) == name
+            return () if method else s
+        if isinstance(s, If) and not s.body and s.orelse:
+            return replace(s, cond=Unary("not", s.cond), body=s.orelse, orelse=())
+        return () if isinstance(s, (If, For, With)) and not s.body else s
+
+    return rewrite_block(body, rest)
 
 
 def same_value(t: Trial) -> str | None:

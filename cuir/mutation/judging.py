@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
@@ -23,6 +23,7 @@ from ..spec.functions import AnySpecification
 from ..syntax.nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
 from ..syntax.parser import parse
 from ..syntax.printer import show
+from ..syntax.rewrite import rewrite
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
 from ..text.jsontext import append_line, begun
@@ -164,18 +165,18 @@ def _ones(body: tuple[Stmt, ...]) -> set[str]:
     return {name for name, one in found.items() if one}
 
 
-def _plain(part: Any, alone: bool, ones: Set[str]) -> Any:
-    """A tree, or several, with x / 1.0 as x * 1.0, which are both x exactly, and without the keyword `cluster` if a cluster is one CTA: it has no meaning there."""
-    if isinstance(part, tuple):
-        return tuple(_plain(p, alone, ones) for p in part if not (alone and isinstance(p, Keyword) and p.name == "cluster"))
-    if not isinstance(part, Node):
-        return part
-    names = [f.name for f in fields(part) if isinstance(getattr(part, f.name), (Node, tuple))]
-    plain = replace(part, **{n: _plain(getattr(part, n), alone, ones) for n in names})
-    if isinstance(plain, Binary) and plain.op == "/":
-        by = plain.right
-        return replace(plain, op="*") if by == Literal(1.0) or (isinstance(by, Name) and by.id in ones) else plain
-    return plain
+def _plain(body: tuple[Stmt, ...], alone: bool, ones: Set[str]) -> tuple[Stmt, ...]:
+    """Statements with x / 1.0 as x * 1.0, which are both x exactly, and without the keyword `cluster` if a cluster is one CTA: it has no meaning there."""
+
+    def plain(node: Node) -> Node | tuple[Node, ...]:
+        if isinstance(node, Keyword) and node.name == "cluster" and alone:
+            return ()
+        if isinstance(node, Binary) and node.op == "/":
+            by = node.right
+            return replace(node, op="*") if by == Literal(1.0) or (isinstance(by, Name) and by.id in ones) else node
+        return node
+
+    return tuple(rewrite(stmt, plain) for stmt in body)
 
 
 _state: tuple[Job, str, AnySpecification] | None = None

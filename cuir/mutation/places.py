@@ -1,9 +1,9 @@
-"""Places of a program that can be made faulty: paths into the tree, edits along them, and what the declarations say. Owns no fault."""
+"""Places of a program that can be made faulty: paths into the tree, and what the declarations say. Owns no fault."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ops import TABLE, Op
@@ -28,7 +28,8 @@ from ..syntax.nodes import (
     Unary,
     With,
 )
-from ..syntax.walk import assigned, names_read, walk
+from ..syntax.rewrite import Path, edited
+from ..syntax.walk import CHILD_FIELDS, assigned, names_read, walk
 
 FAULTS = {
     1: "shared memory read before the copy landed",
@@ -48,8 +49,6 @@ FAULTS = {
     15: "aliasing: memory used again too early",
 }
 
-Path = tuple[tuple[str, int | None], ...]
-
 
 @dataclass(frozen=True)
 class Site:
@@ -67,28 +66,13 @@ class Site:
 def sites(node: Node, path: Path = (), parents: tuple[Node, ...] = ()) -> Iterator[Site]:
     """Every node with its place, parents first, in the order of the text."""
     yield Site(path, node, parents)
-    for f in fields(node):
-        if f.name in ("span", "comments", "kind"):
-            continue
-        value = getattr(node, f.name)
-        if isinstance(value, Node):
-            yield from sites(value, (*path, (f.name, None)), (*parents, node))
-        elif isinstance(value, tuple):
+    for name in CHILD_FIELDS[type(node)]:
+        value = getattr(node, name)
+        if isinstance(value, tuple):
             for i, item in enumerate(value):
-                if isinstance(item, Node):
-                    yield from sites(item, (*path, (f.name, i)), (*parents, node))
-
-
-def edited(node: Any, path: Path, put: Node | tuple[Node, ...]) -> Any:
-    """The tree with another node at a path; a tuple stands for several in its place (none, if empty), where the place is one of many."""
-    if not path:
-        return put
-    (name, index), rest = path[0], path[1:]
-    value = getattr(node, name)
-    if index is None:
-        return replace(node, **{name: edited(value, rest, put)})
-    items = (edited(value[index], rest, put),) if rest else put if isinstance(put, tuple) else (put,)
-    return replace(node, **{name: value[:index] + items + value[index + 1 :]})
+                yield from sites(item, (*path, (name, i)), (*parents, node))
+        elif value is not None:
+            yield from sites(value, (*path, (name, None)), (*parents, node))
 
 
 def root(e: Node) -> str | None:

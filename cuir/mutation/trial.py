@@ -18,12 +18,13 @@ from ..spec.functions import AnySpecification
 from ..spec.specification import Lengths
 from ..syntax.nodes import Expr, Node, Program
 from ..syntax.printer import show
+from ..syntax.rewrite import Path
 from ..text.diagnostics import CuirError, Diagnostic
 from ..verification import Case
 from ..verification.inputs import added
 from ..verification.problems import is_attention
 from ..verification.spec_dispatch import AnyCase, launch_of, number_cases, schedule_cases, small_launches
-from .places import Path, Places, Site
+from .places import Places, Site
 
 SCHEDULES = ("in_order", "adversarial:lockstep")
 Output = tuple[torch.Tensor, bool]  # of a run, and whether its bits count

@@ -41,11 +41,11 @@ def load(entry: Path) -> Compiled | None:
 
 
 def store(entry: Path, compiled: Compiled) -> None:
-    """Keeps what a launch needs: the kernel without the text of its roles, whose types are known by the identity of expressions, which no file keeps."""
+    """Keeps what a launch needs: the kernel without the text of its roles."""
     checked = compiled.cuda.checked
     roles = tuple(replace(r, body=(), locals={}) for r in checked.roles)
     origin = replace(checked.origin, body=())
-    slim = replace(checked, program=Program(items=(origin,), span=checked.program.span), origin=origin, roles=roles, types={}, calls={})
+    slim = replace(checked, program=Program(items=(origin,), span=checked.program.span), origin=origin, roles=roles)
     compiled = replace(compiled, cuda=replace(compiled.cuda, checked=slim))
     content = io.BytesIO()
     _Writer(content, pickle.HIGHEST_PROTOCOL).dump(compiled)

@@ -1,10 +1,12 @@
-"""The AST: the only IR. Frozen, compared without spans and comments. Owns no rule beyond the shape of a tree."""
+"""The AST: the only IR. Frozen, compared without spans, comments and what the checker wrote on it. Owns no rule beyond the shape of a tree."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..text.source import Source, Span
+from .types import Type
 
 NOWHERE = Span(Source("<built>", ""), 1, 1, 1, 1)
 
@@ -23,13 +25,22 @@ class Node:
 
 
 # ---- expressions
+@dataclass(frozen=True, kw_only=True)
+class Typed(Node):
+    """An expression, with what the checker writes on those of the flat trees that it makes; a source tree has none of it."""
+
+    type: Type | None = field(default=None, init=False, compare=False, repr=False)
+    place: bool = field(default=False, init=False, compare=False, repr=False)  # a call accesses it, and says how
+    decides: bool = field(default=False, init=False, compare=False, repr=False)  # see checking/decisions.py
+
+
 @dataclass(frozen=True)
-class Name(Node):
+class Name(Typed):
     id: str
 
 
 @dataclass(frozen=True)
-class Literal(Node):
+class Literal(Typed):
     """An int, a float or a bool. `1 == 1.0 == True` in Python, so equality includes the kind."""
 
     value: int | float | bool
@@ -40,14 +51,14 @@ class Literal(Node):
 
 
 @dataclass(frozen=True)
-class Str(Node):
+class Str(Typed):
     """A role's name, or another word given to a primitive; no value of the language."""
 
     value: str
 
 
 @dataclass(frozen=True)
-class Unary(Node):
+class Unary(Typed):
     op: str  # - ~ not
     operand: Expr
 
@@ -59,7 +70,7 @@ BINDS = {
 
 
 @dataclass(frozen=True)
-class Binary(Node):
+class Binary(Typed):
     """Arithmetic `+ - * / // % & | ^`, comparisons `== != < <= > >=`, and `and or`; comparisons never chain."""
 
     op: str
@@ -68,7 +79,7 @@ class Binary(Node):
 
 
 @dataclass(frozen=True)
-class IfExp(Node):
+class IfExp(Typed):
     """`then if cond else other`, lazy, on scalars."""
 
     cond: Expr
@@ -82,15 +93,22 @@ class Keyword(Node):
     value: Expr
 
 
+class Bound(Protocol):
+    """What the checker knows of a call: checking/checked.py has it."""
+
+    def onto(self, old: Call, new: Call) -> Bound | None: ...
+
+
 @dataclass(frozen=True)
-class Call(Node):
+class Call(Typed):
     func: Expr  # Name, or Attribute for a barrier's methods
     args: tuple[Expr, ...] = ()
     keywords: tuple[Keyword, ...] = ()
+    bound: Bound | None = field(default=None, init=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Attribute(Node):
+class Attribute(Typed):
     value: Expr
     attr: str
 
@@ -104,18 +122,18 @@ class Slice(Node):
 
 
 @dataclass(frozen=True)
-class Subscript(Node):
+class Subscript(Typed):
     value: Expr
     indices: tuple[Expr | Slice, ...]
 
 
 @dataclass(frozen=True)
-class Tuple(Node):
+class Tuple(Typed):
     items: tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
-class List(Node):
+class List(Typed):
     """`[R, C]`: the dims of a shape."""
 
     items: tuple[Expr, ...]

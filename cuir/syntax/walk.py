@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
-from functools import cache
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import fields
 
 from .nodes import Assign, AugAssign, For, If, Name, Node, Stmt, With
 
 _WORDS = {"str", "int", "float", "bool", "None", "tuple"}  # an annotation of these alone holds no node
 
 
-@cache
-def _child_fields(kind: type) -> tuple[str, ...]:
-    names = (f.name for f in fields(kind) if not _WORDS.issuperset(re.findall(r"\w+", str(f.type))))
-    return tuple(n for n in names if n not in ("span", "comments", "kind"))
+class _ChildFields(dict[type, tuple[str, ...]]):
+    def __missing__(self, kind: type) -> tuple[str, ...]:
+        found = (f.name for f in fields(kind) if f.compare and not _WORDS.issuperset(re.findall(r"\w+", str(f.type))))
+        self[kind] = names = tuple(found)
+        return names
+
+
+class _LastFirst(dict[type, tuple[str, ...]]):
+    def __missing__(self, kind: type) -> tuple[str, ...]:
+        self[kind] = names = CHILD_FIELDS[kind][::-1]
+        return names
+
+
+CHILD_FIELDS = _ChildFields()  # of each kind of nodes the fields that hold nodes, in the order of the text
+_LAST_FIRST = _LastFirst()
 
 
 def children(node: Node) -> list[Node]:
     """The nodes directly below, in the order of the text."""
     found: list[Node] = []
-    for name in _child_fields(type(node)):  # type: ignore[arg-type]
+    for name in CHILD_FIELDS[node.__class__]:
         value = getattr(node, name)
-        if isinstance(value, tuple):
-            found += [v for v in value if isinstance(v, Node)]
+        if value.__class__ is tuple:
+            found += value
         elif value is not None:
             found.append(value)
     return found
@@ -38,12 +47,18 @@ def walk(node: Node) -> Iterator[Node]:
     while left:
         node = left.pop()
         yield node
-        if _child_fields(type(node)):  # type: ignore[arg-type]  # most are leaves, names and numbers
-            left += reversed(children(node))
+        for name in _LAST_FIRST[node.__class__]:
+            value = getattr(node, name)
+            if value.__class__ is tuple:
+                left += value[::-1]
+            elif value is not None:
+                left.append(value)
 
 
 class Itself:
     """A tree as the key of what is remembered of it: comparing its text would cost more than most of what is done with it."""
+
+    __slots__ = ("tree",)
 
     def __init__(self, tree: Node):
         self.tree = tree
@@ -53,24 +68,6 @@ class Itself:
 
     def __hash__(self) -> int:
         return id(self.tree)
-
-
-def renamed(node: Node, names: Mapping[str, str], done: dict[int, Node] | None = None) -> Node:
-    """The same tree with other names, all exchanged at once. Subtrees that are shared stay shared. done: what was made of subtrees, for several trees that share some."""
-    done = {} if done is None else done
-    if id(node) in done:
-        return done[id(node)]
-    changed: dict[str, Any] = {}
-    if isinstance(node, Name) and node.id in names:
-        changed["id"] = names[node.id]
-    for field in _child_fields(type(node)):  # type: ignore[arg-type]
-        value = getattr(node, field)
-        before = value if isinstance(value, tuple) else (value,)
-        after = tuple(renamed(v, names, done) if isinstance(v, Node) else v for v in before)
-        if any(x is not y for x, y in zip(after, before)):
-            changed[field] = after if isinstance(value, tuple) else after[0]
-    done[id(node)] = replace(node, **changed) if changed else node
-    return done[id(node)]
 
 
 def names_read(node: Node) -> set[str]:

@@ -16,6 +16,7 @@ from ..checking.checker import check, pick_kernel
 from ..syntax.nodes import ConstType, Param, Program
 from ..syntax.nodes import Literal as Number
 from ..syntax.printer import show
+from ..syntax.rewrite import with_children
 from ..syntax.types import DType
 from ..text.diagnostics import CuirError, Diagnostic
 from .compiling import Built
@@ -166,7 +167,7 @@ def with_defaults(program: Program, kernel: str | None, consts: Mapping[str, Con
         return replace(p, default=Number(value, span=p.span))
 
     changed = replace(picked, params=tuple(map(settled, picked.params)))
-    return replace(program, items=tuple(changed if item is picked else item for item in program.items))
+    return with_children(program, lambda item: changed if item is picked else item)
 
 
 def same_interface(origin: Program, program: Program, kernel: str) -> tuple[Diagnostic, ...]:

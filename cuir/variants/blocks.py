@@ -7,10 +7,11 @@ the keys. A block is needed if it meets the kept ones; it is full if it meets no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Subscript
 from ..syntax.printer import show
+from ..syntax.rewrite import substitute
 from ..syntax.walk import names_read, walk
 from .predicate import Bound, Linear, Term, Uniform, normal
 from .tiles import Work
@@ -64,16 +65,9 @@ def _extreme(at: Linear, rows: Rows, least: bool) -> Linear:
     found = Linear(const=at.const).plus((rows.first if (at.q > 0) == least else rows.last).times(at.q))
     for term, n in at.terms:
         if "q" in names_read(term):
-            term = _at_row(term, rows.first_expr if (n > 0) == least else rows.last_expr)
+            term = substitute(term, {"q": rows.first_expr if (n > 0) == least else rows.last_expr})
         found = found.plus(Linear(frozenset([(term, n)])))
     return found
-
-
-def _at_row(e: Expr, row: Expr) -> Expr:
-    """A step of q at a row of the tile."""
-    if isinstance(e, Binary):
-        return replace(e, left=_at_row(e.left, row), right=_at_row(e.right, row))
-    return row if e == Name("q") else e
 
 
 def _at_least(a: Linear, b: Linear) -> bool:

@@ -17,6 +17,7 @@ from ..ops.base import Op
 from ..ops.meaning import convert
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.types import DTYPES
+from ..syntax.walk import Itself
 from ..text.diagnostics import CuirError
 
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the transfer adds to a program if it lacks them
@@ -32,12 +33,13 @@ def evaluate(e: Expr, names: Mapping[str, Value]) -> Value:
 class _Evaluation:
     def __init__(self, names: Mapping[str, Value]):
         self.names = names
-        self.known: dict[int, Value] = {}  # tracing shares subexpressions
+        self.known: dict[Itself, Value] = {}  # tracing shares subexpressions
 
     def expr(self, e: Expr) -> Value:
-        if id(e) not in self.known:
-            self.known[id(e)] = self.fresh(e)
-        return self.known[id(e)]
+        key = Itself(e)
+        if key not in self.known:
+            self.known[key] = self.fresh(e)
+        return self.known[key]
 
     def fresh(self, e: Expr) -> Value:
         if isinstance(e, Literal):

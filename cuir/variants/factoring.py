@@ -7,13 +7,13 @@ stay as the mod wrote them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ..checking.fold import fold
 from ..ops.meaning.scalars import LEAST_NORMAL
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
+from ..syntax.rewrite import with_children
 from ..syntax.types import F32
-from ..syntax.walk import names_read
+from ..syntax.walk import Itself, names_read
 from ..text.diagnostics import CuirError
 from .evaluate import CONSTANTS, evaluate
 from .parameter import Parameter
@@ -56,14 +56,15 @@ def _positive(e: Expr, parameters: list[Parameter]) -> bool:
 class _Factoring:
     def __init__(self, floats: set[str]):
         self.floats = floats | {"S", "scale", "inf", *CONSTANTS}
-        self.varying: dict[int, bool] = {}
-        self.found: dict[int, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
+        self.varying: dict[Itself, bool] = {}
+        self.found: dict[Itself, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
 
     def product(self, e: Expr) -> tuple[Expr, Expr | None]:
         """An f32 expression as (core, factor); without a factor, None."""
-        if id(e) not in self.found:
-            self.found[id(e)] = self.apart(e) or (self.inside(e), None)
-        return self.found[id(e)]
+        key = Itself(e)
+        if key not in self.found:
+            self.found[key] = self.apart(e) or (self.inside(e), None)
+        return self.found[key]
 
     def apart(self, e: Expr) -> tuple[Expr, Expr] | None:
         if not isinstance(e, Binary) or e.op not in ("*", "/") or not self.is_float(e):
@@ -86,19 +87,17 @@ class _Factoring:
         """The same operation on operands that are rewritten; what is no arithmetic on floats stays."""
         if not self.varies(e) or not self.is_float(e):
             return e
-        if isinstance(e, Unary) and e.op == "-":
-            return replace(e, operand=self.whole(e.operand))
-        if isinstance(e, Binary) and e.op in _ARITHMETIC:
-            return replace(e, left=self.whole(e.left), right=self.whole(e.right))
-        if isinstance(e, Call) and isinstance(e.func, Name) and e.func.id in _OF_FLOATS:
-            first = _OF_FLOATS[e.func.id]
-            return replace(e, args=(*e.args[:first], *map(self.whole, e.args[first:])))
+        negated = isinstance(e, Unary) and e.op == "-"
+        of_floats = isinstance(e, Call) and isinstance(e.func, Name) and e.func.id in _OF_FLOATS
+        if negated or of_floats or (isinstance(e, Binary) and e.op in _ARITHMETIC):
+            return with_children(e, self.whole)
         return e
 
     def varies(self, e: Expr) -> bool:
-        if id(e) not in self.varying:
-            self.varying[id(e)] = bool(names_read(e) & _VARYING)
-        return self.varying[id(e)]
+        key = Itself(e)
+        if key not in self.varying:
+            self.varying[key] = bool(names_read(e) & _VARYING)
+        return self.varying[key]
 
     def is_float(self, e: Expr) -> bool:
         if isinstance(e, Literal):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from ..syntax.nodes import Expr, Literal, Node
-from ..syntax.walk import names_read, renamed
+from ..syntax.rewrite import renamed
+from ..syntax.walk import names_read
 from .parameter import Parameter, Value
 
 

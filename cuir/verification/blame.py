@@ -106,7 +106,7 @@ class _Watched(Compiler):
 
     def watched(self, run: Instruction, stmt: Assign | ExprStmt) -> Instruction:
         around, target = tuple(self.loops_around), stmt.targets[0] if isinstance(stmt, Assign) else ""
-        bound = self.checked.calls.get(id(stmt.value)) if isinstance(stmt.value, Call) else None
+        bound = self.checked.find_call(stmt.value) if isinstance(stmt.value, Call) else None
         stores = bound is not None and any(a.mode != "read" for a in bound.op.effects.accesses)
         drains = bound is not None and bound.op.effects.drains is not None
         names = sorted(names_read(stmt.value))
@@ -236,7 +236,7 @@ def stores_to(checked: Checked, name: str) -> list[Span]:
     found = []
     for role in checked.roles:
         for node in (n for stmt in role.body for n in walk(stmt)):
-            bound = checked.calls.get(id(node))
+            bound = checked.find_call(node)
             places = [bound.args.get(a.arg) for a in bound.op.effects.accesses if a.mode != "read"] if bound is not None else []
             if any(e is not None and root_name(e) == name for e in places):
                 found.append(node.span)

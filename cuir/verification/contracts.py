@@ -16,7 +16,7 @@ from ..checking.checker import const_values
 from ..checking.flatten import flatten
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Call, ConstType, Expr, Func, Kernel, Name, Program, Return
-from ..syntax.walk import walk
+from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Sink
 from ..text.source import Span
 from ..variants import SPLICE_POINTS
@@ -112,14 +112,14 @@ class _Asked:
 def _matters(funcs: Mapping[str, Func], name: str, parameter: str, seen: frozenset[str] = frozenset()) -> bool:
     """Whether a @func reads a parameter: itself, or through a @func that it hands it on to."""
     nodes = [n for s in funcs[name].body for n in walk(s)]
-    handed: set[int] = set()
+    handed: set[Itself] = set()
     for call in nodes:
         callee = call.func.id if isinstance(call, Call) and isinstance(call.func, Name) else ""
         if isinstance(call, Call) and callee in funcs and callee not in seen and not call.keywords:
             for given, its in zip(call.args, funcs[callee].params):
                 if given == Name(parameter) and not _matters(funcs, callee, its, seen | {name}):
-                    handed.add(id(given))
-    return any(isinstance(n, Name) and n.id == parameter and id(n) not in handed for n in nodes)
+                    handed.add(Itself(given))
+    return any(isinstance(n, Name) and n.id == parameter and Itself(n) not in handed for n in nodes)
 
 
 def _violations(

@@ -73,14 +73,14 @@ def _with_nan(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
 def half_dtype(checked: Checked) -> DType:
     """The dtype in which PyTorch would compute: that of the kernel's 16-bit tensors, else of what its products multiply, which they take in no other, else f32."""
     tensors = (t.dtype for t in checked.tensors)
-    products = (c for c in checked.calls.values() if c.op.sums and len(c.op.params) > 1)
-    operands = (checked.types.get(id(e)) for c in products for e in c.args.values())
+    products = (c for c in checked.calls() if c.op.sums and len(c.op.params) > 1)
+    operands = (checked.find_type(e) for c in products for e in c.args.values())
     return next((d for d in (*tensors, *(getattr(t, "dtype", F32) for t in operands)) if d in (F16, BF16)), F32)
 
 
 def added(checked: Checked) -> set[str]:
     """Tensors that atomic additions write, in any order."""
-    found = {root_name(c.args[a.arg]) for c in checked.calls.values() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
+    found = {root_name(c.args[a.arg]) for c in checked.calls() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
     return {name for name in found if name is not None}
 
 

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..checking.decisions import deciders, decisions, definitions, dtype_of, entry
+from ..checking.decisions import deciders, definitions, dtype_of, entry
 from ..interp.perturb import Noise, Truth, perturbing
 from ..ops.base import Op
 from ..syntax.nodes import Expr, Name
 from ..syntax.printer import show
+from ..syntax.walk import Itself
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .problems import Case
 
@@ -58,13 +59,13 @@ def _blame(checked: Checked, judged: Callable[[], object], seed: int, error: Cui
         return
     _judged(judged, shaken)
     flipped = _flipped(calm.truths or [], shaken.truths or [])
-    truths: dict[int, list[Any]] = {}
+    truths: dict[Itself, list[Any]] = {}
     for e, value in calm.truths or []:
-        truths.setdefault(id(e), []).append(value)
+        truths.setdefault(Itself(e), []).append(value)
     for e in flipped:
-        if _judged(judged, Noise(seed, forced={id(e): list(truths[id(e)])})) is None:
+        if _judged(judged, Noise(seed, forced={Itself(e): list(truths[Itself(e)])})) is None:
             raise _blamed(checked, e, error)
-    if flipped and _judged(judged, Noise(seed, forced={id(e): list(truths[id(e)]) for e in flipped})) is None:
+    if flipped and _judged(judged, Noise(seed, forced={Itself(e): list(truths[Itself(e)]) for e in flipped})) is None:
         raise _blamed(checked, flipped[0], error)
 
 
@@ -79,15 +80,15 @@ def _judged(judged: Callable[[], object], noise: Noise) -> CuirError | None:
 
 def _flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
     """The comparisons that gave something else, in order of the first time."""
-    before: dict[int, list[Any]] = {}
+    before: dict[Itself, list[Any]] = {}
     for e, value in calm:
-        before.setdefault(id(e), []).append(value)
-    found: dict[int, Expr] = {}
+        before.setdefault(Itself(e), []).append(value)
+    found: dict[Itself, Expr] = {}
     for e, value in shaken:
-        others = before.get(id(e))
+        others = before.get(Itself(e))
         other = others.pop(0) if others else None
-        if other is not None and id(e) not in found and not _same(value, other):
-            found[id(e)] = e
+        if other is not None and Itself(e) not in found and not _same(value, other):
+            found[Itself(e)] = e
     return list(found.values())
 
 
@@ -143,7 +144,7 @@ def _inexact(checked: Checked, floats: list[Expr]) -> Iterator[tuple[Op, Expr]]:
         if found is None:
             continue
         op, args = found
-        as_written = len(args) == 2 and id(e) in decisions(checked)
+        as_written = len(args) == 2 and e.decides
         if op.sums or (op.ulps and not as_written):
             yield op, e
         left += [a for a in args if isinstance(a, Expr) and dtype_of(checked, a) is not None]

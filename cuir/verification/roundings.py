@@ -8,7 +8,7 @@ from ..checking.checked import BoundCall, Checked
 from ..checking.views import root_name
 from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, IfExp, Name, Node, Subscript, Unary
 from ..syntax.types import BF16, F16, TileType
-from ..syntax.walk import walk
+from ..syntax.walk import Itself, walk
 
 _HALF = (F16, BF16)
 
@@ -46,12 +46,13 @@ class _Flow:
             for node in nodes:
                 if isinstance(node, Assign) and self.rounded(node.value):
                     self.held.update(node.targets)
-                elif isinstance(node, Call) and (bound := self.checked.calls.get(id(node))) is not None:
+                elif isinstance(node, Call) and (bound := self.checked.find_call(node)) is not None:
                     self.held.update(self.written(bound))
-        calls = [self.checked.calls[id(n)] for n in nodes if id(n) in self.checked.calls]
-        places = {id(e) for b in calls for e, _ in self.places(b).values()}  # what calls do there is their affair
-        products = {id(n) for n in nodes if (b := self.checked.calls.get(id(n))) is not None and b.op.sums and len(b.op.params) > 1}
-        return any(self.used(n) for n in nodes if id(n) not in places and not (besides_products and id(n) in products))
+        calls = [bound for n in nodes if (bound := self.checked.find_call(n)) is not None]
+        left_out = {Itself(e) for b in calls for e, _ in self.places(b).values()}  # what calls do there is their affair
+        if besides_products:
+            left_out |= {Itself(n) for n in nodes if (b := self.checked.find_call(n)) is not None and b.op.sums and len(b.op.params) > 1}
+        return any(self.used(n) for n in nodes if Itself(n) not in left_out)
 
     def written(self, bound: BoundCall) -> Iterator[str]:
         """Roots of the places into which the call moves something rounded."""
@@ -66,7 +67,7 @@ class _Flow:
     def places(self, bound: BoundCall) -> dict[str, tuple[Expr, str]]:
         """Arguments in memory, with what is done to them; an operand of a product may be a tile instead."""
         named = {a.arg: (bound.args[a.arg], a.mode) for a in bound.op.effects.accesses if a.arg in bound.args}
-        return {n: (e, mode) for n, (e, mode) in named.items() if mode != "read" or not isinstance(self.checked.types.get(id(e)), TileType)}
+        return {n: (e, mode) for n, (e, mode) in named.items() if mode != "read" or not isinstance(self.checked.find_type(e), TileType)}
 
     def rounded(self, e: Node) -> bool:
         """Whether the expression is a tile of 16 bits that was computed here."""
@@ -75,14 +76,14 @@ class _Flow:
         if not self.half(e) or isinstance(e, (Subscript, Attribute)):
             return False
         if isinstance(e, Call):
-            bound = self.checked.calls.get(id(e))
+            bound = self.checked.find_call(e)
             return bound is None or (
-                not bound.op.effects.accesses and any(isinstance(self.checked.types.get(id(x)), TileType) for x in bound.args.values())
+                not bound.op.effects.accesses and any(isinstance(self.checked.find_type(x), TileType) for x in bound.args.values())
             )
         return isinstance(e, (Binary, Unary, IfExp))
 
     def half(self, e: Node) -> bool:
-        found = self.checked.types.get(id(e))
+        found = self.checked.find_type(e)
         return getattr(found, "dtype", None) in _HALF
 
     def used(self, node: Node) -> bool:
@@ -92,8 +93,8 @@ class _Flow:
         if isinstance(node, Unary):
             return self.rounded(node.operand)
         if isinstance(node, Subscript):  # a gather of what the kernel wrote
-            return isinstance(self.checked.types.get(id(node)), TileType) and root_name(node) in self.held and self.half(node)
-        if not isinstance(node, Call) or (bound := self.checked.calls.get(id(node))) is None:
+            return isinstance(self.checked.find_type(node), TileType) and root_name(node) in self.held and self.half(node)
+        if not isinstance(node, Call) or (bound := self.checked.find_call(node)) is None:
             return False
         places = self.places(bound)
         stores = [mode for _, mode in places.values() if mode != "read"]

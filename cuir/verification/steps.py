@@ -58,7 +58,7 @@ def tile_of_dims(checked: Checked) -> dict[str, int]:
             for i, part in enumerate(view.parts if view is not None else ()):
                 if isinstance(part, Range):
                     seen(name, i, part.size)
-                elif isinstance(checked.types.get(id(part.index)), TileType):
+                elif isinstance(checked.find_type(part.index), TileType):
                     seen(name, i, _extent(checked, made, part.index))
     return found
 
@@ -72,7 +72,7 @@ def _made(body: Sequence[Stmt]) -> dict[str, Expr]:
 
 def _extent(checked: Checked, made: Mapping[str, Expr], e: Expr, depth: int = 16) -> int:
     """How many neighbouring elements an index tile reaches at most: of `t * 64 + rows(64) % 8` 8. Of what is not known as many as it has elements."""
-    kind = checked.types.get(id(e))
+    kind = checked.find_type(e)
     if not isinstance(kind, TileType):
         return 1
     most = kind.rows * kind.cols

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from cuir.calls.binding import assumed_consts
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.syntax.nodes import Assign, Call, ExprStmt, For, If, Node
+from cuir.checking.prelude import prelude
+from cuir.syntax.nodes import Assign, Call, ExprStmt, For, If, Name, Node, Typed
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import BF16, F16, F32, I32, Scalar, TileType
@@ -57,14 +59,29 @@ def test_corpus_checks(path: Path) -> None:
                 assert_flat(stmt, checked)
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_a_flat_node_stands_in_one_place_and_the_source_has_no_types(path: Path) -> None:
+    program = parse(path.read_text(), path.name)
+    before = pickle.dumps(program)
+    for name, k in program.kernels().items():
+        given = {"decode": EXTRA["decode"], "flash_fwd": EXTRA["global"] if "global" in path.stem else {}}.get(name, {})
+        checked = check(program, name, assumed_consts(k, given))
+        flat = [n for s in (*checked.declarations, *(s for r in checked.roles for s in r.body)) for n in walk(s)]
+        assert len({id(n) for n in flat}) == len(flat)
+        assert all(checked.find_call(n) is not None for n in flat if isinstance(n, Call) and n.func != Name("range"))
+    source = [n for tree in (program, prelude()) for n in walk(tree) if isinstance(n, Typed)]
+    assert not any({"type", "bound", "place", "decides"} & vars(n).keys() for n in source)
+    assert pickle.dumps(program) == before
+
+
 def assert_flat(node: Node, checked: Checked) -> None:
     """What checked.py promises of the flat kernel."""
     for n in walk(node):
         assert type(n).__name__ not in ("Tuple", "Return", "With", "AugAssign")
         if isinstance(n, Assign):
-            assert len(n.targets) == 1 and id(n.value) in checked.types
+            assert len(n.targets) == 1 and checked.find_type(n.value) is not None
         if isinstance(n, ExprStmt):
-            assert isinstance(n.value, Call) and id(n.value) in checked.calls
+            assert isinstance(n.value, Call) and checked.find_call(n.value) is not None
         if isinstance(n, If):
             assert checked.type_of(n.cond).dtype.name == "bool"
 

@@ -6,7 +6,7 @@ import pytest
 
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.checking.decisions import deciders, decisions, expressions
+from cuir.checking.decisions import deciders, expressions
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 
@@ -28,8 +28,7 @@ def kernel(body: str) -> Checked:
 
 
 def found(checked: Checked) -> set[str]:
-    ids = decisions(checked)
-    return {show(e) for r in checked.roles for e in expressions(r.body) if id(e) in ids}
+    return {show(e) for r in checked.roles for e in expressions(r.body) if e.decides}
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from cuir.syntax.nodes import Binary, Call, For, Func, If, Kernel, Literal, Name, Node, Program, Stmt, With
+from cuir.syntax.rewrite import rewrite
+from cuir.syntax.walk import walk
 
 ROWS, COLS = 64, 64
 SHAPES = [(ROWS, COLS), (ROWS, 1), (1, COLS), (ROWS, 8), (1, 1)]
@@ -261,7 +263,7 @@ def mutants(draw: st.DrawFn, program: Program) -> Program:
 
 def _changed_expression(program: Program, draw: st.DrawFn, kind: str) -> Program:
     wanted = {"integer": Literal, "name": Name, "operator": Binary, "argument": Call}[kind]
-    found = [n for n in _all(program) if isinstance(n, wanted) and (kind != "integer" or (isinstance(n, Literal) and n.kind == "int"))]
+    found = [n for n in walk(program) if isinstance(n, wanted) and (kind != "integer" or (isinstance(n, Literal) and n.kind == "int"))]
     if not found:
         return program
     chosen = found[draw(st.integers(0, 1000)) % len(found)]
@@ -275,11 +277,11 @@ def _changed_expression(program: Program, draw: st.DrawFn, kind: str) -> Program
     elif isinstance(chosen, Call):
         args = chosen.args[1:] if draw(st.booleans()) else chosen.args[::-1] if draw(st.booleans()) else chosen.args + chosen.args[-1:]
         new = replace(chosen, args=args)
-    return _rewrite(program, chosen, new)
+    return rewrite(program, lambda node: new if node is chosen else node)  # type: ignore[no-any-return]
 
 
 def _changed_block(program: Program, draw: st.DrawFn, kind: str) -> Program:
-    blocks = [n for n in _all(program) if isinstance(n, For | If | With | Kernel | Func)]
+    blocks = [n for n in walk(program) if isinstance(n, For | If | With | Kernel | Func)]
     blocks = [n for n in blocks if len(n.body) > 1]
     if not blocks:
         return program
@@ -292,27 +294,5 @@ def _changed_block(program: Program, draw: st.DrawFn, kind: str) -> Program:
         body.insert(i, body[i])
     elif i + 1 < len(body) - isinstance(chosen, Func):
         body[i], body[i + 1] = body[i + 1], body[i]
-    return _rewrite(program, chosen, replace(chosen, body=tuple(body)))
-
-
-def _all(node: Node) -> Iterator[Node]:
-    yield node
-    for f in fields(node):
-        value = getattr(node, f.name)
-        for child in value if isinstance(value, tuple) else (value,):
-            if isinstance(child, Node):
-                yield from _all(child)
-
-
-def _rewrite(node: Any, old: Node, new: Node) -> Any:
-    """The tree with one node, known by identity, replaced."""
-    if node is old:
-        return new
-    changed: dict[str, Any] = {}
-    for f in fields(node):
-        value = getattr(node, f.name)
-        if isinstance(value, Node):
-            changed[f.name] = _rewrite(value, old, new)
-        elif isinstance(value, tuple) and any(isinstance(v, Node) for v in value):
-            changed[f.name] = tuple(_rewrite(v, old, new) if isinstance(v, Node) else v for v in value)
-    return replace(node, **changed) if changed else node
+    new = replace(chosen, body=tuple(body))
+    return rewrite(program, lambda node: new if node is chosen else node)  # type: ignore[no-any-return]

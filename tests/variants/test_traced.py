@@ -12,7 +12,7 @@ import corpus
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Binary, Name
-from cuir.syntax.walk import renamed
+from cuir.syntax.rewrite import renamed
 from cuir.variants import trace, tracing_once
 from cuir.variants.names import apart, reserved
 from cuir.variants.ranges import traced_apart

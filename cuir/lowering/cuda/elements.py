@@ -68,7 +68,7 @@ class Elements:
         t, facts = op.result.type, self.role.kernel.facts
         few = isinstance(t, ScalarT) or (isinstance(t, TileT) and t.layout.data in ("rows", "one", "partial"))
         cx = operators.Operation(
-            dtype_of(op.arguments[1 if op.op in ("where", "ifexp") else 0]),
+            dtype_of(op.arguments[1 if op.op in ("where", "ifexp") else 0]) if op.arguments else dtype_of(op.result),
             dtype_of(op.result),
             tuple(ops.known(a) for a in op.arguments),
             tuple(facts.nonnegative(a) for a in op.arguments),

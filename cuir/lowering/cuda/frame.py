@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import SSAValue
@@ -16,12 +15,13 @@ from ...ops.limits import TARGETS, register_pool
 from ...syntax.nodes import NOWHERE, Literal
 from ...text.diagnostics import CuirError
 from ...text.source import Span
-from ..ir import ops
+from ..ir import machine, ops
 from ..ir.types import dtype_of, is_scalar
 from ..kernel import Cuda, TensorMap
 from ..passes.fusion import inlined
 from ..prelude import HEADERS, HEADERS_90, render
 from ..writer import Writer, identifier, symbol
+from . import units
 from .elements import Elements
 from .operators import strip, summand
 from .places import MEMORY
@@ -58,6 +58,7 @@ class KernelPrinter:
         for op in kernel.body.block.ops:
             if isinstance(op, ops.Parameter):
                 self.frame[op.result] = identifier(op.symbol.data)
+        self.queue = next((op for op in kernel.body.block.ops if isinstance(op, machine.Queue)), None)
         self.names = {*self.frame.values(), *(identifier(n) for n in (*self.tensors, *checked.barriers)), "tile_count"}
 
     @functools.cached_property
@@ -71,6 +72,11 @@ class KernelPrinter:
             if bound.op.effects.arrives and isinstance(across, Literal) and across.value:
                 found.add(root_name(bound.args[bound.op.effects.arrives]) or "")
         return frozenset(found)
+
+    @property
+    def draws(self) -> bool:
+        """Whether units of work are drawn from a counter in global memory."""
+        return self.queue is not None and self.queue.dynamic is not None
 
     # ---- services of the printers
     def span_of(self, location: FileLineColLoc | None) -> Span:
@@ -167,15 +173,6 @@ class KernelPrinter:
         threads = next((r.threads for r in self.checked.roles if r.name == barrier.arrivers), 32)
         return barrier.count * (WARPS if threads == 128 else 1)
 
-    # ---- units of work
-    @contextmanager
-    def units(self, role: RolePrinter, op: ops.ForUnits) -> Iterator[None]:
-        """The head and tail of a role's loop over the units; the body is printed inside."""
-        ctas, t = self.checked.cluster, role.name(op.body.block.args[0])
-        first, step = ("int(blockIdx.x)", "int(gridDim.x)") if ctas == 1 else (f"int(blockIdx.x) / {ctas}", f"int(gridDim.x) / {ctas}")
-        with role.out.block(f"for (int {t} = {first}; {t} < tile_count; {t} += {step})"):
-            yield
-
     # ---- the file
     def emit(self) -> Cuda:
         body = Writer()
@@ -207,7 +204,7 @@ class KernelPrinter:
         spans: list[Span | None] = [*([None] * (len(top.lines) + len(head))), *frame.spans, *body.spans, None]
         return Cuda(
             checked.name, checked.arch, "\n".join(lines) + "\n", tuple(spans), checked.threads, checked.cluster, shared_bytes, tuple(self.maps.values()),
-            tuple(self.pointers), False, tuple(s.name for s in checked.scalars), checked.dims, checked,
+            tuple(self.pointers), self.draws, tuple(s.name for s in checked.scalars), checked.dims, checked,
             tuple(dict.fromkeys([*(m.tensor for m in self.maps.values()), *self.aligned])), tuple(self.choices),
         )  # fmt: skip
 
@@ -227,6 +224,8 @@ class KernelPrinter:
                 self.frame[op.results[0]] = name
                 text = texts.apply(op, texts.scalar) if isinstance(op, ops.Apply) else texts.places.element(op.arg("place"))
                 out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {name} = {strip(text)};")
+            elif isinstance(op, machine.Note):
+                self.choice(op.text.data, self.span_of(op.location if isinstance(op.location, FileLineColLoc) else None))
             elif isinstance(op, ops.Units):
                 out.line(f"const int tile_count = {strip(texts.scalar(op.count))};")
         out.span = None
@@ -243,6 +242,8 @@ class KernelPrinter:
             alone = "" if name in self.handed else "__restrict__ "
             params.append(f"{const}{MEMORY[t.dtype]}* {alone}{identifier(name)}")
             params += [f"const int64_t {identifier(name)}_stride{i}" for i in range(len(t.dims) - 1)]
+        if self.draws:
+            params.append("unsigned* __restrict__ counter")
         params += [f"const {CTYPE[s.dtype]} {identifier(s.name)}" for s in checked.scalars]
         params += [f"const int {identifier(d)}" for d in checked.dims]
         listed = ",\n    ".join(params)
@@ -269,6 +270,10 @@ class KernelPrinter:
             init = f"cuir::Bar::init({identifier(b.name)} + i, {count});"
             inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else f"cuir::Bar::init({identifier(b.name)}, {count});")
             offset += 8 * stages
+        if self.queue is not None:
+            offset = -(-offset // 16) * 16
+            inits += units.declare(self, self.queue, offset)
+            offset += self.queue.nbytes
         limit = TARGETS[checked.arch].shared_bytes
         if offset > limit:
             what = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
@@ -332,6 +337,12 @@ class KernelPrinter:
                 continue
             with out.block(f"{'else ' if k else ''}if ({test})"):
                 printer.body()
+        if self.queue is not None and self.queue.spare.data // WARPS in range(members[0].warpgroup.data, last_warpgroup(members)):
+            out.span = None
+            out.line("// ---- a spare warp hands out the units of work")
+            spare = self.queue.spare.data
+            with out.block(f"else if (warpgroup == {spare // WARPS} && warp == {spare % WARPS} && cute::elect_one_sync())"):
+                units.hand_out(RolePrinter(self, self.queue, True), self.queue)
 
 
 class _FrameElements(Elements):

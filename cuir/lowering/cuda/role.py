@@ -10,7 +10,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...text.diagnostics import CuirError
 from ...text.source import Span
-from ..ir import ops
+from ..ir import machine, ops
 from ..ir.types import ScalarT, TileT, is_tile
 from ..passes.fusion import inlined
 from ..passes.rewriting import last
@@ -18,6 +18,7 @@ from .elements import LOOP, Elements
 from .operators import strip
 from .places import Places
 from .registry import printer_of
+from .units import units
 from .storage import Allocation, Storage, count_of, fragment, leaves, tied
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 
 class RolePrinter:
-    """Prints one role. `single`: it runs on one lane of its warp."""
+    """Prints one role, or what the warp that hands out units does. `single`: it runs on one lane of its warp."""
 
-    def __init__(self, kernel: KernelPrinter, role: ops.Role, single: bool):
+    def __init__(self, kernel: KernelPrinter, role: ops.Role | machine.Queue, single: bool):
         self.kernel, self.role, self.out, self.single = kernel, role, kernel.out, single
-        self.threads = role.threads.data
-        self.allocation = Allocation(role, set(kernel.names))
+        self.threads = role.threads.data if isinstance(role, ops.Role) else 32
+        self.body_block = role.body.block
+        self.allocation = Allocation(self.body_block, self.threads, set(kernel.names))
         self.elements, self.places = Elements(self), Places(self)
         self.declared: dict[int, list[Storage]] = {}  # id of an operation -> variables declared before it
         self._made: dict[SSAValue, Storage] = {}
@@ -104,6 +106,7 @@ class RolePrinter:
         if self.threads == 32:
             self.out.line("__syncwarp();")
         else:
+            assert isinstance(self.role, ops.Role)
             self.out.line(f"cuir::bar_sync({self.kernel.worker_barrier(self.role)}, 128);")
 
     @property
@@ -139,7 +142,7 @@ class RolePrinter:
                             touch(argument, here)
                     visit(region.block, here)
 
-        visit(self.role.body.block, [])
+        visit(self.body_block, [])
         for key, found in paths.items():
             depth = 0
             while all(len(p) > depth for p in found) and len({id(p[depth][0]) for p in found}) == 1:
@@ -157,7 +160,8 @@ class RolePrinter:
     # ---- the text
     def body(self) -> None:
         self.elements.hoisted = {}
-        block = self.role.body.block
+        block = self.body_block
+        assert isinstance(self.role, ops.Role)
         if any(is_tile(r) for op in self.role.walk() for r in op.results):
             rows = "16 * warp + lane / 4" if self.threads == 128 else "lane / 4"
             self.out.line(f"[[maybe_unused]] const int row = {rows}, col = 2 * (lane % 4);  // of this thread's first element in a tile")
@@ -179,7 +183,7 @@ class RolePrinter:
             self.statement(op, batch)
 
     def statement(self, op: Operation, batch: Sequence[Operation]) -> None:
-        if isinstance(op, (ops.At, ops.Yield, ops.Constant)) or (len(op.results) == 1 and inlined(op.results[0])):
+        if isinstance(op, (ops.At, ops.Yield, ops.Constant, machine.HandOut)) or (len(op.results) == 1 and inlined(op.results[0])):
             return
         self.elements.hoisted = {}
         self.out.mark(self.span(op))
@@ -196,17 +200,18 @@ class RolePrinter:
         elif isinstance(op, ops.ForUnits):
             self._for_units(op)
         else:
-            self._of_machine(op)
+            self._machine(op)
 
-    def _of_machine(self, op: Operation) -> None:
-        """A pure operation that the table does not have."""
+    def _machine(self, op: Operation) -> None:
+        """An operation that only the machine has."""
         printer = printer_of(op.name)
         for result in op.results:
-            if self.storage(result).constant and is_tile(result):
-                self.declare(self.storage(result))
+            s = self.storage(result)
+            if s.constant and s.count:
+                self.declare(s)
         if printer is not None:
             printer(self, op)
-        else:
+        else:  # an elementwise one
             self.elements.into(self.storage(op.results[0]), op.results[0], op)
 
     def _apply(self, op: ops.Apply) -> None:
@@ -239,7 +244,10 @@ class RolePrinter:
 
     # ---- control flow
     def _if(self, op: ops.If) -> None:
-        with self.out.block(f"if ({strip(self.elements.scalar(op.condition))})"):
+        self.branch(op, strip(self.elements.scalar(op.condition)))
+
+    def branch(self, op: ops.Branch, condition: str) -> None:
+        with self.out.block(f"if ({condition})"):
             self._region(op.then.block, op.results)
         if len(op.orelse.block.ops) > 1 or self._moves(op.results, last(op.orelse).values):
             with self.out.block("else"):
@@ -267,7 +275,7 @@ class RolePrinter:
     def _for_units(self, op: ops.ForUnits) -> None:
         carried = op.body.block.args[len(op.body.block.args) - len(op.carried) :]
         self.move(carried, op.carried)
-        with self.kernel.units(self, op):
+        with units(self, op):
             self._region(op.body.block, carried)
         self.move(op.results, carried)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...syntax.types import BF16, BOOL, F16, F32, I32
-from ..ir import ops
+from ..ir import machine, ops
 from ..ir.types import ScalarT, TileT, dtype_of
 from ..layouts import Fragment
 from ..passes.fusion import inlined
@@ -63,10 +63,10 @@ def leaves(value: SSAValue) -> Iterator[SSAValue]:
 class Liveness:
     """Which stored values of a role are needed behind each operation."""
 
-    def __init__(self, role: ops.Role):
+    def __init__(self, body: Block):
         self.after: dict[Operation, frozenset[SSAValue]] = {}
         self.at_start: dict[Block, frozenset[SSAValue]] = {}
-        self._block(role.body.block, frozenset())
+        self._block(body, frozenset())
 
     def _block(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
         for op in reversed(list(block.ops)):
@@ -78,12 +78,14 @@ class Liveness:
     def _through(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
         if isinstance(op, ops.Yield):
             return live | _reads(op.values)
+        if isinstance(op, machine.HandOut):
+            return live | self._block(op.body.block, live)
         rest = live - frozenset(op.results)
-        if isinstance(op, ops.If):
-            return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.condition])
+        if isinstance(op, ops.Branch):
+            return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
         if isinstance(op, (ops.For, ops.ForUnits)):
             block = op.body.block
-            around = rest
+            around = rest | _reads(op.operands[:2])  # the end is asked at each turn
             while True:
                 start = self._block(block, around | _reads(last(op.body).values)) - frozenset(block.args)
                 if start <= around:
@@ -114,21 +116,21 @@ def _held(op: Operation) -> list[SSAValue]:
 
 
 class Allocation:
-    """The storages of a role. `copies`: (to, from) that are not one variable, by the operation whose region ends there."""
+    """The storages of a role. `taken`: names that are given already."""
 
-    def __init__(self, role: ops.Role, taken: set[str]):
-        self.role, self.threads = role, role.threads.data
-        self.liveness = Liveness(role)
+    def __init__(self, body: Block, threads: int, taken: set[str]):
+        self.threads = threads
+        self.liveness = Liveness(body)
         self.names = taken
         self.parent: dict[SSAValue, SSAValue] = {}
         self.members: dict[SSAValue, list[SSAValue]] = {}
         self.defined: dict[SSAValue, frozenset[SSAValue]] = {}  # what is needed when a value is made
-        for value, live in self._definitions(role.body.block):
+        for value, live in self._definitions(body):
             self.parent[value] = value
             self.members[value] = [value]
             self.defined[value] = live
         for pairs in (self._taken_over, self._loops, self._branches, self._starts):
-            for a, b in pairs(role.body.block):
+            for a, b in pairs(body):
                 self._join(a, b)
         self.storage: dict[SSAValue, Storage] = {}
         for value in self.parent:
@@ -169,7 +171,7 @@ class Allocation:
 
     def _branches(self, block: Block) -> Iterator[tuple[SSAValue, SSAValue]]:
         for op in self._every(block):
-            if isinstance(op, ops.If):
+            if isinstance(op, ops.Branch):
                 for region in (op.then, op.orelse):
                     yield from zip(op.results, last(region).values, strict=True)
 
@@ -185,7 +187,7 @@ class Allocation:
         return value
 
     def _join(self, a: SSAValue, b: SSAValue) -> None:
-        if a not in self.parent or b not in self.parent:
+        if a not in self.parent or b not in self.parent or _head(a) or _head(b):
             return
         x, y = self._root(a), self._root(b)
         if x is y or a.type != b.type or self._interfere(self.members[x], self.members[y]):
@@ -222,13 +224,16 @@ class Allocation:
         return self.storage[value]
 
 
+def _head(value: SSAValue) -> bool:
+    """Whether a value stands in the head of a role or a loop: the number of a worker or a turn, a word of a unit. What a loop carries is set before it."""
+    if not isinstance(value, BlockArgument):
+        return False
+    loop = value.block.parent_op()
+    return not isinstance(loop, (ops.For, ops.ForUnits)) or value.index < len(value.block.args) - len(loop.carried)
+
+
 def _declared_where_made(value: SSAValue) -> bool:
-    if isinstance(value, BlockArgument):  # the number of a worker or a turn stands in its head; what a loop carries is set before it
-        loop = value.block.parent_op()
-        return isinstance(loop, ops.Role) or (
-            isinstance(loop, (ops.For, ops.ForUnits)) and value.index < len(value.block.args) - len(loop.carried)
-        )
-    return isinstance(value.owner, Operation) and not value.owner.regions
+    return _head(value) or (isinstance(value.owner, Operation) and not value.owner.regions)
 
 
 def tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:

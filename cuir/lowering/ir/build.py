@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from ...calls.index_ranges import judged
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...checking.views import Drop, view_of
@@ -68,7 +69,8 @@ class _Kernel:
             kind = types.TensorT(StringAttr(t.dtype.name), types.dims(t.dims))
             self._declare(to, t.name, ops.Tensor(properties=properties, result_types=[kind]))
         for s in checked.scalars:
-            self._declare(to, s.name, ops.Parameter(properties={"symbol": StringAttr(s.name)}, result_types=[types.scalar(s.dtype)]))
+            properties = {"symbol": StringAttr(s.name)} | ({"judged": UnitAttr()} if s.name in judged(checked) else {})
+            self._declare(to, s.name, ops.Parameter(properties=properties, result_types=[types.scalar(s.dtype)]))
         for d in checked.dims:
             properties = {"symbol": StringAttr(d), "dim": UnitAttr()}
             self._declare(to, d, ops.Parameter(properties=properties, result_types=[types.scalar(I32)]))

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Self
 import torch
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, var_operand_def
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, traits_def, var_operand_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ...ops import OPERATORS, TABLE
@@ -29,6 +30,7 @@ class _Function(IRDLOperation):
     ELEMENTWISE: ClassVar[bool] = False
     KEPT: ClassVar[bool] = False
     FREE: ClassVar[bool] = False
+    traits = traits_def(Pure())
 
     def print(self, printer: Printer) -> None:
         printer.print_string("(")
@@ -63,6 +65,7 @@ class ByRows(IRDLOperation):
     function = prop_def(StringAttr)
     x = operand_def(TileT)
     result = result_def(TileT)
+    traits = traits_def(Pure())
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
         (x,) = operands
@@ -99,6 +102,7 @@ class Line(IRDLOperation):
     slope = operand_def(ScalarT)
     rows = opt_operand_def()
     result = result_def(TileT)
+    traits = traits_def(Pure())
     ELEMENTWISE: ClassVar[bool] = True
     KEPT: ClassVar[bool] = False
     FREE: ClassVar[bool] = True

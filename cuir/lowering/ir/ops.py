@@ -6,12 +6,12 @@ name, so that a new primitive needs no operation here. Control flow is structure
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntAttr, StringAttr, UnitAttr
-from xdsl.ir import Attribute, Block, Dialect, Operation, OpResult, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, OpResult, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -32,7 +32,7 @@ from xdsl.utils.exceptions import VerifyException
 from ...ops import OPERATORS, TABLE
 from ...ops.base import Op
 from ...syntax.types import BOOL, I32, DType
-from .types import TYPES, BarrierT, ScalarT, SharedT, TensorT, UnitsT, scalar
+from .types import BarrierT, ScalarT, SharedT, TensorT, UnitsT, scalar
 
 Const = int | str | bool
 
@@ -94,13 +94,17 @@ class Tensor(_Declaration):
 
 @irdl_op_definition
 class Parameter(_Declaration):
-    """A scalar parameter, or (`dim`) a dim of a tensor that is known at run time: an i32 that is not negative."""
+    """A scalar parameter, or (`dim`) a dim of a tensor that is known at run time: an i32 that is not negative.
+
+    `judged`: indices follow from it, so that a launch for which arithmetic with it would leave 32 bits is refused.
+    """
 
     name = "tile.parameter"
     symbol = prop_def(StringAttr)
     dim = opt_prop_def(UnitAttr)
+    judged = opt_prop_def(UnitAttr)
     result = result_def(ScalarT)
-    WORDS: ClassVar = ("dim",)
+    WORDS: ClassVar = ("dim", "judged")
 
 
 @irdl_op_definition
@@ -421,19 +425,29 @@ class _Loop(IRDLOperation):
         body: Region
         outputs: Sequence[SSAValue]
 
+    @property
+    def turn(self) -> SSAValue:
+        """The number of the turn, inside."""
+        return self.body.block.args[0]
+
+    @property
+    def inner(self) -> Sequence[SSAValue]:
+        """The values carried, inside: one for each of `carried` and `outputs`."""
+        return self.body.block.args[1:]
+
     def verify_(self) -> None:
-        block, last = self.body.block, self.body.block.last_op
+        last = self.body.block.last_op
         if not isinstance(last, Yield):
             raise VerifyException("the body of a loop ends with tile.yield")
         given = [v.type for v in self.carried]
-        for what, found in (("arguments", block.args[1:]), ("yielded values", last.values), ("results", self.outputs)):
+        for what, found in (("arguments", self.inner), ("yielded values", last.values), ("results", self.outputs)):
             if [v.type for v in found] != given:
                 raise VerifyException(f"the {what} of a loop have the types of what it carries: {', '.join(map(str, given))}")
 
     def _print_carried(self, printer: Printer) -> None:
         if self.carried:
             printer.print_string(" carrying (")
-            for i, (a, v) in enumerate(zip(self.body.block.args[1:], self.carried, strict=True)):
+            for i, (a, v) in enumerate(zip(self.inner, self.carried, strict=True)):
                 printer.print_string(", " if i else "")
                 printer.print_ssa_value(a)
                 printer.print_string(" = ")
@@ -443,8 +457,9 @@ class _Loop(IRDLOperation):
         printer.print_region(self.body, print_entry_block_args=False, print_block_terminators=True)
 
     @staticmethod
-    def _parse_carried(parser: Parser, turn: Any) -> tuple[list[SSAValue], Region]:
-        arguments, values = [turn.resolve(scalar(I32))], list[SSAValue]()
+    def _parse_carried(parser: Parser, turn: Any, more: Sequence[Any] = ()) -> tuple[list[SSAValue], Region]:
+        """`more`: arguments of the block between the turn's number and the values carried."""
+        arguments, values = [turn.resolve(scalar(I32)), *more], list[SSAValue]()
 
         def one() -> None:
             argument = parser.parse_argument(expect_type=False)
@@ -471,7 +486,7 @@ class For(_Loop):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        printer.print_ssa_value(self.body.block.args[0])
+        printer.print_ssa_value(self.turn)
         printer.print_string(" = ")
         printer.print_ssa_value(self.start)
         printer.print_string(" to ")
@@ -496,21 +511,56 @@ def loop(start: SSAValue, stop: SSAValue, step: int, carried: Sequence[SSAValue]
     )
 
 
+@dataclass(frozen=True)
+class Word:
+    """A value of a queue's slot as a role reads it. Word 0 of a slot is the unit's number.
+
+    `copies`: more than one if each worker of the role has its own, in words that follow each other from `index` on. `uniform`: branches or descriptors
+    follow from it, so the compiler is shown that all lanes have the same.
+    """
+
+    index: int
+    copies: int = 1
+    uniform: bool = False
+
+
 @irdl_op_definition
 class ForUnits(_Loop):
-    """The loop of a role over the units of work that its CTA has."""
+    """The loop of a role over the units of work that its CTA has. From a queue (ir/machine.py), `words` are values that come with each unit: its block takes
+    them behind the unit's number."""
 
     name = "tile.for_units"
     units = operand_def(UnitsT)
+    words = prop_def(ArrayAttr)  # of [index, copies, uniform]
     carried = var_operand_def()
     body = region_def("single_block")
     outputs = var_result_def()
 
+    @property
+    def reads(self) -> list[tuple[Word, SSAValue]]:
+        """The words that the role reads, and what they are called inside."""
+        words = [Word(index.data, copies.data, bool(uniform.data)) for index, copies, uniform in self.words.data]
+        return list(zip(words, self.body.block.args[1 : 1 + len(words)], strict=True))
+
+    @property
+    def inner(self) -> Sequence[SSAValue]:
+        return self.body.block.args[1 + len(self.words.data) :]
+
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        printer.print_ssa_value(self.body.block.args[0])
+        printer.print_ssa_value(self.turn)
         printer.print_string(" in ")
         printer.print_ssa_value(self.units)
+        if self.reads:
+            printer.print_string(" reading (")
+            for i, (word, value) in enumerate(self.reads):
+                printer.print_string(", " if i else "")
+                printer.print_ssa_value(value)
+                printer.print_string(f" = {word.index}")
+                printer.print_string(f" of {word.copies}" if word.copies > 1 else "")
+                printer.print_string(" uniform : " if word.uniform else " : ")
+                printer.print_attribute(value.type)
+            printer.print_string(")")
         self._print_carried(printer)
 
     @classmethod
@@ -518,22 +568,53 @@ class ForUnits(_Loop):
         turn = parser.parse_argument(expect_type=False)
         parser.parse_keyword("in")
         units = parser.parse_operand()
-        return loop_over_units(units, *cls._parse_carried(parser, turn))
+        words, arguments = list[Word](), list[Any]()
+
+        def word() -> None:
+            argument = parser.parse_argument(expect_type=False)
+            parser.parse_punctuation("=")
+            index = parser.parse_integer()
+            copies = parser.parse_integer() if parser.parse_optional_keyword("of") else 1
+            words.append(Word(index, copies, parser.parse_optional_keyword("uniform") is not None))
+            parser.parse_punctuation(":")
+            arguments.append(argument.resolve(parser.parse_type()))
+
+        if parser.parse_optional_keyword("reading"):
+            parser.parse_comma_separated_list(parser.Delimiter.PAREN, word)
+        return loop_over_units(units, *cls._parse_carried(parser, turn, arguments), words)
 
 
-def loop_over_units(units: SSAValue, carried: Sequence[SSAValue], body: Region) -> ForUnits:
-    return ForUnits(operands=[units, list(carried)], regions=[body], result_types=[[v.type for v in carried]])
+def loop_over_units(units: SSAValue, carried: Sequence[SSAValue], body: Region, words: Sequence[Word] = ()) -> ForUnits:
+    """The block of `body` takes the unit's number, the words, the values carried."""
+    return ForUnits(
+        operands=[units, list(carried)],
+        properties={"words": words_attribute(words)},
+        regions=[body],
+        result_types=[[v.type for v in carried]],
+    )
 
 
-@irdl_op_definition
-class If(IRDLOperation):
-    """A branch on a scalar, which all threads of a worker take alike; both regions yield its results."""
+def words_attribute(words: Sequence[Word]) -> ArrayAttr:
+    return ArrayAttr([ArrayAttr([IntAttr(w.index), IntAttr(w.copies), IntAttr(int(w.uniform))]) for w in words])
 
-    name = "tile.if"
-    condition = operand_def(ScalarT)
-    then = region_def("single_block")
-    orelse = region_def("single_block")
-    outputs = var_result_def()
+
+class Branch(IRDLOperation):
+    """A branch with two regions, which both yield its results; `decision` is what it asks."""
+
+    if TYPE_CHECKING:
+        then: Region
+        orelse: Region
+        outputs: Sequence[OpResult]
+
+    @property
+    def decision(self) -> SSAValue:
+        return self.operands[0]
+
+    @classmethod
+    def made(cls, decision: SSAValue, then: Region, orelse: Region) -> Self:
+        last = then.block.last_op
+        assert isinstance(last, Yield)
+        return cls(operands=[decision], regions=[then, orelse], result_types=[[v.type for v in last.values]])
 
     def verify_(self) -> None:
         for region in (self.then, self.orelse):
@@ -543,24 +624,33 @@ class If(IRDLOperation):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        printer.print_ssa_value(self.condition)
+        printer.print_ssa_value(self.decision)
         printer.print_string(" ")
         printer.print_region(self.then)
         printer.print_string(" else ")
         printer.print_region(self.orelse)
 
     @classmethod
-    def parse(cls, parser: Parser) -> If:
-        condition = parser.parse_operand()
+    def parse(cls, parser: Parser) -> Self:
+        decision = parser.parse_operand()
         then = parser.parse_region()
         parser.parse_keyword("else")
-        return branch(condition, then, parser.parse_region())
+        return cls.made(decision, then, parser.parse_region())
+
+
+@irdl_op_definition
+class If(Branch):
+    """A branch on a scalar, which all threads of a worker take alike."""
+
+    name = "tile.if"
+    condition = operand_def(ScalarT)
+    then = region_def("single_block")
+    orelse = region_def("single_block")
+    outputs = var_result_def()
 
 
 def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
-    last = then.block.last_op
-    assert isinstance(last, Yield)
-    return If(operands=[condition], regions=[then, orelse], result_types=[[v.type for v in last.values]])
+    return If.made(condition, then, orelse)
 
 
 @irdl_op_definition
@@ -633,17 +723,9 @@ def _print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
     printer.print_string(")")
 
 
-_OPERATIONS: list[type[Operation]] = [
+OPERATIONS: list[type[Operation]] = [
     Tensor, Parameter, Shared, Barrier, Units, Constant, Apply, At, Perform, Yield, For, ForUnits, If, Role, Kernel,
 ]  # fmt: skip
-
-
-@functools.cache
-def dialect() -> Dialect:
-    """All operations and types: those of the machine have files of their own."""
-    from . import machine_tiles
-
-    return Dialect("tile", [*_OPERATIONS, *machine_tiles.OPERATIONS], list(TYPES))
 
 
 # ---- walking

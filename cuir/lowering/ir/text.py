@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import io
 
 from xdsl.context import Context
-from xdsl.ir import Operation
+from xdsl.ir import Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from .ops import Kernel, dialect
+from . import machine, machine_tiles, ops, rows, warps
+from .ops import Kernel
+from .types import TYPES
+
+
+@functools.cache
+def dialect() -> Dialect:
+    """All operations and types: those that the machine alone has stand in files of their own."""
+    return Dialect("tile", [*ops.OPERATIONS, *machine.OPERATIONS, *machine_tiles.OPERATIONS, *rows.OPERATIONS, *warps.OPERATIONS], list(TYPES))
 
 
 def show(op: Operation) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from ..ir import ops
+from ..ir import machine, ops
 from .rewriting import every, give, last, uncarry
 
 
@@ -19,7 +19,7 @@ def removable(op: Operation) -> bool:
         e = op.entry.effects
         reads = all(a.mode == "read" and not a.late for a in e.accesses)
         return reads and bool(op.results) and not (e.arrives or e.waits or e.drains or e.commits or e.group or e.fences or e.joins)
-    return not op.regions and not isinstance(op, ops.Yield)
+    return not op.regions and bool(op.results)
 
 
 class _Live:
@@ -34,8 +34,11 @@ class _Live:
                 self.need(op.stop)
             elif isinstance(op, ops.ForUnits):
                 self.need(op.units)
-            elif isinstance(op, ops.If):
-                self.need(op.condition)
+            elif isinstance(op, ops.Branch):
+                self.need(op.decision)
+            elif isinstance(op, machine.HandOut):
+                for word in op.words:
+                    self.need(word)
             elif (not removable(op) and not isinstance(op, ops.Yield)) or (isinstance(op, ops._Declaration)):
                 for operand in op.operands:
                     self.need(operand)
@@ -55,7 +58,7 @@ class _Live:
                 i = value.index - (len(value.block.args) - len(loop.carried))
                 if i >= 0:
                     self._carried(loop, i)
-        elif isinstance(owner, ops.If):
+        elif isinstance(owner, ops.Branch):
             for region in (owner.then, owner.orelse):
                 self.need(last(region).values[value.index])  # type: ignore[attr-defined]
         elif isinstance(owner, (ops.For, ops.ForUnits)):
@@ -73,7 +76,7 @@ class _Live:
 
 def _sweep(block: Block, live: _Live) -> None:
     for op in reversed(list(block.ops)):
-        if isinstance(op, ops.If):
+        if isinstance(op, ops.Branch):
             kept = [i for i, r in enumerate(op.results) if r in live.values]
             if len(kept) < len(op.results):
                 op, _ = give(op, [], kept)
@@ -89,7 +92,7 @@ def _sweep(block: Block, live: _Live) -> None:
             continue
         for region in op.regions:
             _sweep(region.block, live)
-        if isinstance(op, (ops.If, ops.For)) and not op.results and all(_empty(r.block) for r in op.regions):
+        if isinstance(op, (ops.Branch, ops.For)) and not op.results and all(_empty(r.block) for r in op.regions):
             op.detach()
             op.erase()
 

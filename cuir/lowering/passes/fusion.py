@@ -12,15 +12,34 @@ from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
 from ..ir import ops
+from ..ir.warps import WarpIf
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
-from .rewriting import every
+from .rewriting import before, every
 
 MARK = "inlined"
+FREE = ("full", "rows", "cols")  # tiles that cost nothing to make
+
+
+def _apart(op: ops.Apply) -> None:
+    """Gives each reader that needs such a tile whole one of its own, so that the others work it out."""
+    uses = [u for u in op.result.uses if not elementwise(u.operation)]
+    if len(uses) == len(list(op.result.uses)) and len(uses) < 2:
+        return
+    for use in uses:
+        copy = op.clone()
+        copy.results[0].name_hint = op.result.name_hint
+        before(use.operation, copy)
+        use.operation.operands[use.index] = copy.results[0]
+    if not list(op.result.uses):
+        op.detach()
+        op.erase()
 
 
 def run(kernel: ops.Kernel) -> None:
-    for op in every(kernel):
+    for op in list(every(kernel)):
         op.attributes.pop(MARK, None)
+        if isinstance(op, ops.Apply) and op.op in FREE:
+            _apart(op)
     for op in every(kernel):  # readers come later: whether an operand is free is known when its reader is asked
         if _inlined(op):
             op.attributes[MARK] = UnitAttr()
@@ -42,7 +61,7 @@ def _inlined(op: Operation) -> bool:
         return len(uses) == 1 and _takes_scalar(uses[0].operation, op) and uses[0].operation.parent is op.parent
     if op.entry.reduces:
         return False
-    if op.op in ("full", "rows", "cols"):
+    if op.op in FREE:
         return all(elementwise(u.operation) for u in uses)
     if limit(op.result):
         return all(elementwise(u.operation) for u in uses)
@@ -50,7 +69,7 @@ def _inlined(op: Operation) -> bool:
 
 
 def _of_machine(op: Operation) -> bool:
-    if not elementwise(op) or isinstance(op, ops.At) or op.KEPT:  # type: ignore[attr-defined]
+    if not getattr(op, "ELEMENTWISE", False) or op.KEPT:  # type: ignore[attr-defined]
         return False
     return all(elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _single(op)  # type: ignore[attr-defined]
 
@@ -69,7 +88,7 @@ def _single(op: Operation, effects: bool = False) -> bool:
     user, t = uses[0].operation, op.results[0].type
     if not elementwise(user) or not isinstance(t, TileT):
         return False
-    if not isinstance(user, (ops.At, ops.Perform)):
+    if isinstance(user, ops.Apply) or getattr(user, "ELEMENTWISE", False):
         r = user.results[0].type
         if not isinstance(r, TileT) or r.layout != t.layout or r.shape != t.shape:
             return False
@@ -89,7 +108,7 @@ def elementwise(op: Operation) -> bool:
     """Whether an operation reads its tile operands element by element, where they are worked out."""
     if isinstance(op, ops.Apply):
         return not op.entry.reduces
-    if isinstance(op, ops.At):
+    if isinstance(op, (ops.At, WarpIf)):
         return True
     return getattr(op, "ELEMENTWISE", False) or (isinstance(op, ops.Perform) and op.op == "gather")
 

@@ -97,12 +97,13 @@ def uncarry(loop: Carrying, kept: Sequence[int]) -> Carrying:
 
 
 def _remade(loop: Carrying, carried: Sequence[SSAValue], kept: Sequence[int] | None = None) -> Carrying:
+    words = [word for word, _ in loop.reads] if isinstance(loop, ops.ForUnits) else []
     body = move_body(loop.body)
     new: Carrying
     if isinstance(loop, ops.For):
         new = ops.loop(loop.start, loop.stop, loop.step.data, carried, body)
     else:
-        new = ops.loop_over_units(loop.units, carried, body)
+        new = ops.loop_over_units(loop.units, carried, body, words)
     before(loop, new)
     old = list(loop.results)
     for i, result in enumerate(new.results):
@@ -115,13 +116,13 @@ def _remade(loop: Carrying, carried: Sequence[SSAValue], kept: Sequence[int] | N
     return new
 
 
-def give(branch: ops.If, values: Sequence[tuple[SSAValue, SSAValue]], kept: Sequence[int] | None = None) -> tuple[ops.If, list[SSAValue]]:
+def give(branch: ops.Branch, values: Sequence[tuple[SSAValue, SSAValue]], kept: Sequence[int] | None = None) -> tuple[ops.Branch, list[SSAValue]]:
     """A branch that gives these of its results (all, if not said) and further ones, pairs of what its regions yield: the new branch and its new results."""
     keep = list(range(len(branch.results))) if kept is None else list(kept)
     for k, region in enumerate((branch.then, branch.orelse)):
         given = last(region).values
         set_yield(region, [*(given[i] for i in keep), *(pair[k] for pair in values)])
-    new = ops.branch(branch.condition, move_body(branch.then), move_body(branch.orelse))
+    new = branch.made(branch.decision, move_body(branch.then), move_body(branch.orelse))
     before(branch, new)
     for i, result in zip(keep, new.results, strict=False):
         result.name_hint = branch.results[i].name_hint

@@ -48,7 +48,7 @@ def run(kernel: ops.Kernel) -> None:
 
 class _Role:
     def __init__(self, role: ops.Role):
-        self.role, self.liveness = role, Liveness(role)
+        self.role, self.liveness = role, Liveness(role.body.block)
         self.order: dict[Operation, int] = {op: i for i, op in enumerate(every(role))}
 
     def run(self) -> None:

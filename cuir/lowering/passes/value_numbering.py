@@ -6,6 +6,7 @@ Reads of tensors that the kernel does not write count as pure. Tiles too: what i
 from __future__ import annotations
 
 from xdsl.ir import Block, Operation
+from xdsl.traits import Pure
 
 from ..ir import ops
 from .rewriting import replace
@@ -42,6 +43,8 @@ def number(op: Operation) -> Key | None:
         return ("at", operands, op.sizes, op.given, op.result.type)
     if isinstance(op, ops.Perform) and op.results and unchanging(op):
         return ("perform", op.op, op.params, op.consts, operands, op.results[0].type)
+    if op.has_trait(Pure) and not op.regions:
+        return (op.name, operands, tuple(op.properties.items()), tuple(r.type for r in op.results))
     return None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ...ir import ops
+from ...ir import ops, rows
 from ...ir.types import TileT
 from ..places import unsupported
 from ..registry import prints
@@ -40,3 +40,20 @@ def row_sum(role: RolePrinter, op: ops.Apply) -> None:
     array = role.elements.array(x)
     role.out.line(f"float {part}[{role.elements.fragment(t).row_values}];\ncuir::row_part({array}, {part});")
     role.elements.loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({part}[{at.r}]);")
+
+
+@prints("tile.row_part")
+def row_part(role: RolePrinter, op: rows.RowPart) -> None:
+    role.out.line(f"cuir::row_part({role.elements.array(op.x)}, {role.storage(op.result).name});")
+
+
+@prints("tile.quad_sum")
+def quad_sum(role: RolePrinter, op: rows.QuadSum) -> None:
+    source, target, t = role.storage(op.x).name, role.storage(op.result).name, op.result.type
+    assert isinstance(t, TileT)
+    role.elements.loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({source}[{at.r}]);")
+
+
+@prints("tile.nothing")
+def nothing(role: RolePrinter, op: rows.Nothing) -> None:
+    role.out.line(f"cuir::forget({role.storage(op.result).name});")

@@ -1,0 +1,51 @@
+"""Branches of warps, and what keeps arithmetic before a wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xdsl.ir import SSAValue
+
+from ...ir import warps
+from ...ir.types import TileT
+from ..operators import strip
+from ..registry import prints
+from .sync import barrier
+
+if TYPE_CHECKING:
+    from ..role import RolePrinter
+
+
+@prints("tile.row_bound")
+def row_bound(role: RolePrinter, op: warps.RowBound) -> None:
+    role.out.line(f"cuir::row_bound({role.elements.array(op.x)}, {role.storage(op.result).name});")
+
+
+@prints("tile.warp_if")
+def warp_if(role: RolePrinter, op: warps.WarpIf) -> None:
+    t, moves = op.vote.type, role.out.temp("vote")
+    assert isinstance(t, TileT)
+    role.out.line(f"bool {moves} = false;")
+    role.elements.loop(t, lambda at: f"{moves} |= {strip(role.elements.element(op.vote, at))};")
+    role.branch(op, f"__any_sync(~0u, {moves})")
+
+
+@prints("tile.pinned")
+def pinned(role: RolePrinter, op: warps.Pinned) -> None:
+    """Hardly ever true, but no compiler can know: it knows that an exponential, and so a sum of them, is not negative."""
+    test = " || ".join(_unlikely(role, v) for v in op.values)
+    if op.condition is None or op.barrier is None or op.parity is None:
+        role.out.line(f"if (__any_sync(~0u, {test})) __nanosleep(0);")
+        return
+    condition = strip(role.elements.scalar(op.condition))
+    place = f"{barrier(role, op.barrier)}, {strip(role.elements.scalar(op.parity))}"
+    with role.out.block(f"if ({condition} || __any_sync(~0u, {test}))"):  # where the condition fails it only looks at the barrier
+        role.out.line(f"if (!cuir::try_wait({place}) && {condition}) cuir::wait({place});")
+
+
+def _unlikely(role: RolePrinter, value: SSAValue) -> str:
+    t, name = value.type, role.elements.array(value)
+    assert isinstance(t, TileT)
+    if t.layout.data == "full":
+        return f"cuir::any_bits({name}) == 0x7f7f7f7f"
+    return " + ".join(f"{name}[{r}]" for r in range(role.elements.fragment(t).row_values)) + " > 3e38f"

@@ -1,0 +1,31 @@
+"""Which roles run on one lane of their warp: those that do nothing but what a lane can do for its whole worker."""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation
+
+from ...ops import OPERATORS
+from ..ir import ops
+from ..ir.types import is_tile
+
+# To be replaced by `entry.traits.one_lane`.
+ONE_LANE = {"mbarrier.expect", "mbarrier.arrive", "mbarrier.wait", "copy_async.bulk", "store_async", "store_wait", "fence_async", "cta_rank", "min", "max", "abs",
+            "cast", "cdiv", "exp2", "log2", "tanh"}  # fmt: skip
+
+
+def one_lane(role: ops.Role) -> bool:
+    """Whether a role runs on one lane of its warp. Never on sm_80, where nothing is asynchronous enough for that."""
+    kernel = role.parent_op()
+    assert isinstance(kernel, ops.Kernel)
+    return role.threads.data == 32 and kernel.arch.data != "sm_80" and all(map(_by_one_lane, role.body.walk()))
+
+
+def _by_one_lane(op: Operation) -> bool:
+    if any(map(is_tile, op.results)) or any(is_tile(a) for region in op.regions for block in region.blocks for a in block.args):
+        return False
+    if isinstance(op, (ops.Apply, ops.Perform)):
+        return op.op in ONE_LANE or op.op in OPERATORS
+    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or getattr(op, "ONE_LANE", False)
+
+
+__all__ = ["one_lane"]

@@ -1,0 +1,149 @@
+"""Numbers of scalars: equal numbers, equal values, in whichever role they stand. Of what follows from a unit of work, a worker's number and the launch alone.
+
+A number stands for an operation and the numbers of its operands. A branch whose regions yield such values has one too: both sides stand below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+
+from ...syntax.types import I32
+from ..ir import ops
+from ..ir.types import ElementT, TensorT, is_scalar
+from .uniformity import reads_constant
+
+DIVISION, LOAD = 10, 10  # instructions, about; what counts is that they are many
+COSTS = {"/": 4, "exp2": 4, "log2": 4, "tanh": 4}  # to be replaced by `entry.traits.cost`, as DIVISION
+
+
+@dataclass(frozen=True)
+class Number:
+    """A value by number."""
+
+    number: int
+    type: Attribute
+    op: Operation | None  # one that computes it; None: the number of the unit or of the worker
+    operands: tuple[int, ...] = ()  # of a branch: the condition's, both sides'
+    of_unit: bool = False  # depends on the unit of work
+    worker: ops.Role | None = None  # depends on which worker of this role it is for
+    cost: int = 0  # of the operation itself, in instructions
+
+    @property
+    def copies(self) -> int:
+        return self.worker.workers.data if self.worker else 1
+
+
+class Numbers:
+    """The numbers of a kernel's scalars; operands have lower ones. `frame`: values that stand before all roles, by number."""
+
+    def __init__(self, kernel: ops.Kernel):
+        self.kernel = kernel
+        self.table: list[Number] = []
+        self.frame: dict[int, SSAValue] = {}
+        self._keys: dict[object, int] = {}
+        self._of: dict[SSAValue, int | None] = {}
+        self._block(kernel.body.block)
+        for op in kernel.body.block.ops:
+            for value in op.results:
+                if (number := self[value]) is not None:
+                    self.frame.setdefault(number, value)
+
+    def __getitem__(self, value: SSAValue) -> int | None:
+        """None if the value follows from more than the unit, the worker's number and the launch, or is no scalar."""
+        if value not in self._of:
+            self._of[value] = self._number(value) if is_scalar(value) else None
+        return self._of[value]
+
+    def cost(self, number: int, free: Container[int]) -> int:
+        """Instructions that a value takes for a unit of work; what is the same for all units, or free, costs nothing."""
+        seen: set[int] = set()
+        left, total = [number], 0
+        while left:
+            n = left.pop()
+            if n not in seen and n not in free and self.table[n].of_unit:
+                seen.add(n)
+                total += self.table[n].cost
+                left += self.table[n].operands
+        return total
+
+    # ---- giving numbers
+    def _block(self, block: Block) -> None:
+        """In the order of the text, so that no chain of operands is too long to follow."""
+        for op in block.ops:
+            for region in op.regions:
+                self._block(region.block)
+            for value in op.results:
+                self[value]
+
+    def _number(self, value: SSAValue) -> int | None:
+        if isinstance(value, BlockArgument):
+            return self._argument(value)
+        op = value.owner
+        assert not isinstance(op, Block)
+        if isinstance(op, ops.Constant):
+            return self._enter(("constant", value.type, op.text), value, op)
+        if isinstance(op, ops.Parameter):
+            return self._enter(("parameter", op.symbol), value, op)
+        if isinstance(op, ops.Apply):
+            return self._operation(("apply", op.op, value.type), value, op, [self[a] for a in op.arguments], _cost(op))
+        if isinstance(op, ops.Perform):
+            place = element_of(op)
+            if place is None:
+                return None
+            return self._operation(("element", place.array), value, op, [self[i] for i in place.starts], LOAD)
+        if isinstance(op, ops.If):
+            index = list(op.results).index(value)  # type: ignore[arg-type]
+            condition, then, orelse = self[op.condition], *(self[r.block.last_op.operands[index]] for r in op.regions if r.block.last_op)
+            if then is not None and then == orelse:
+                return then
+            return self._operation(("if", value.type), value, op, [condition, then, orelse], 1)
+        return None
+
+    def _argument(self, value: BlockArgument) -> int | None:
+        parent = value.block.parent_op()
+        if isinstance(parent, ops.Role):
+            if parent.workers.data == 1:
+                return self._enter(("constant", value.type, ops.constant(0, I32).text), value, ops.constant(0, I32))
+            return self._enter(("worker", parent), value, None, worker=parent)
+        if isinstance(parent, ops.ForUnits) and value is parent.turn:
+            return self._enter("unit", value, None, of_unit=True)
+        return None
+
+    def _operation(self, key: tuple[object, ...], value: SSAValue, op: Operation, operands: list[int | None], cost: int) -> int | None:
+        numbers = tuple(n for n in operands if n is not None)
+        if len(numbers) < len(operands):
+            return None
+        below = [self.table[n] for n in numbers]
+        worker = next((b.worker for b in below if b.worker), None)
+        return self._enter((*key, numbers), value, op, numbers, any(b.of_unit for b in below), worker, cost)
+
+    def _enter(self, key: object, value: SSAValue, op: Operation | None, operands: tuple[int, ...] = (), of_unit: bool = False,
+               worker: ops.Role | None = None, cost: int = 0) -> int:  # fmt: skip
+        if key not in self._keys:
+            self._keys[key] = len(self.table)
+            self.table.append(Number(len(self.table), value.type, op, operands, of_unit, worker, cost))
+        return self._keys[key]
+
+
+def element_of(op: ops.Perform) -> ops.At | None:
+    """The place of which an operation reads one element, of a tensor that the kernel never writes."""
+    if len(op.outputs) != 1 or not is_scalar(op.outputs[0]) or len(op.arguments) != 1 or not reads_constant(op):
+        return None
+    place = op.arguments[0].owner
+    if not isinstance(place, ops.At) or not isinstance(place.result.type, ElementT) or not isinstance(place.array.type, TensorT):
+        return None
+    return place
+
+
+def _cost(op: ops.Apply) -> int:
+    if op.op in ("//", "%", "cdiv"):
+        value = ops.known(op.arguments[1])
+        power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
+        return (2 if op.op == "cdiv" else 1) if power else DIVISION
+    return COSTS.get(op.op, 1)
+
+
+__all__ = ["DIVISION", "LOAD", "Number", "Numbers", "element_of"]

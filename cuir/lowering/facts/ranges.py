@@ -1,0 +1,353 @@
+"""Where i32 scalars and tiles lie: bounds, and whether a value may be near an end of the 32-bit range, so that arithmetic with it may wrap.
+
+Lengths, counters and places in a tile are far from the ends: a launch for which arithmetic on these would leave 32 bits on its way to an index is refused
+(calls/index_ranges.py), so what is made of them alone does not wrap. What is loaded, cast from a float, or a parameter from which no index follows may be any
+number; arithmetic with it wraps, and its bounds are then unknown unless the operands' bounds say otherwise. `q - k <= window` is a limit on k once
+`q - window` is worked out, which wraps for a window of 2^31 - 1.
+
+The bounds of what a loop carries are a fixed point: an end that still moves after a few rounds is unknown.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...syntax.types import BOOL, I32
+from ..ir import machine, ops, types
+
+FAR = 2**24  # a known number that is nearer to 0 is as good as a length
+LEAST, MOST = -(2**31), 2**31 - 1
+INF = 2**62  # stands for an end that is unknown
+ROUNDS = 3  # that an end may move before it is unknown
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a value lies: `least` and `most` (-INF, INF: unknown), and whether it may be near the lower (`low`) or upper (`high`) end of the 32-bit range."""
+
+    least: int = -INF
+    most: int = INF
+    low: bool = False
+    high: bool = False
+
+    @property
+    def reaches(self) -> bool:
+        """Whether arithmetic with it may leave the range."""
+        return self.low or self.high
+
+    @property
+    def small(self) -> bool:
+        return self.least > -FAR and self.most < FAR
+
+
+ANYTHING = Range(-INF, INF, True, True)
+NEAR = Range()
+
+
+class Ranges:
+    """The ranges of a kernel's i32 values."""
+
+    def __init__(self, kernel: ops.Kernel):
+        self._found = _Flow(kernel).found
+
+    def __getitem__(self, value: SSAValue) -> Range:
+        """Nothing is known of values that are no i32, or of code that does not run."""
+        return self._found.get(value, ANYTHING)
+
+    def nonnegative(self, value: SSAValue) -> bool:
+        """Whether it is certainly not negative."""
+        return self[value].least >= 0
+
+    def far(self, value: SSAValue) -> bool:
+        """Whether it may be near an end of the 32-bit range."""
+        return self[value].reaches
+
+    def fits(self, value: SSAValue) -> bool:
+        """Whether it is i32 arithmetic that stays within 32 bits, so that it needs no wrapping: of values far from the ends, and of products one by a known number."""
+        op = value.owner
+        if not isinstance(op, ops.Apply) or op.op not in ("+", "-", "*", "neg", "cdiv") or not _is_i32(value):
+            return False
+        given = [self[a] for a in op.arguments]
+        if op.op != "cdiv" and all(r.least > -INF and r.most < INF for r in given):
+            exact = _BOUNDS[op.op](*given)
+            return exact[0] >= LEAST and exact[1] <= MOST
+        return not any(r.reaches for r in given) and (op.op != "*" or any(r.small for r in given))
+
+
+def ranges(kernel: ops.Kernel) -> Ranges:
+    return Ranges(kernel)
+
+
+class _Flow:
+    """The data flow: rounds over the kernel until nothing changes."""
+
+    def __init__(self, kernel: ops.Kernel):
+        self.kernel = kernel
+        self.found: dict[SSAValue, Range] = {}  # none yet: no path has come there
+        self.moves: dict[SSAValue, int] = {}
+        self.changed = True
+        while self.changed:
+            self.changed = False
+            self.block(kernel.body.block)
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            self.operation(op)
+
+    def operation(self, op: Operation) -> None:
+        if isinstance(op, ops.Role):
+            self.put(op.body.block.args[0], Range(0, op.workers.data - 1))
+            self.block(op.body.block)
+        elif isinstance(op, ops.For):
+            self.put(op.turn, self.turn(op))
+            self.loop(op)
+        elif isinstance(op, ops.ForUnits):
+            self.put(op.turn, self.unit(op.units))
+            queue = machine.queue_of(op)
+            for word, inside in op.reads:
+                assert queue is not None
+                self.put(inside, *map(self.of, queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]))
+            self.loop(op)
+        elif isinstance(op, machine.Queue):
+            self.put(op.hand_out.unit, self.unit(op.units))
+            self.block(op.body.block)
+        elif op.regions:  # a branch of some kind, or what a queue hands out
+            for region in op.regions:
+                self.block(region.block)
+            if op.results:
+                for result, *given in zip(op.results, *(_yielded(region.block) for region in op.regions), strict=True):
+                    self.put(result, *map(self.of, given))
+        else:
+            for result, found in zip(op.results, self.results(op), strict=True):
+                self.put(result, found)
+
+    def loop(self, op: ops.For | ops.ForUnits) -> None:
+        for inside, start, following in zip(op.inner, op.carried, _yielded(op.body.block), strict=True):
+            self.put(inside, self.of(start), self.of(following), carried=True)
+        self.block(op.body.block)
+        for result, start, following in zip(op.outputs, op.carried, _yielded(op.body.block), strict=True):
+            self.put(result, self.of(start), self.of(following))
+
+    def turn(self, op: ops.For) -> Range | None:
+        """The number of a turn is a counter: far from the ends, whatever bounds it."""
+        start, stop, step = self.of(op.start), self.of(op.stop), op.step.data
+        if start is None or stop is None:
+            return None
+        if step > 0:
+            return Range(start.least, max(start.least, _plus(stop.most, -1)))
+        return Range(min(start.most, _plus(stop.least, 1)), start.most)
+
+    def unit(self, units: SSAValue) -> Range:
+        op = units.owner
+        while isinstance(op, machine.Queue):
+            op = op.units.owner
+        count = self.of(op.operands[0]) if isinstance(op, ops.Units) else None
+        return Range(0, INF if count is None else max(0, _plus(count.most, -1)))  # a launch with too many is refused
+
+    # ---- values
+    def of(self, value: SSAValue) -> Range | None:
+        """None: no path has come there."""
+        return self.found.get(value) if _is_i32(value) else ANYTHING
+
+    def put(self, value: SSAValue, *given: Range | None, carried: bool = False) -> None:
+        """The value may be one of these too."""
+        known = [r for r in given if r is not None]
+        if not known or not _is_i32(value):
+            return
+        old = self.found.get(value)
+        new = _join([*known, *([old] if old else [])])
+        if old and carried:
+            moves = self.moves[value] = self.moves.get(value, 0) + (new != old)
+            if moves > ROUNDS:
+                new = Range(new.least if new.least == old.least else -INF, new.most if new.most == old.most else INF, new.low, new.high)
+        if new != old:
+            self.found[value] = new
+            self.changed = True
+
+    def results(self, op: Operation) -> Iterator[Range | None]:
+        if isinstance(op, ops.Constant):
+            value = op.value
+            yield _of_bounds(int(value), int(value)) if _is_i32(op.result) else None
+        elif isinstance(op, ops.Parameter):
+            yield Range(0) if op.dim is not None else NEAR if op.judged is not None else ANYTHING
+        elif isinstance(op, ops.Apply):
+            yield self.apply(op.op, op.arguments, op.result)
+        elif isinstance(op, (machine.Quotient, machine.Remainder)):
+            name = "%" if isinstance(op, machine.Remainder) else "//" if op.up is None else "cdiv"
+            yield self.apply(name, [op.x, op.y], op.result)
+        else:
+            yield from (ANYTHING for _ in op.results)
+
+    def apply(self, name: str, args: Sequence[SSAValue], result: SSAValue) -> Range | None:
+        if not _is_i32(result):
+            return None
+        if name == "cast":
+            return Range(0, 1) if types.dtype_of(args[0]) == BOOL else self.of(args[0])
+        if name in ("rows", "cols"):
+            assert isinstance(result.type, types.TileT)
+            return Range(0, result.type.shape[name == "cols"] - 1)
+        if name in ("cta_rank", "zeros"):
+            return Range(0, self.kernel.cluster.data - 1 if name == "cta_rank" else 0)
+        given = [self.of(a) for a in (args[1:] if name in ("where", "ifexp") else args)]
+        if any(r is None for r in given):
+            return None
+        return _applied(name, [r for r in given if r is not None])
+
+
+def _applied(name: str, given: list[Range]) -> Range:
+    """An operation on i32 of known ranges."""
+    if name in ("where", "ifexp"):
+        return _join(given)
+    if name in ("full", "row_max"):
+        return given[0]
+    if name in ("+", "-", "*", "neg"):
+        return _arithmetic(name, given)
+    if name not in _BOUNDS:
+        return ANYTHING if any(r.reaches for r in given) else NEAR
+    least, most = _BOUNDS[name](*given)
+    low, high = _ENDS.get(name, _all_ends)(*given)
+    return _of_bounds(least, most, low, high)
+
+
+def _arithmetic(name: str, given: list[Range]) -> Range:
+    """What may wrap: it does not if no operand is near an end, or if the bounds say so."""
+    reaches = any(r.reaches for r in given)
+    if reaches:
+        given = [Range(max(r.least, LEAST), min(r.most, MOST)) for r in given]
+    least, most = _BOUNDS[name](*given)
+    below, above = (least < LEAST, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
+    if below or above:
+        return ANYTHING
+    return _of_bounds(least, most, reaches, reaches)
+
+
+def _of_bounds(least: int, most: int, low: bool = True, high: bool = True) -> Range:
+    """A range with these bounds, near an end only where they allow it. Unknown bounds are the caller's to judge."""
+    least, most = max(least, -INF), min(most, INF)
+    return Range(least, most, low and least <= -FAR, high and most >= FAR)
+
+
+# ---- bounds: the numbers of mathematics
+Bounds = tuple[int, int]
+
+
+def _plus(a: int, b: int) -> int:
+    return a if abs(a) >= INF else max(-INF, min(INF, a + b))
+
+
+def _sum(x: Range, y: Range) -> Bounds:
+    return _plus(x.least, y.least) if y.least > -INF else -INF, _plus(x.most, y.most) if y.most < INF else INF
+
+
+def _negated(x: Range) -> Range:
+    return Range(-x.most, -x.least, x.high, x.low)
+
+
+def _product(x: Range, y: Range) -> Bounds:
+    corners = [a * b for a, b in itertools.product((x.least, x.most), (y.least, y.most))]
+    return max(min(corners), -INF), min(max(corners), INF)
+
+
+def _by(round_up: bool) -> Callable[[Range, Range], Bounds]:
+    def divided(a: int, b: int) -> int:
+        if abs(a) >= INF:
+            return a
+        if b >= INF:  # as if by very much
+            return int(a > 0) if round_up else -int(a < 0)
+        return -(-a // b) if round_up else a // b
+
+    def bounds(x: Range, y: Range) -> Bounds:
+        if y.least < 0:  # then the quotient may be -x
+            most = max(abs(x.least), abs(x.most))
+            return -most, most
+        corners = [divided(a, b) for a, b in itertools.product((x.least, x.most), (max(1, y.least), max(1, y.most)))]
+        return min(corners), max(corners)
+
+    return bounds
+
+
+def _remainder(x: Range, y: Range) -> Bounds:
+    """It has the sign of the divisor."""
+    least, most = min(0, _plus(y.least, 1)), max(0, _plus(y.most, -1))
+    return (least, min(x.most, most)) if x.least >= 0 and y.least >= 0 else (least, most)
+
+
+def _magnitude(x: Range) -> Bounds:
+    if x.low and x.least <= LEAST:  # -2^31 has no opposite
+        return -INF, INF
+    return 0 if x.least <= 0 <= x.most else min(abs(x.least), abs(x.most)), max(abs(x.least), abs(x.most))
+
+
+def _and(*given: Range) -> Bounds:
+    most = [r.most for r in given if r.least >= 0]
+    return (0, min(most)) if most else (-INF, INF)
+
+
+def _or(x: Range, y: Range) -> Bounds:
+    if min(x.least, y.least) < 0:
+        return -INF, INF
+    most = max(x.most, y.most)
+    return 0, INF if most >= INF else (1 << most.bit_length()) - 1
+
+
+_BOUNDS: dict[str, Callable[..., Bounds]] = {
+    "+": _sum,
+    "-": lambda x, y: _sum(x, _negated(y)),
+    "*": _product,
+    "neg": lambda x: (-x.most, -x.least),
+    "~": lambda x: (_plus(-x.most, -1), _plus(-x.least, -1)),
+    "//": _by(round_up=False),
+    "cdiv": _by(round_up=True),
+    "%": _remainder,
+    "min": lambda *given: (min(r.least for r in given), min(r.most for r in given)),
+    "max": lambda *given: (max(r.least for r in given), max(r.most for r in given)),
+    "abs": _magnitude,
+    "&": _and,
+    "|": _or,
+    "^": _or,
+}
+
+
+# ---- ends of the 32-bit range that a result may be near
+Ends = tuple[bool, bool]
+
+
+def _all_ends(*given: Range) -> Ends:
+    """Near both ends if any operand is near one."""
+    reaches = any(r.reaches for r in given)
+    return reaches, reaches
+
+
+def _of_quotient(x: Range, y: Range) -> Ends:
+    """No further from 0 than the dividend, on its side if the divisor is positive."""
+    return (x.low, x.high) if y.least >= 0 else _all_ends(x)
+
+
+_ENDS: dict[str, Callable[..., Ends]] = {
+    "//": _of_quotient,
+    "cdiv": _of_quotient,
+    "%": lambda x, y: _all_ends(y),
+    "min": lambda *given: (any(r.low for r in given), all(r.high for r in given)),
+    "max": lambda *given: (all(r.low for r in given), any(r.high for r in given)),
+}
+
+
+def _join(given: Sequence[Range]) -> Range:
+    return Range(min(r.least for r in given), max(r.most for r in given), any(r.low for r in given), any(r.high for r in given))
+
+
+def _is_i32(value: SSAValue) -> bool:
+    return isinstance(value.type, (types.ScalarT, types.TileT)) and value.type.element == I32
+
+
+def _yielded(block: Block) -> Sequence[SSAValue]:
+    last = block.last_op
+    assert isinstance(last, ops.Yield)
+    return last.values
+
+
+__all__ = ["Range", "Ranges", "ranges"]

@@ -1,0 +1,270 @@
+"""Operations that the machine has and the language does not, each with what it means to the evaluator: `evaluate(context, operands)` gives its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+from xdsl.dialects.builtin import IntAttr, StringAttr, UnitAttr
+from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ...syntax.types import I32
+from . import ops
+from .types import ScalarT, UnitsT, scalar
+
+
+# ---- units of work by a queue
+@irdl_op_definition
+class HandOut(IRDLOperation):
+    """What the warp that hands out units does for each: its block takes the unit's number and yields the words that travel with it.
+
+    It is run for units of work alone, not for the number behind the last one.
+    """
+
+    name = "tile.hand_out"
+    body = region_def("single_block")
+    traits = traits_def(IsTerminator())
+
+    @property
+    def unit(self) -> SSAValue:
+        return self.body.block.args[0]
+
+    @property
+    def words(self) -> Sequence[SSAValue]:
+        """Words 1, 2, ... of a slot."""
+        last = self.body.block.last_op
+        assert isinstance(last, ops.Yield)
+        return last.values
+
+    def verify_(self) -> None:
+        if not isinstance(self.body.block.last_op, ops.Yield) or [a.type for a in self.body.block.args] != [scalar(I32)]:
+            raise VerifyException("tile.hand_out takes the number of a unit and ends with tile.yield")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.unit)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_block_terminators=True)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> HandOut:
+        unit = parser.parse_argument(expect_type=False).resolve(scalar(I32))
+        return cls(regions=[parser.parse_region([unit])])
+
+
+@irdl_op_definition
+class Queue(IRDLOperation):
+    """Units of work handed out through a ring of `slots` slots in shared memory, of `words` words of 4 bytes each: the number of a unit and values that follow
+    from it alone. Its body is what the warp that hands out runs: what is the same for all units once, then `tile.hand_out` for each.
+
+    `spare`: the warp of the CTA that hands out, on one lane; -1: the first role that reads does it beside its work, and no words travel. `readers`: warps that
+    take each unit. `ctas`: of a cluster, whose first CTA draws dynamic units for all. `ahead`: workers on one lane that run ahead of the others; a dynamic unit is
+    drawn when they have taken the one before (0: when all have).
+    """
+
+    name = "tile.queue"
+    units = operand_def(UnitsT)
+    slots = prop_def(IntAttr)
+    words = prop_def(IntAttr)
+    spare = prop_def(IntAttr)
+    readers = prop_def(IntAttr)
+    ctas = prop_def(IntAttr)
+    ahead = prop_def(IntAttr)
+    dynamic = opt_prop_def(UnitAttr)
+    body = region_def("single_block")
+    result = result_def(UnitsT)
+
+    NUMBERS: ClassVar = ("slots", "words", "spare", "readers", "ctas", "ahead")
+
+    @property
+    def hand_out(self) -> HandOut:
+        last = self.body.block.last_op
+        assert isinstance(last, HandOut)
+        return last
+
+    @property
+    def loops(self) -> list[ops.ForUnits]:
+        """The loops that read it."""
+        return [use.operation for use in self.result.uses if isinstance(use.operation, ops.ForUnits)]
+
+    @property
+    def drawn_for_others(self) -> bool:
+        """Whether numbers are sent from the first CTA of a cluster to the others: static ones everybody knows."""
+        return self.dynamic is not None and self.ctas.data > 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory, from a multiple of 16 on: the slots with their barriers, and the mail of a cluster."""
+        return self.slots.data * (16 + 4 * self.words.data) + 16 + 24 * self.drawn_for_others
+
+    def verify_(self) -> None:
+        if not isinstance(self.body.block.last_op, HandOut):
+            raise VerifyException("the body of a queue ends with tile.hand_out")
+        values = self.hand_out.words
+        if 1 + len(values) > self.words.data or (values and self.spare.data < 0):
+            raise VerifyException(f"{len(values)} values travel in slots of {self.words.data} words, handed out by warp {self.spare.data}")
+        for loop in self.loops:
+            for word, inside in loop.reads:
+                taken = [v.type for v in values[word.index - 1 : word.index - 1 + word.copies]]
+                if taken != [inside.type] * word.copies:
+                    raise VerifyException(f"words {word.index} to {word.index + word.copies - 1} of a slot are no {inside.type}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.units)
+        for name in self.NUMBERS:
+            printer.print_string(f" {name}={self.properties[name].data}")  # type: ignore[attr-defined]
+        printer.print_string(" dynamic " if self.dynamic is not None else " ")
+        printer.print_region(self.body, print_block_terminators=True)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Queue:
+        units, numbers = parser.parse_operand(), {}
+        for name in cls.NUMBERS:
+            parser.parse_keyword(name)
+            parser.parse_punctuation("=")
+            numbers[name] = parser.parse_integer()
+        dynamic = parser.parse_optional_keyword("dynamic") is not None
+        return queue(units, parser.parse_region(), dynamic=dynamic, **numbers)
+
+
+def queue(units: SSAValue, body: Region, *, dynamic: bool, **numbers: int) -> Queue:
+    """`numbers`: Queue.NUMBERS."""
+    properties: dict[str, Attribute] = {name: IntAttr(numbers[name]) for name in Queue.NUMBERS}
+    if dynamic:
+        properties["dynamic"] = UnitAttr()
+    return Queue(operands=[units], properties=properties, regions=[body], result_types=[UnitsT()])
+
+
+def queue_of(loop: ops.ForUnits) -> Queue | None:
+    """The queue that a loop reads; None: each worker counts by itself."""
+    return loop.units.owner if isinstance(loop.units.owner, Queue) else None
+
+
+# ---- division of numbers that are not negative
+@irdl_op_definition
+class Inverse(IRDLOperation):
+    """(2^32 - 1) // y, as the 32 bits of an unsigned number: what division by y needs beside a product. Total: of 0 it is 2^32 - 1."""
+
+    name = "tile.inverse"
+    divisor = operand_def(ScalarT)
+    result = result_def(ScalarT)
+    traits = traits_def(Pure())
+    ONE_LANE: ClassVar = True
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        y = int(operands[0])
+        bits = 0xFFFFFFFF // y if y else 0xFFFFFFFF
+        return [bits - (bits >> 31 << 32)]
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.divisor)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Inverse:
+        return inverse(parser.parse_operand())
+
+
+def inverse(divisor: SSAValue) -> Inverse:
+    return Inverse(operands=[divisor], result_types=[scalar(I32)])
+
+
+class _Division(IRDLOperation):
+    """x by y of i32 numbers or tiles that are not negative, so that unsigned division will do; by a product where y's inverse is given. Total: by 0 it is some number."""
+
+    x = operand_def()
+    y = operand_def()
+    inverse = opt_operand_def(ScalarT)
+    result = result_def()
+    traits = traits_def(Pure())
+    ONE_LANE: ClassVar = True
+
+    def _exact(self, name: str, x: Any, y: Any) -> list[Any]:
+        meaning = ops.entry(name).evaluate
+        assert meaning is not None
+        return [-1 if isinstance(y, int) and y == 0 else meaning(x, y)]
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string("(")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_string(")")
+        printer.print_string(" up : " if "up" in self.properties else " : ")
+        printer.print_attribute(self.result.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        properties = {"up": UnitAttr()} if parser.parse_optional_keyword("up") else {}
+        parser.parse_punctuation(":")
+        return cls(operands=[*operands[:2], operands[2:]], properties=properties, result_types=[parser.parse_type()])
+
+
+@irdl_op_definition
+class Quotient(_Division):
+    """x // y, or (`up`) cdiv(x, y): then the dividend is x + y - 1, which fits 32 bits without a sign."""
+
+    name = "tile.quotient"
+    up = opt_prop_def(UnitAttr)
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return self._exact("//" if self.up is None else "cdiv", *operands[:2])
+
+
+@irdl_op_definition
+class Remainder(_Division):
+    """x % y."""
+
+    name = "tile.remainder"
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return self._exact("%", *operands[:2])
+
+
+def division(name: str, x: SSAValue, y: SSAValue, result: Attribute, inverse: SSAValue | None = None) -> Quotient | Remainder:
+    """`x // y`, `x % y` or `cdiv(x, y)` of numbers that are not negative."""
+    cls = Remainder if name == "%" else Quotient
+    properties: dict[str, Attribute] = {"up": UnitAttr()} if name == "cdiv" else {}
+    return cls(operands=[x, y, [inverse] if inverse else []], properties=properties, result_types=[result])
+
+
+# ---- for the reader of the lowering's report
+@irdl_op_definition
+class Note(IRDLOperation):
+    """What a pass chose that is worth telling whoever wrote the program; its location is the place in the program. It does nothing."""
+
+    name = "tile.note"
+    text = prop_def(StringAttr)
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return []
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_attribute(self.text)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Note:
+        return note(parser.parse_str_literal("a text"))
+
+
+def note(text: str) -> Note:
+    return Note(properties={"text": StringAttr(text)})
+
+
+OPERATIONS: list[type[Operation]] = [HandOut, Queue, Inverse, Quotient, Remainder, Note]

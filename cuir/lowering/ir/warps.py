@@ -1,0 +1,99 @@
+"""Operations of warps: branches that each warp takes by itself, votes, and what keeps arithmetic on its side of a wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+
+from . import ops
+from .rows import _Unary
+from .types import TileT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@irdl_op_definition
+class RowBound(_Unary):
+    """At least the greatest of a thread's own elements of each row, and not below 0: enough for a vote on whether any element of a warp is greater."""
+
+    name = "tile.row_bound"
+    x = operand_def(TileT)
+    result = result_def(TileT)
+    traits = traits_def(Pure())
+
+    def evaluate(self, context: Any, operands: Any) -> Any:
+        return [operands[0].amax(-1, keepdim=True).clamp(min=0)]
+
+
+@irdl_op_definition
+class WarpIf(ops.Branch):
+    """A branch of each warp: it runs `then` if `vote` holds in one of its rows, in one of its threads' parts, and gives what that yields, else what `orelse` yields.
+
+    A vote that holds where it need not must change nothing but the time it takes.
+    """
+
+    name = "tile.warp_if"
+    vote = operand_def(TileT)
+    then = region_def("single_block")
+    orelse = region_def("single_block")
+    outputs = var_result_def()
+
+
+@irdl_op_definition
+class Pinned(IRDLOperation):
+    """These numbers are worked out before anything behind this operation: compilers sink arithmetic below a wait unless a branch before it needs the result.
+
+    With a barrier: waits for it where the condition holds, and is a branch that needs the numbers at the same time.
+    """
+
+    name = "tile.pinned"
+    values = var_operand_def(TileT)
+    condition = opt_operand_def()
+    barrier = opt_operand_def()
+    parity = opt_operand_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string("(")
+        printer.print_list(self.values, printer.print_ssa_value)
+        printer.print_string(")")
+        if self.condition is not None and self.barrier is not None and self.parity is not None:
+            for word, value in (("if", self.condition), ("wait", self.barrier), ("parity", self.parity)):
+                printer.print_string(f" {word} ")
+                printer.print_ssa_value(value)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        values = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        guard: list[list[SSAValue]] = [[], [], []]
+        if parser.parse_optional_keyword("if"):
+            condition = parser.parse_operand()
+            parser.parse_keyword("wait")
+            barrier = parser.parse_operand()
+            parser.parse_keyword("parity")
+            guard = [[condition], [barrier], [parser.parse_operand()]]
+        return cls(operands=[values, *guard])
+
+
+def pinned(values: Sequence[SSAValue], guard: tuple[SSAValue, SSAValue, SSAValue] | None) -> Pinned:
+    return Pinned(operands=[list(values), *([[g] for g in guard] if guard else [[], [], []])])
+
+
+OPERATIONS = [RowBound, WarpIf, Pinned]

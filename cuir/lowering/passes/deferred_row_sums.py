@@ -1,0 +1,185 @@
+"""Sums of rows stay in parts as long as what is made of them is linear: the four threads of a row add their parts when the sum itself is read.
+
+A number a row is kept so if, wherever it is made, it is a row's sum, zeros, a sum or difference of such numbers, such a number times or over a whole one, or a
+choice between such ones by a whole condition. The order of additions changes, so the last bits of such a sum do.
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from ...syntax.types import F32
+from ..ir import ops, rows
+from ..ir.types import TileT, dtype_of, tile
+from .rewriting import every, insert, replace
+from .simplify import number
+from .webs import joins
+
+ROUNDING = True
+
+
+def run(kernel: ops.Kernel) -> None:
+    for role in kernel.roles:
+        _role(role)
+
+
+def _role(role: ops.Role) -> None:
+    flows = dict(joins(role))
+    values = [v for v in [*flows, *(r for op in every(role) if isinstance(op, ops.Apply) for r in op.results)] if _of_rows(v)]
+    kept = set(values)
+    while True:
+        while (linear := {v for v in kept if _linear(v, kept, flows)}) != kept:
+            kept = linear
+        products = {v for v in kept if _of_parts(v, kept)}
+        if not products:
+            break
+        kept -= products
+    kept = _needed(kept, flows)
+    if not kept:
+        return
+    for value in kept:
+        _summed_where_read(value, kept, flows)
+    for value in kept:
+        _parted(value, kept)
+
+
+def _of_rows(value: SSAValue) -> bool:
+    t = value.type
+    return isinstance(t, TileT) and t.layout.data == "rows" and dtype_of(value) == F32
+
+
+def _sum(value: SSAValue) -> bool:
+    return isinstance(value.owner, ops.Apply) and value.owner.entry.sums and value.owner.entry.reduces
+
+
+def _needed(kept: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> set[SSAValue]:
+    """Of the values that may be kept in parts those that a row's sum reaches, and what these are made of: the others are made of zeros alone."""
+    fed: set[SSAValue] = set()
+    while (more := {v for v in kept if v in fed or _sum(v) or any(o in fed for o in _operands(v, flows))}) != fed:
+        fed = more
+    left = list(fed)
+    while left:
+        for operand in _operands(left.pop(), flows):
+            if operand in kept and operand not in fed:
+                fed.add(operand)
+                left.append(operand)
+    return fed
+
+
+def _operands(value: SSAValue, flows: dict[SSAValue, list[SSAValue]]) -> list[SSAValue]:
+    if value in flows:
+        return flows[value]
+    op = value.owner
+    if isinstance(op, ops.Apply) and op.op in ("+", "-", "neg", "*", "/"):
+        return list(op.arguments)
+    return list(op.arguments[1:]) if isinstance(op, ops.Apply) and op.op == "where" else []
+
+
+def _linear(value: SSAValue, kept: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> bool:
+    if value in flows:
+        return all(_part(v, kept) for v in flows[value])
+    op = value.owner
+    assert isinstance(op, ops.Apply)
+    if _sum(value):
+        t = op.arguments[0].type
+        return isinstance(t, TileT) and t.layout.data == "full"
+    if op.exact is not None:
+        return False
+    if op.op in ("+", "-", "neg"):
+        return all(_part(a, kept) for a in op.arguments)
+    if op.op == "*":
+        return any(_part(a, kept) for a in op.arguments)
+    if op.op == "/":
+        return _part(op.arguments[0], kept)
+    if op.op == "where":
+        return all(_part(a, kept) for a in op.arguments[1:])
+    return False
+
+
+def _of_parts(value: SSAValue, kept: set[SSAValue]) -> bool:
+    """Whether a product or quotient is one of two numbers that are both kept in parts: that is not linear."""
+    op = value.owner
+    if not isinstance(op, ops.Apply):
+        return False
+    if op.op == "where":
+        return op.arguments[0] in kept
+    return (op.op == "*" and all(a in kept for a in op.arguments)) or (op.op == "/" and op.arguments[1] in kept)
+
+
+def _part(value: SSAValue, kept: set[SSAValue]) -> bool:
+    """Whether a value is kept in parts, or is zero, whose parts are zero."""
+    return value in kept or number(value) == 0
+
+
+def _summed_where_read(value: SSAValue, kept: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> None:
+    for use in tuple(value.uses):
+        op = use.operation
+        if isinstance(op, (ops.Yield, ops.For, ops.ForUnits)):
+            if _target(op, use.index) in kept:
+                continue
+        elif isinstance(op, ops.Apply) and op.result in kept:
+            continue
+        whole = insert(op, rows.quad_sum(value))
+        whole.name_hint = value.name_hint
+        op.operands[use.index] = whole
+
+
+def _target(op: object, index: int) -> SSAValue | None:
+    """The value that an operand of a loop or of the end of a region flows into."""
+    if isinstance(op, ops.Yield):
+        parent = op.parent_op()
+        return None if parent is None else parent.results[index]
+    assert isinstance(op, (ops.For, ops.ForUnits))
+    i = index - (len(op.operands) - len(op.carried))
+    return op.results[i] if i >= 0 else None
+
+
+def _parted(value: SSAValue, kept: set[SSAValue]) -> None:
+    """Gives a value the type of parts, and parts of zero where it is made of zeros."""
+    t = value.type
+    assert isinstance(t, TileT)
+    parts = tile(t.element, t.shape[0], 1, "partial")
+    if _sum(value):
+        op = value.owner
+        assert isinstance(op, ops.Apply)
+        new = rows.row_part(op.arguments[0])
+        insert(op, new)
+        replace(op, new.results)
+        return
+    value._type = parts  # noqa: SLF001 - as xdsl's rewriter does
+    for use in tuple(value.uses):
+        _zeros_beside(use.operation, parts, kept)
+    if isinstance(value.owner, ops.Apply):
+        _zeros_of(value.owner, parts)
+
+
+def _zeros_beside(op: object, parts: TileT, kept: set[SSAValue]) -> None:
+    """Zeros that meet parts at the end of a branch or in a loop are parts of zero."""
+    if isinstance(op, ops.Yield):
+        parent = op.parent_op()
+        assert parent is not None
+        for region in parent.regions:
+            end = region.block.last_op
+            assert isinstance(end, ops.Yield)
+            for i, result in enumerate(parent.results):
+                if result in kept and isinstance(end.values[i].type, TileT) and number(end.values[i]) == 0 and end.values[i].type != parts:
+                    end.operands[i] = _zero_parts(end, parts)
+        if isinstance(parent, (ops.For, ops.ForUnits)):
+            _zeros_beside(parent, parts, kept)
+    elif isinstance(op, (ops.For, ops.ForUnits)):
+        first = len(op.operands) - len(op.carried)
+        for i, result in enumerate(op.results):
+            start = op.operands[first + i]
+            if result in kept and number(start) == 0 and start.type != parts:
+                op.operands[first + i] = _zero_parts(op, parts)
+
+
+def _zeros_of(op: ops.Apply, parts: TileT) -> None:
+    for i, a in enumerate(op.arguments):
+        if isinstance(a.type, TileT) and a.type.layout.data == "rows" and number(a) == 0:
+            op.operands[i] = _zero_parts(op, parts)
+
+
+def _zero_parts(at: object, parts: TileT) -> SSAValue:
+    assert isinstance(at, (ops.Yield, ops.For, ops.ForUnits, ops.Apply))
+    return insert(at, ops.apply("full", [insert(at, ops.constant(0.0, F32))], parts))

@@ -1,0 +1,113 @@
+"""Division of i32 numbers that are not negative is unsigned; by a divisor that is the same all through the launch it is a product with an inverse made once.
+
+A division of a dividend that never changes either is done once itself. Where a worker runs on one lane, none of this: it has time to divide, and few registers. Shifts and masks by a power of two stay as they are.
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from ..facts.lanes import one_lane
+from ..facts.ranges import ranges
+from ..facts.uniformity import Follows, uniformity
+from ..ir import machine, ops
+from ..ir.types import is_scalar
+
+DIVISIONS = ("//", "%", "cdiv")
+
+
+def run(kernel: ops.Kernel) -> None:
+    facts = _Facts(kernel)
+    for op in kernel.body.block.ops:
+        if isinstance(op, ops.Role):
+            _Divisions(facts, op.body.block, inverses=not one_lane(op)).run()
+        elif isinstance(op, machine.Queue):
+            _Divisions(facts, op.body.block, inverses=True).run()
+
+
+class _Facts:
+    """What holds of values as they were before the pass; `was`: which value stood where a new one stands."""
+
+    def __init__(self, kernel: ops.Kernel):
+        self.ranges, self.uniformity = ranges(kernel), uniformity(kernel)
+        self.was: dict[SSAValue, SSAValue] = {}
+
+    def nonnegative(self, value: SSAValue) -> bool:
+        return self.ranges.nonnegative(self.was.get(value, value))
+
+    def of_cta(self, value: SSAValue) -> bool:
+        """Whether it is the same in a CTA all through the launch."""
+        return self.uniformity[self.was.get(value, value)] in (Follows.LAUNCH, Follows.CTA)
+
+
+class _Divisions:
+    """The divisions of a role, or of a queue's body. Inverses, and what they are made of, go before the statement of `block` where the first is needed."""
+
+    def __init__(self, facts: _Facts, block: Block, inverses: bool):
+        self.facts, self.block, self.inverses = facts, block, inverses
+        self.made: dict[SSAValue, SSAValue] = {}  # divisor -> inverse
+
+    def run(self) -> None:
+        for top in list(self.block.ops):
+            for op in list(top.walk()):
+                if isinstance(op, ops.Apply) and op.op in DIVISIONS and all(map(self.facts.nonnegative, op.arguments)):
+                    self.division(op, top)
+
+    def division(self, op: ops.Apply, top: Operation) -> None:
+        x, y = op.arguments
+        known = ops.known(y)
+        if known == 1 or (isinstance(known, int) and known > 0 and known & (known - 1) == 0 and op.op != "cdiv"):
+            return
+        once = self.inverses and known is None and all(self.facts.of_cta(v) and self._movable(v) for v in (x, y))
+        inverse = self.inverse(y, top) if self.inverses and known is None and not once else None
+        made = machine.division(op.op, x, y, op.result.type, inverse)
+        made.location, made.result.name_hint = op.location, op.result.name_hint
+        self.facts.was[made.result] = op.result
+        block = op.parent_block()
+        assert block is not None
+        block.insert_op_before(made, op)
+        op.result.replace_all_uses_with(made.result)
+        op.detach()
+        op.erase()
+        if once:
+            self._move(made.result, top)
+
+    def inverse(self, y: SSAValue, top: Operation) -> SSAValue | None:
+        if y not in self.made:
+            if not is_scalar(y) or not self.facts.of_cta(y) or not self._movable(y):
+                return None
+            self._move(y, top)
+            made = machine.inverse(y)
+            made.result.name_hint = "inverse"
+            self.block.insert_op_before(made, top)
+            self.made[y] = made.result
+        return self.made[y]
+
+    # ---- what a divisor is made of, before `top`
+    def _stands(self, value: SSAValue) -> bool:
+        """Whether a value stands outside of every loop and branch of the block."""
+        owner = value.owner
+        block = owner if isinstance(owner, Block) else owner.parent_block()
+        return block is self.block or isinstance(block.parent_op() if block else None, ops.Kernel)
+
+    def _movable(self, value: SSAValue) -> bool:
+        """Whether it can be computed before every loop and branch: where nothing asks for it either, without a division by 0 or a read outside of a tensor."""
+        if self._stands(value):
+            return True
+        op = value.owner
+        total = isinstance(op, (ops.Constant, machine.Inverse, machine.Quotient, machine.Remainder))
+        if isinstance(op, ops.Apply):
+            total = op.op not in DIVISIONS or bool(ops.known(op.arguments[1]))
+        return total and isinstance(op, Operation) and all(map(self._movable, op.operands))
+
+    def _move(self, value: SSAValue, top: Operation) -> None:
+        if not self._stands(value):
+            op = value.owner
+            assert isinstance(op, Operation)
+            for operand in op.operands:
+                self._move(operand, top)
+            op.detach()
+            self.block.insert_op_before(op, top)
+
+
+__all__ = ["run"]

@@ -1,0 +1,84 @@
+"""Exponentials that the program computes while products run stay above the wait for these.
+
+Compilers sink arithmetic below a wait, where the tensor core idles meanwhile. A branch before the wait that needs the results keeps them: one on a number that
+all of them have gone into, if there is one. A wait for a barrier under a condition that stands there anyway becomes that branch.
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation, SSAValue
+
+from ..ir import ops
+from ..ir.types import TileT
+from ..ir.warps import WarpIf, pinned
+from .rewriting import before, every
+
+
+def run(kernel: ops.Kernel) -> None:
+    for op in every(kernel):
+        if isinstance(op, ops.Perform) and op.entry.effects.drains == "wgmma" and op.results:
+            _pin(op)
+
+
+def _pin(wait: ops.Perform) -> None:
+    since = _since(wait)
+    special = [r for op in since for r in _special(op)]
+    if not special:
+        return
+    made_of: dict[SSAValue, set[SSAValue]] = {}
+    for op in since:
+        inside = {o for inner in [op, *every(op)] for o in inner.operands}
+        for r in op.results:
+            made_of[r] = {r} | {x for o in inside for x in made_of.get(o, {o})}
+    best = next((v for v in reversed(list(made_of)) if _number_a_row(v) and set(special) <= made_of[v]), None)
+    last = [v for v in special if not any(v in made_of[o] and o is not v for o in special)]
+    guard = _guard(wait)
+    condition = None
+    if guard is not None:
+        inner = next(op for op in guard.then.block.ops if isinstance(op, ops.Perform))
+        for op in list(guard.then.block.ops):
+            if isinstance(op, (ops.At, ops.Apply, ops.Constant)):
+                op.detach()
+                before(guard, op)
+        condition = guard.condition, inner.arg(inner.entry.effects.waits or "bar"), inner.arg("parity")
+    before(wait, pinned([best] if best is not None else last, condition))
+    if guard is not None:
+        guard.detach()
+        guard.erase()
+
+
+def _since(wait: ops.Perform) -> list[Operation]:
+    """The operations of the wait's block since the issue of what it waits for; all, if that is not in this block."""
+    found: list[Operation] = []
+    op = wait.prev_op
+    while op is not None and not (any(r in wait.arguments for r in op.results) and isinstance(op, ops.Perform)):
+        found.append(op)
+        op = op.prev_op
+    return found[::-1]
+
+
+def _special(op: Operation) -> list[SSAValue]:
+    """Tiles made with the unit of exponentials and reciprocals."""
+    if isinstance(op, WarpIf):
+        return []
+    if isinstance(op, ops.Apply) and isinstance(op.result.type, TileT) and op.entry.traits.special:
+        return [op.result]
+    return []
+
+
+def _number_a_row(value: SSAValue) -> bool:
+    t = value.type
+    return isinstance(t, TileT) and t.layout.data in ("rows", "partial") and t.element.is_float
+
+
+def _guard(wait: ops.Perform) -> ops.If | None:
+    """A branch right before the wait whose only effect is a wait for a barrier."""
+    op = wait.prev_op
+    while isinstance(op, (ops.At, ops.Constant)):
+        op = op.prev_op
+    if not isinstance(op, ops.If) or op.results or len(op.orelse.block.ops) != 1:
+        return None
+    effects = [i for i in op.then.block.ops if not isinstance(i, (ops.At, ops.Apply, ops.Constant, ops.Yield))]
+    if len(effects) == 1 and isinstance(effects[0], ops.Perform) and effects[0].entry.effects.waits and not effects[0].entry.effects.arrives:
+        return op
+    return None

@@ -1,0 +1,122 @@
+"""New trees out of old ones. A node whose children stay is itself in the new tree; one that is made anew keeps its place in the text, and what the checker wrote on the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from .nodes import Call, Expr, For, If, Name, Node, Stmt, Typed, With
+from .walk import CHILD_FIELDS
+
+N = TypeVar("N", bound=Node)
+T = TypeVar("T", bound=Typed)
+Put = Node | tuple[Node, ...]  # a tuple stands for several nodes, or none, where one of many stood
+Path = tuple[tuple[str, int | None], ...]  # from a node to one below it: fields, and indices in those that hold many
+
+
+def with_children(node: N, function: Callable[[Any], Put]) -> N:
+    """The node with what `function` gives for each of its children; itself if they all stay."""
+    changed: dict[str, Any] = {}
+    for name in CHILD_FIELDS[node.__class__]:
+        old = getattr(node, name)
+        if isinstance(old, tuple):
+            new: Any = _each(old, function)
+        else:
+            new = old if old is None else function(old)
+        if new is not old:
+            changed[name] = new
+    return _with(node, changed) if changed else node
+
+
+def _with(node: N, changed: Mapping[str, Any]) -> N:
+    new = replace(node, **changed)
+    return as_checked(node, new) if isinstance(node, Typed) and isinstance(new, Typed) else new
+
+
+def _each(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, ...]:
+    new: list[Node] = []
+    same = True
+    for item in old:
+        put = function(item)
+        same = same and put is item
+        new.extend(put if isinstance(put, tuple) else (put,))
+    return old if same else tuple(new)
+
+
+def as_checked(old: Typed, new: T) -> T:
+    """The new node with what the checker wrote on the one whose place it takes."""
+    for name in ("type", "place", "decides"):
+        if name in vars(old):
+            object.__setattr__(new, name, getattr(old, name))
+    if isinstance(old, Call) and isinstance(new, Call) and old.bound is not None:
+        object.__setattr__(new, "bound", old.bound.onto(old, new))
+    return new
+
+
+def rewrite(node: Any, function: Callable[[Any], Put]) -> Any:
+    """The tree with what `function` gives for each node, which it is shown with its children rewritten."""
+
+    def child(inner: Any) -> Any:
+        return rewrite(inner, function)
+
+    return function(with_children(node, child))
+
+
+def rewrite_block(body: tuple[Stmt, ...], function: Callable[[Stmt], Stmt | tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """The statements with what `function` gives for each, which it is shown with the blocks inside it rewritten; expressions are not gone through."""
+
+    def statement(stmt: Stmt) -> Put:
+        if isinstance(stmt, (For, With)):
+            body = rewrite_block(stmt.body, function)
+            stmt = stmt if body is stmt.body else replace(stmt, body=body)
+        elif isinstance(stmt, If):
+            body, orelse = rewrite_block(stmt.body, function), rewrite_block(stmt.orelse, function)
+            stmt = stmt if body is stmt.body and orelse is stmt.orelse else replace(stmt, body=body, orelse=orelse)
+        return function(stmt)
+
+    return _each(body, statement)  # type: ignore[return-value]
+
+
+def renamed(node: Any, names: Mapping[str, str], done: dict[int, Any] | None = None) -> Any:
+    """The tree with other names, all exchanged at once. Subtrees that are shared stay shared. done: what was made of subtrees, for several trees that share some."""
+    done = {} if done is None else done
+    if id(node) not in done:
+        new = with_children(node, lambda inner: renamed(inner, names, done))
+        done[id(node)] = replace(new, id=names[new.id]) if isinstance(new, Name) and new.id in names else new
+    return done[id(node)]
+
+
+def substitute(node: Any, names: Mapping[str, Expr]) -> Any:
+    """The tree with expressions in the places of names; the name of what is called is none of them. A name in the place of a name stands where that one stood."""
+    if isinstance(node, Name):
+        put: Any = names.get(node.id, node)
+        return as_checked(node, Name(put.id, span=node.span)) if isinstance(put, Name) and put is not node else put
+    called = node.func if isinstance(node, Call) and isinstance(node.func, Name) else None
+
+    def child(inner: Any) -> Any:
+        return inner if inner is called else substitute(inner, names)
+
+    return with_children(node, child)
+
+
+def edited(node: Any, path: Path, put: Put) -> Any:
+    """The tree with something else at a path."""
+    if not path:
+        return put
+    (name, index), rest = path[0], path[1:]
+    value = getattr(node, name)
+    if index is None:
+        return _with(node, {name: edited(value, rest, put)})
+    items = (edited(value[index], rest, put),) if rest else put if isinstance(put, tuple) else (put,)
+    return _with(node, {name: value[:index] + items + value[index + 1 :]})
+
+
+def copied(node: N) -> N:
+    """The same tree of new nodes, for another place: the checker writes on a node what holds where it stands."""
+    parts: dict[str, Any] = {}
+    for name in CHILD_FIELDS[node.__class__]:
+        value = getattr(node, name)
+        if value is not None:
+            parts[name] = tuple(map(copied, value)) if isinstance(value, tuple) else copied(value)
+    return replace(node, **parts)
