@@ -2,6 +2,7 @@
 
 They are pure, but `tile.read_columns` reads a tensor that the kernel does not write. `ELEMENTWISE`: an element of the result follows from the elements of the
 operands at its place; `KEPT`: which have a place of their own. `FREE`: an element costs no more than reading one from a register, so it is worked out wherever it is read.
+`SPECIAL`: by the unit of exponentials and reciprocals.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class _Function(IRDLOperation):
     ELEMENTWISE: ClassVar[bool] = False
     KEPT: ClassVar[bool] = False
     FREE: ClassVar[bool] = False
+    SPECIAL: ClassVar[bool] = False
     traits = traits_def(Pure())
 
     def print(self, printer: Printer) -> None:
@@ -202,6 +204,7 @@ class ByReciprocal(_Function):
     result = result_def(TileT)
     WORDS: ClassVar = ("shared", "spreads")
     ELEMENTWISE: ClassVar[bool] = True
+    SPECIAL: ClassVar[bool] = True
 
     @classmethod
     def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
@@ -253,6 +256,7 @@ class SharedTanh(_Function):
     factor = opt_operand_def(ScalarT)
     result = result_def(TileT)
     ELEMENTWISE: ClassVar[bool] = True
+    SPECIAL: ClassVar[bool] = True
 
     @classmethod
     def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:

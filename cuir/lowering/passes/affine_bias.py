@@ -97,7 +97,7 @@ class _Readers:
     def _reads(self, use: Use, steps: list[Step]) -> bool:
         """Whether a maximum of rows reads it, or exponentials alone of what sums and products with numbers a row make of it."""
         op = use.operation
-        if isinstance(op, RowBound) or (isinstance(op, ops.Apply) and op.entry.traits.reduction == "max"):
+        if isinstance(op, RowBound) or (isinstance(op, ops.Apply) and op.op == "row_max"):
             self.maxima.append(op)
             return not steps
         if not isinstance(op, ops.Apply) or op.exact is not None:
