@@ -67,7 +67,7 @@ class KernelPrinter:
         if self.checked.cluster == 1 or not self.handed:
             return frozenset()
         found = set()
-        for bound in self.checked.calls.values():
+        for bound in self.checked.calls():
             across = bound.args.get("cluster")
             if bound.op.effects.arrives and isinstance(across, Literal) and across.value:
                 found.add(root_name(bound.args[bound.op.effects.arrives]) or "")

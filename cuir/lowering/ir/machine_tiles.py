@@ -13,7 +13,17 @@ from typing import Any, ClassVar, Self
 import torch
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, traits_def, var_operand_def
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
@@ -98,11 +108,15 @@ def by_rows(function: str, x: SSAValue) -> ByRows:
 # ---- lines
 @irdl_op_definition
 class Line(IRDLOperation):
-    """rows[r] + slope * column, the column counted from the tile's first; no rows: 0. One multiply-add an element of an f32 tile, rounded once; i32 wraps."""
+    """rows[r] + slope * column, the column counted from the tile's first; no rows: 0. One multiply-add an element of an f32 tile, rounded once.
+
+    i32 wraps; `near`: it stays within 32 bits.
+    """
 
     name = "tile.line"
     slope = operand_def(ScalarT)
     rows = opt_operand_def()
+    near = opt_prop_def(UnitAttr)
     result = result_def(TileT)
     traits = traits_def(Pure())
     ELEMENTWISE: ClassVar[bool] = True
@@ -133,19 +147,21 @@ class Line(IRDLOperation):
         if self.rows is not None:
             printer.print_string(" from ")
             printer.print_ssa_value(self.rows)
-        printer.print_string(" : ")
+        printer.print_string(" near : " if self.near is not None else " : ")
         printer.print_attribute(self.result.type)
 
     @classmethod
     def parse(cls, parser: Parser) -> Line:
         slope = parser.parse_operand()
         rows = parser.parse_operand() if parser.parse_optional_keyword("from") else None
+        near = parser.parse_optional_keyword("near") is not None
         parser.parse_punctuation(":")
-        return line(slope, rows, parser.parse_type())
+        return line(slope, rows, parser.parse_type(), near)
 
 
-def line(slope: SSAValue, rows: SSAValue | None, result: Attribute) -> Line:
-    return Line(operands=[slope, [] if rows is None else [rows]], result_types=[result])
+def line(slope: SSAValue, rows: SSAValue | None, result: Attribute, near: bool = False) -> Line:
+    properties: dict[str, Attribute] = {"near": UnitAttr()} if near else {}
+    return Line(operands=[slope, [] if rows is None else [rows]], properties=properties, result_types=[result])
 
 
 def alike_along_rows(value: SSAValue) -> bool:
