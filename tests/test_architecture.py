@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("cuir", "corpus", "llm")
 LINES = 550
 ROOMS = ("text", "syntax", "ops", "checking", "calls", "interp", "explore", "spec", "variants", "lowering", "runtime", "measure", "tuning", "verification",
-         "mutation", "flex", "bench", "cli")  # fmt: skip
+         "mutation", "rewrites", "flex", "bench", "cli")  # fmt: skip
 # Imports by a computed name: the packages' own registries and lazy names. A user's file is imported in one place, by explicit request.
 COMPUTED_IMPORTS = {
     "cuir/__init__.py",

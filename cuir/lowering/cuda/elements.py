@@ -114,11 +114,10 @@ class Elements:
         columns, bound = (a, b) if _is(a, "cols") else (b, a)
         if not _is(columns, "cols") or (isinstance(bound.type, TileT) and bound.type.layout.data not in ("rows", "one")):
             return None
-        if isinstance(bound.type, TileT) and bound.type.layout.data == "rows":
-            places = [At("", str(r), "", "") for r in range(self.fragment(bound.type).row_values)]
-            texts = tuple(f"{self.element(bound, p)} - col" for p in places)
-        else:
-            texts = (f"{self.element(bound, LOOP)} - col",)
+        rows = isinstance(bound.type, TileT) and bound.type.layout.data == "rows"
+        places = [At("", str(r), "", "") for r in range(self.fragment(bound.type).row_values)] if rows else [LOOP]
+        far = self.role.kernel.facts.far(bound)  # then it may be an end of the range
+        texts = tuple(f"cuir::limit<0>({strip(x)}, col)" if far else f"{x} - col" for p in places for x in (self.element(bound, p),))
         limit = self.hoist("int", texts, at)
         sign = op.op if columns is a else {"<": ">", "<=": ">="}[op.op]
         return f"({at.k} {sign} {limit})"

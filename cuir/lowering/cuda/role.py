@@ -10,6 +10,8 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...text.diagnostics import CuirError
 from ...text.source import Span
+from ..facts.lane_joins import LaneJoins, lane_joins
+from ..facts.stores import stores_by_warps
 from ..ir import machine, ops
 from ..ir.types import ScalarT, TileT, is_tile
 from ..passes.fusion import inlined
@@ -37,9 +39,10 @@ class RolePrinter:
         self.declared: dict[int, list[Storage]] = {}  # id of an operation -> variables declared before it
         self._made: dict[SSAValue, Storage] = {}
         self._place_declarations()
-        self.joins: set[Operation] = set()  # before which the lanes of the worker meet
-        self.reads_what_it_stores: set[Operation] = set()  # stores between whose reads and writes they meet
-        self.stores_by_warps = False
+        joins = LaneJoins(set(), set()) if isinstance(role, machine.Queue) else lane_joins(role)
+        self.joins = joins.before  # before which the lanes of the worker meet
+        self.reads_what_it_stores = joins.inside  # stores between whose reads and writes they meet
+        self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
         self._once: dict[str, str] = {}  # text -> name of what is computed once, at the start of the role
         self._start: list[str] = []
 
@@ -176,9 +179,9 @@ class RolePrinter:
         for op in block.ops:
             if op in skipped:
                 continue
-            for s in self.declared.get(id(op), []):
-                self.declare(s)
             batch = printer_of(op.op).batch(op) if isinstance(op, ops.Perform) and printer_of(op.op) else [op]
+            for s in (s for part in batch for s in self.declared.get(id(part), [])):
+                self.declare(s)
             skipped |= set(batch)
             self.statement(op, batch)
 
@@ -187,7 +190,7 @@ class RolePrinter:
             return
         self.elements.hoisted = {}
         self.out.mark(self.span(op))
-        if op in self.joins:
+        if any(part in self.joins for part in batch):
             self.join()
         if isinstance(op, ops.Apply):
             self._apply(op)

@@ -85,7 +85,7 @@ class Liveness:
             return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
         if isinstance(op, (ops.For, ops.ForUnits)):
             block = op.body.block
-            around = rest | _reads(op.operands[:2])  # the end is asked at each turn
+            around = rest | _reads([op.stop] if isinstance(op, ops.For) else [])  # the end is asked at each turn
             while True:
                 start = self._block(block, around | _reads(last(op.body).values)) - frozenset(block.args)
                 if start <= around:

@@ -7,15 +7,17 @@ the ends of 32 bits is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
+from ..facts.ranges import ranges
 from ..ir import ops
+from ..ir.indices import limit_of
 from ..ir.machine_tiles import Line
-from ..ir.types import TileT, dtype_of, is_tile, scalar, tile
+from ..ir.types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
 from .rewriting import every, insert, replace
 from .simplify import number
 
@@ -28,7 +30,8 @@ class Affine:
     slope: int
 
 
-def run(kernel: ops.Kernel, far: Callable[[SSAValue], bool] = lambda _: False) -> None:
+def run(kernel: ops.Kernel) -> None:
+    far = ranges(kernel).far
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply):
             if op.op in ("<", "<=") and is_tile(op.result) and dtype_of(op.arguments[0]) == I32:
@@ -76,9 +79,7 @@ def _sum(name: str, at: Operation, *operands: SSAValue | None) -> SSAValue | Non
     given = [o for o in operands if o is not None]
     if len(given) < len(operands):
         return None
-    shapes = [o.type.shape for o in given if isinstance(o.type, TileT)]
-    t = tile(I32, max(r for r, _ in shapes), max(c for _, c in shapes)) if shapes else scalar(I32)
-    return insert(at, ops.apply(name, given, t))
+    return insert(at, ops.apply(name, given, _together(*given)))
 
 
 def _add(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
@@ -90,20 +91,39 @@ def _subtract(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue
 
 
 def _compare(op: ops.Apply, far: Callable[[SSAValue], bool]) -> None:
-    """a < b or a <= b with slopes that differ by one: the column on one side."""
-    if _is_limit(op):
+    """a < b or a <= b with slopes that differ by one: `column < bound` or `bound <= column`."""
+    if is_limit(op):
         return
     a, b = (affine(x, op) for x in op.arguments)
     if a is None or b is None or abs(a.slope - b.slope) != 1:
         return
     columns = next(c for x in op.arguments if (c := _some_columns(x)) is not None)
     if a.slope > b.slope:  # base_a + column < base_b
-        bound = _subtract(b.base, a.base, op)
-        pair = [columns, _value(bound, op)]
-    else:
-        bound = _subtract(a.base, b.base, op)
-        pair = [_value(bound, op), columns]
-    replace(op, [insert(op, ops.apply(op.op, pair, op.result.type))])
+        bound = _bound(b.base, a.base, int(op.op == "<="), far(op.arguments[0]), op)
+        new = ops.apply("<", [columns, bound], op.result.type)
+    else:  # base_a < base_b + column
+        bound = _bound(a.base, b.base, int(op.op == "<"), far(op.arguments[1]), op)
+        new = ops.apply("<=", [bound, columns], op.result.type)
+    replace(op, [insert(op, new)])
+
+
+def _bound(y: SSAValue | None, x: SSAValue | None, plus: int, far: bool, at: Operation) -> SSAValue:
+    """y - x + plus; where x may be any number, without leaving the range."""
+    if far:
+        y, x = _value(y, at), _value(x, at)
+        return insert(at, limit_of(y, x, plus, _together(y, x)))
+    found = _value(_subtract(y, x, at), at)
+    if not plus:
+        return found
+    made = _sum("+", at, found, insert(at, ops.constant(plus, I32)))
+    assert made is not None
+    return made
+
+
+def _together(*operands: SSAValue) -> TileT | ScalarT:
+    """The type of an operation on bases: a scalar, or a tile of the shape that the operands have together."""
+    shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
+    return tile(I32, max(r for r, _ in shapes), max(c for _, c in shapes)) if shapes else scalar(I32)
 
 
 def _value(base: SSAValue | None, at: Operation) -> SSAValue:
@@ -120,8 +140,12 @@ def _some_columns(value: SSAValue) -> SSAValue | None:
     return next((c for a in op.arguments if (c := _some_columns(a)) is not None), None)
 
 
-def _is_limit(op: ops.Apply) -> bool:
-    return any(isinstance(x.owner, ops.Apply) and x.owner.op == "cols" and not _wide(y) for x, y in (op.arguments, op.arguments[::-1]))
+def is_limit(op: ops.Apply) -> bool:
+    """Whether a comparison is `column < bound` or `bound <= column`, the bound the same for all columns."""
+    if op.op not in ("<", "<="):
+        return False
+    columns, bound = op.arguments if op.op == "<" else op.arguments[::-1]
+    return isinstance(columns.owner, ops.Apply) and columns.owner.op == "cols" and not _wide(bound)
 
 
 def _wide(value: SSAValue) -> bool:
@@ -129,34 +153,50 @@ def _wide(value: SSAValue) -> bool:
 
 
 def _combine(op: ops.Apply) -> None:
-    """Limits of one direction as one."""
-    x, y = (_limit(a) for a in op.arguments)
-    if x is None or y is None or x[:3] != y[:3]:
+    """Limits of one direction among all that & (or |) joins as one."""
+    parts = list(_joined(op, op.op))
+    groups: dict[tuple[SSAValue, bool], list[SSAValue]] = {}
+    for part in parts:
+        limit = part.owner
+        if isinstance(limit, ops.Apply) and is_limit(limit):
+            below = limit.op == "<"
+            groups.setdefault((limit.arguments[0 if below else 1], below), []).append(part)
+    if all(len(limits) == 1 for limits in groups.values()):
         return
-    name, columns, below, bound = x
-    least = below == (op.op == "&")  # of two upper limits the least holds for both
-    merged = _sum("min" if least else "max", op, bound, y[3])
-    assert merged is not None
-    pair = [columns, merged] if below else [merged, columns]
-    replace(op, [insert(op, ops.apply(name, pair, op.result.type))])
+    for (columns, below), limits in groups.items():
+        if len(limits) == 1:
+            continue
+        name = "min" if below == (op.op == "&") else "max"  # of two upper limits the least holds for both
+        merged, *bounds = (limit.owner.operands[1 if below else 0] for limit in limits)  # type: ignore[union-attr]
+        for bound in bounds:
+            more = _sum(name, op, merged, bound)
+            assert more is not None
+            merged = more
+        pair = [columns, merged] if below else [merged, columns]
+        made = insert(op, ops.apply("<" if below else "<=", pair, _truths(limits)))
+        first, *others = limits
+        parts = [made if p is first else p for p in parts if p not in others]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = insert(op, ops.apply(op.op, [whole, part], _truths([whole, part])))
+    if whole.type == op.result.type:
+        replace(op, [whole])
 
 
-def _limit(value: SSAValue) -> tuple[str, SSAValue, bool, SSAValue] | None:
-    """(< or <=, columns, whether the column is below, the bound) of a limit."""
-    op = value.owner
-    if not isinstance(op, ops.Apply) or op.op not in ("<", "<=") or not _is_limit(op) or dtype_of(op.arguments[0]) != I32:
-        return None
-    a, b = op.arguments
-    below = isinstance(a.owner, ops.Apply) and a.owner.op == "cols"
-    name, bound = op.op, b if below else a
-    if name == "<=":  # column <= x is column < x + 1, x <= column is x - 1 < column
-        at = op
-        one = insert(at, ops.constant(1 if below else -1, I32))
-        made = _sum("+", at, bound, one)
-        assert made is not None
-        name, bound = "<", made
-    return name, a if below else b, below, bound
+def _truths(values: Sequence[SSAValue]) -> TileT:
+    """The type of what is made of truth values, of which one at least is a tile."""
+    shapes = [v.type.shape for v in values if isinstance(v.type, TileT)]
+    return tile(BOOL, max(r for r, _ in shapes), max(c for _, c in shapes))
 
 
-__all__ = ["Affine", "affine", "run"]
-_ = Operation
+def _joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
+    """The truth values that an operation and those of its kind which it alone reads join, each once."""
+    found: dict[SSAValue, None] = {}
+    for value in op.arguments:
+        inner = value.owner
+        alone = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
+        found |= dict.fromkeys(_joined(inner, name) if alone else [value])  # type: ignore[arg-type]
+    yield from found
+
+
+__all__ = ["Affine", "affine", "is_limit", "run"]

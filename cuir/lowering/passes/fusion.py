@@ -86,6 +86,11 @@ def _single(op: Operation, effects: bool = False) -> bool:
     if len(uses) != 1 or uses[0].operation.parent is not op.parent:
         return False
     user, t = uses[0].operation, op.results[0].type
+    if isinstance(user, ops.At) and _reads_memory(op):  # a place is worked out where it is accessed: that must be one read, with no effect before it
+        uses = list(user.result.uses)
+        if len(uses) != 1 or uses[0].operation.parent is not op.parent or not elementwise(uses[0].operation):
+            return False
+        user = uses[0].operation
     if not elementwise(user) or not isinstance(t, TileT):
         return False
     if isinstance(user, ops.Apply) or getattr(user, "ELEMENTWISE", False):
@@ -98,6 +103,11 @@ def _single(op: Operation, effects: bool = False) -> bool:
             return False
         between = between.next_op
     return True
+
+
+def _reads_memory(op: Operation) -> bool:
+    """Whether an operation, or an operand worked out with it, reads memory."""
+    return isinstance(op, ops.Perform) or any(inlined(o) and isinstance(o.owner, Operation) and _reads_memory(o.owner) for o in op.operands)
 
 
 def _harmless(op: ops.Perform) -> bool:

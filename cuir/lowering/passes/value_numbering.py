@@ -27,6 +27,8 @@ def _block(block: Block, known: dict[Key, Operation]) -> None:
         if key is None:
             continue
         if key in known:
+            if isinstance(op, ops.Apply) and op.exact is not None:  # what decides for one of the two decides for both
+                known[key].properties["exact"] = op.exact
             replace(op, known[key].results)
         else:
             known[key] = op

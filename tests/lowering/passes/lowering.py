@@ -64,6 +64,9 @@ class Facts:
     def near(self, op: object) -> bool:
         return True
 
+    def far(self, value: object) -> bool:
+        return False
+
     def negative_nan(self, value: object) -> bool:
         return True
 

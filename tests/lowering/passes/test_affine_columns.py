@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import dead_code, joined_limits
+from cuir.lowering.passes import affine_columns, dead_code
 from tests.lowering.passes.lowering import role
 
 LIMITS = """\
@@ -22,7 +22,7 @@ FULL = "!tile.reg<bool, 64, 64>"
 
 def after(condition: str) -> str:
     ir = parse(role(LIMITS + condition + '\n%z = tile.apply "where"(%m, %S, %f) : !tile.reg<f32, 64, 64>', "%z"))
-    joined_limits.run(ir)
+    affine_columns.run(ir)
     ir.verify()
     dead_code.run(ir)
     return show(ir)

@@ -1,0 +1,296 @@
+"""Does it matter how a program is written? Programs of the corpus and other spellings of them that mean the same, compiled: instructions, registers and spills of both.
+
+python -m benchmarks.rewrites                                                 # every kernel of the corpus, one rewrite of each kind and two chains of five
+python -m benchmarks.rewrites --kernels flash_fwd_sm90 --spellings            # and those of the lazy rescale's condition
+python -m benchmarks.rewrites --kernels gemm --within ring --count 99  # every rewrite of one function
+python -m benchmarks.rewrites --kernels variant:alibi gemm --count 3 --out rows.jsonl
+python -m benchmarks.rewrites --table rows.jsonl                             # no compiling: the tables of what was measured
+
+A row is beyond the limit if registers differ by more than 2 %, or instructions, all or those of the shortest turn of a loop with products (what most turns
+cost: a way around an exchange that is lost shows there alone), or if spilled bytes do. Rewrites are drawn with --seed, the same for the same texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import corpus
+import cuir
+from benchmarks.old_and_new import SETTINGS, transferred
+from corpus.computes import COMPUTES
+from cuir.checking.checked import Const
+from cuir.cli.inputs import read_kernel_consts, read_program
+from cuir.rewrites import KINDS, Rewrite, chain, rewrites
+from cuir.rewrites.table import one_line
+from cuir.runtime.machine_code import functions
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.nodes import Program
+from cuir.syntax.types import DTYPES
+from cuir.text.diagnostics import CuirError
+from cuir.verification.problems import is_attention
+
+LIMIT = 0.02
+EXPERT = "flash_fwd_sm90"
+VARIANT = "variant:"
+CHAIN, SPELLING = "chain", "spelling"
+
+# How else the condition of the lazy rescale might be written; `same`: the same bits for every input. Text of the canonical form.
+NEW, REFERENCE = "    new = max(top, row_max(S) * c)\n", "    new = where(new - top > THRESHOLD, new, top)"
+SPELLINGS: dict[str, tuple[bool, str, str]] = {
+    "mirrored comparison": (True, REFERENCE, "    new = where(THRESHOLD < new - top, new, top)"),
+    "not strict": (False, REFERENCE, "    new = where(new - top >= THRESHOLD, new, top)"),
+    "named condition": (True, REFERENCE, "    grows = new - top > THRESHOLD\n    new = where(grows, new, top)"),
+    "named difference": (True, REFERENCE, "    growth = new - top\n    new = where(growth > THRESHOLD, new, top)"),
+    "split maximum": (True, NEW, "    largest = row_max(S) * c\n    new = max(top, largest)\n"),
+    "branches swapped": (True, REFERENCE, "    new = where(~(new - top > THRESHOLD), top, new)"),
+    "commuted maximum": (True, NEW, "    new = max(row_max(S) * c, top)\n"),
+    "commuted product": (True, NEW, "    new = max(top, c * row_max(S))\n"),
+    "turned comparison": (False, REFERENCE, "    new = where(new - top <= THRESHOLD, top, new)"),  # another one with a NaN alone
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel in one setting."""
+
+    name: str
+    program: Program
+    kernel: str
+    consts: dict[str, Const]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is tried: `count` rewrites of each kind (none named: of all), in some functions (none named: in all), and `chains` of `length` rewrites anywhere."""
+
+    count: int = 1
+    chains: int = 2
+    length: int = 5
+    seed: int = 0
+    kinds: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+    spellings: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    instructions: int
+    turns: tuple[int, ...]  # instructions of the shortest turns of loops with products, in order of size
+    registers: int
+    spills: int  # bytes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rewrite, or a chain of them, and what it changes. refused: what the compiler said, if it takes the original and not this."""
+
+    subject: str
+    kind: str
+    line: int
+    before: str
+    after: str
+    same_text: bool  # of CUDA: nothing was compiled
+    original: Measured
+    now: Measured | None
+    refused: str = ""
+
+    @property
+    def change(self) -> float:
+        """Of the instructions; 0.02 is 2 % more."""
+        return self.now.instructions / self.original.instructions - 1 if self.now is not None else float("inf")
+
+    @property
+    def turn_change(self) -> float:
+        """The largest of the turns of loops; infinite if there are more loops, or fewer."""
+        if self.now is None or len(self.now.turns) != len(self.original.turns):
+            return float("inf")
+        return max((n / o - 1 for n, o in zip(self.now.turns, self.original.turns)), key=abs, default=0.0)
+
+    @property
+    def beyond(self) -> bool:
+        if self.now is None:
+            return True
+        registers = self.now.registers / self.original.registers - 1
+        return max(map(abs, (self.change, self.turn_change, registers))) > LIMIT + 1e-9 or self.now.spills != self.original.spills
+
+
+def subjects(names: Sequence[str], dtypes: Sequence[str], dims: Sequence[int]) -> Iterator[Subject]:
+    """Programs of the corpus by name, and `variant:NAME`, the expert kernel with a variant in the settings of `old_and_new`; in each dtype, attention with each head dim."""
+    for name in names:
+        if name.startswith(VARIANT):
+            made = transferred(name.removeprefix(VARIANT))
+            for setting in SETTINGS:
+                for dtype in dtypes:
+                    said = " ".join(f"{k}={v}" for k, v in setting.items())
+                    yield Subject(f"{name} {said} {dtype}", cuir.parse(made.text), made.kernel, {"T": DTYPES[dtype], **setting})
+            continue
+        program = read_program(name)
+        for kernel, computed in COMPUTES[name].items():
+            node = program.kernels()[kernel]
+            has_dim = is_attention(node) or any(p.name == "D" for p in node.params)
+            for dim in dims if has_dim else (None,):
+                for dtype in dtypes:
+                    consts = read_kernel_consts(node, dtype, dim, (), computed.consts)
+                    yield Subject(" ".join([name, kernel, *([f"D={dim}"] if dim else []), dtype]), program, kernel, consts)
+
+
+def everything() -> list[str]:
+    return [*COMPUTES, *(VARIANT + name for name in sorted(corpus.variants()))]
+
+
+def measured(program: Program, of: Subject) -> tuple[str, Measured]:
+    """The CUDA text of a program in a subject's setting, and what nvcc makes of it. A kernel for sm_80 is measured as it is compiled for Hopper."""
+    cuda = cuir.lower(cuir.check(program, of.kernel, of.consts))
+    compiled = compile_cuda(replace(cuda, arch="sm_90") if cuda.arch == "sm_80" else cuda)
+    r = compiled.resources
+    (made,) = functions(compiled.cubin)
+    return cuda.source, Measured(made.instructions, made.shortest_turns, r.registers, r.spill_stores + r.spill_loads)
+
+
+def drawn(of: Subject, draw: Draw) -> Iterator[tuple[str, list[Rewrite]]]:
+    """Rewrites of each kind at places drawn with the seed, then chains of several."""
+    rng = random.Random(f"{draw.seed} {of.name}")
+    count, chains, length, kinds = draw.count, draw.chains, draw.length, draw.kinds
+    lines = [i.span for i in cuir.parse(cuir.show(of.program)).items if i.name in draw.within]
+    by_kind: dict[str, list[Rewrite]] = {}
+    for r in rewrites(of.program, of.kernel, of.consts, kinds):
+        if not draw.within or any(span.line <= r.line <= span.end_line for span in lines):
+            by_kind.setdefault(r.kind, []).append(r)
+    for kind, found in by_kind.items():
+        yield from ((kind, [r]) for r in rng.sample(found, min(count, len(found))))
+    for _ in range(chains):
+        done = chain(of.program, rng, length, of.kernel, of.consts, kinds)
+        if done:
+            yield CHAIN, done
+
+
+def spelled(of: Subject) -> Iterator[tuple[str, Program, str, str]]:
+    """Other spellings of the lazy rescale, for a program that has it: their names, the programs, text before and after."""
+    text = cuir.show(of.program)
+    for name, (_, before, after) in SPELLINGS.items():
+        if before in text:
+            yield f"{SPELLING}: {name}", cuir.parse(text.replace(before, after)), before, after
+
+
+def rows(of: Subject, draw: Draw) -> Iterator[Row]:
+    """What each rewrite of a kernel changes. Raises CuirError if the kernel as it is cannot be compiled."""
+    source, original = measured(of.program, of)
+
+    def row(kind: str, program: Program, line: int, before: str, after: str) -> Row:
+        try:
+            cuda, now = measured(cuir.parse(cuir.show(program)), of)
+        except CuirError as error:
+            first = error.diagnostics[0]
+            return Row(of.name, kind, line, before, after, False, original, None, f"{first.code} {first.message}")
+        return Row(of.name, kind, line, before, after, cuda == source, original, now)
+
+    if draw.spellings:
+        text = cuir.show(of.program)
+        for kind, program, before, after in spelled(of):
+            yield row(kind, program, text[: text.index(before)].count("\n") + 1, one_line(before), one_line(after))
+    for kind, done in drawn(of, draw):
+        said = [str(r) for r in done] if len(done) > 1 else [one_line(done[0].after)]
+        yield row(kind, done[-1].program, done[0].line, one_line(done[0].before), " | ".join(said))
+
+
+# ---- tables
+def line_of(row: Row) -> str:
+    o, n = row.original, row.now
+    if n is None:
+        counts = f"{o.instructions:>6} refused: {row.refused}"
+    else:
+        counts = f"{o.instructions:>6} -> {n.instructions:>6} {row.change:>+7.2%}  turns {_numbers(o.turns)} -> {_numbers(n.turns)} {row.turn_change:>+7.2%}  registers {o.registers} -> {n.registers}  spills {o.spills} -> {n.spills}"
+    same = " (the same CUDA text)" if row.same_text else ""
+    return f"{'*' if row.beyond else ' '} {row.subject:<40} {row.kind:<28} line {row.line:>3}  {counts}{same}"
+
+
+def _numbers(turns: Sequence[int]) -> str:
+    return "/".join(map(str, turns)) or "-"
+
+
+def table(found: Iterable[Row]) -> list[str]:
+    """Of each kind: rewrites, those beyond the limit, with the same CUDA text, refused, the largest change, and where."""
+    by_kind: dict[str, list[Row]] = {}
+    for row in found:
+        by_kind.setdefault(row.kind, []).append(row)
+    lines = [f"{'kind':<30} {'rows':>5} {'beyond':>6} {'same text':>9} {'refused':>7}  {'instructions':>16}  {'turns':>16}  worst"]
+    for kind in [*KINDS, *sorted(set(by_kind) - set(KINDS))]:
+        of = by_kind.get(kind, [])
+        if not of:
+            lines.append(f"{kind:<30} {0:>5}         not measured: no place drawn has it")
+            continue
+        compiled = [r for r in of if r.now is not None]
+        worst = max(of, key=lambda r: (r.beyond, max(abs(r.change), abs(r.turn_change))))
+        spans = "  ".join(f"{_range([getattr(r, name) for r in compiled]):>16}" for name in ("change", "turn_change"))
+        where = f"{worst.subject}, line {worst.line}: {worst.before} -> {worst.after}"[:150] if worst.beyond else ""
+        lines.append(f"{kind:<30} {len(of):>5} {sum(r.beyond for r in of):>6} {sum(r.same_text for r in of):>9} {len(of) - len(compiled):>7}  {spans}  {where}")  # fmt: skip
+    everything = [r for of in by_kind.values() for r in of]
+    broken = [kind for kind, of in by_kind.items() if any(r.beyond for r in of)]
+    held = [kind for kind in by_kind if kind not in broken]
+    lines.append(f"{len(everything)} rows, {sum(r.beyond for r in everything)} beyond {LIMIT:.0%}; kinds that hold: {', '.join(held) or 'none'}; that do not: {', '.join(broken) or 'none'}")  # fmt: skip
+    return lines
+
+
+def _range(changes: Sequence[float]) -> str:
+    return f"{min(changes):+.2%} {max(changes):+.2%}" if changes else "-"
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    return {**asdict(row), "beyond": row.beyond}
+
+
+def read(path: Path) -> list[Row]:
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        data = json.loads(line)
+        fields = {k: v for k, v in data.items() if k not in ("beyond", "seconds")}
+        original, now = (Measured(**{**m, "turns": tuple(m["turns"])}) if m else None for m in (data["original"], data["now"]))
+        found.append(Row(**{**fields, "original": original, "now": now}))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs="+", default=everything(), help=f"programs of the corpus, and {VARIANT}NAME (left out: all)")
+    parser.add_argument("--dtypes", nargs="+", default=["f16"], choices=["f16", "bf16"])
+    parser.add_argument("--head-dims", nargs="+", type=int, default=[64, 128])
+    parser.add_argument("--kinds", nargs="+", default=[], help=f"of {', '.join(sorted(KINDS))} (left out: all)")
+    parser.add_argument("--within", nargs="+", default=[], help="functions of the program, or its kernel: only places there")
+    parser.add_argument("--count", type=int, default=1, help="rewrites of each kind")
+    parser.add_argument("--chains", type=int, default=2)
+    parser.add_argument("--length", type=int, default=5, help="rewrites of a chain")
+    parser.add_argument("--spellings", action="store_true", help="also those of the lazy rescale's condition")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
+    parser.add_argument("--table", type=Path, help="the tables of such a file")
+    given = parser.parse_args()
+    found = read(given.table) if given.table else []
+    for row in found:
+        print(line_of(row))
+    draw = Draw(given.count, given.chains, given.length, given.seed, tuple(given.kinds), tuple(given.within), given.spellings)
+    for subject in () if given.table else subjects(given.kernels, given.dtypes, given.head_dims):
+        start = time.perf_counter()
+        try:
+            for row in rows(subject, draw):
+                found.append(row)
+                print(line_of(row), flush=True)
+                if given.out is not None:
+                    with given.out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({**as_json(row), "seconds": round(time.perf_counter() - start, 2)}) + "\n")
+                start = time.perf_counter()
+        except CuirError as error:
+            print(f"{subject.name}: not measured: {error.diagnostics[0].message}", file=sys.stderr)
+    print("\n".join(["", *table(found)]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

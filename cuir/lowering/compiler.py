@@ -1,0 +1,72 @@
+"""`lower`: a checked kernel to one CUDA C++ file, by way of the tile IR and its passes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+
+from ..checking.checked import Checked
+from ..checking.checker import check
+from ..syntax.given import program_of
+from ..syntax.nodes import For, If, Program, Stmt
+from ..text.source import Span
+from .cuda.frame import KernelPrinter
+from .facts import Facts
+from .facts.lanes import one_lane
+from .ir.build import build
+from .ir.ops import Kernel
+from .ir.text import show
+from .kernel import Cuda
+from .passes.pipeline import optimise, stages
+
+Source = Checked | Program | str | os.PathLike[str]
+
+
+def lower(checked: Source, without: Collection[str] = ()) -> Cuda:
+    """Emit CUDA C++ for a checked kernel (or a program, or the path of its file, whose consts have defaults); the same kernel always gives the same text.
+
+    without: names of passes to leave out (see `passes.pipeline`). Raises CuirError (codes L0xx) naming the statement.
+    """
+    checked = _checked(checked)
+    kernel = build(checked)
+    optimise(kernel, without)
+    return printed(kernel, checked)
+
+
+def printed(kernel: Kernel, checked: Checked) -> Cuda:
+    """The CUDA of IR behind the passes."""
+    single = frozenset(role.symbol.data for role in kernel.roles if one_lane(role))
+    return KernelPrinter(kernel, checked, Facts(kernel), single, _spans(checked)).emit()
+
+
+def lowering_stages(checked: Source, without: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """(name of a pass, IR behind it) for each stage of the lowering, the first of them the IR as it is built."""
+    kernel = build(_checked(checked))
+    yield "build", show(kernel)
+    for done in stages(kernel, without):
+        yield done.name, show(kernel)
+
+
+def _checked(source: Source) -> Checked:
+    return source if isinstance(source, Checked) else check(program_of(source, "lower"))
+
+
+def _spans(checked: Checked) -> Mapping[tuple[str, int, int], Span]:
+    """The spans of statements, by file, line and column: what a location in the IR says."""
+    found: dict[tuple[str, int, int], Span] = {}
+
+    def visit(body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            found.setdefault((stmt.span.source.name, stmt.span.line, stmt.span.column), stmt.span)
+            if isinstance(stmt, (For, If)):
+                visit(stmt.body)
+            if isinstance(stmt, If):
+                visit(stmt.orelse)
+
+    visit(checked.declarations)
+    for role in checked.roles:
+        found.setdefault((role.span.source.name, role.span.line, role.span.column), role.span)
+        visit(role.body)
+    if checked.tiles is not None:
+        found.setdefault((checked.tiles.span.source.name, checked.tiles.span.line, checked.tiles.span.column), checked.tiles.span)
+    return found

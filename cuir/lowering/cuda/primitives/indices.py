@@ -1,0 +1,27 @@
+"""Limits on columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...ir import indices
+from ...ir.types import TileT, is_scalar
+from ..elements import index_of
+from ..operators import strip
+from ..registry import prints
+
+if TYPE_CHECKING:
+    from ..role import RolePrinter
+
+
+@prints("tile.limit")
+def limit(role: RolePrinter, op: indices.LimitOf) -> None:
+    s, t, function = role.storage(op.result), op.result.type, f"cuir::limit<{op.plus.data}>"
+    if is_scalar(op.result):
+        text = f"{function}({strip(role.elements.scalar(op.y))}, {strip(role.elements.scalar(op.x))})"
+        role.out.line(f"{'const int ' if s.constant else ''}{s.name} = {text};")
+        return
+    assert isinstance(t, TileT)
+    role.elements.loop(
+        t, lambda at: f"{s.name}[{index_of(t, at)}] = {function}({strip(role.elements.element(op.y, at))}, {strip(role.elements.element(op.x, at))});"
+    )

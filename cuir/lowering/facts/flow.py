@@ -1,0 +1,53 @@
+"""Where values come from and go to through control flow: what loops carry, what branches give, what comes
+with units of work, tiles that pass through a wait."""
+
+from __future__ import annotations
+
+from xdsl.ir import BlockArgument, SSAValue, Use
+
+from ..ir import machine, ops
+from ..passes.rewriting import last
+
+Loop = ops.For | ops.ForUnits
+
+
+def sources(value: SSAValue) -> list[SSAValue] | None:
+    """The values of which one is this one: what a loop carries (what it starts with comes first), a branch gives, or comes with a unit of work from a queue;
+    None of any other value."""
+    if isinstance(value, BlockArgument):
+        loop = value.block.parent_op()
+        if not isinstance(loop, Loop):
+            return None
+        if isinstance(loop, ops.ForUnits) and (queue := machine.queue_of(loop)) is not None:
+            for word, inside in loop.reads:
+                if inside is value:
+                    return list(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
+        i = value.index - (len(value.block.args) - len(loop.carried))
+        return None if i < 0 else [loop.carried[i], last(loop.body).values[i]]
+    op, i = value.owner, value.index  # type: ignore[attr-defined]
+    if isinstance(op, Loop):
+        return [op.carried[i], last(op.body).values[i]]
+    if isinstance(op, ops.Branch):
+        return [last(op.then).values[i], last(op.orelse).values[i]]
+    if isinstance(op, ops.Perform) and op.entry.effects.drains:
+        return [op.arguments[i]]
+    return None
+
+
+def targets(use: Use) -> list[SSAValue]:
+    """The values that a use hands its value on to as it is; none if it reads it."""
+    op, i = use.operation, use.index
+    if isinstance(op, Loop):
+        i -= len(op.operands) - len(op.carried)
+        return [] if i < 0 else [op.inner[i], op.results[i]]
+    if isinstance(op, ops.Yield):
+        around = op.parent_op()
+        if isinstance(around, Loop):
+            return [around.inner[i], around.results[i]]
+        return [around.results[i]] if isinstance(around, ops.Branch) else []
+    if isinstance(op, ops.Perform) and op.entry.effects.drains:
+        return [op.outputs[i]]
+    return []
+
+
+__all__ = ["Loop", "sources", "targets"]

@@ -1,0 +1,100 @@
+"""What memory operations access: arrays and tensors, as wholes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from xdsl.ir import Operation, SSAValue
+
+from ...ops.base import Access
+from ..ir import ops
+from ..ir.types import ElementT, SharedT, TensorT
+from ..passes.fusion import inlined
+
+Array = ops.Tensor | ops.Shared
+
+
+@dataclass(frozen=True)
+class Accessed:
+    """An access of an operation, and the place that it is to."""
+
+    access: Access
+    place: SSAValue
+
+    @property
+    def array(self) -> Array:
+        return array_of(self.place)
+
+    @property
+    def writes(self) -> bool:
+        return self.access.mode != "read"
+
+
+def array_of(place: SSAValue) -> Array:
+    """The array or tensor that a place lies in."""
+    owner = place.owner
+    while isinstance(owner, ops.At):
+        owner = owner.array.owner
+    assert isinstance(owner, Array), place
+    return owner
+
+
+def accesses(op: Operation) -> Iterator[Accessed]:
+    """The accesses to memory of an operation itself; those of its operands are theirs."""
+    if isinstance(op, ops.Perform):
+        for access in op.entry.effects.accesses:
+            place = op.args.get(access.arg)
+            if place is not None and isinstance(place.type, (SharedT, TensorT, ElementT)):
+                yield Accessed(access, place)
+
+
+def evaluated(op: Operation) -> Iterator[Operation]:
+    """The operations that are worked out where this one is: itself, and operands that have no place of their own."""
+    yield op
+    for operand in op.operands:
+        if inlined(operand) and isinstance(operand.owner, Operation):
+            yield from evaluated(operand.owner)
+
+
+class Memory:
+    """Which declarations of a kernel share bytes of shared memory."""
+
+    def __init__(self, kernel: ops.Kernel):
+        self._first: dict[Array, Array] = {}
+        arrays = sorted((op for op in kernel.body.block.ops if isinstance(op, ops.Shared)), key=lambda a: a.offset.data)
+        first, end = None, 0
+        for array in arrays:
+            if first is None or array.offset.data >= end:
+                first, end = array, array.offset.data
+            self._first[array] = first
+            end = max(end, array.offset.data + _nbytes(array))
+
+    def of(self, place: SSAValue) -> Array:
+        """One and the same declaration for all places that may share bytes."""
+        array = array_of(place)
+        return self._first.get(array, array)
+
+
+def _nbytes(array: ops.Shared) -> int:
+    """Bytes of an array whose rows are padded to 16."""
+    t = array.result.type
+    assert isinstance(t, SharedT)
+    *outer, cols = (int(d) for d in t.sizes)
+    total = -(-cols * t.element.itemsize // 16) * 16
+    for d in outer:
+        total *= d
+    return total
+
+
+def modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
+    """Which of "read", "write" and "add" the kernel does to its arrays and tensors."""
+    found: dict[Array, set[str]] = {}
+    for op in kernel.walk():
+        for a in accesses(op):
+            assert isinstance(op, ops.Perform)
+            found.setdefault(a.array, set()).add("add" if a.writes and op.const("add") else a.access.mode)
+    return {array: frozenset(m) for array, m in found.items()}
+
+
+__all__ = ["Accessed", "Array", "Memory", "accesses", "array_of", "evaluated", "modes"]

@@ -1,0 +1,99 @@
+"""The passes in order, each with what it is for. Between any two of them the IR is valid and means the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from ..ir import ops
+from . import (
+    affine_bias,
+    affine_columns,
+    affine_tiles,
+    column_gathers,
+    dead_code,
+    deferred_row_sums,
+    divisions,
+    exact,
+    fusion,
+    lazy_zeros,
+    ring_indices,
+    row_functions,
+    shared_reciprocals,
+    simplify,
+    slope_products,
+    value_numbering,
+    work_item_values,
+)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass of the pipeline. `needed`: without it the IR cannot be printed, so that nobody may leave it out."""
+
+    module: ModuleType
+    purpose: str
+    needed: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.module.__name__.rpartition(".")[2]
+
+    @property
+    def run(self) -> Callable[[ops.Kernel], None]:
+        run: Callable[[ops.Kernel], None] = self.module.run
+        return run
+
+    @property
+    def rounding(self) -> bool:
+        """Whether results may change by roundings, as the pass's docstring says."""
+        return bool(getattr(self.module, "ROUNDING", False))
+
+
+CLEAN = (
+    Pass(simplify, "one form for equal expressions; constants folded"),
+    Pass(value_numbering, "equal values computed once"),
+    Pass(dead_code, "what nobody needs goes"),
+)
+PASSES: tuple[Pass, ...] = (
+    *CLEAN,
+    *CLEAN,
+    Pass(exact, "marks what decides comparisons: it is computed as written", needed=True),
+    Pass(ring_indices, "stages and parities of rings carried along instead of divided out"),
+    Pass(affine_columns, "comparisons of indices become limits on columns"),
+    Pass(column_gathers, "what depends on the column alone is read once a warp"),
+    Pass(affine_tiles, "tiles of indices become a number a row and a slope"),
+    Pass(affine_bias, "what a bias adds alike along a row is kept apart"),
+    *CLEAN,
+    Pass(lazy_zeros, "accumulators that begin as zeros are not written"),
+    Pass(deferred_row_sums, "sums of rows stay in parts as long as they are added to"),
+    Pass(work_item_values, "what follows from a unit of work alone is computed once a CTA"),
+    *CLEAN,
+    Pass(divisions, "division by what never changes by its inverse"),
+    Pass(shared_reciprocals, "four divisions by numbers of a known range share one reciprocal"),
+    Pass(row_functions, "1/x and log2 of a number a row by one branch of the warp"),
+    *CLEAN,
+    Pass(slope_products, "slope times column: once where registers allow, else late"),
+    Pass(fusion, "what is worked out inside the expression that reads it", needed=True),
+)
+
+
+def optional() -> tuple[str, ...]:
+    """Names of the passes that may be left out."""
+    return tuple(dict.fromkeys(p.name for p in PASSES if not p.needed))
+
+
+def stages(kernel: ops.Kernel, without: Collection[str] = ()) -> Iterator[Pass]:
+    """Runs the passes on a kernel, in place, and gives each after it ran."""
+    for p in PASSES:
+        if p.needed or p.name not in without:
+            p.run(kernel)
+            yield p
+
+
+def optimise(kernel: ops.Kernel, without: Collection[str] = ()) -> None:
+    """Runs all passes on a kernel, in place."""
+    for _ in stages(kernel, without):
+        pass
+    kernel.verify()

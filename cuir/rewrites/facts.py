@@ -1,0 +1,286 @@
+"""What may be assumed of a program where it is written in another way: types, effects, names in scope. Owns no rewrite.
+
+Types are those of the checked kernel, found by the place in the text: an expression of a function has one for each call that is inlined, and none where the
+consts leave it out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from ..checking.checked import Const
+from ..checking.checker import check
+from ..checking.prelude import prelude
+from ..checking.rule_context import is_literal
+from ..checking.scope import PRIMITIVES
+from ..mutation.places import Path, Site, edited, root, sites
+from ..ops import WRITTEN
+from ..ops.base import Effects
+from ..syntax.nodes import (
+    Assign,
+    AugAssign,
+    Binary,
+    Call,
+    For,
+    Func,
+    GlobalType,
+    If,
+    IfExp,
+    Kernel,
+    Keyword,
+    Literal,
+    Name,
+    Node,
+    Param,
+    Program,
+    Return,
+    Slice,
+    Stmt,
+    Subscript,
+    Unary,
+    With,
+)
+from ..syntax.types import DTYPES, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Type
+from ..syntax.walk import assigned, names_read, walk
+from ..text.source import Span
+
+DECLARATIONS = ("shared", "mbarrier", "named_barrier")  # their arguments must be known, or are a form of their own
+DIVISIONS = ("//", "%")
+
+Place = tuple[int, int, int, int]
+
+
+class Facts:
+    """A program as the parser gives it, and what checking one kernel of it found."""
+
+    def __init__(self, program: Program, kernel: Kernel, consts: Mapping[str, Const]):
+        self.program, self.kernel = program, kernel
+        self.checked = check(program, kernel.name, consts)
+        self.funcs = prelude().funcs() | program.funcs()
+        self.types: dict[Place, set[Type]] = {}
+        flat: list[Node] = [*self.checked.declarations, *(s for r in self.checked.roles for s in r.body)]
+        flat += [self.checked.tiles.count] if self.checked.tiles is not None else []
+        for n in (n for top in flat for n in walk(top)):
+            if id(n) in self.checked.types and n.span.source is program.span.source:
+                self.types.setdefault(_place(n.span), set()).add(self.checked.types[id(n)])
+        self._pure: dict[str, bool] = {}
+
+    @cached_property
+    def taken(self) -> set[str]:
+        """Every name that the program uses for anything, and those of the language."""
+        found = {*DTYPES, *PRIMITIVES, *self.funcs, *prelude().constants(), *(i.name for i in self.program.items)}
+        for n in walk(self.program):
+            if isinstance(n, Name):
+                found.add(n.id)
+            elif isinstance(n, Func):
+                found |= {*n.params, *assigned(n.body)}
+            elif isinstance(n, Kernel):
+                found |= assigned(n.body).keys()
+            elif isinstance(n, Param):
+                found |= {n.name, *(map(str, n.type.dims) if isinstance(n.type, GlobalType) else ())}
+        return found
+
+    # ---- places
+    @cached_property
+    def sites(self) -> list[Site]:
+        """Places in what the kernel uses: the kernel, and functions that it calls, themselves or through others."""
+        used = set(map(id, self.used))
+        return [s for s in sites(self.program) if s.parents and id(self.top(s)) in used]
+
+    @cached_property
+    def used(self) -> list[Func | Kernel]:
+        """The kernel, and functions of the program that it uses, as they are in the text."""
+        found, todo = set[str](), names_read(self.kernel)
+        while todo:
+            name = todo.pop()
+            if name in self.program.funcs() and name not in found:
+                found.add(name)
+                todo |= names_read(self.program.funcs()[name])
+        return [i for i in self.program.items if i is self.kernel or (isinstance(i, Func) and i.name in found)]
+
+    @cached_property
+    def at(self) -> dict[Path, Site]:
+        return {s.path: s for s in self.sites}
+
+    def top(self, site: Site) -> Node:
+        """The definition that a place is in."""
+        return site.parents[1] if len(site.parents) > 1 else site.node
+
+    @cached_property
+    def expressions(self) -> list[Site]:
+        """Expressions that are evaluated and have types, but for those whose form says something: in slices, in a role's call, in declarations of memory."""
+        return [s for s in self.sites if self.types_of(s.node) and self._open(s)]
+
+    def _open(self, site: Site) -> bool:
+        if isinstance(site.node, (Keyword, Slice, Stmt)) or site.inside(Slice) is not None or ("call", None) in site.path:
+            return False
+        if site.path[-1] == ("func", None) or site.path[1][0] in ("params", "cluster"):
+            return False
+        return not any(isinstance(p, Call) and root(p.func) in DECLARATIONS for p in site.parents)
+
+    def statement(self, site: Site) -> Site:
+        """The innermost statement around a place, or at it."""
+        path = site.path
+        while not isinstance(self.at[path].node, Stmt):
+            path = path[:-1]
+        return self.at[path]
+
+    def role(self, site: Site) -> With | None:
+        found: With | None = site.node if isinstance(site.node, With) else site.inside(With)
+        return found
+
+    def in_body(self, site: Site) -> bool:
+        """Whether a statement stands in a function or a role, not among the declarations."""
+        return isinstance(self.top(site), Func) or (self.role(site) is not None and not isinstance(site.node, With))
+
+    def blocks(self) -> Iterator[tuple[Site, str, tuple[Stmt, ...]]]:
+        """Every run of statements of functions and roles: who holds it, in which field, and the statements."""
+        for s in self.sites:
+            n = s.node
+            if isinstance(n, (Func, With, For, If)):
+                yield s, "body", n.body
+            if isinstance(n, If) and n.orelse:
+                yield s, "orelse", n.orelse
+
+    def put(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
+        found: Program = edited(self.program, site.path, node)
+        return found
+
+    def put_before(self, site: Site, stmt: Stmt, changed: Program) -> Program:
+        """A changed program with another statement before the one at a place."""
+        found: Program = edited(changed, site.path, (stmt, child(changed, site.path)))
+        return found
+
+    # ---- types
+    def types_of(self, node: Node) -> set[Type]:
+        """The types of an expression in all calls; none for one that the consts leave out, and for the prelude's."""
+        return self.types.get(_place(node.span), set()) if node.span.source is self.program.span.source else set()
+
+    def numbers(self, node: Node) -> bool:
+        """Whether an expression is a scalar or a tile in every call."""
+        return bool(found := self.types_of(node)) and all(isinstance(t, (Scalar, TileType)) for t in found)
+
+    def integers(self, node: Node) -> bool:
+        return self.numbers(node) and all(t.dtype == I32 for t in self.types_of(node))  # type: ignore[union-attr]
+
+    def scalar(self, node: Node) -> bool:
+        return bool(found := self.types_of(node)) and all(isinstance(t, Scalar) for t in found)
+
+    def tile(self, node: Node) -> bool:
+        return bool(found := self.types_of(node)) and all(isinstance(t, TileType) for t in found)
+
+    def view(self, node: Node) -> bool:
+        """Whether an expression is a view, or a barrier picked out of a ring."""
+        return bool(found := self.types_of(node)) and all(
+            isinstance(t, (SharedView, GlobalView)) or (isinstance(t, BarrierType) and t.stages is None) for t in found
+        )
+
+    def takes_any_dtype(self, node: Node) -> bool:
+        """A number as it is written takes the dtype of what it meets; a name for it has one."""
+        return is_literal(node)  # type: ignore[arg-type]
+
+    # ---- effects
+    def pure(self, node: Node) -> bool:
+        """Whether evaluating an expression only computes: it reads no memory and synchronises nothing."""
+        for n in walk(node):
+            if isinstance(n, Subscript) and not self._picks(n):
+                return False
+            if isinstance(n, Call) and not self._computes(n):
+                return False
+        return True
+
+    def _picks(self, e: Subscript) -> bool:
+        found = self.types_of(e)
+        if found:
+            return not any(isinstance(t, (Scalar, TileType)) for t in found) or isinstance(e.value, Call)
+        return isinstance(e.value, Call)  # a part of a tuple
+
+    def _computes(self, e: Call) -> bool:
+        if not isinstance(e.func, Name):
+            return False
+        name = e.func.id
+        if name in self.funcs:
+            if name not in self._pure:
+                self._pure[name] = False  # of one that calls itself
+                self._pure[name] = all(self.computes(s) for s in self.funcs[name].body)
+            return self._pure[name]
+        return name in WRITTEN and all(op.effects == Effects() and op.where != "declaration" for op in WRITTEN[name])
+
+    def computes(self, stmt: Stmt) -> bool:
+        """Whether a statement only computes, its blocks too."""
+        if isinstance(stmt, (Assign, AugAssign, Return)):
+            return self.pure(stmt.value)
+        if isinstance(stmt, If):
+            return self.pure(stmt.cond) and all(map(self.computes, (*stmt.body, *stmt.orelse)))
+        return isinstance(stmt, For) and self.pure(stmt.iter) and all(map(self.computes, stmt.body))
+
+    def cheap_and_safe(self, node: Node) -> bool:
+        """Whether a scalar may be evaluated where it was not: it cannot fail, and costs little."""
+        for n in walk(node):
+            divides = isinstance(n, Binary) and n.op in DIVISIONS and not (isinstance(n.right, Literal) and n.right.value)
+            if divides or not isinstance(n, (Name, Literal, Unary, Binary)):
+                return False
+        return True
+
+    def always_evaluated(self, site: Site) -> bool:
+        """Whether an expression is evaluated whenever its statement is, not for one side of a choice alone."""
+        for parent, (name, _) in zip(site.parents, site.path):
+            if isinstance(parent, IfExp) and name != "cond":
+                return False
+            if isinstance(parent, Binary) and parent.op in ("and", "or") and name == "right":
+                return False
+        return True
+
+    # ---- names
+    def locals_of(self, site: Site) -> Counter[str]:
+        """How many statements bind each name of the function or the role that a place is in; a parameter counts as one."""
+        top, role = self.top(site), self.role(site)
+        if isinstance(top, Func):
+            return assigned(top.body) + Counter(top.params)
+        found = assigned(role.body) + Counter([role.name] if role.name else []) if role is not None else Counter[str]()
+        return found
+
+    def declared(self) -> set[str]:
+        """Names that the kernel binds before its roles."""
+        return set(assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))))
+
+    def scope(self, site: Site) -> tuple[Stmt, ...]:
+        """All statements that see the locals of a place."""
+        top, role = self.top(site), self.role(site)
+        return top.body if isinstance(top, Func) else role.body if role is not None else self.kernel.body
+
+    def in_flight(self, site: Site) -> set[str]:
+        """Names of the function or role that an asynchronous product is bound to."""
+        found = set[str]()
+        for stmt in (n for s in self.scope(site) for n in walk(s)):
+            if isinstance(stmt, Assign) and any(isinstance(n, Call) and n.func == Name("mma_async") for n in walk(stmt.value)):
+                found |= set(stmt.targets)
+        return found
+
+    def operand(self, site: Site) -> bool:
+        """Whether a place is what a product takes, or a wait for one: its name must keep its registers."""
+        call = next((p for p in reversed(site.parents) if not isinstance(p, Keyword)), None)
+        return isinstance(call, Call) and root(call.func) in ("mma_async", "mma_wait")
+
+    def free_name(self, base: str) -> str:
+        """A name like this one that the program does not use yet."""
+        name, n = base, 1
+        while name in self.taken:
+            n += 1
+            name = f"{base}{n}"
+        return name
+
+
+def _place(span: Span) -> Place:
+    return span.line, span.column, span.end_line, span.end_column
+
+
+def child(node: Any, path: Path) -> Any:
+    """The node at a path."""
+    for name, index in path:
+        value = getattr(node, name)
+        node = value if index is None else value[index]
+    return node

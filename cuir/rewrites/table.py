@@ -1,0 +1,63 @@
+"""What a rewrite is, and the table of its kinds: each file of rewrites enters its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..syntax.nodes import Comments, Node, Program
+from ..syntax.printer import show
+from .facts import Facts, Site
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A program that means the same, with one thing said in another way. line: in the text that it was made from. before, after: what changed, as text."""
+
+    kind: str
+    line: int
+    before: str
+    after: str
+    make: Callable[[], Program] = field(compare=False, repr=False)
+
+    @cached_property
+    def program(self) -> Program:
+        """The whole program; its places are those of the text that it was made from."""
+        return self.make()
+
+    def __str__(self) -> str:
+        return f"{self.kind} in line {self.line}: `{one_line(self.before)}` -> `{one_line(self.after)}`"
+
+
+Maker = Callable[[Facts], Iterator[Rewrite]]
+KINDS: dict[str, Maker] = {}
+
+
+def kind(name: str) -> Callable[[Maker], Maker]:
+    """Enters a function that yields all rewrites of one kind."""
+
+    def enter(make: Maker) -> Maker:
+        KINDS[name] = make
+        return make
+
+    return enter
+
+
+def replaced(of: Facts, name: str, site: Site, node: Node) -> Rewrite:
+    """A rewrite that puts one node in the place of another."""
+    return Rewrite(name, site.node.span.line, text(site.node), text(node), lambda: of.put(site, node))
+
+
+def head(stmt: Node) -> str:
+    """A statement without its blocks."""
+    return text(stmt).splitlines()[len(getattr(stmt, "comments", Comments()).lead)]
+
+
+def text(*nodes: Node) -> str:
+    return "\n".join(show(n).rstrip("\n") for n in nodes)
+
+
+def one_line(text: str) -> str:
+    """Statements as one line."""
+    return "; ".join(line.strip() for line in text.splitlines())

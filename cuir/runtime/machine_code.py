@@ -1,0 +1,80 @@
+"""What a cubin shows without a disassembler: how many instructions there are, and in the shortest turn of each loop with products. Owns the few encodings (sm_90) that this takes."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+
+TEXT = b".text."
+SIZE = 16  # bytes of an instruction
+# the lowest 12 bits of an instruction
+NOP, BRANCH, EXIT, RETURN = 0x918, 0x947, 0x94D, 0x950
+PRODUCTS = (0x9F0, 0xDF0, 0x5F0, 0x23C)  # HGMMA with operands in registers or in shared memory, HMMA
+ALWAYS = 7  # the predicate that is true
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a cubin: its name as the compiler has it, and its instructions as two words of 64 bits each."""
+
+    name: str
+    words: tuple[tuple[int, int], ...]
+
+    @property
+    def instructions(self) -> int:
+        """How many there are, but for those that do nothing and fill up the end."""
+        return sum(low & 0xFFF != NOP for low, _ in self.words)
+
+    @property
+    def shortest_turns(self) -> tuple[int, ...]:
+        """Instructions of the shortest way from a product of the tensor core back to it, of each loop, in order of size: what a turn costs that takes no branch to more.
+
+        A count of all instructions does not tell a way around an exchange that is nearly always taken from one that is never.
+        """
+        after = [_successors(i, low, high, len(self.words)) for i, (low, high) in enumerate(self.words)]
+        turns = {_back_to(i, after) for i, (low, _) in enumerate(self.words) if low & 0xFFF in PRODUCTS}
+        return tuple(sorted(turns - {0}))
+
+
+def functions(cubin: bytes) -> list[Function]:
+    """The functions of a cubin in their order. Raises ValueError for what is no cubin (a fatbin holds several)."""
+    if cubin[:5] != b"\x7fELF\x02":
+        raise ValueError("not a cubin: no ELF file of 64 bits")
+    (offset,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", cubin, offset + i * size) for i in range(count)]
+    found = []
+    for name, _, _, _, start, length in sections:
+        at = sections[names][4] + name
+        if cubin.startswith(TEXT, at):
+            words = tuple(struct.unpack_from("<QQ", cubin, i) for i in range(start, start + length, SIZE))
+            found.append(Function(cubin[at + len(TEXT) : cubin.index(0, at)].decode(), words))
+    return found
+
+
+def _successors(i: int, low: int, high: int, count: int) -> tuple[int, ...]:
+    kind, conditional = low & 0xFFF, (low >> 12) & 0xF != ALWAYS
+    following = (i + 1,) if i + 1 < count else ()
+    if kind == BRANCH:
+        words = ((high << 64 | low) >> 34) & (1 << 48) - 1  # of four bytes, from the next instruction on
+        words = (words - (1 << 48) if words >> 47 else words) << 8 | (low >> 16) & 0xFF
+        target = i + 1 + words * 4 // SIZE
+        taken = (target,) if 0 <= target < count else ()
+        other = conditional or (high >> 23) & 0x1F != ALWAYS  # a second predicate, or only lanes that diverged
+        return (*taken, *following) if other else taken
+    return following if kind not in (EXIT, RETURN) or conditional else ()
+
+
+def _back_to(start: int, after: list[tuple[int, ...]]) -> int:
+    """Instructions of the shortest way back; 0 if there is none."""
+    steps, todo = {start: 0}, deque([start])
+    while todo:
+        at = todo.popleft()
+        for n in after[at]:
+            if n == start:
+                return steps[at] + 1
+            if n not in steps:
+                steps[n] = steps[at] + 1
+                todo.append(n)
+    return 0

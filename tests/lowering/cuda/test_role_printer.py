@@ -1,0 +1,54 @@
+"""The text of roles: what is declared, and what is worked out when."""
+
+from __future__ import annotations
+
+import re
+
+from cuir.lowering.cuda.frame import KernelPrinter
+from cuir.lowering.facts import Facts
+from tests.lowering.tile_ir import cleaned, program
+
+HEAD = """
+@kernel(arch="sm_90a")
+def f(X: Global[f32, 64, 64], I: Global[i32, 64], R: Global[f32, 64], Y: Global[f32, 64, 64], n: i32):
+    h, g = shared(f16, [64, 64]), shared(f16, [64, 64])
+    with role("one", warpgroups=1):
+        x = load(X[0:64, :])
+"""
+
+
+def printed(body: str) -> str:
+    """The text of the role."""
+    checked = program(HEAD + "".join(f"        {line}\n" for line in body.split("\n")))
+    kernel = cleaned(checked)
+    source = KernelPrinter(kernel, checked, Facts(kernel), frozenset(), {}).emit().source
+    return source[source.index("// ---- role one") :]
+
+
+def test_fresh_products_issued_together_are_declared() -> None:
+    text = printed(
+        "store(h, cast(x, f16))\nfence_async()\np = mma_async(h, h)\nq = mma_async(h, g)\nmma_wait(p)\nstore(Y[0:64, :], p)\nmma_wait(q)\nstore(Y[0:64, :], q)"
+    )
+    assert "float p[32];" in text and "float q[32];" in text
+
+
+def test_a_join_that_a_later_product_needs_comes_before_the_first() -> None:
+    text = printed(
+        "store(g, cast(x, f16))\nfence_async()\np = mma_async(h, h)\nq = mma_async(h, g)\nmma_wait(p, q)\nstore(Y[0:64, :], p + q)"
+    )
+    assert text.count("bar_sync(") == 1 and text.index("bar_sync(") < text.index("warpgroup_arrive(")
+
+
+def test_the_end_of_a_loop_is_that_of_its_beginning() -> None:
+    text = printed("m = n + 3\nfor i in range(m):\n    m = m - 1\n    store(R[rows(64) + m], row_max(x))")
+    end = re.search(r"for \(int i = 0; i < (\w+);", text)
+    assert end is not None and f"const int {end[1]} = n + 3;" in text
+
+
+def test_indices_are_read_where_the_program_reads_them() -> None:
+    text = printed("q = I[rows(64)]\nstore(R[q], row_max(x))\nstore(I[rows(64)], rows(64) * 2)\nstore(R[q], row_sum(x))")
+    assert text.count("? I[") == 1
+    text = printed("store(R[I[rows(64)]], row_max(x))\ny = X[I[rows(64)], cols(64)]\nstore(Y[0:64, :], y)")
+    assert text.count("? I[") == 1  # of a tensor that nobody writes one read will do
+    text = printed("y = X[I[rows(64)], cols(64)]\nstore(Y[0:64, :], y)")
+    assert re.search(r"X\[\(?\(?unsigned\([^;]*\? I\[", text)  # a read of a read is one loop

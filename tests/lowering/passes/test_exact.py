@@ -1,0 +1,139 @@
+"""What is computed as written: the operands of comparisons and casts, through what loops and branches carry, up to memory, reductions and products."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from xdsl.dialects.builtin import FileLineColLoc
+
+import corpus
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.checking.decisions import entry, expressions
+from cuir.lowering.ir import ops
+from cuir.lowering.ir.build import build
+from cuir.lowering.ir.text import parse, show
+from cuir.lowering.passes import exact, value_numbering
+from cuir.lowering.passes.rewriting import every
+from cuir.syntax.nodes import Literal
+from cuir.syntax.parser import parse as parse_program
+from tests.lowering.tile_ir import kernel_of, program, role
+
+HEAD = """\
+@func
+def scaled(x):
+    return x * 0.1
+
+@kernel(arch="sm_90a")
+def k(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], n: i32, s: f32):
+    half = s * 0.5
+    with role("all", warpgroups=1):
+        x = X[rows(64), cols(64)]
+        q, k_ = cast(rows(64), f32), cast(cols(64), f32)
+"""
+
+
+def marked(kernel: ops.Kernel | ops.Role) -> list[ops.Apply]:
+    return [op for op in every(kernel) if isinstance(op, ops.Apply) and op.exact is not None]
+
+
+def found(body: str) -> Counter[str]:
+    """The primitives in the role that are exact."""
+    kernel = build(program(HEAD + "".join(f"        {line}\n" for line in [*body.split("\n"), "store(Y[rows(64), cols(64)], y)"])))
+    exact.run(kernel)
+    kernel.verify()
+    return Counter(op.op for op in marked(kernel.roles[0]))
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("y = where(q * 0.1 - k_ * 0.1 >= 0.0, x, 0.0)", ["*", "*", "-", "cast", "cast"]),
+        ("d = x * 0.5 + x\ny = where(d > 0.0, x * 3.0 + 1.0, 0.0)", ["*", "+"]),
+        ("y = where(row_max(x * 2.0) - s > 0.0, x * 3.0, 0.0)", ["-"]),
+        ("y = where(exp2(x * 2.0 + s) >= 1.0, x, 0.0)", ["exp2", "+", "*"]),
+        ("i = cast(x * 2.0 + 1.0, i32)\ny = cast(i, f32) * 0.5", ["*", "+"]),
+        ("y = x * 2.0 + 1.0", []),
+        ("y = where(rows(64) * 3 >= cols(64), x * 2.0, 0.0)", []),
+        ("t = zeros(f32, [64, 1])\nfor i in range(n):\n    t = t * 0.5 + row_sum(x)\ny = where(t == 0.0, x, 1.0 / t)", []),
+        ("t = row_max(x)\nfor i in range(n):\n    t = t * 0.5\ny = where(t == 0.0, x, 1.0 / t)", ["*"]),
+        ("t = x\nif n > 0:\n    t = x * 2.0\nelse:\n    t = x * 2.0 + 1.0\ny = where(t > 0.0, x, 0.0)", ["*", "*", "+"]),
+        ("t = x + 1.0\nfor i in range(n):\n    t = x * 2.0\ny = t + 1.0", []),
+        ("u = x * 3.0\nt = x\nfor i in range(n):\n    t = u\n    u = u + 1.0\ny = where(t > 0.0, x, 0.0)", ["*", "+"]),
+        ("y = where(scaled(q) - scaled(k_) >= 0.0, x, 0.0)", ["*", "*", "-", "cast", "cast"]),
+        ("y = where(min(x * 2.0, s, 1.0) > 0.0, x, 0.0)", ["min", "min", "*"]),
+    ],
+)
+def test_what_is_exact(body: str, wanted: list[str]) -> None:
+    assert found(body) == Counter(wanted)
+
+
+def test_scalars_of_the_frame_are_exact() -> None:
+    kernel = build(program(HEAD + "        store(Y[rows(64), cols(64)], x * half)\n"))
+    exact.run(kernel)
+    assert [op.op for op in marked(kernel)] == ["*"] and not marked(kernel.roles[0])
+
+
+def test_the_text_says_it() -> None:
+    r = role(
+        '%x = tile.perform "load"(view: %a) : !tile.reg<f32, 64, 64>',
+        '%y = tile.apply "*"(%x, %s) : !tile.reg<f32, 64, 64>',
+        '%z = tile.apply "+"(%y, %x) : !tile.reg<f32, 64, 64>',
+        '%c = tile.apply "<"(%y, %x) : !tile.reg<bool, 64, 64>',
+    )
+    exact.run(kernel_of(r))
+    text = show(kernel_of(r))
+    assert '"*"(%x, %s) exact :' in text and text.count("exact") == 1
+    assert show(parse(text)) == text
+
+
+def test_an_equal_value_keeps_that_it_decides() -> None:
+    r = role(
+        '%x = tile.perform "load"(view: %a) : !tile.reg<f32, 64, 64>',
+        '%y = tile.apply "*"(%x, %s) : !tile.reg<f32, 64, 64>',
+        '%z = tile.apply "*"(%x, %s) exact : !tile.reg<f32, 64, 64>',
+        '%c = tile.apply "<"(%z, %x) : !tile.reg<bool, 64, 64>',
+    )
+    value_numbering.run(kernel_of(r))
+    assert [op.result.name_hint for op in marked(r)] in (["y"], ["z"])
+
+
+# ---- as the checker has it
+def decided(checked: Checked) -> Counter[tuple[int, str]]:
+    """(line, primitive) of the roles' operations on numbers that the checker says decide; of known numbers nothing is computed."""
+    out: Counter[tuple[int, str]] = Counter()
+    for r in checked.roles:
+        for e in expressions(r.body):
+            what = entry(checked, e) if e.decides else None
+            if (
+                what is not None
+                and not what[0].reduces
+                and not what[0].effects.accesses
+                and not (what[0].name == "neg" and known(what[1][0]))
+            ):
+                out[e.span.line, what[0].name] += 1
+    return out
+
+
+def known(e: object) -> bool:
+    return isinstance(e, Literal) or getattr(e, "id", None) == "inf"
+
+
+@pytest.mark.parametrize("name", ["flash_fwd", "flash_fwd_sm80", "causal_document", "sigmoid", "gemm"])
+def test_the_checker_agrees(name: str) -> None:
+    text = corpus.programs()[name].read_text(encoding="utf-8")
+    checked = check(parse_program(text, f"{name}.cuir"), None, {"T": "f16"} | ({} if name == "gemm" else {"D": 64}))
+    kernel = build(checked)
+    exact.run(kernel)
+    lines = Counter((op.location.line.data, op.op) for r in kernel.roles for op in marked(r) if isinstance(op.location, FileLineColLoc))
+    assert {op for _, op in lines} == {op for _, op in decided(checked)} and sum(lines.values()) == sum(decided(checked).values())
+
+
+def test_it_is_done_once() -> None:
+    checked = check(parse_program(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), None, {"T": "f16", "D": 64})
+    kernel = build(checked)
+    exact.run(kernel)
+    once = show(kernel)
+    exact.run(kernel)
+    assert show(kernel) == once

@@ -1,0 +1,228 @@
+"""Rewrites mean the same, to the bit: of a kernel that has a place for each kind, of random kernels, and of the corpus; and what is no rewrite because it would not."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cuir
+from corpus.computes import COMPUTES
+from cuir import check, parse, show
+from cuir.checking.checked import Const
+from cuir.cli.inputs import read_kernel_consts, read_program, read_specification
+from cuir.explore import explore
+from cuir.interp import Schedule, run
+from cuir.rewrites import KINDS, Rewrite, apply, chain, rewrites
+from cuir.spec.functions import AnySpecification
+from cuir.syntax.nodes import Program
+from cuir.verification.problems import is_attention
+from cuir.verification.spec_dispatch import AnyCase, launch_of, number_cases, schedule_cases
+from tests.rewrites.small import TEXT, Bits, bits, same
+from tests.strategies.arguments import arguments
+from tests.strategies.effort import examples
+from tests.strategies.typed import Case, kernels
+
+LENGTHS = {"M": 150}
+SMALL = parse(TEXT)
+
+
+@functools.cache
+def of_small() -> tuple[list[Rewrite], Bits]:
+    return rewrites(SMALL), bits(SMALL, LENGTHS)
+
+
+def written(r: Rewrite) -> Program:
+    """The program of a rewrite as the parser gives it, after its canonical text was found to be one."""
+    text = show(r.program)
+    program = parse(text)
+    assert show(program) == text, r
+    return program
+
+
+# ---- each kind
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_rewrite_of_a_kind_gives_the_same_bits(kind: str) -> None:
+    found, wanted = of_small()
+    some = [r for r in found if r.kind == kind]
+    assert some, f"no place for {kind} in the small kernel"
+    for r in some:
+        program = written(r)
+        assert program != SMALL and r.line >= 1 and r.before != r.after
+        assert same(bits(program, LENGTHS), wanted), r
+
+
+MADE = [
+    ("commute", "key + q + n", "n + (key + q)"),
+    ("commute logic", "n < 7 and first > 0", "first > 0 and n < 7"),
+    ("mirror", "a < bound", "bound > a"),
+    ("reassociate", "first + half - w", "first + (half - w)"),
+    ("group extremum", "max(top, row_max(a), LIMIT)", "max(max(top, row_max(a)), LIMIT)"),
+    ("negate choice", "where(kept, a, 0.0)", "where(~kept, 0.0, a)"),
+    ("negate choice", "1.0 if limit != half else 2.0", "2.0 if not limit != half else 1.0"),
+    ("negate comparison", "key + q + n > limit", "~(key + q + n <= limit)"),
+    ("negate comparison", "n < 7", "not n >= 7"),
+    ("name", "weight = exp2(min(b, 4.0))", "part = min(b, 4.0)\nweight = exp2(part)"),
+    ("name view", "turn[turns % 2].sync()", "view = turn[turns % 2]\nview.sync()"),
+    ("copy", "top = bound * weight", "same = bound\ntop = same * weight"),
+    ("inline", "y = x * factor\nreturn y + shift, factor + 1.0", "return x * factor + shift, factor + 1.0"),
+    ("negate branch", "if n < 7 and first > 0:", "if not (n < 7 and first > 0):"),
+    ("split assignment", "turns, top = 0, full(f32, [64, 1], -1.0)", "turns = 0\ntop = full(f32, [64, 1], -1.0)"),
+    ("merge assignments", "y = x * factor\nshift = shift + LIMIT", "y, shift = x * factor, shift + LIMIT"),
+    ("reorder", "y = x * factor\nshift = shift + LIMIT", "shift = shift + LIMIT\ny = x * factor"),
+    ("augment", "turns += 1", "turns = turns + 1"),
+    ("rename", "factor", "a_factor"),
+    ("rename function", "scaled", "a_scaled"),
+    ("inline function", "a, b = scaled(x, scale, 0.25)",
+     "shift_of_scaled = 0.25\ny_of_scaled = x * scale\nshift_of_scaled = shift_of_scaled + LIMIT\na, b = y_of_scaled + shift_of_scaled, scale + 1.0"),
+    ("outline function", "first + half - w", "outlined(first, half, w)  # return first + half - w"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "before", "after"), MADE, ids=[f"{k}: {b[:20]}" for k, b, _ in MADE])
+def test_kinds_make_what_they_say(kind: str, before: str, after: str) -> None:
+    assert (kind, before, after) in {(r.kind, r.before, r.after) for r in of_small()[0]}
+
+
+def test_every_kind_is_shown() -> None:
+    assert {kind for kind, _, _ in MADE} == set(KINDS)
+
+
+# ---- what is no rewrite
+def changed(kind: str, body: str, head: str = "") -> set[str]:
+    """What a kind makes of the statements of a role, behind a declared scalar and a ring of barriers."""
+    lines = "".join(f"        {line}\n" for line in body.split("\n"))
+    text = f"""{head}@kernel(arch="sm_90a")
+def k(F: Global[f32, M, 64], I: Global[i32, M], n: i32, m: i32, x: f32, *, ON: const = True, SIZE: const = 64):
+    s = shared(f16, [2, 64, 64])
+    with role("all", warpgroups=1) as w:
+{lines}"""
+    return {r.after for r in rewrites(parse(text), kinds=[kind])}
+
+
+LEFT = [
+    ("reassociate", "store(F[rows(64), 0], zeros(f32, [64, 1]) + (x + x))"),  # floats
+    ("reassociate", "a = n // (m // 2)\nstore(I[0], a)"),
+    ("negate comparison", "if x > 1.0:\n    store(I[0], 1)"),  # with a NaN neither holds
+    ("commute", "store(I[0], n - m)"),
+    ("commute logic", "if n < 3 and I[m] > 0:\n    store(I[0], 1)"),  # an element that need not be there
+    ("commute logic", "if n > 0 and m // n > 0:\n    store(I[0], 1)"),  # a divisor of 0
+    ("commute logic", "if ON and n > 0:\n    store(I[0], 1)"),
+    ("negate branch", "if n > 0:\n    store(I[0], 1)"),
+    ("reorder", "a = I[0]\nb = n + 1\nstore(I[0], a)\nstore(I[1], b)"),  # reads memory
+    ("reorder", "a = n + 1\nb = a + 1\nstore(I[0], a + b)"),
+    ("reorder", "a = n + 1\nb = a + n\na = n + 2\nstore(I[0], a + b)"),
+    ("merge assignments", "a = n + 1\nb = a + 1\nstore(I[0], a + b)"),
+    ("split assignment", "a = n\na, b = m, a\nstore(I[0], a - b)"),
+    ("inline", "a = I[0]\nstore(I[1], a)"),
+    ("inline", "a = n + 1\nstore(I[1], 2)\nstore(I[0], a)"),  # an effect lies between
+    ("inline", "b = n\na = b + 1\nb = m\nstore(I[0], a + b)\nstore(I[1], b)"),
+    ("inline", "a = n + 1\nfor i in range(3):\n    store(I[i], a)"),
+    ("name", "store(I[0], n)"),
+    ("name", "a = n + 1\nstore(I[0], a)"),  # it has a name
+    ("commute", "store(F[n * 64 + m : n * 64 + m + 64, :], load(F[0 : 64, :]))"),  # both ends of a slice are the same text
+    ("reassociate", "store(F[n * 64 + m : n * 64 + m + 64, :], load(F[0 : 64, :]))"),
+    ("name", "store(F[n * 64 + m : n * 64 + m + 64, :], load(F[0 : 64, :]))"),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), LEFT)
+def test_what_would_not_be_the_same_is_left(kind: str, body: str) -> None:
+    assert not changed(kind, body)
+
+
+def test_what_need_not_be_evaluated_is_not_evaluated_before() -> None:
+    found = changed("name", "if n > 0 and m // n > m - 1:\n    store(I[0], 1)")
+    assert {f.split("\n")[0] for f in found} == {"part = n > 0 and m // n > m - 1", "part = n > 0", "part = m - 1"}
+
+
+def test_operands_of_a_product_keep_their_names() -> None:
+    body = "a = load(s[0])\nacc = mma_async(a, s[1])\nmma_wait(acc)\nstore(F[rows(64), cols(64)], acc + 1.0)"
+    assert {a.split("\n")[1] for a in changed("copy", body)} == {"store(F[rows(64), cols(64)], same + 1.0)"}
+
+
+# ---- chains
+@given(kernels(), st.integers(0, 2**32))
+@examples(0.5)
+def test_chains_of_random_kernels_give_the_same_bits(case: Case, seed: int) -> None:
+    program = parse(case.text)
+    wanted = bits(program, {"M": case.M})
+    for r in chain(program, random.Random(seed), 4):
+        assert same(bits(written(r), {"M": case.M}), wanted), f"{r}\n{show(r.program)}"
+
+
+def test_chains_are_the_same_for_the_same_seed() -> None:
+    one, other = (chain(SMALL, random.Random(3), 4) for _ in range(2))
+    assert [str(r) for r in one] == [str(r) for r in other] and len(one) == 4
+    assert apply(SMALL, random.Random(3), 4) == parse(show(one[-1].program)) and apply(SMALL, random.Random(3), 0) == SMALL
+
+
+def settings_of(name: str, kernel: str) -> dict[str, Const]:
+    node = read_program(name).kernels()[kernel]
+    consts = read_kernel_consts(node, None, None, (), COMPUTES[name][kernel].consts, 64)
+    return {**consts, "BM": 128, "BN": 64} if is_attention(node) and name != "global_sliding_window" else consts
+
+
+@functools.cache
+def of_corpus(name: str, kernel: str) -> tuple[Program, dict[str, Const], AnySpecification, list[AnyCase], list[Bits]]:
+    program, consts = read_program(name), settings_of(name, kernel)
+    spec = read_specification(COMPUTES[name][kernel].specification, ())
+    checked = check(program, kernel, consts)
+    cases = [*number_cases(checked, spec, [], "quick")[:2], *schedule_cases(checked, spec)[:1]]
+    return program, consts, spec, cases, outputs(program, kernel, consts, spec, cases)
+
+
+def outputs(program: Program, kernel: str, consts: dict[str, Const], spec: AnySpecification, cases: list[AnyCase]) -> list[Bits]:
+    checked = check(program, kernel, consts)
+    found = []
+    for case in cases:
+        given = launch_of(program, checked, spec, case)
+        run(checked, given.arguments(), schedule=Schedule.parse("adversarial:lockstep"))
+        found.append({n: x.float() for n, x in given.outputs.items()})
+    return found
+
+
+@pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, ks in COMPUTES.items() for k in ks])
+def test_chains_of_the_corpus_give_the_same_bits(name: str, kernel: str) -> None:
+    program, consts, spec, cases, wanted = of_corpus(name, kernel)
+    done = chain(program, random.Random(f"{name} {kernel}"), 6, kernel, consts)
+    assert len(done) == 6
+    for r in (done[1], done[-1]):
+        assert all(map(same, outputs(written(r), kernel, consts, spec, cases), wanted)), [str(r) for r in done]
+
+
+@pytest.mark.parametrize("name", ["flash_fwd_sm90", "flash_bwd", "gemm", "decode_paged"])
+def test_rewrites_of_the_corpus_check(name: str) -> None:
+    """One of each kind, alone."""
+    kernel = next(iter(COMPUTES[name]))
+    consts = settings_of(name, kernel)
+    by_kind: dict[str, list[Rewrite]] = {}
+    for r in rewrites(read_program(name), kernel, consts):
+        by_kind.setdefault(r.kind, []).append(r)
+    assert len(by_kind) >= 12
+    for found in by_kind.values():
+        for r in random.Random(0).sample(found, 1):
+            assert check(written(r), kernel, consts).roles
+
+
+@pytest.mark.parametrize("name", ["clean_pipeline", "clean_product"])
+def test_every_schedule_stays_what_it_was(name: str) -> None:
+    """The explorer finds the same states: accesses and synchronisation are the same, in the same order."""
+    program = cuir.load(f"corpus/faulty/{name}.cuir")
+    checked = check(program)
+    wanted = explore(checked, arguments(checked, {"M": 192}), grid=1)
+    for r in (chain(program, random.Random(seed), 8)[-1] for seed in range(3)):
+        checked = check(written(r))
+        found = explore(checked, arguments(checked, {"M": 192}), grid=1)
+        assert (found.verdict, found.states, found.transitions, found.steps) == ("clean", wanted.states, wanted.transitions, wanted.steps)
+
+
+def test_other_kernels_of_the_file_are_left() -> None:
+    program = read_program("flash_bwd")
+    found = rewrites(program, "delta", settings_of("flash_bwd", "delta"))
+    assert Counter(r.kind for r in found)["commute"] > 3
+    assert all(r.program.kernels()["flash_bwd"] == program.kernels()["flash_bwd"] for r in found)
