@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue, Use
 
 from ..ir import ops
+from ..ir.machine_tiles import After, Pin, ReadColumns, SharedTanh
 from ..ir.rows import RowPart
 from ..ir.types import ScalarT, TileT, dtype_of, is_tile
 from ..ir.warps import Pinned, RowBound
@@ -68,6 +69,10 @@ class Nans:
             return True
         if isinstance(op, ops.Perform):
             return not op.entry.sums  # read from memory; products make their NaNs
+        if isinstance(op, ReadColumns):
+            return True
+        if isinstance(op, (Pin, SharedTanh)):
+            return op.x in self._negative
         if not isinstance(op, ops.Apply):
             return False
         if op.op == "neg":
@@ -113,7 +118,9 @@ def _spread(use: Use) -> Sequence[SSAValue] | None:
             return []
         kept = op.op == "cast" and dtype_of(op.result).is_float
         return [op.result] if is_tile(op.result) and (kept or op.op in SPREADING) else None
-    if isinstance(op, (RowPart, RowBound, Pinned)):
+    if getattr(op, "ELEMENTWISE", False):
+        return list(op.results)
+    if isinstance(op, (RowPart, RowBound, Pinned, After)):
         return []  # whole rows, votes that only save time, and what stays before a wait
     if isinstance(op, ops.Perform) and op.entry.sums:  # a product: its left operand goes by rows, its accumulator by elements
         name = op.params.data[use.index].data

@@ -14,10 +14,11 @@ from xdsl.ir import Operation, SSAValue, Use
 
 from ...syntax.types import F32
 from ..ir import ops
+from ..ir.machine import note
 from ..ir.machine_tiles import Line, alike_along_rows, line, pin
 from ..ir.types import TileT, dtype_of, tile
 from ..ir.warps import RowBound
-from .rewriting import every, insert, last, replace
+from .rewriting import before, every, insert, last, replace
 from .simplify import number
 
 ROUNDING = True
@@ -40,6 +41,7 @@ def _sum(op: ops.Apply) -> None:
     if found.rows is None or not readers.all_can:
         return
     shift = found.rows if op.op == "+" or i == 0 else insert(op, ops.apply("neg", [found.rows], found.rows.type))
+    before(op, note("what a bias adds alike along a row is kept apart, as one number a row"))
     if isinstance(shift.type, TileT):  # elsewhere its parts cost registers at the wrong place, and a spill
         shift = insert(op, pin(shift))
         shift.name_hint = "shift"
