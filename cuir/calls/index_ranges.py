@@ -5,12 +5,14 @@ Offsets inside a tensor are no matter of this: lengths times strides are compute
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from ..checking.checked import Checked, Role
+from ..checking.decisions import entry
 from ..checking.views import root_name
-from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, For, IfExp, Literal, Name, Node, Slice, Subscript, Unary
+from ..ops import Op
+from ..ops.meaning.intervals import Bounds, Interval, half, hull
+from ..syntax.nodes import Assign, Binary, Call, Expr, For, Literal, Name, Node, Slice, Subscript
 from ..syntax.printer import show
 from ..syntax.types import I32, Scalar, TileType
 from ..syntax.walk import children, walk
@@ -18,7 +20,6 @@ from ..text.diagnostics import CuirError
 
 LARGEST = 2**31 - 1
 LONGEST = 2**31 - 2**16  # of a dim, or of the units of work: the number one tile further, or one grid further, still fits
-Interval = tuple[int, int]
 
 
 def require_index_ranges(checked: Checked, dims: Mapping[str, int], scalars: Mapping[str, object]) -> None:
@@ -50,7 +51,7 @@ def _kept(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
 
 
 def _found(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
-    known: dict[str, Interval | None] = dict(given)
+    known: dict[str, Bounds] = dict(given)
     outer = _Ranges(checked, known, {})
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
@@ -124,12 +125,12 @@ def judged(checked: Checked) -> set[str]:
 class _Ranges:
     """Least and greatest values of i32 expressions of a role, None where nothing is known; `outside`: sums, differences and products that may leave 32 bits."""
 
-    def __init__(self, checked: Checked, known: Mapping[str, Interval | None], bound: Bound, units: Interval | None = None):
+    def __init__(self, checked: Checked, known: Mapping[str, Bounds], bound: Bound, units: Bounds = None):
         self.checked, self.bound, self.units = checked, bound, units
         self.known = dict(known)
         self.outside: list[tuple[Expr, Interval]] = []
 
-    def of(self, e: Expr) -> Interval | None:
+    def of(self, e: Expr) -> Bounds:
         kind = self.checked.find_type(e)
         if isinstance(kind, (Scalar, TileType)) and kind.dtype != I32:
             return None
@@ -137,54 +138,38 @@ class _Ranges:
             return (e.value, e.value) if isinstance(e.value, int) and not isinstance(e.value, bool) else None
         if isinstance(e, Name):
             return self.name(e.id)
-        if isinstance(e, IfExp):
-            return _hull(self.of(e.then), self.of(e.other))
-        if isinstance(e, Unary):
-            x = self.of(e.operand)
-            return (-x[1], -x[0]) if e.op == "-" and x is not None else None
-        if isinstance(e, Binary):
-            return self.fitting(e, _BINARY.get(e.op, _unknown)(self.of(e.left), self.of(e.right)))
-        if isinstance(e, (Subscript, Attribute)) or not isinstance(e, Call) or self.checked.find_call(e) is None:
-            return None
-        return self.call(e)
+        found = entry(self.checked, e)
+        return None if found is None else self.result(e, found[0], [self.of(a) for a in found[1]])
 
-    def call(self, e: Call) -> Interval | None:
-        bound = self.checked.call(e)
-        args = [self.of(a) for a in bound.args.values()]
-        name = bound.op.name
-        if name in ("rows", "cols"):
+    def result(self, e: Expr, op: Op, args: Sequence[Bounds]) -> Bounds:
+        if op.traits.index_of:
             return (0, args[0][1] - 1) if args[0] is not None else None
-        if name == "cta_rank":
+        if op.traits.rank:
             return 0, self.checked.cluster - 1
-        if name == "where":
-            return _hull(*args[1:])
-        if name in ("min", "max") and all(a is not None for a in args):
-            pick: Callable[[list[int]], int] = min if name == "min" else max
-            return pick([a[0] for a in args if a]), pick([a[1] for a in args if a])
-        if name == "cdiv" and args[0] is not None and args[1] is not None and args[1][0] > 0:
-            (lo, hi), (least, most) = args[0], args[1]
-            self.fitting(e, (lo, hi + most - 1))  # as it is computed
-            return _corners(lambda a, b: -(-a // b), (lo, hi), (least, most))
-        if name == "abs" and args[0] is not None:
-            return 0 if args[0][0] <= 0 <= args[0][1] else min(map(abs, args[0])), max(map(abs, args[0]))
-        return None
+        if op.evaluate is None or op.traits.converts:
+            return None
+        self.fitting(e, op.evaluate.on_the_way(*args))
+        found = op.evaluate.interval(*args)
+        if None in args and half(found):  # nothing is refused for what may be anything at one end
+            return None
+        return self.fitting(e, found) if isinstance(e, Binary) else found
 
-    def fitting(self, e: Expr, found: Interval | None) -> Interval | None:
+    def fitting(self, e: Expr, found: Bounds) -> Bounds:
         """The interval; one that may lie outside is noted, and nothing is known of what comes of it."""
         if found is None or (found[0] >= -LARGEST - 1 and found[1] <= LARGEST):
             return found
         self.outside.append((e, found))
         return None
 
-    def name(self, name: str) -> Interval | None:
+    def name(self, name: str) -> Bounds:
         if name in self.known or name not in self.bound:
             return self.known.get(name)
         self.known[name] = None  # what depends on itself, as a counter does, is not known
         found = [self.bound_to(node) for node in self.bound[name]]
-        self.known[name] = _hull(*found)
+        self.known[name] = hull(*found)
         return self.known[name]
 
-    def bound_to(self, node: Assign | For) -> Interval | None:
+    def bound_to(self, node: Assign | For) -> Bounds:
         if isinstance(node, Assign):
             return self.of(node.value)
         if not isinstance(node.iter, Call):
@@ -194,52 +179,3 @@ class _Ranges:
         if start is None or stop is None or (len(args) == 3 and (args[2] is None or args[2][0] <= 0)):
             return None
         return start[0], max(start[0], stop[1] - 1)
-
-
-def _hull(*found: Interval | None) -> Interval | None:
-    known = [f for f in found if f is not None]
-    return (min(lo for lo, _ in known), max(hi for _, hi in known)) if known and len(known) == len(found) else None
-
-
-def _corners(f: Callable[[int, int], int], x: Interval, y: Interval) -> Interval:
-    values = [f(a, b) for a, b in itertools.product(x, y)]
-    return min(values), max(values)
-
-
-def _unknown(x: Interval | None, y: Interval | None) -> Interval | None:
-    return None
-
-
-def _arithmetic(f: Callable[[int, int], int]) -> Callable[[Interval | None, Interval | None], Interval | None]:
-    return lambda x, y: _corners(f, x, y) if x is not None and y is not None else None
-
-
-def _quotient(x: Interval | None, y: Interval | None) -> Interval | None:
-    return _corners(lambda a, b: a // b, x, y) if x is not None and y is not None and y[0] > 0 else None
-
-
-def _remainder(x: Interval | None, y: Interval | None) -> Interval | None:
-    if y is None or y[0] <= 0:
-        return None
-    return (0, min(x[1], y[1] - 1)) if x is not None and x[0] >= 0 else (0, y[1] - 1)
-
-
-def _and(x: Interval | None, y: Interval | None) -> Interval | None:
-    most = [i[1] for i in (x, y) if i is not None and i[0] >= 0]
-    return (0, min(most)) if most else None
-
-
-def _or(x: Interval | None, y: Interval | None) -> Interval | None:
-    return (0, (1 << max(x[1], y[1]).bit_length()) - 1) if x is not None and y is not None and min(x[0], y[0]) >= 0 else None
-
-
-_BINARY: dict[str, Callable[[Interval | None, Interval | None], Interval | None]] = {
-    "+": _arithmetic(lambda a, b: a + b),
-    "-": _arithmetic(lambda a, b: a - b),
-    "*": _arithmetic(lambda a, b: a * b),
-    "//": _quotient,
-    "%": _remainder,
-    "&": _and,
-    "|": _or,
-    "^": _or,
-}

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..ops import TABLE
 from ..syntax.nodes import Attribute, Call, Expr, Kernel, Node, Program, Stmt, Typed
 from ..syntax.types import PANEL_BYTES, BarrierType, DType, SharedView, Type
 from ..syntax.walk import walk
@@ -89,7 +90,7 @@ class Barrier:
     """`count` is in workers (mbarrier: arrivals that end a phase; named_barrier: participants). `arrivers` is the role that arrives."""
 
     name: str
-    kind: str  # "mbarrier" | "named_barrier"
+    kind: str  # the name of its entry in the table
     count: int
     stages: int | None
     arrivers: str | None
@@ -98,6 +99,11 @@ class Barrier:
     @property
     def type(self) -> BarrierType:
         return BarrierType(self.kind, self.stages)
+
+    @property
+    def hardware(self) -> bool:
+        """One of the hardware's, which counts arrivals alone; else it lies in shared memory and counts bytes too."""
+        return TABLE[self.kind].traits.hardware
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..ops import TABLE
 from ..ops.base import Effects
+from ..ops.expressions import called
 from ..ops.limits import TARGETS, Target
 from ..syntax.given import program_of
 from ..syntax.nodes import (
@@ -45,7 +47,6 @@ from .resources import check_fragments, check_roles, lay_out_shared
 from .scope import without_dead
 
 SIZES = ("T104", "T162")  # codes of lengths, counts and stages
-DECLARATIONS = ("shared", "mbarrier", "named_barrier", "tiles")
 
 
 def check(program: Program | str | os.PathLike[str], kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> Checked:
@@ -177,11 +178,11 @@ class _Checker:
         barriers = self.barrier_table(typer)
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
         check_fragments(roles, self.sink)
-        if sum(b.stages or 1 for b in barriers.values() if b.kind == "named_barrier") > target.named_barriers - 1:
+        if sum(b.stages or 1 for b in barriers.values() if b.hardware) > target.named_barriers - 1:
             self.sink.error(
                 "M303",
                 f"the machine has {target.named_barriers - 1} named barriers for a kernel, found more",
-                next(b.span for b in barriers.values() if b.kind == "named_barrier"),
+                next(b.span for b in barriers.values() if b.hardware),
             )
         self.sink.stop_if_any()
         written = typer.written
@@ -270,11 +271,12 @@ class _Checker:
                 self.sink.error("S202", "before the roles only declarations: `name = ...`", stmt.span, "move it into a role")
                 continue
             name, value = stmt.targets[0], stmt.value
-            word = value.func.id if isinstance(value, Call) and isinstance(value.func, Name) else None
+            op = called(value)
+            makes = op.traits.makes if op is not None and op.traits.declares else None
             t = typer.declaration(value)
-            if name in scope.views or name in scope.barriers or (word in DECLARATIONS and name in scope.declared):
+            if name in scope.views or name in scope.barriers or (makes is not None and name in scope.declared):
                 self.sink.error("S209", f"`{name}` is declared twice", stmt.span)
-            elif word == "tiles" and isinstance(value, Call):
+            elif makes == "units" and isinstance(value, Call):
                 self.declare_tiles(name, value, stmt, typer)
                 scope.tiles = name
             elif isinstance(t, SharedView):
@@ -291,7 +293,7 @@ class _Checker:
             elif isinstance(t, Scalar):
                 typer.bind(name, t, stmt.span, scope.declared)
                 others.append(stmt)
-            elif word not in DECLARATIONS:
+            elif makes is None:
                 typer.poison(name, t, stmt.span, scope.declared)
         return others
 
@@ -318,7 +320,8 @@ class _Checker:
 
     def role_call(self, w: With, typer: Typer) -> tuple[str, int, int, int | None]:
         call = w.call
-        if not isinstance(call.func, Name) or call.func.id != "role":
+        op = called(call)
+        if op is None or op.traits.makes != "workers":
             self.sink.error("S212", "`with` opens a role", call.span, 'write `with role("name", warps=1):`')
             return "?", 1, 32, None
         bound = typer.bind_arguments(call)
@@ -355,11 +358,11 @@ class _Checker:
         for name, (t, n, stmt) in self.barriers.items():
             users: dict[str, Stmt | Expr] = {}
             for role, call, kind in typer.barrier_uses.get(name, []):
-                if kind == "arrives" or t.kind == "named_barrier":
+                if kind == "arrives" or TABLE[t.kind].traits.hardware:
                     users.setdefault(role, call)
             if len(users) > 1:
                 (first, at), (second, other) = list(users.items())[:2]
-                verb = "arrive on" if t.kind == "mbarrier" else "use"
+                verb = "use" if TABLE[t.kind].traits.hardware else "arrive on"
                 self.sink.error(
                     "S215",
                     f"roles `{first}` and `{second}` both {verb} `{name}`; all who do belong to one role",

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..ops import OPERATORS
 from ..ops.base import Op
-from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, For, If, IfExp, Literal, Name, Stmt, Subscript, Typed, Unary
+from ..ops.expressions import operator
+from ..syntax.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Stmt, Subscript, Typed
 from ..syntax.types import BOOL, I32, DType, Scalar, TileType
 from ..syntax.walk import walk
 from .checked import Checked
@@ -41,13 +41,8 @@ def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
     if isinstance(expr, Call):
         bound = checked.find_call(expr)
         return None if bound is None else (bound.op, list(bound.args.values()))
-    if isinstance(expr, Binary):
-        return OPERATORS[expr.op], [expr.left, expr.right]
-    if isinstance(expr, Unary):
-        return OPERATORS[{"-": "neg"}.get(expr.op, expr.op)], [expr.operand]
-    if isinstance(expr, IfExp):
-        return OPERATORS["ifexp"], [expr.cond, expr.then, expr.other]
-    return None
+    found = operator(expr)
+    return None if found is None else (found[0], list(found[1]))
 
 
 def dtype_of(checked: Checked, expr: Expr) -> DType | None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..ops import TABLE
+from ..ops.expressions import traits
 from ..syntax.nodes import (
     Assign,
     Attribute,
@@ -56,6 +56,7 @@ from .scope import (
     FreshNames,
     TupleValue,
     Value,
+    asks_alone,
     bindings,
     copy_value,
     decided_by_right,
@@ -65,7 +66,7 @@ from .scope import (
     without_dead_literals,
     without_turns,
 )
-from .views import compose
+from .views import compose, written_size
 
 
 @dataclass
@@ -83,7 +84,6 @@ def flatten(program: Program, kernel: Kernel, consts: Mapping[str, Const], sink:
 class _Flattener:
     def __init__(self, program: Program, kernel: Kernel, consts: Mapping[str, Const], sink: Sink):
         self.kernel, self.sink = kernel, sink
-        self.alone = kernel.cluster == Literal(1) and kernel.arch in TABLE["cta_rank"].archs
         self.funcs = prelude().funcs() | program.funcs()
         constants = prelude().constants() | program.constants()
         self.globals: dict[str, Expr] = {name: fold(c.value) for name, c in constants.items()}
@@ -223,9 +223,10 @@ class _Flattener:
 
     def declare(self, name: str, call: Call) -> None:
         """Remembers what may be viewed or picked from."""
-        if isinstance(call.func, Name) and call.func.id in ("mbarrier", "named_barrier"):
+        makes = traits(call).makes
+        if makes == "barrier":
             self.ranks[name] = None
-        elif isinstance(call.func, Name) and call.func.id == "shared":
+        elif makes == "array":
             shape = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.name == "dims"), None)
             self.ranks[name] = len(shape.items) if isinstance(shape, List) else 1
 
@@ -296,12 +297,10 @@ class _Flattener:
         return e
 
     def pinned_slice(self, s: Slice, out: list[Stmt]) -> Slice:
-        if s.start is None or s.stop is None or isinstance(s.start, Literal):
+        if s.start is None or s.stop is None or isinstance(s.start, Literal) or (size := written_size(s)) is None:
             return s
-        if isinstance(s.stop, Binary) and s.stop.op == "+" and s.stop.left == s.start:
-            start = self.temporary("i", s.start, out)
-            return Slice(start, Binary("+", Name(start.id, span=start.span), s.stop.right, span=s.stop.span), span=s.span)
-        return s
+        start = self.temporary("i", s.start, out)
+        return Slice(start, Binary("+", Name(start.id, span=start.span), size, span=s.stop.span), span=s.span)
 
     # ---- expressions
     def single(self, e: Expr, frame: Frame, out: list[Stmt]) -> Expr:
@@ -331,7 +330,7 @@ class _Flattener:
             return self.growth.group(parts, span)
         if isinstance(e, Unary):
             return self.folded(Unary(e.op, self.single(e.operand, frame, out), span=span))
-        if isinstance(e, Binary) and e.op in ("and", "or"):
+        if isinstance(e, Binary) and traits(e).lazy:
             return self.lazy_logic(e, frame, out, span)
         if isinstance(e, Binary):
             left, right = (self.no_group(v) for v in self.operands([e.left, e.right], frame, out))
@@ -375,18 +374,18 @@ class _Flattener:
             return Name(UNKNOWN, span=e.span)
 
     def lazy_logic(self, e: Binary, frame: Frame, out: list[Stmt], span: Span) -> Expr:
-        left = self.single(e.left, frame, out)
-        if isinstance(left, Literal) and isinstance(left.value, bool) and left.value == (e.op == "or"):
+        left, decided_by = self.single(e.left, frame, out), traits(e).decided_by
+        if isinstance(left, Literal) and left.value is decided_by:
             return left
         later: list[Stmt] = []
         right = self.single(e.right, frame, later)
         if not later or isinstance(left, Literal):
             out.extend(later)
-            return decided_by_right(e.op, left, right) or self.folded(Binary(e.op, left, right, span=span))
+            return decided_by_right(e, left, right) or self.folded(Binary(e.op, left, right, span=span))
         result = self.temporary("t", left, out)
         cond = Name(result.id, span=span)
         later.append(Assign((result.id,), right, span=span))
-        out.append(If(cond if e.op == "and" else Unary("not", cond, span=span), tuple(later), span=span))
+        out.append(If(Unary("not", cond, span=span) if decided_by else cond, tuple(later), span=span))
         return Name(result.id, span=span)
 
     def choice(self, e: IfExp, frame: Frame, out: list[Stmt], span: Span) -> Value:
@@ -476,7 +475,7 @@ class _Flattener:
                 return Name(UNKNOWN, span=span)
         flat, hoisted = self.call_arguments(e, frame, [])
         out.extend(hoisted)
-        return Literal(0, span=span) if self.alone and flat == Call(Name("cta_rank")) else self.folded(flat)
+        return Literal(0, span=span) if asks_alone(flat, self.kernel) else self.folded(flat)
 
     def call_arguments(self, e: Call, frame: Frame, out: list[Stmt]) -> tuple[Call, list[Stmt]]:
         func: Expr

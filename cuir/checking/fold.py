@@ -6,17 +6,14 @@ import functools
 import math
 from collections.abc import Mapping
 
-from ..ops import OPERATORS, TABLE
 from ..ops.base import Op
+from ..ops.expressions import called, operator, traits
 from ..ops.meaning import common, convert, shortest, wrap
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..syntax.rewrite import with_children
 from ..syntax.types import I32
 
 Number = int | float | bool
-
-_LAZY = {"and", "or"}
-_UNARY = {"-": "neg"}
 
 
 def literal(expr: Expr) -> Number | None:
@@ -25,16 +22,14 @@ def literal(expr: Expr) -> Number | None:
 
 def fold(expr: Expr) -> Expr:
     """The literal that an expression of literals is; else the expression: also where the result is no finite number. Raises ZeroDivisionError."""
-    if isinstance(expr, Unary):
-        return _folded(expr, OPERATORS[_UNARY.get(expr.op, expr.op)], (expr.operand,))
-    if isinstance(expr, Binary):
-        return _binary(expr)
+    if isinstance(expr, (Unary, Binary)):
+        return _operator(expr)
     if isinstance(expr, IfExp):
         cond = literal(expr.cond)
         if isinstance(cond, bool):
             return expr.then if cond else expr.other
-    elif isinstance(expr, Call) and isinstance(expr.func, Name) and expr.func.id in TABLE and not expr.keywords:
-        return _folded(expr, TABLE[expr.func.id], expr.args)
+    elif isinstance(expr, Call) and not expr.keywords and (op := called(expr)) is not None:
+        return _folded(expr, op, expr.args)
     return expr
 
 
@@ -53,11 +48,12 @@ def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
     kinds = {type(v) for v in values}
     dtype = common(values)
     function = op.evaluate.scalar(dtype)
-    negated = op.name == "neg" and values[0] == 2**31  # how the least integer is written
-    beyond = dtype == I32 and any(not -(2**31) <= v < 2**31 for v in values) and not negated
+    negative = op.traits.linear == (-1,)
+    least = negative and values[0] == 2**31  # how the least integer is written
+    beyond = dtype == I32 and any(not -(2**31) <= v < 2**31 for v in values) and not least
     if function is None or beyond or (bool in kinds and len(kinds) > 1):
         return expr
-    if op.name == "neg":
+    if negative:
         return Literal(wrap(-values[0]) if dtype == I32 else -values[0], span=expr.span)  # exact: with the digits that were written
     found, *rest = (convert(v, dtype) for v in values)
     found = functools.reduce(function, rest, found) if rest else function(found)
@@ -76,9 +72,9 @@ def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
 
     if isinstance(expr, Name):
         return values.get(expr.id, expr)
-    if isinstance(expr, Binary) and expr.op in _LAZY:
+    if isinstance(expr, Binary) and traits(expr).lazy:
         left = inner(expr.left)
-        if isinstance(left, Literal) and left.value is (expr.op == "or"):
+        if isinstance(left, Literal) and left.value is traits(expr).decided_by:
             return left
     if isinstance(expr, IfExp):
         cond = inner(expr.cond)
@@ -90,19 +86,18 @@ def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     return fold(with_children(expr, inner)) if isinstance(expr, (Unary, Binary)) else expr
 
 
-def _binary(expr: Binary) -> Expr:
-    a = literal(expr.left)
-    if expr.op in _LAZY and isinstance(a, bool):  # the right side is not evaluated when the left decides
-        decided = a if expr.op == "or" else not a
-        return Literal(a, span=expr.span) if decided else expr.right
-    if (
-        expr.op in ("==", "!=")
-        and isinstance(expr.left, Name)
-        and isinstance(expr.right, Name)
-        and {expr.left.id, expr.right.id} <= _dtypes()
-    ):
-        return Literal((expr.left.id == expr.right.id) == (expr.op == "=="), span=expr.span)  # T == f16
-    return _folded(expr, OPERATORS[expr.op], (expr.left, expr.right))
+def _operator(expr: Unary | Binary) -> Expr:
+    found = operator(expr)
+    assert found is not None
+    op, args = found
+    a = literal(args[0])
+    if op.traits.lazy and isinstance(a, bool):  # the right side is not evaluated when the left decides
+        return Literal(a, span=expr.span) if a is op.traits.decided_by else args[1]
+    if op.traits.compares and op.traits.commutative:
+        left, right = args
+        if isinstance(left, Name) and isinstance(right, Name) and {left.id, right.id} <= _dtypes():
+            return Literal((left.id == right.id) == (0 in op.traits.compares), span=expr.span)  # T == f16
+    return _folded(expr, op, args)
 
 
 def _dtypes() -> set[str]:

@@ -10,18 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ops import OPERATORS, TABLE, WRITTEN, Op
+from ..ops import Op
+from ..ops.expressions import attribute, called, method, methods, operator, subscript, traits
 from ..ops.rules import broadcast
 from ..syntax.nodes import (
     Assign,
     Attribute,
-    Binary,
     Call,
     Expr,
     ExprStmt,
     For,
     If,
-    IfExp,
     Kernel,
     List,
     Literal,
@@ -40,8 +39,6 @@ from .rewrite_hints import instead
 from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
 from .views import Drop, Range, View, panel_cols, root_name, view_of
-
-SAME_DTYPE = {"where": ("x", "y"), "ifexp": ("x", "y")}  # arguments a literal among which takes the others' dtype
 
 
 @dataclass
@@ -116,7 +113,7 @@ class Typer:
             return
         if not (isinstance(it, Call) and it.func == Name("range")):
             if not (isinstance(it, Name) and it.id == UNKNOWN):
-                given = isinstance(it, Call) and it.func == Name("tiles")
+                given = traits(it).makes == "units"
                 hint = "before the roles `work = tiles(...)`, and here `in work`" if given else None
                 self.sink.error("S220", "`for` runs over range(...) or over what `tiles` gave", it.span, hint)
             return
@@ -171,21 +168,16 @@ class Typer:
             return Scalar(BOOL if isinstance(e.value, bool) else I32 if isinstance(e.value, int) else F32)
         if isinstance(e, Name):
             return self.name(e)
-        if isinstance(e, Unary):
-            sign = {"-": "neg", "~": "~", "not": "not"}[e.op]
-            t = self.apply(OPERATORS[sign], {"x": e.operand}, e)
-            return t
-        if isinstance(e, Binary):
-            return self.apply(OPERATORS[e.op], {"x": e.left, "y": e.right}, e)
-        if isinstance(e, IfExp):
-            return self.apply(OPERATORS["ifexp"], {"cond": e.cond, "x": e.then, "y": e.other}, e)
+        if (found := operator(e)) is not None:
+            return self.apply(found[0], dict(zip((p.name for p in found[0].params), found[1], strict=True)), e)
         if isinstance(e, Attribute):
-            if e.attr != "T":
+            op = attribute(e)
+            if op is None:
                 self.sink.error(
                     "N115", f"there is no attribute `.{e.attr}`", e.span, "`.T` transposes a Shared view; a barrier's methods are called"
                 )
                 return ErrorType()
-            return self.apply(OPERATORS["T"], {"x": e.value}, e)
+            return self.apply(op, {op.params[0].name: e.value}, e)
         if isinstance(e, Subscript):
             return self.subscript(e, place)
         if isinstance(e, Call):
@@ -237,23 +229,15 @@ class Typer:
         return self.tile_fits(op.rule(RuleContext(self, op, args, node)), node.span)
 
     def adapt(self, op: Op, args: Mapping[str, Expr]) -> None:
-        group: list[Expr]
-        if op.name in SAME_DTYPE or op.family == "operators":
-            group = [args[a] for a in SAME_DTYPE.get(op.name, ("x", "y")) if a in args]
-        elif op.name in ("min", "max"):
-            group = list(args.values())
-        elif op.name == "full":
-            dtype = self.const(args["dtype"])
-            if isinstance(dtype, DType):
-                self.retype(args["value"], dtype)
+        if op.traits.takes is not None:
+            literal, other = (args[a] for a in op.traits.takes)
+            known, kind = self.const(other), other.type
+            dtype = known if isinstance(known, DType) else kind.dtype if isinstance(kind, Scalar) else None
+            if dtype is not None:
+                self.retype(literal, dtype)
             return
-        elif op.name == "store":
-            place = args["place"].type
-            if isinstance(place, Scalar):
-                self.retype(args["tile"], place.dtype)
-            return
-        else:
-            return
+        alike = op.traits.alike
+        group = list(args.values()) if alike and op.params[0].variadic else [args[a] for a in alike]
         dtypes = [t.dtype for e in group if isinstance(t := e.type, (Scalar, TileType)) and not is_literal(e)]
         if not dtypes:
             kinds = [t.dtype for e in group if isinstance(t := e.type, Scalar)]
@@ -298,23 +282,24 @@ class Typer:
             return ErrorType()
         if view.ranges:
             t = self.view_type(view, base, e)
-            return t if isinstance(t, ErrorType) else self.apply_typed("view", t, e)
+            return t if isinstance(t, ErrorType) else self.apply_typed(t, e)
         shape = self.index_shape(view, e)
         if isinstance(shape, ErrorType):
             return shape
         if shape is None:
             self.literal_bounds(view, base)
             t = Scalar(base.dtype)
-            return t if place else self.apply_typed("element", t, e)
+            return t if place else self.apply_typed(t, e)
         if isinstance(base, SharedView):
             self.sink.error("T161", "index tiles gather from tensors only, found a shared array", e.span, "load(view) reads a view")
             return ErrorType()
         return self.tile_fits(TileType(base.dtype, *shape), e.span)
 
-    def apply_typed(self, name: str, t: Type, e: Expr) -> Type:
+    def apply_typed(self, t: Type, e: Expr) -> Type:
         """Asks the entry of a subscript about a type found here."""
         typed(e, t)
-        return OPERATORS[name].rule(RuleContext(self, OPERATORS[name], {"place": e}, e))
+        op = subscript(t)
+        return op.rule(RuleContext(self, op, {op.params[0].name: e}, e))
 
     def pick(self, e: Subscript, base: BarrierType) -> Type:
         if base.stages is None:
@@ -422,7 +407,7 @@ class Typer:
         args: dict[str, Expr] = {}
         params = list(op.params)
         if isinstance(call.func, Attribute):
-            args["bar"] = call.func.value
+            args[params[0].name] = call.func.value
             params = params[1:]
         given = list(call.args)
         for p in params:
@@ -443,7 +428,7 @@ class Typer:
                 self.sink.error("N117", f"`{k.name}` is given twice", k.span)
                 return None
             args[k.name] = k.value
-        missing = [p.name for p in params if p.name not in args and not p.default and not p.variadic and op.name != "role"]
+        missing = [p.name for p in params if p.name not in args and not p.default and not p.variadic and op.traits.makes != "workers"]
         if given or missing:
             what = (
                 f"is missing `{missing[0]}`"
@@ -466,22 +451,17 @@ class Typer:
             if not isinstance(t, BarrierType):
                 self.sink.error("N119", f"only barriers have methods, found {t}", call.func.span, instead(call.func.attr))
                 return None
-            name = f"{t.kind}.{call.func.attr}"
-            if name not in TABLE:
-                methods = ", ".join(n.split(".")[1] for n in TABLE if n.startswith(t.kind + "."))
-                self.sink.error("N120", f"{t.kind} has no method `{call.func.attr}`; it has: {methods}", call.func.span)
-                return None
-            return TABLE[name]
+            found = method(t.kind, call.func.attr)
+            if found is None:
+                known = ", ".join(methods(t.kind))
+                self.sink.error("N120", f"{t.kind} has no method `{call.func.attr}`; it has: {known}", call.func.span)
+            return found
         if not isinstance(call.func, Name) or call.func.id == UNKNOWN:
             return None
         if call.func.id == "range":
             self.sink.error("S221", "range stands only behind `for x in`", call.span)
             return None
-        found = WRITTEN[call.func.id]
-        if len(found) > 1:  # copy_async: with a barrier it is bulk
-            has_bar = len(call.args) > 2 or any(k.name in ("bar", "cluster", "hint") for k in call.keywords)
-            found = [op for op in found if any(p.name == "bar" for p in op.params) == has_bar]
-        return found[0]
+        return called(call)
 
     def allowed(self, op: Op, call: Call) -> bool:
         ok = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..ops import TABLE
 from ..ops.limits import Target, register_pool
 from ..syntax.nodes import Call, Kernel, Stmt
 from ..syntax.types import BarrierType, SharedView, TileType
@@ -42,7 +43,7 @@ def lay_out_shared(
         if alloc.panelled and base.offset % 1024:
             sink.error("M304", f"`{name}` has 128-byte panels and lies over `{over}`, which has none", stmt.span)
         table[name] = replace(alloc, offset=base.offset)
-    signals = sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if t.kind == "mbarrier")
+    signals = sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if not TABLE[t.kind].traits.hardware)
     need = end + signals + RESERVED
     if need > target.shared_bytes:
         largest = max(table.values(), key=lambda a: a.nbytes)
@@ -115,7 +116,7 @@ def check_fragments(roles: list[Role], sink: Sink) -> None:
     for role in (r for r in roles if r.registers is not None):
         for node in (n for stmt in role.body for n in walk(stmt) if isinstance(n, Call)):
             call = call_of(node)
-            if call is None or call.op.name not in ("mma", "mma_async"):
+            if call is None or not call.op.traits.product:
                 continue
             tiles = [t for t in (node.type, call.args["a"].type) if isinstance(t, TileType)]
             takes = [t.rows * t.cols * t.dtype.itemsize // (4 * role.threads) for t in tiles]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..ops import Op
+from ..ops.expressions import traits
 from ..ops.rules import broadcast
 from ..syntax.nodes import Expr, Literal, Name, Node, Subscript, Unary
 from ..syntax.types import ErrorType, TileType, Type
@@ -63,5 +64,5 @@ class RuleContext:
 
 def is_literal(e: Expr) -> bool:
     if isinstance(e, Unary):
-        return e.op == "-" and is_literal(e.operand)
+        return traits(e).linear == (-1,) and is_literal(e.operand)
     return isinstance(e, Literal) or (isinstance(e, Name) and e.id == "inf")

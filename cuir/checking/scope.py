@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..ops import TABLE
+from ..ops.expressions import attribute, called, traits
 from ..syntax.nodes import (
     Assign,
     Attribute,
@@ -18,6 +19,7 @@ from ..syntax.nodes import (
     For,
     Func,
     If,
+    Kernel,
     Literal,
     Name,
     Slice,
@@ -33,7 +35,6 @@ from .fold import specialised
 from .views import root_name
 
 PRIMITIVES = {op.written for op in TABLE.values() if not op.written.startswith(("bar.", "with "))} | {"range"}
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 UNKNOWN = "?"  # the id of a name already reported; the checker gives it the type ErrorType
 
 
@@ -97,14 +98,14 @@ def _decided(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
     return found.value if isinstance(found, Literal) and isinstance(found.value, bool) else None
 
 
-def decided_by_right(op: str, left: Expr, right: Expr) -> Expr | None:
+def decided_by_right(e: Binary, left: Expr, right: Expr) -> Expr | None:
     """What `and` or `or` is where the right side is a constant and the left one a comparison that can neither fail nor do anything."""
-    if not (isinstance(right, Literal) and isinstance(right.value, bool) and isinstance(left, Binary) and left.op in _COMPARISONS):
+    if not (isinstance(right, Literal) and isinstance(right.value, bool) and isinstance(left, Binary) and traits(left).compares):
         return None
-    if right.value != (op == "or"):
+    if right.value is not traits(e).decided_by:
         return left
     simple = (Name, Literal, Unary, Binary)
-    fails = any(not isinstance(n, simple) or (isinstance(n, Binary) and n.op in ("/", "//", "%")) for n in walk(left))
+    fails = any(not isinstance(n, simple) or traits(n).divisor for n in walk(left))
     return None if fails else right
 
 
@@ -171,7 +172,7 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
     if isinstance(e, Name):
         return e.id in ranks or e.id in DTYPES
     if isinstance(e, Attribute):
-        return e.attr == "T" and is_alias(e.value, ranks)
+        return attribute(e) is not None and is_alias(e.value, ranks)
     if isinstance(e, Subscript):
         root = root_name(e)
         if root is None or root not in ranks:
@@ -179,6 +180,13 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
         rank = ranks[root]
         return rank is None or not isinstance(e.value, Name) or len(e.indices) < rank or any(isinstance(i, Slice) for i in e.indices)
     return False
+
+
+def asks_alone(call: Call, kernel: Kernel) -> bool:
+    """Whether a call asks for the number of the CTA in a cluster of one."""
+    op = called(call)
+    asks = op is not None and op.traits.rank and kernel.arch in op.archs and not (call.args or call.keywords)
+    return asks and kernel.cluster == Literal(1)
 
 
 def copy_value(value: Value, span: Span) -> Value:

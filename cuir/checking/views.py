@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..ops.expressions import traits
 from ..syntax.nodes import Attribute, Binary, Expr, Literal, Name, Slice, Subscript
 from ..syntax.types import PANEL_BYTES, DType
 
@@ -90,10 +91,14 @@ def slice_size(s: Slice) -> int | None:
     start = s.start.value if isinstance(s.start, Literal) else 0 if s.start is None else None
     if isinstance(s.stop, Literal) and type(s.stop.value) is int and type(start) is int:
         return s.stop.value - start
-    if s.start is not None and isinstance(s.stop, Binary) and s.stop.op == "+" and s.stop.left == s.start:
-        c = s.stop.right
-        return c.value if isinstance(c, Literal) and type(c.value) is int else None
-    return None
+    c = written_size(s)
+    return c.value if isinstance(c, Literal) and type(c.value) is int else None
+
+
+def written_size(s: Slice) -> Expr | None:
+    """c of `e : e + c`, where both e are the same text."""
+    stop = s.stop
+    return stop.right if isinstance(stop, Binary) and traits(stop).linear == (1, 1) and stop.left == s.start else None
 
 
 def panel_cols(dtype: DType) -> int:

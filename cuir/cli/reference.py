@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -81,6 +82,12 @@ def effects(op: Op) -> list[str]:
     return lines
 
 
+def traits(op: Op) -> dict[str, Any]:
+    """The traits of an entry that hold."""
+    values = ((f.name, getattr(op.traits, f.name), f.default) for f in fields(op.traits))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value, default in values if value != default}
+
+
 def places(name: str) -> dict[str, str]:
     """Where the interpreter and the lowering give an entry its meaning: `file:line` by consumer, relative to the package."""
     from ..interp.ops import RUNS
@@ -112,6 +119,7 @@ def as_json(op: Op) -> dict[str, Any]:
         ],
         "doc": op.doc,
         "effects": effects(op),
+        "traits": traits(op),
         "archs": list(op.archs),
         "where": op.where,
         "threads": list(op.workers),

@@ -296,7 +296,7 @@ class _Extractor:
             yield self.accesses(site, span)
 
     def barrier(self, site: Site, span: Span) -> Handler:
-        effects, place = site.op.effects, barrier_place(site, "bar")
+        effects, place = site.op.effects, barrier_place(site, site.op.effects.arrives or site.op.effects.waits or "")
         if effects.arrives and effects.waits:
             return lambda worker: self.meet(worker, (self.bars[id(place(worker.w))],), True, span)
         if effects.waits:
@@ -312,7 +312,7 @@ class _Extractor:
                 self.point(worker, Step("wait", span, (self.bars[id(bar)],), p))
 
             return wait
-        size, cluster = site.value("bytes") if site.has("bytes") else None, bool(site.const("cluster", False))
+        size, cluster = site.value(effects.expects) if effects.expects else None, bool(site.const("cluster", False))
 
         def arrive(worker: _Worker) -> None:
             w, bar = worker.w, place(worker.w)
@@ -343,7 +343,7 @@ class _Extractor:
         shared, box, bar, cluster = (
             shared_place(site, "shared"),
             box_place(site, "box"),
-            barrier_place(site, "bar"),
+            barrier_place(site, site.op.effects.completes or ""),
             bool(site.const("cluster", False)),
         )
 

@@ -231,7 +231,7 @@ def _closest(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tu
 def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
     """The earlier party never arrived where the later one waits."""
     text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
-    named = [b for (name, _), ring in m.barriers.items() if m.launch.checked.barriers[name].kind == "named_barrier" for b in ring]
+    named = [b for (name, _), ring in m.barriers.items() if m.launch.checked.barriers[name].hardware for b in ring]
     for bar in named:
         found = wrong_count(m, bar) if old.worker in bar.came or new.worker in bar.came else None
         if found is not None:

@@ -120,7 +120,7 @@ def text_of(checked: Checked) -> Text:
 
 # ---- what the machine remembers
 def mbarriers(m: Machine) -> list[Mbarrier]:
-    return [bar for (name, _), ring in m.barriers.items() if m.launch.checked.barriers[name].kind == "mbarrier" for bar in ring]  # type: ignore[misc]
+    return [bar for (name, _), ring in m.barriers.items() if not m.launch.checked.barriers[name].hardware for bar in ring]  # type: ignore[misc]
 
 
 def ring_of(m: Machine, name: str, cta: int) -> list[Mbarrier]:
@@ -174,7 +174,7 @@ def wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     """More workers arrive than a phase takes."""
     text, name = text_of(m.launch.checked), place_of(m, bar)[0]
     came = [m.workers[n].label for n in bar.came]
-    able = max(len(came), text.arriving(name) if m.launch.checked.barriers[name].kind == "mbarrier" else 0)
+    able = max(len(came), 0 if m.launch.checked.barriers[name].hardware else text.arriving(name))
     if able <= bar.count:
         return None
     who = (

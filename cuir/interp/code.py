@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..ops import OPERATORS
 from ..ops.base import Effects, Op
-from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Subscript, Unary
+from ..ops.expressions import operator, subscript, traits
+from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
 from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from ..syntax.walk import Itself
 from ..text.source import Span, spoken
@@ -247,21 +247,19 @@ class Compiler:
             return _constant(self.literal(e))
         if isinstance(e, Call):
             bound = self.checked.call(e)
-            return self.inexact(bound.op, bound.args, e, self.checkpoint(RUNS[bound.op.name](Site(self, bound.op, bound.args, e)), e))
-        name, args = operator(e)
-        if name == "element" and isinstance(self.checked.type_of(e), TileType):
-            name = "gather"
-        return self.inexact(OPERATORS[name], args, e, self.checkpoint(RUNS[name](Site(self, OPERATORS[name], args, e)), e))
+            return self.applied(bound.op, bound.args, e)
+        found = operator(e)
+        op, operands = found if found is not None else (subscript(self.checked.type_of(e)), (e,))
+        return self.applied(op, {p.name: x for p, x in zip(op.params, operands, strict=True)}, e)
 
-    def inexact(self, op: Op, args: Mapping[str, Expr], e: Expr, run: Evaluate) -> Evaluate:
-        """The operation, with what its bounds allow if that is asked for."""
+    def applied(self, op: Op, args: Mapping[str, Expr], e: Expr) -> Evaluate:
+        """What an entry of the table does with its arguments; with what its bounds allow, if that is asked for."""
+        run = self.checkpoint(op, RUNS[op.name](Site(self, op, args, e)), e)
         return perturbed(self, op, list(args.values()), e, run) if self.perturbs else run
 
-    def checkpoint(self, run: Evaluate, e: Expr) -> Evaluate:
+    def checkpoint(self, op: Op, run: Evaluate, e: Expr) -> Evaluate:
         """Reports a division by zero at its place."""
-        if not (isinstance(e, Binary) and e.op in ("//", "%")) and not (
-            isinstance(e, Call) and isinstance(e.func, Name) and e.func.id == "cdiv"
-        ):
+        if op.evaluate is None or not op.evaluate.divides:
             return run
 
         def guarded(w: Worker) -> Any:
@@ -298,7 +296,7 @@ class Compiler:
             return _constant(e.value)
         if e.type is not None:
             return self.expr(e)
-        assert isinstance(e, Binary) and e.op == "+"
+        assert isinstance(e, Binary) and traits(e).linear == (1, 1)
         left, right = self.index(e.left), self.index(e.right)
         return lambda w: left(w) + right(w)
 
@@ -312,19 +310,6 @@ class Compiler:
 def turns(first: int, end: int, by: int) -> int:
     """How many turns a range makes; a range() of Python's, whose length has 64 bits, would not do."""
     return max(0, -(-(end - first) // by))
-
-
-def operator(e: Expr) -> tuple[str, dict[str, Expr]]:
-    """The entry that an operator's node stands for, and its arguments by name."""
-    if isinstance(e, Binary):
-        return e.op, {"x": e.left, "y": e.right}
-    if isinstance(e, Unary):
-        return {"-": "neg"}.get(e.op, e.op), {"x": e.operand}
-    if isinstance(e, IfExp):
-        return "ifexp", {"cond": e.cond, "x": e.then, "y": e.other}
-    if isinstance(e, (Subscript, Attribute)):
-        return "element", {"place": e}
-    raise TypeError(f"no operator: {type(e).__name__}")
 
 
 def settled(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:

@@ -18,6 +18,7 @@ from ..calls.requirements import copied, require_layout
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.tensor_modes import exchanged, tensor_modes
+from ..ops.expressions import maker
 from ..syntax.given import program_of
 from ..syntax.nodes import For, Name, Stmt
 from ..syntax.nodes import Program as CuirProgram
@@ -240,7 +241,7 @@ def _plan(launch: Launch, code: _Code, wanted: Grid | None) -> int:
     launch.budget.require(count, UNIT, tiles.span)
     grid = wanted(count) if callable(wanted) else grid
     launch.grid = _admitted(grid, count) or chosen_grid(count, launch.checked.longest_ring)
-    launch.work = RUNS["tiles"](launch.schedule, count, launch.grid, tiles.dynamic)
+    launch.work = RUNS[maker("units").name](launch.schedule, count, launch.grid, tiles.dynamic)
     return count
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
+from ..ops.expressions import maker
 from ..text.diagnostics import CuirError
 from ..text.source import Span
 from .agents import Action, Copy
@@ -140,8 +141,8 @@ class Machine(State):
         per_cta = sum(p.workers for p in launch.programs)
         workers = per_cta * ctas
         rings = [(b, cta) for cta in range(ctas) for b in checked.barriers.values()]
-        entries = sum(b.stages or 1 for b, _ in rings if b.kind == "mbarrier")
-        self.shared: list[Shared] = [RUNS["shared"](checked.shared, len(clusters), launch.device) for _ in range(ctas)]
+        entries = sum(b.stages or 1 for b, _ in rings if not b.hardware)
+        self.shared: list[Shared] = [RUNS[maker("array").name](checked.shared, len(clusters), launch.device) for _ in range(ctas)]
         self.trackers = [Tracker() for _ in range(ctas)]
         self.barriers: dict[tuple[str, int], list[Mbarrier | NamedBarrier]] = {}
         entry = workers
@@ -150,7 +151,7 @@ class Machine(State):
             for stage in range(b.stages or 1):
                 text = b.name + (f"[{stage}]" if b.stages is not None else "") + (f" of CTA {cta}" if ctas > 1 else "")
                 ring.append(RUNS[b.kind](b, text, entry, workers, entries))
-                entry += b.kind == "mbarrier"
+                entry += not b.hardware
             self.barriers[b.name, cta] = ring
         self.joins = [NamedBarrier("sync()", per_cta, None, workers, entries) for _ in range(ctas)]
         self.engines = 0
@@ -165,7 +166,7 @@ class Machine(State):
         self.workers: list[Worker] = []
         for cta in range(ctas):
             for program in launch.programs:
-                self.workers += RUNS["role"](self, program, cta, len(self.workers), workers, entries)
+                self.workers += RUNS[maker("workers").name](self, program, cta, len(self.workers), workers, entries)
         self.handout: Handout | None = None
         if checked.tiles is not None and self.picker.lockstep and all(p.loops in ((), (True,)) for p in launch.programs):
             self.handout = Handout([w.number for w in self.workers if w.program.loops], checked.tiles.span)

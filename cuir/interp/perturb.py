@@ -18,6 +18,7 @@ import torch
 from ..checking.checked import Checked
 from ..checking.decisions import deciders, expressions
 from ..ops.base import Op
+from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Expr
 from ..syntax.types import F32, TileType
 from ..syntax.walk import Itself
@@ -115,7 +116,7 @@ def perturbed(compiler: Compiler, op: Op, args: list[Expr], e: Expr, run: Evalua
         return shuffled
     if op.ulps and not (len(args) == 2 and exact):  # a quotient that decides is rounded correctly
         return lambda w: w.m.launch.noise.of(run(w), op.ulps)
-    if not exact and isinstance(e, Binary) and e.op in ("+", "-") and (tile or Itself(e) not in _shared(checked)):
+    if not exact and isinstance(e, Binary) and op.traits.linear and (tile or Itself(e) not in _shared(checked)):
         return _multiply_add(compiler, e, run, tile)
     return run
 
@@ -132,7 +133,7 @@ def _multiply_add(compiler: Compiler, e: Binary, run: Evaluate, tile: bool) -> E
     """x * y + z, rounded once or twice."""
 
     def product(x: Expr) -> bool:
-        return isinstance(x, Binary) and x.op == "*" and not x.decides
+        return isinstance(x, Binary) and "y" in traits(x).factors and not x.decides
 
     left, right = e.left, e.right
     if not product(left) and not product(right):
@@ -140,7 +141,7 @@ def _multiply_add(compiler: Compiler, e: Binary, run: Evaluate, tile: bool) -> E
     factors, other = (left, right) if product(left) else (right, left)
     assert isinstance(factors, Binary)
     x, y, z = compiler.expr(factors.left), compiler.expr(factors.right), compiler.expr(other)
-    sign = (1, -1) if e.op == "-" and factors is left else (-1, 1) if e.op == "-" else (1, 1)
+    sign = traits(e).linear if factors is left else traits(e).linear[::-1]
 
     def either(w: Worker) -> Any:
         if not w.m.launch.noise.fuses(e):

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checking.checked import Checked
-from ..syntax.nodes import Binary, Call, Expr, Name, Unary
+from ..ops.expressions import traits
+from ..syntax.nodes import Binary, Call, Expr, Unary
 from ..syntax.types import TileType
 from ..syntax.walk import walk
 from ..text.source import Span
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from .machine import Machine, Worker
 
 PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 2048, 32, 600, 128, 16
-_SPECIAL = ("exp2", "log2", "tanh")
-_ELSEWHERE = ("mma", "mma_async", "mma_wait", "load", "store", "zeros", "full", "rows", "cols")
 
 
 @dataclass(frozen=True)
@@ -110,12 +109,10 @@ def expression_cost(e: Expr, checked: Checked) -> float:
     for n in walk(e):
         if not isinstance(n, (Binary, Unary, Call)):
             continue
-        op = n.func.id if isinstance(n, Call) and isinstance(n.func, Name) else ""
-        t = checked.find_type(n)
-        if op in ("row_max", "row_sum") and isinstance(n, Call):
-            t = checked.find_type(n.args[0]) if n.args else t
-        if isinstance(t, TileType) and op not in _ELSEWHERE:
-            total += t.rows * t.cols / (SPECIAL_RATE if op in _SPECIAL else LANE_RATE)
+        of = traits(n)
+        t = checked.find_type(n.args[0] if of.reduction and isinstance(n, Call) and n.args else n)
+        if isinstance(t, TileType) and (of.elementwise or of.reduction):
+            total += t.rows * t.cols / (SPECIAL_RATE if of.special and isinstance(n, Call) else LANE_RATE)
     return total
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..checking.checker import pick_kernel
+from ..ops.expressions import is_where, traits
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import (
     Assign,
@@ -166,12 +167,7 @@ def _only_masks(func: Func, param: str) -> bool:
     for stmt in func.body:
         if isinstance(stmt, If) and stmt.cond == Name(param) and len(uses) == 1 and len(stmt.body) == 1 and not stmt.orelse:
             inner = stmt.body[0]
-            if (
-                isinstance(inner, Assign)
-                and isinstance(inner.value, Call)
-                and inner.value.func == Name("where")
-                and len(inner.value.args) == 3
-            ):
+            if isinstance(inner, Assign) and isinstance(inner.value, Call) and is_where(inner.value) and len(inner.value.args) == 3:
                 cond, kept, _ = inner.value.args
                 return inner.targets == (show(kept),) and any(isinstance(n, Call) and n.func == Name("keep") for n in walk(cond))
     return False
@@ -190,8 +186,7 @@ def more_order(t: Trial) -> str | None:
         only_waits = _only_waits(t.places, stmt)
         if tuple(moved) != new or any(names_read(stmt) & set(assigned((s,))) for s in rest):
             continue
-        releases = op is not None and op.effects.arrives and not op.effects.waits and op.name != "mbarrier.expect"
-        if (step == "forward" and only_waits) or (step == "back" and releases):
+        if (step == "forward" and only_waits) or (step == "back" and op is not None and op.effects.releases):
             text = show(stmt).strip().split("\n")[0]
             return f"`{text}` {'earlier' if step == 'forward' else 'later'} only adds order: no race can come of it, only a deadlock, which does not depend on the schedule and which no run shows"
     return None
@@ -256,7 +251,7 @@ def _arrivals(t: Trial) -> list[Site]:
 
 def _arrives(of: Places, stmt: Node) -> bool:
     op = of.op(stmt.value) if isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) else None
-    return op is not None and op.name == "mbarrier.arrive"
+    return op is not None and op.effects.releases and not op.traits.hardware
 
 
 def _without(of: Places, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -266,7 +261,7 @@ def _without(of: Places, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 def only_speed(t: Trial) -> str | None:
     """Only uses of a named barrier changed, without which the program is right as well: it orders nothing that must be ordered."""
     kernels = [pick_kernel(p, t.kernel) for p in (t.program, t.mutant)]
-    for name in (n for n, kind in t.places.barriers.items() if kind == "named_barrier"):
+    for name in filter(t.places.hardware, t.places.barriers):
         one, other = (replace(k, body=_stripped(k.body, name)) for k in kernels)
         rest = [tuple(i for i in p.items if i is not k) for p, k in zip((t.program, t.mutant), kernels)]
         if one != other or rest[0] != rest[1]:
@@ -330,7 +325,9 @@ def never_equal(t: Trial) -> str | None:
     node, call = t.at.node, t.at.parents[-1]
     if not (isinstance(node, Binary) and isinstance(t.new, Binary) and node.left == t.new.left and node.right == t.new.right):
         return None
-    if {node.op, t.new.op} not in ({"<", "<="}, {">", ">="}) or not (isinstance(call, Call) and call.func == Name("where")):
+    of = traits(node)
+    strict_or_not = of.compares and not of.commutative and of.slip == t.new.op
+    if not strict_or_not or not (isinstance(call, Call) and is_where(call)):
         return None
     halves = replace(node, left=Binary("*", node.left, Literal(0.5)), right=Binary("*", node.right, Literal(0.5)))
     equal = Binary("==", node.left, node.right)

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import check
+from ..ops.expressions import traits
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
 from ..syntax.parser import parse
@@ -171,7 +172,7 @@ def _plain(body: tuple[Stmt, ...], alone: bool, ones: Set[str]) -> tuple[Stmt, .
     def plain(node: Node) -> Node | tuple[Node, ...]:
         if isinstance(node, Keyword) and node.name == "cluster" and alone:
             return ()
-        if isinstance(node, Binary) and node.op == "/":
+        if isinstance(node, Binary) and traits(node).divisor and traits(node).factors:
             by = node.right
             return replace(node, op="*") if by == Literal(1.0) or (isinstance(by, Name) and by.id in ones) else node
         return node

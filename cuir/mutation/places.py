@@ -8,6 +8,7 @@ from typing import Any
 
 from ..ops import TABLE, Op
 from ..ops.base import Effects
+from ..ops.expressions import called, method
 from ..syntax.nodes import (
     Assign,
     Attribute,
@@ -95,16 +96,17 @@ class Places:
                 values = stmt.value.items if isinstance(stmt.value, Tuple) and len(stmt.targets) > 1 else (stmt.value,) * len(stmt.targets)
                 self.declared |= {t: v for t, v in zip(stmt.targets, values) if isinstance(v, Call)}
         self.funcs = program.funcs()
-        self.barriers = {n: c.func.id for n, c in self.declared.items() if isinstance(c.func, Name) and "barrier" in c.func.id}
+        makes = {n: op for n, c in self.declared.items() if (op := called(c)) is not None}
+        self.barriers = {n: op.name for n, op in makes.items() if op.traits.makes == "barrier"}
         self.passed = self._passed()
-        self.arrays = [n for n, c in self.declared.items() if c.func == Name("shared")]
+        self.arrays = [n for n, op in makes.items() if op.traits.makes == "array"]
         self.calls: list[tuple[Site, Call, Op]] = []  # statements that are a primitive's call, and values of assignments that are
         for s in self.sites:
             value = s.node.value if isinstance(s.node, (ExprStmt, Assign)) else None
             op = self.op(value) if isinstance(value, Call) else None
             if isinstance(value, Call) and op is not None and op.where != "declaration":
                 self.calls.append((s, value, op))
-        self.filled = {root(c.func) for _, c, op in self.calls if op.name == "mbarrier.expect"}
+        self.filled = {root(c.func) for _, c, op in self.calls if op.effects.expects}
         self.parities = self._parities()
 
     def _passed(self) -> dict[str, str]:
@@ -140,11 +142,12 @@ class Places:
         """The entry of the table that a call is of; None for functions and values."""
         if isinstance(call.func, Attribute):
             name = root(call.func) or ""
-            return TABLE.get(f"{self.barriers.get(name) or self.passed.get(name, '?')}.{call.func.attr}")
-        name = call.func.id if isinstance(call.func, Name) else ""
-        if name == "copy_async":
-            name += ".bulk" if len(call.args) + sum(k.name == "bar" for k in call.keywords) > 2 else ".cp"
-        return TABLE.get(name)
+            return method(self.barriers.get(name) or self.passed.get(name, "?"), call.func.attr)
+        return called(call)
+
+    def hardware(self, barrier: str) -> bool:
+        """Whether a barrier is one of the hardware's."""
+        return TABLE[self.barriers[barrier]].traits.hardware
 
     def _parities(self) -> set[str]:
         """Functions whose results are parities that somebody waits for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..ops.expressions import traits
 from ..syntax.nodes import Assign, Binary, Call, Keyword, List, Literal, Name, Program, Slice, Subscript, Tuple
 from ..syntax.printer import show
 from ..syntax.walk import names_read
@@ -16,7 +17,7 @@ from .places import Places, Site, root
 def registers(of: Places) -> Iterator[Mutant]:
     for site in of.sites:
         node, call = site.node, site.parents[-1] if site.parents else None
-        if isinstance(node, Keyword) and node.name == "registers" and isinstance(call, Call) and call.func == Name("role"):
+        if isinstance(node, Keyword) and node.name == "registers" and isinstance(call, Call) and traits(call).makes == "workers":
             role = show(call.args[0]) if call.args else ""
             for put, name in (
                 (Binary("+", node.value, Literal(4)), "registers not by 8"),
@@ -33,10 +34,12 @@ def sizes(of: Places) -> Iterator[Mutant]:
         dims = call.args[1] if name in of.arrays and len(call.args) > 1 else None
         if isinstance(dims, List) and dims.items:
             at = of.at[(*site.path, ("args", 1))]
-            for op, n, fault, word in (("*", 16, 14, "too much shared memory"), ("-", 1, 15, "a stage too few")):
-                if op == "-" and of.stages(name) is None:
-                    continue
-                put = List((Binary(op, dims.items[0], Literal(n)), *dims.items[1:]))
+            first = dims.items[0]
+            others = [(Binary("*", first, Literal(16)), 14, "too much shared memory")]
+            if of.stages(name) is not None:
+                others.append((Binary("-", first, Literal(1)), 15, "a stage too few"))
+            for length, fault, word in others:
+                put = List((length, *dims.items[1:]))
                 yield made(of, fault, word, at, f"{name}: `{show(put)}` instead of `{show(dims)}`", put)
         for k in call.keywords:
             if k.name == "stages":

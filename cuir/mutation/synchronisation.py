@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..ops import Op
+from ..ops.build import arrival
+from ..ops.expressions import traits
 from ..syntax.nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Return, Subscript
 from ..syntax.printer import show
 from ..syntax.walk import walk
@@ -19,12 +21,12 @@ ONCE_MORE = "{} again at once: nothing is left to wait for, and in between the w
 def fault_of(of: Places, call: Call, op: Op) -> int:
     """The class that leaving out or misplacing a primitive's call belongs to."""
     e = op.effects
-    if e.waits and op.name.startswith("mbarrier"):
+    if e.waits and not op.traits.hardware:
         return 1 if root(call.func) in of.filled else 2
     if e.drains:
         return {"wgmma": 4, "cp_async": 1, "bulk_store": 15}[e.drains]
     if e.arrives:
-        return 7 if op.name == "mbarrier.expect" else 10 if e.waits else 9
+        return 7 if e.expects else 10 if e.waits else 9
     if e.fences:
         return 5
     return 1 if e.commits else 15 if e.joins else 9 if e.completes else 12
@@ -45,7 +47,9 @@ def duplicate(of: Places) -> Iterator[Mutant]:
         if not isinstance(site.node, ExprStmt) or e == type(e)():
             continue
         idempotent = (e.waits and not e.arrives) or e.drains or e.fences
-        fault = fault_of(of, call, op) if idempotent else 6 if op.name == "mbarrier.arrive" else 7 if e.completes or e.arrives else 9
+        fault = (
+            fault_of(of, call, op) if idempotent else 6 if e.releases and not op.traits.hardware else 7 if e.completes or e.arrives else 9
+        )
         if e.accesses and not e.completes:
             continue  # the same store twice is a matter of speed
         why = ONCE_MORE.format(f"`{show(call)}`") if idempotent else None
@@ -64,11 +68,10 @@ def swap(of: Places) -> Iterator[Mutant]:
             if not 0 <= to < len(body) or isinstance(body[to], Return):
                 continue
             late = how == "behind"
-            releases = bool(e.arrives) and not e.waits and op.name != "mbarrier.expect"
-            kind = (9 if late else 3) if releases else (fault if late or e.fences else 10)
+            kind = (9 if late else 3) if e.releases else (fault if late or e.fences else 10)
             other = body[to]
             why = None
-            if op.name == "mbarrier.expect" and late and isinstance(other, ExprStmt) and isinstance(other.value, Call):
+            if e.expects and late and isinstance(other, ExprStmt) and isinstance(other.value, Call):
                 copied = of.op(other.value)
                 if copied is not None and copied.effects.completes:
                     why = "bytes may land before the expect that announces them; the phase still lacks its arrival"
@@ -85,8 +88,8 @@ def _first_line(node: object) -> str:
 def release_early(of: Places) -> Iterator[Mutant]:
     """An arrival, before the wait for the product that reads what it releases; or at the start of its block."""
     for site, call, op in of.calls:
-        e, at = op.effects, site.path[-1][1]
-        if at is None or not e.arrives or e.waits or op.name == "mbarrier.expect":
+        at = site.path[-1][1]
+        if at is None or not op.effects.releases:
             continue
         before = of.block(site)[:at]
         waits = [i for i, s in enumerate(before) if isinstance(s, ExprStmt) and isinstance(s.value, Call) and _drains(of, s.value)]
@@ -173,7 +176,7 @@ def parity(of: Places) -> Iterator[Mutant]:
         if not (op.effects.waits and call.args):
             continue
         old, at = call.args[0], of.at[(*site.path, ("value", None), ("args", 0))]
-        turned = old.left if isinstance(old, Binary) and old.op == "^" else Binary("^", old, Literal(1))
+        turned = old.left if isinstance(old, Binary) and traits(old).involutive else Binary("^", old, Literal(1))
         for put, name in ((turned, "parity turned"), (Literal(0), "parity fixed"), (Literal(1), "parity fixed")):
             yield made(of, 8, name, at, f"`{show(call)}` with parity `{show(put)}`", put)
 
@@ -183,12 +186,12 @@ def phase(of: Places) -> Iterator[Mutant]:
     """Parities without `% 2`; counters of a ring's uses that stand still or run twice as fast."""
     for site in of.sites:
         node, func = site.node, site.parents[1] if len(site.parents) > 1 else None
-        if isinstance(node, Binary) and node.op == "%" and node.right == Literal(2):
+        if isinstance(node, Binary) and traits(node).remainder and node.right == Literal(2):
             if getattr(func, "name", None) in of.parities or any(
                 isinstance(p, Call) and isinstance(p.func, Attribute) for p in site.parents
             ):
                 yield made(of, 8, "phase without % 2", site, f"`{show(node)}` becomes `{show(node.left)}`", node.left)
-        elif isinstance(node, Binary) and node.op in ("//", "%") and getattr(func, "name", None) in of.parities:
+        elif isinstance(node, Binary) and (traits(node).rounds or traits(node).remainder) and getattr(func, "name", None) in of.parities:
             yield made(of, 8, "stage or phase of a ring", site, f"`{show(node)}` becomes `{show(node.left)}`", node.left)
         elif isinstance(node, AugAssign) and of.role(site) is not None:
             program = of.dropped(site)
@@ -202,10 +205,10 @@ def phase(of: Places) -> Iterator[Mutant]:
 def counts(of: Places) -> Iterator[Mutant]:
     for site in of.sites:
         node = site.node
-        if not (isinstance(node, Call) and isinstance(node.func, Name) and node.func.id in ("mbarrier", "named_barrier") and node.args):
+        if not (isinstance(node, Call) and traits(node).makes == "barrier" and node.args):
             continue
         names = [n for n, c in of.declared.items() if c is node]
-        fault = 9 if node.func.id == "named_barrier" else 6
+        fault = 9 if traits(node).hardware else 6
         at, n = of.at[(*site.path, ("args", 0))], node.args[0]
         yield made(of, fault, "one arrival more", at, f"{', '.join(names)}: `{show(n)}` and one more", Binary("+", n, Literal(1)))
         if n != Literal(1):
@@ -273,17 +276,17 @@ def one_worker_arrives(of: Places) -> Iterator[Mutant]:
 @operator
 def transaction_bytes(of: Places) -> Iterator[Mutant]:
     for site, call, op in of.calls:
-        if op.name != "mbarrier.expect" or not call.args or not isinstance(call.func, Attribute):
+        if not op.effects.expects or not call.args or not isinstance(call.func, Attribute):
             continue
         e, at = call.args[0], of.at[(*site.path, ("value", None), ("args", 0))]
         for put in (Binary("//", e, Literal(2)), Binary("*", e, Literal(2)), Binary("-", e, Literal(16)), Literal(0)):
             yield made(of, 7, "wrong bytes", at, f"`{show(e)}` becomes `{show(put)}`", put)
-        yield made(of, 7, "arrive instead of expect", site, f"`{show(call)}` only arrives", ExprStmt(Call(Attribute(call.func.value, "arrive"))))  # fmt: skip
+        yield made(of, 7, "arrive instead of expect", site, f"`{show(call)}` only arrives", ExprStmt(arrival(call.func.value)))  # fmt: skip
         body, i = of.block(site), site.path[-1][1]
         following = body[i + 1] if i is not None and i + 1 < len(body) else None
         copied = of.op(following.value) if isinstance(following, ExprStmt) and isinstance(following.value, Call) else None
         if i is not None and following is not None and copied is not None and copied.effects.completes:
-            arrives = ExprStmt(Call(Attribute(call.func.value, "arrive")))
+            arrives = ExprStmt(arrival(call.func.value))
             block = of.with_block(site, (*body[:i], arrives, *body[i + 2 :]))
             yield made(of, 12, "filled without a copy", site, f"only an arrival instead of `{_first_line(following)}`", block)
 
@@ -291,14 +294,14 @@ def transaction_bytes(of: Places) -> Iterator[Mutant]:
 @operator
 def guards(of: Places) -> Iterator[Mutant]:
     """Conditions around waits and arrivals: left out, or off by one; an arrival behind the condition that it stands under."""
-    off = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
     for site in of.sites:
         node = site.node
         if not isinstance(node, If) or of.role(site) is None or not _synchronises(of, node):
             continue
         head = f"if {show(node.cond)}"
-        if isinstance(node.cond, Binary) and node.cond.op in off:
-            put = replace(node, cond=replace(node.cond, op=off[node.cond.op]))
+        of_cond = traits(node.cond)
+        if isinstance(node.cond, Binary) and of_cond.compares and not of_cond.commutative:
+            put = replace(node, cond=replace(node.cond, op=of_cond.slip))
             yield made(of, 9, "condition off by one", site, f"`{head}` becomes `if {show(put.cond)}`", put)
         yield made(of, 9, "condition left out", site, f"without `{head}`", node.body)
         last = node.body[-1]

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..checking.views import written_size
+from ..ops import OPERATORS
+from ..ops.expressions import is_where, traits
 from ..syntax.nodes import Assign, Binary, Call, Constant, Expr, For, Func, Literal, Name, Node, Slice, Subscript
 from ..syntax.printer import show
 from ..syntax.walk import assigned, names_read, walk
 from .operators import Mutant, made, operator
 from .places import Places, Site, root
-
-_STRICT = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
-_OTHER = {"+": "-", "-": "+"}
-_CALLS = {"max": "min", "min": "max", "row_max": "row_sum", "row_sum": "row_max", "exp2": "log2", "cdiv": ""}
 
 
 def _computes(of: Places, site: Site) -> bool:
@@ -34,23 +33,24 @@ def expressions(of: Places) -> Iterator[Mutant]:
 
 
 def _others(node: Node) -> Iterator[tuple[Expr, str]]:
+    t = traits(node)
     if isinstance(node, Binary):
-        if node.op in _STRICT:
-            yield replace(node, op=_STRICT[node.op]), "comparison"
-        elif node.op in _OTHER:
-            yield replace(node, op=_OTHER[node.op]), "sum"
+        if t.compares:
+            yield replace(node, op=t.slip), "comparison"
+        elif t.linear:
+            yield replace(node, op=t.slip), "sum"
             yield node.left, "term left out"
-        elif node.op in ("*", "/", "//", "%"):
+        elif t.factors or t.divisor:
             yield node.left, "factor left out"
-        elif node.op in ("&", "|", "and", "or"):
+        elif t.decided_by is not None:
             yield node.left, "condition left out"
             yield node.right, "condition left out"
-    elif isinstance(node, Call) and isinstance(node.func, Name) and node.func.id in _CALLS:
-        if node.func.id == "cdiv" and len(node.args) == 2:
-            yield Binary("//", *node.args), "rounded down"
-        elif _CALLS[node.func.id]:
-            yield replace(node, func=Name(_CALLS[node.func.id])), "other function"
-    elif isinstance(node, Call) and node.func == Name("where") and len(node.args) == 3:
+    elif isinstance(node, Call) and t.slip:
+        if t.slip not in OPERATORS:
+            yield replace(node, func=Name(t.slip)), "other function"
+        elif len(node.args) == 2:
+            yield Binary(t.slip, *node.args), "rounded down"
+    elif isinstance(node, Call) and is_where(node) and len(node.args) == 3:
         yield node.args[1], "condition left out"
         yield replace(node, args=(node.args[0], node.args[2], node.args[1])), "other function"
     elif isinstance(node, Literal) and node.kind in ("int", "float"):
@@ -74,7 +74,7 @@ def rescale(of: Places) -> Iterator[Mutant]:
             isinstance(node, Assign)
             and of.role(site)
             and isinstance(node.value, Binary)
-            and node.value.op == "*"
+            and "y" in traits(node.value).factors
             and node.value.left == Name(node.targets[0])
         ):
             program = of.dropped(site)
@@ -115,8 +115,8 @@ def flags(of: Places) -> Iterator[Mutant]:
     """A condition that a function is called with (whether a block needs the mask): false, true or off by one."""
     for site in of.sites:
         node, call = site.node, site.parents[-1] if site.parents else None
-        if isinstance(call, Call) and root(call.func) in of.funcs and isinstance(node, Binary) and node.op in _STRICT:
-            for put in (Literal(False), Literal(True), replace(node, op=_STRICT[node.op])):
+        if isinstance(call, Call) and root(call.func) in of.funcs and isinstance(node, Binary) and traits(node).compares:
+            for put in (Literal(False), Literal(True), replace(node, op=traits(node).slip)):
                 yield made(of, 11, "condition of a function", site, f"`{show(node)}` becomes `{show(put)}` in `{show(call)}`", put)
 
 
@@ -144,11 +144,12 @@ def other_box(of: Places) -> Iterator[Mutant]:
         node, owner = site.node, site.parents[-1] if site.parents else None
         if not (isinstance(owner, Subscript) and root(owner) in tensors):
             continue
-        if isinstance(node, Slice) and isinstance(node.stop, Binary) and node.stop.op == "+" and node.stop.left == node.start:
-            start = Binary("+", node.start, node.stop.right)
-            put: Node = Slice(start, Binary("+", start, node.stop.right))
+        size = written_size(node) if isinstance(node, Slice) else None
+        if isinstance(node, Slice) and node.start is not None and size is not None:
+            start = Binary("+", node.start, size)
+            put: Node = Slice(start, Binary("+", start, size))
             yield made(of, 12, "box of the next tile", site, f"`{show(owner)}` one box further", put)
-        elif any(isinstance(n, Call) and root(n.func) in ("rows", "cols") for n in walk(node)) and site.path[-1][0] == "indices":
+        elif any(traits(n).index_of for n in walk(node)) and site.path[-1][0] == "indices":
             yield made(of, 12, "index one further", site, f"`{show(owner)}` one element further", Binary("+", node, Literal(1)))  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ from ..syntax.types import PANEL_BYTES, BarrierType, ErrorType, SharedView, Type
 from .base import SM90, Access, CallContext, Effects, Param, op
 from .limits import TARGETS
 from .rules import box, known, shared
+from .traits import Traits
 
 HINTS = ("evict_first", "evict_last", "evict_normal")
 
@@ -71,6 +72,7 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
     archs=SM90,
     spelling="copy_async",
     effects=Effects(accesses=(Access("box", "read", "async", late=True), Access("shared", "write", "async", late=True)), completes="bar"),
+    traits=Traits(one_lane=True, joins_worker=True),
     doc="Bulk copy of a box into shared memory by the copy engine, at any time from now; it lands by subtracting the bytes of the full box from the barrier's phase, "
     "also where the box sticks out of the tensor (that part reads 0). cluster=True: lands at the same place of every CTA of the cluster, on each one's barrier. "
     'hint: "evict_first", "evict_last" or "evict_normal", advice for the L2 cache. Ordinary stores to the box need fence_async(tensors=True) before it.',
@@ -100,6 +102,7 @@ def _copy_bulk(cx: CallContext) -> Type:
     effects=Effects(
         accesses=(Access("box", "read", "generic", late=True), Access("shared", "write", "generic", late=True)), group="cp_async"
     ),
+    traits=Traits(joins_worker=True),
     doc="cp.async of a box into shared memory, in the worker's open group (see copy_commit). An ordinary write once waited for: the tensor core of sm_90a needs a fence_async after it.",
 )
 def _copy_cp(cx: CallContext) -> Type:
@@ -117,6 +120,7 @@ def _commit(cx: CallContext) -> Type:
     "asynchronous memory",
     Param("n", "const i32"),
     effects=Effects(drains="cp_async"),
+    traits=Traits(joins_worker=True),
     doc="Waits until at most the n last closed groups of the worker are in flight (cp.async.wait_group n).",
 )
 def _copy_wait(cx: CallContext) -> Type:
@@ -136,6 +140,7 @@ def _copy_wait(cx: CallContext) -> Type:
     effects=Effects(
         accesses=(Access("shared", "read", "async", late=True), Access("box", "write", "async", late=True)), group="bulk_store"
     ),
+    traits=Traits(one_lane=True, joins_worker=True),
     doc="Bulk store of a shared view to a box by the copy engine; nothing is written outside of the tensor. add=True adds atomically (f32, f16, bf16, i32). "
     "Ordinary stores need the writer's fence_async before it, those to the box with tensors=True.",
 )
@@ -151,6 +156,7 @@ def _store_async(cx: CallContext) -> Type:
     "asynchronous memory",
     archs=SM90,
     effects=Effects(drains="bulk_store"),
+    traits=Traits(one_lane=True, joins_worker=True),
     doc="Waits until the worker's bulk stores have read their shared memory (the end of the kernel waits for the rest): of all of them (cp.async.bulk.wait_group.read 0).",
 )
 def _store_wait(cx: CallContext) -> Type:

@@ -1,7 +1,8 @@
 """What an entry of the table is, and the registry. Owns no primitive.
 
-An entry says everything about a primitive: name, parameters, typing rule, effects on memory and barriers as data, architectures, documentation, and
-for an operation on numbers what it gives (`evaluate`, see cuir/ops/meaning). `cuir/interp/ops` and `cuir/lowering/ops` register how an entry runs by its name.
+An entry says everything about a primitive: name, parameters, typing rule, effects on memory and barriers and traits as data, architectures, documentation,
+and for an operation on numbers what it gives (`evaluate`, see cuir/ops/meaning). `cuir/interp/ops` and `cuir/lowering/ops` register how an entry runs by its
+name; everybody else asks effects and traits (traits.py), never a name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from ..syntax.types import Type
 from .meaning import Meaning
+from .traits import Traits
 
 ALL_ARCHS = ("sm_80", "sm_90a")
 SM90 = ("sm_90a",)
@@ -42,9 +44,15 @@ class Effects:
     drains: Group | None = None  # waits for groups
     commits: Group | None = None
     arrives: str | None = None  # a barrier argument
+    expects: str | None = None  # the argument with the bytes that the phase then waits for too
     waits: str | None = None  # a barrier argument
     fences: bool = False  # makes the worker's ordinary writes visible to the async proxy
     joins: bool = False  # every worker of the CTA
+
+    @property
+    def releases(self) -> bool:
+        """Whether it arrives, and neither waits nor announces bytes."""
+        return self.arrives is not None and self.waits is None and self.expects is None
 
     def proxy(self, arg: str) -> str:
         """Through which proxy an argument is accessed."""
@@ -94,6 +102,7 @@ class Op:
     smallest: float = 0.0  # results that are smaller in magnitude may be 0
     sums: bool = False  # adds many numbers, in no fixed order
     reduces: bool = False  # its result depends on more than the same element of its operands
+    traits: Traits = Traits()
 
     @property
     def ulps(self) -> int:
@@ -133,6 +142,7 @@ def op(
     smallest: float = 0.0,
     sums: bool = False,
     reduces: bool = False,
+    traits: Traits = Traits(),
 ) -> Callable[[Rule], Rule]:
     """Enter a primitive whose typing rule is the decorated function. A name entered twice is an error of ours."""
 
@@ -141,7 +151,7 @@ def op(
         if name in table:
             raise ValueError(f"primitive {name} is defined twice")
         entry = table[name] = Op(
-            name, family, params, rule, doc, effects, archs, where, spelling, workers, evaluate, smallest, sums, reduces
+            name, family, params, rule, doc, effects, archs, where, spelling, workers, evaluate, smallest, sums, reduces, traits
         )
         if not operator:
             WRITTEN.setdefault(entry.written.removeprefix("with "), []).append(entry)

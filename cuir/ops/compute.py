@@ -6,6 +6,7 @@ from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, Scalar, 
 from .base import SM90, Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
+from .traits import Traits, arithmetic
 
 
 def _product(cx: CallContext, b_shared: bool) -> Type:
@@ -51,6 +52,7 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     sums=True,
     reduces=True,
     effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
+    traits=Traits(product=True),
     doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16; C of 8. Products exact, accumulation f32.",
 )
 def _mma(cx: CallContext) -> Type:
@@ -71,6 +73,7 @@ def _mma(cx: CallContext) -> Type:
     sums=True,
     reduces=True,
     effects=Effects(accesses=(Access("a", "read", "async", late=True), Access("b", "read", "async", late=True)), group="wgmma"),
+    traits=Traits(product=True),
     doc="a @ b + c by the tensor core (wgmma, a commit group of its own), in flight until mma_wait. The accumulator is taken over: its old value may only be waited for; a chained product needs no wait. "
     "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.",
 )
@@ -125,6 +128,7 @@ op(
     where="any",
     doc="Elementwise minimum of two or more; a NaN in any gives NaN.",
     evaluate=meaning("min"),
+    traits=arithmetic("x", commutative=True, extremum="min", slip="max"),
 )(_extremum)
 op(
     "max",
@@ -133,6 +137,7 @@ op(
     where="any",
     doc="Elementwise maximum of two or more; a NaN in any gives NaN.",
     evaluate=meaning("max"),
+    traits=arithmetic("x", commutative=True, extremum="max", slip="min"),
 )(_extremum)
 
 
@@ -144,6 +149,7 @@ op(
     Param("y", "tile or scalar"),
     doc="x where cond, else y; elementwise with broadcasting; both are evaluated.",
     evaluate=meaning("where"),
+    traits=Traits(pure=True, elementwise=True, alike=("x", "y"), chooses="cond"),
 )
 def _where(cx: CallContext) -> Type:
     cond, found = cx.type("cond"), elementwise(cx, "x", "y")
@@ -172,6 +178,7 @@ op(
     smallest=2.0**-126,
     doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 ulp. Below 2^-126 it is 0.",
     evaluate=meaning("exp2", ulps=2, rounded=False),
+    traits=arithmetic("x", cost=4, special=True, slip="log2"),
 )(_unary_float)
 op(
     "log2",
@@ -180,6 +187,7 @@ op(
     where="any",
     doc="Logarithm to base 2, 2 ulp; of 0 it is -inf.",
     evaluate=meaning("log2", ulps=2, rounded=False),
+    traits=arithmetic("x", cost=4, special=True),
 )(_unary_float)
 op(
     "tanh",
@@ -188,10 +196,19 @@ op(
     where="any",
     doc="Hyperbolic tangent, 4 ulp. On a tile seven multiply-adds an element where all are below 0.6; else twice that, an exp2 and a quarter of a division.",
     evaluate=meaning("tanh", ulps=4, rounded=False),
+    traits=arithmetic("x", cost=4, special=True),
 )(_unary_float)
 
 
-@op("abs", "compute", Param("x", "scalar or tile"), where="any", doc="Absolute value.", evaluate=meaning("abs"))
+@op(
+    "abs",
+    "compute",
+    Param("x", "scalar or tile"),
+    where="any",
+    doc="Absolute value.",
+    evaluate=meaning("abs"),
+    traits=arithmetic("x", magnitude=True),
+)
 def _abs(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
@@ -207,6 +224,7 @@ def _abs(cx: CallContext) -> Type:
     where="any",
     doc="Converts: floats round to nearest even, f32 to i32 truncates and saturates (NaN: 0), bool gives 0 or 1, a number to bool is x != 0.",
     evaluate=meaning("cast"),
+    traits=arithmetic(converts="dtype"),
 )
 def _cast(cx: CallContext) -> Type:
     found, dtype = elementwise(cx, "x"), known(cx, "dtype", DType)
@@ -236,6 +254,7 @@ op(
     reduces=True,
     doc="The maximum of each row, [R, 1]; NaN if one is in it.",
     evaluate=meaning("row_max"),
+    traits=Traits(pure=True, reduction="max", slip="row_sum"),
 )(_reduction)
 op(
     "row_sum",
@@ -245,6 +264,7 @@ op(
     reduces=True,
     doc="The sum of each row, [R, 1], in no fixed order.",
     evaluate=meaning("row_sum", rounded=False),
+    traits=Traits(pure=True, reduction="sum", slip="row_max"),
 )(_reduction)
 
 
@@ -256,6 +276,7 @@ op(
     where="any",
     doc="a / b rounded up: -(-a // b).",
     evaluate=meaning("cdiv", divides=True),
+    traits=arithmetic(cost=10, divisor="b", rounds="up", slip="//"),
 )
 def _cdiv(cx: CallContext) -> Type:
     ok = [an_i32(cx, "a"), an_i32(cx, "b")]

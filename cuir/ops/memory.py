@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..syntax.types import BOOL, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape, two_dims
+from .traits import Traits
 
 
 @op(
@@ -14,6 +15,7 @@ from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape, 
     Param("dims", "[dims]"),
     Param("over", "shared array", "nothing", keyword=True),
     where="declaration",
+    traits=Traits(declares=True, makes="array"),
     doc="An array in the CTA's shared memory, undefined until written. Rows of whole 128-byte panels are laid out as swizzled panels, which bulk "
     "copies and products need: panel after panel, each of all R rows, so that a slice of rows is contiguous in each; else row-major, rows padded to 16 bytes. A "
     "stage of a ring is contiguous. `over=x`: the first bytes of x, which may be larger; a write through one makes the same bytes of the other undefined.",
@@ -30,6 +32,7 @@ def _shared(cx: CallContext) -> Type:
     "memory",
     Param("x", "Shared view"),
     where="any",
+    traits=Traits(pure=True, one_lane=True),
     doc="Bytes of a shared array or view, padding included (i32): what a bulk copy that fills it counts on its barrier.",
 )
 def _nbytes(cx: CallContext) -> Type:
@@ -39,13 +42,21 @@ def _nbytes(cx: CallContext) -> Type:
     return Scalar(I32) if isinstance(t, SharedView) else cx.error("T106", f"`x` must lie in shared memory, found {t}", "x")
 
 
-@op("zeros", "memory", Param("dtype", "dtype"), Param("dims", "[R, C]"), doc="A register tile of zeros.")
+@op("zeros", "memory", Param("dtype", "dtype"), Param("dims", "[R, C]"), doc="A register tile of zeros.", traits=Traits(pure=True))
 def _zeros(cx: CallContext) -> Type:
     dtype, shape = known(cx, "dtype", DType), tile_shape(cx, "dims")
     return ErrorType() if dtype is None or shape is None else TileType(dtype, *shape)
 
 
-@op("full", "memory", Param("dtype", "dtype"), Param("dims", "[R, C]"), Param("value", "scalar"), doc="A register tile of one value.")
+@op(
+    "full",
+    "memory",
+    Param("dtype", "dtype"),
+    Param("dims", "[R, C]"),
+    Param("value", "scalar"),
+    doc="A register tile of one value.",
+    traits=Traits(pure=True, takes=("value", "dtype")),
+)
 def _full(cx: CallContext) -> Type:
     dtype, shape, value = known(cx, "dtype", DType), tile_shape(cx, "dims"), cx.type("value")
     if dtype is None or shape is None or poisoned(value):
@@ -55,13 +66,25 @@ def _full(cx: CallContext) -> Type:
     return TileType(dtype, *shape)
 
 
-@op("rows", "memory", Param("n", "const i32"), doc="The row numbers 0 .. n-1 as an i32 tile [n, 1].")
+@op(
+    "rows",
+    "memory",
+    Param("n", "const i32"),
+    doc="The row numbers 0 .. n-1 as an i32 tile [n, 1].",
+    traits=Traits(pure=True, index_of="row"),
+)
 def _rows(cx: CallContext) -> Type:
     n = positive(cx, "n")
     return ErrorType() if n is None else TileType(I32, n, 1)
 
 
-@op("cols", "memory", Param("n", "const i32"), doc="The column numbers 0 .. n-1 as an i32 tile [1, n].")
+@op(
+    "cols",
+    "memory",
+    Param("n", "const i32"),
+    doc="The column numbers 0 .. n-1 as an i32 tile [1, n].",
+    traits=Traits(pure=True, index_of="column"),
+)
 def _cols(cx: CallContext) -> Type:
     n = positive(cx, "n")
     return ErrorType() if n is None else TileType(I32, 1, n)
@@ -72,6 +95,7 @@ def _cols(cx: CallContext) -> Type:
     "memory",
     Param("view", "Shared view or box of a tensor"),
     effects=Effects(accesses=(Access("view", "read", "generic"),)),
+    traits=Traits(cost=10),
     doc="Reads a view into registers. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.",
 )
 def _load(cx: CallContext) -> Type:
@@ -96,6 +120,7 @@ def _load(cx: CallContext) -> Type:
     Param("mask", "bool tile", "True", keyword=True),
     Param("add", "const bool", "False", keyword=True),
     effects=Effects(accesses=(Access("place", "write", "generic"),)),
+    traits=Traits(takes=("tile", "place")),
     doc="Writes a tile to a view, or scatters it to a subscript with index tiles; what lies outside of a tensor, or where mask is False, is not written. "
     "A scalar goes to a place with scalar indices. add=True: atomic addition, to tensors only.",
 )

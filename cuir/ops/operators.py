@@ -6,6 +6,7 @@ from ..syntax.types import BOOL, F32, I32, ErrorType, Scalar, SharedView, TileTy
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import elementwise, made, poisoned
+from .traits import Traits, arithmetic
 
 X, Y = Param("x", "scalar or tile"), Param("y", "scalar or tile")
 
@@ -19,7 +20,11 @@ def _arithmetic(cx: CallContext) -> Type:
     return made(*found)
 
 
-for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
+for _sign, _doc, _traits in (
+    ("+", "Sum.", arithmetic("x", "y", commutative=True, linear=(1, 1), slip="-")),
+    ("-", "Difference.", arithmetic("x", "y", linear=(1, -1), slip="+")),
+    ("*", "Product.", arithmetic("x", "y", commutative=True, factors=("x", "y"))),
+):
     op(
         _sign,
         "operators",
@@ -29,6 +34,7 @@ for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
         operator=True,
         where="any",
         evaluate=meaning(_sign),
+        traits=_traits,
     )(_arithmetic)
 
 
@@ -41,6 +47,7 @@ for _sign, _doc in (("+", "Sum."), ("-", "Difference."), ("*", "Product.")):
     operator=True,
     where="any",
     evaluate=meaning("/", ulps=5),
+    traits=arithmetic("x", "y", cost=4, special=True, factors=("x",), divisor="y"),
 )
 def _divide(cx: CallContext) -> Type:
     found = elementwise(cx, "x", "y")
@@ -67,6 +74,7 @@ op(
     operator=True,
     where="any",
     evaluate=meaning("//", divides=True),
+    traits=arithmetic("x", "y", cost=10, divisor="y", rounds="down"),
 )(_integer)
 op(
     "%",
@@ -77,6 +85,7 @@ op(
     operator=True,
     where="any",
     evaluate=meaning("%", divides=True),
+    traits=arithmetic("x", "y", cost=10, divisor="y", remainder=True),
 )(_integer)
 
 
@@ -85,7 +94,11 @@ def _bits(cx: CallContext) -> Type:
     return ErrorType() if found is None else made(*found)
 
 
-for _sign, _doc in (("&", "And"), ("|", "Or"), ("^", "Exclusive or")):
+for _sign, _doc, _traits in (
+    ("&", "And", arithmetic("x", "y", commutative=True, decided_by=False)),
+    ("|", "Or", arithmetic("x", "y", commutative=True, decided_by=True)),
+    ("^", "Exclusive or", arithmetic("x", "y", commutative=True, involutive=True)),
+):
     op(
         _sign,
         "operators",
@@ -95,16 +108,36 @@ for _sign, _doc in (("&", "And"), ("|", "Or"), ("^", "Exclusive or")):
         operator=True,
         where="any",
         evaluate=meaning(_sign),
+        traits=_traits,
     )(_bits)
 
 
-@op("~", "operators", X, doc="Complement: bitwise on i32, logical on bool.", operator=True, where="any", evaluate=meaning("~"))
+@op(
+    "~",
+    "operators",
+    X,
+    doc="Complement: bitwise on i32, logical on bool.",
+    operator=True,
+    where="any",
+    evaluate=meaning("~"),
+    traits=arithmetic("x", complements=True, involutive=True),
+)
 def _invert(cx: CallContext) -> Type:
     found = elementwise(cx, "x", ints=True)
     return ErrorType() if found is None else made(*found)
 
 
-@op("neg", "operators", X, doc="Negation.", operator=True, where="any", spelling="-x", evaluate=meaning("neg"))
+@op(
+    "neg",
+    "operators",
+    X,
+    doc="Negation.",
+    operator=True,
+    where="any",
+    spelling="-x",
+    evaluate=meaning("neg"),
+    traits=arithmetic("x", linear=(-1,), involutive=True),
+)
 def _negate(cx: CallContext) -> Type:
     found = elementwise(cx, "x")
     if found is None:
@@ -117,7 +150,14 @@ def _compare(cx: CallContext) -> Type:
     return ErrorType() if found is None else made(BOOL, found[1])
 
 
-for _sign in ("==", "!=", "<", "<=", ">", ">="):
+for _sign, _holds, _slip in (
+    ("==", (0,), "!="),
+    ("!=", (-1, 1), "=="),
+    ("<", (-1,), "<="),
+    ("<=", (-1, 0), "<"),
+    (">", (1,), ">="),
+    (">=", (0, 1), ">"),
+):
     op(
         _sign,
         "operators",
@@ -127,6 +167,7 @@ for _sign in ("==", "!=", "<", "<=", ">", ">="):
         operator=True,
         where="any",
         evaluate=meaning(_sign),
+        traits=arithmetic("x", "y", commutative=_holds in ((0,), (-1, 1)), compares=_holds, slip=_slip),
     )(_compare)
 
 
@@ -155,6 +196,7 @@ op(
     operator=True,
     where="any",
     evaluate=meaning("and"),
+    traits=arithmetic("x", "y", lazy=("y",), decided_by=False),
 )(_logic)
 op(
     "or",
@@ -165,8 +207,18 @@ op(
     operator=True,
     where="any",
     evaluate=meaning("or"),
+    traits=arithmetic("x", "y", lazy=("y",), decided_by=True),
 )(_logic)
-op("not", "operators", X, doc="Negation of a bool scalar.", operator=True, where="any", evaluate=meaning("not"))(_logic)
+op(
+    "not",
+    "operators",
+    X,
+    doc="Negation of a bool scalar.",
+    operator=True,
+    where="any",
+    evaluate=meaning("not"),
+    traits=arithmetic("x", complements=True, involutive=True),
+)(_logic)
 
 
 @op(
@@ -180,6 +232,7 @@ op("not", "operators", X, doc="Negation of a bool scalar.", operator=True, where
     spelling="x if cond else y",
     doc="x or y; only the chosen one is evaluated. Scalars only: on tiles use where.",
     evaluate=meaning("ifexp"),
+    traits=arithmetic("x", "y", lazy=("x", "y"), chooses="cond"),
 )
 def _ifexp(cx: CallContext) -> Type:
     if poisoned(cx.type("cond")):
@@ -207,6 +260,7 @@ _READ = Effects(accesses=(Access("place", "read", "generic"),))
     effects=_READ,
     where="any",
     spelling="x[i, j]",
+    traits=Traits(cost=10, one_lane=True),
     doc="All indices scalars: the element, a scalar. Outside of the array: an error. Scalars are i32, f32 or bool.",
 )
 def _element(cx: CallContext) -> Type:
@@ -228,6 +282,7 @@ def _element(cx: CallContext) -> Type:
     operator=True,
     effects=_READ,
     spelling="x[i, rows(64)]",
+    traits=Traits(cost=10),
     doc="Any index an i32 tile: a gather; its shape is the broadcast of the index tiles. Outside of the tensor: 0 (as a place of store: dropped).",
 )
 def _gather(cx: CallContext) -> Type:

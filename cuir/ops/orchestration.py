@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..syntax.types import I32, ErrorType, Scalar, Type, Void
 from .base import SM90, CallContext, Param, op
 from .rules import an_i32, known
+from .traits import Traits
 
 
 @op(
@@ -16,6 +17,7 @@ from .rules import an_i32, known
     Param("registers", "const i32", "the launch's", keyword=True),
     where="declaration",
     spelling="with role",
+    traits=Traits(makes="workers"),
     doc="The workers that run the block: warps=n workers of 32 threads, or warpgroups=n of 128; `as w` numbers them 0 .. n-1. registers: 32-bit registers of a thread (sm_90a). "
     "Roles of warps share a warpgroup, four warps each, while they agree on registers.",
 )
@@ -29,6 +31,7 @@ def _role(cx: CallContext) -> Type:
     Param("n", "i32"),
     Param("dynamic", "const bool", "False", keyword=True),
     where="declaration",
+    traits=Traits(declares=True, makes="units"),
     doc="The units of work of the launch, once per kernel; `for t in work` gives every worker of a cluster the same increasing sequence, and the sequences of all clusters partition range(n). "
     "Static: c, c + G, ...; dynamic: whoever is free takes the next. It fixes the grid.",
 )
@@ -39,6 +42,13 @@ def _tiles(cx: CallContext) -> Type:
     return Void() if ok else ErrorType()
 
 
-@op("cta_rank", "orchestration", archs=SM90, where="any", doc="The number of the CTA within its cluster, from 0.")
+@op(
+    "cta_rank",
+    "orchestration",
+    archs=SM90,
+    where="any",
+    doc="The number of the CTA within its cluster, from 0.",
+    traits=Traits(one_lane=True, rank=True),
+)
 def _cta_rank(cx: CallContext) -> Type:
     return Scalar(I32)

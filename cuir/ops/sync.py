@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..syntax.types import BarrierType, ErrorType, Type, Void
 from .base import SM90, CallContext, Effects, Param, op
 from .rules import an_i32, known
+from .traits import Traits
 
 _N, _STAGES = Param("n", "const i32"), Param("stages", "const i32", "one barrier, no ring", keyword=True)
 
@@ -25,6 +26,7 @@ def _declare(cx: CallContext, kind: str) -> Type:
     _STAGES,
     archs=SM90,
     where="declaration",
+    traits=Traits(declares=True, makes="barrier"),
     doc="A barrier of shared memory. n workers, all of one role (with arrive(cluster=True): of all CTAs that arrive), end a phase once all bytes that the phase expects have landed too. "
     "stages=k: a ring of k barriers.",
 )
@@ -38,6 +40,7 @@ def _mbarrier(cx: CallContext) -> Type:
     _N,
     _STAGES,
     where="declaration",
+    traits=Traits(declares=True, makes="barrier", hardware=True),
     doc="A hardware barrier of n workers of one role, completed by n arrivals (sync also waits). Arrivals left over at the end are legal.",
 )
 def _named_barrier(cx: CallContext) -> Type:
@@ -59,7 +62,8 @@ def _one(cx: CallContext) -> None:
     _BAR,
     Param("bytes", "i32"),
     archs=SM90,
-    effects=Effects(arrives="bar"),
+    effects=Effects(arrives="bar", expects="bytes"),
+    traits=Traits(one_lane=True),
     spelling="bar.expect",
     doc="Arrives once and adds bytes to what the phase waits for.",
 )
@@ -76,6 +80,7 @@ def _expect(cx: CallContext) -> Type:
     Param("cluster", "const bool", "False", keyword=True),
     archs=SM90,
     effects=Effects(arrives="bar"),
+    traits=Traits(one_lane=True),
     spelling="bar.arrive",
     doc="Arrives once: all that the worker did before is ordered before what waiters of this phase do after (mbarrier.arrive by each warp). cluster=True: arrives at the barrier of every CTA of the cluster.",
 )
@@ -93,6 +98,7 @@ def _arrive(cx: CallContext) -> Type:
     Param("parity", "i32"),
     archs=SM90,
     effects=Effects(waits="bar"),
+    traits=Traits(one_lane=True),
     spelling="bar.wait",
     doc="Waits for the first phase of this parity that is not before the last phase the worker knows complete; a fresh wait(1) returns at once (a loop of mbarrier.try_wait). An error if the barrier can be a lap ahead.",
 )
@@ -113,6 +119,7 @@ _NAMED = Param("bar", "named_barrier")
     "sync",
     _NAMED,
     effects=Effects(arrives="bar", waits="bar"),
+    traits=Traits(joins_worker=True, hardware=True),
     spelling="bar.sync",
     doc="Arrives and waits for the phase (bar.sync).",
 )
@@ -126,6 +133,7 @@ def _named_sync(cx: CallContext) -> Type:
     "sync",
     _NAMED,
     effects=Effects(arrives="bar"),
+    traits=Traits(hardware=True),
     spelling="bar.arrive",
     doc="Arrives without waiting (bar.arrive).",
 )
@@ -134,7 +142,13 @@ def _named_arrive(cx: CallContext) -> Type:
     return Void()
 
 
-@op("sync", "sync", effects=Effects(joins=True), doc="Waits for every worker of the CTA (__syncthreads).")
+@op(
+    "sync",
+    "sync",
+    effects=Effects(joins=True),
+    traits=Traits(joins_worker=True),
+    doc="Waits for every worker of the CTA (__syncthreads).",
+)
 def _sync(cx: CallContext) -> Type:
     return Void()
 
@@ -145,6 +159,7 @@ def _sync(cx: CallContext) -> Type:
     Param("tensors", "const bool", "False", keyword=True),
     archs=SM90,
     effects=Effects(fences=True),
+    traits=Traits(one_lane=True),
     doc="Makes the worker's earlier ordinary stores to shared memory, and its cp.async copies, visible to the tensor core and the copy engine (fence.proxy.async.shared::cta). Another worker's engines need a barrier after it as well. "
     "tensors=True: those to tensors too (fence.proxy.async), before a bulk access of the same elements.",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Subscript
 from ..syntax.printer import show
 from ..syntax.rewrite import substitute
@@ -42,9 +43,9 @@ _GROUP = Rows(_R, _R.shifted(63), Name("r"), Binary("+", Name("r"), Literal(63))
 # ---- bounds of a run of queries: numbers made of linear expressions, min, max and conditions
 @dataclass(frozen=True)
 class Extremum:
-    """The minimum or maximum of parts."""
+    """The least or the greatest of parts."""
 
-    name: str
+    least: bool
     parts: tuple[Value, ...]
 
 
@@ -77,13 +78,21 @@ def _at_least(a: Linear, b: Linear) -> bool:
     return all(c > 0 and (t in _NEVER_NEGATIVE or t == Name("BN")) for t, c in d.terms) and d.const + at_least_one >= 0
 
 
-def extremum(name: str, values: Iterable[Value]) -> Value:
-    """min or max, simplified: nested ones, dominated parts, max(a, min(a, b))."""
+def least(values: Iterable[Value]) -> Value:
+    return _extremum(True, values)
+
+
+def greatest(values: Iterable[Value]) -> Value:
+    return _extremum(False, values)
+
+
+def _extremum(least: bool, values: Iterable[Value]) -> Value:
+    """Simplified: nested ones, dominated parts, max(a, min(a, b))."""
     parts: list[Value] = []
     for v in values:
-        parts.extend(v.parts if isinstance(v, Extremum) and v.name == name else [v])
+        parts.extend(v.parts if isinstance(v, Extremum) and v.least == least else [v])
     parts = list(dict.fromkeys(parts))
-    wins: Callable[[Linear, Linear], bool] = _at_least if name == "max" else lambda a, b: _at_least(b, a)
+    wins: Callable[[Linear, Linear], bool] = (lambda a, b: _at_least(b, a)) if least else _at_least
     kept: list[Value] = []
     for i, v in enumerate(parts):
         others = [o for j, o in enumerate(parts) if j != i]
@@ -92,7 +101,7 @@ def extremum(name: str, values: Iterable[Value]) -> Value:
         if isinstance(v, Extremum) and any(o in v.parts for o in others):
             continue
         kept.append(v)
-    return kept[0] if len(kept) == 1 else Extremum(name, tuple(sorted(kept, key=_order)))
+    return kept[0] if len(kept) == 1 else Extremum(least, tuple(sorted(kept, key=_order)))
 
 
 def _order(v: Value) -> tuple[bool, bool, str]:
@@ -104,12 +113,12 @@ def _nonnegative(v: Value) -> bool:
         return _at_least(v, Linear())
     if isinstance(v, Guarded):
         return _nonnegative(v.value) and _nonnegative(v.other)
-    return (any if v.name == "max" else all)(_nonnegative(p) for p in v.parts)
+    return (all if v.least else any)(_nonnegative(p) for p in v.parts)
 
 
 def text(v: Value) -> str:
     if isinstance(v, Extremum):
-        return f"{v.name}({', '.join(text(p) for p in v.parts)})"
+        return f"{'min' if v.least else 'max'}({', '.join(text(p) for p in v.parts)})"
     if isinstance(v, Guarded):
         return f"({text(v.value)} if {v.cond} else {text(v.other)})"
     terms = dict(v.terms)
@@ -139,7 +148,8 @@ _BEHIND = Linear(frozenset([(Name("N"), 1), (Name("BN"), 1)]), const=-1)  # in t
 
 
 def _product(e: Expr) -> bool:
-    return isinstance(e, Binary) and e.op in ("*", "//", "%")
+    t = traits(e)
+    return isinstance(e, Binary) and ("y" in t.factors or t.rounds is not None or t.remainder)
 
 
 # ---- which keys a run of queries touches
@@ -166,8 +176,8 @@ def touched(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
         uppers = [_extreme(a.at, rows, False).shifted(1) for a in term if isinstance(a, Bound) and a.upper and not a.rows]
         lowers = [_extreme(a.at, rows, True) for a in term if isinstance(a, Bound) and not a.upper and not a.rows]
         cond = _condition(term, rows)
-        end = extremum("min", uppers) if uppers else _N
-        start = extremum("max", lowers) if lowers else _ZERO
+        end = least(uppers) if uppers else _N
+        start = greatest(lowers) if lowers else _ZERO
         if uppers and lowers:
             starts.append(Guarded(cond, start, _N) if cond else start)
             ends.append(Guarded(cond, end, _ZERO) if cond else end)
@@ -177,9 +187,9 @@ def touched(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
             prefixes.append(Guarded(cond, end, _ZERO) if cond else end)
         else:
             result.everything = True
-    result.prefix = extremum("max", prefixes) if prefixes else None
-    result.middle = (extremum("min", starts), extremum("max", ends)) if starts else None
-    result.suffix = extremum("min", suffixes) if suffixes else None
+    result.prefix = greatest(prefixes) if prefixes else None
+    result.middle = (least(starts), greatest(ends)) if starts else None
+    result.suffix = least(suffixes) if suffixes else None
     return result
 
 
@@ -228,7 +238,7 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     divisors = {
         n.right.id
         for n in walk(mask)
-        if isinstance(n, Binary) and n.op == "//" and isinstance(n.right, Name) and names_read(n.left) & {"q", "k"}
+        if isinstance(n, Binary) and traits(n).rounds and isinstance(n.right, Name) and names_read(n.left) & {"q", "k"}
     }
     if divisors:
         notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
@@ -264,7 +274,7 @@ def _moving(v: Linear) -> dict[Expr, int]:
 def _over(v: Value, up: bool, clip: bool = True) -> str:
     """The block of a key position, rounded up or down and, if `clip`, at least 0."""
     if clip and not _nonnegative(v):
-        v = extremum("max", [Linear(), v])
+        v = greatest([Linear(), v])
     return f"cdiv({text(v)}, BN)" if up else f"({text(v)}) // BN"  # the printer drops parentheses that are not needed
 
 
@@ -358,9 +368,7 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
     first = count if need.everything else f"min({count}, {_over(need.prefix, True)})" if need.prefix is not None else "0"
     lines.append(f"    v1 = {first}")
     if need.middle is not None:
-        start = (
-            need.middle[0] if need.suffix is None else extremum("min", [need.middle[0], need.suffix])
-        )  # a suffix may begin before the middle
+        start = need.middle[0] if need.suffix is None else least([need.middle[0], need.suffix])  # a suffix may begin before the middle
         lines.append(f"    l2 = max(v1, {_over(start, False)})")
         lines.append(f"    v2 = max(l2, min({count}, {_over(need.middle[1], True, clip=False)}))")
     else:

@@ -12,17 +12,16 @@ from typing import Any
 
 import torch
 
-from ..ops import OPERATORS, TABLE
 from ..ops.base import Op
+from ..ops.expressions import operation
 from ..ops.meaning import convert
-from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
+from ..syntax.nodes import Expr, IfExp, Literal, Name, Subscript
 from ..syntax.types import DTYPES
 from ..syntax.walk import Itself
 from ..text.diagnostics import CuirError
 
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the transfer adds to a program if it lacks them
 Value = Any  # a Python number or a tensor; they broadcast
-_UNARY = {"-": "neg"}
 
 
 def evaluate(e: Expr, names: Mapping[str, Value]) -> Value:
@@ -46,23 +45,17 @@ class _Evaluation:
             return e.value
         if isinstance(e, Name):
             return self.name(e)
-        if isinstance(e, Unary):
-            return self.applied(OPERATORS[_UNARY.get(e.op, e.op)], e, (e.operand,))
-        if isinstance(e, Binary):
-            return self.applied(OPERATORS[e.op], e, (e.left, e.right))
-        if isinstance(e, IfExp):
-            cond = self.expr(e.cond)
-            if isinstance(cond, torch.Tensor):
-                return self.applied(OPERATORS["ifexp"], e, (e.cond, e.then, e.other))
-            return self.expr(e.then if cond else e.other)
         if isinstance(e, Subscript) and isinstance(e.value, Name):
             return _read(self.name(e.value), [self.expr(i) for i in e.indices])  # type: ignore[arg-type]
-        if isinstance(e, Call) and isinstance(e.func, Name) and e.func.id == "cast":
-            dtype = e.args[1]
+        if isinstance(e, IfExp) and not isinstance(cond := self.expr(e.cond), torch.Tensor):
+            return self.expr(e.then if cond else e.other)
+        found = operation(e)
+        if found is not None and found[0].traits.converts:
+            (x, dtype) = found[1]
             assert isinstance(dtype, Name)
-            return convert(_held(self.expr(e.args[0])), DTYPES[dtype.id])
-        if isinstance(e, Call) and isinstance(e.func, Name) and (entry := TABLE.get(e.func.id)) is not None and entry.evaluate is not None:
-            return self.applied(entry, e, e.args)
+            return convert(_held(self.expr(x)), DTYPES[dtype.id])
+        if found is not None and found[0].evaluate is not None:
+            return self.applied(found[0], e, found[1])
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
 
     def applied(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:

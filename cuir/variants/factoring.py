@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..checking.fold import fold
+from ..ops.expressions import called, traits
 from ..ops.meaning.scalars import LEAST_NORMAL
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.rewrite import with_children
@@ -21,16 +22,6 @@ from .proxy import number
 
 _VARYING = {"S", "q", "k"}  # within a block
 _SCALE = Name("scale")
-_ARITHMETIC = ("+", "-", "*", "/")
-_OF_FLOATS = {
-    "exp2": 0,
-    "log2": 0,
-    "tanh": 0,
-    "min": 0,
-    "max": 0,
-    "abs": 0,
-    "where": 1,
-}  # calls, and their first operand that is no condition
 
 
 def factored(e: Expr, parameters: Iterable[Parameter], split: bool) -> tuple[Expr, Expr]:
@@ -67,14 +58,15 @@ class _Factoring:
         return self.found[key]
 
     def apart(self, e: Expr) -> tuple[Expr, Expr] | None:
-        if not isinstance(e, Binary) or e.op not in ("*", "/") or not self.is_float(e):
+        factors = traits(e).factors
+        if not isinstance(e, Binary) or not factors or not self.is_float(e):
             return None
         left, right = self.varies(e.left), self.varies(e.right)
-        if left == right or (right and e.op == "/"):
+        if left == right or (right and "y" not in factors):
             return None
         tile, by = (e.left, e.right) if left else (e.right, e.left)
         core, factor = self.product(tile)
-        if factor is None and e.op == "*":
+        if factor is None and "y" in factors:
             return core, by
         taken = _folded(e.op, Literal(1.0) if factor is None else factor, by)
         return None if taken is None else (core, taken)
@@ -87,9 +79,8 @@ class _Factoring:
         """The same operation on operands that are rewritten; what is no arithmetic on floats stays."""
         if not self.varies(e) or not self.is_float(e):
             return e
-        negated = isinstance(e, Unary) and e.op == "-"
-        of_floats = isinstance(e, Call) and isinstance(e.func, Name) and e.func.id in _OF_FLOATS
-        if negated or of_floats or (isinstance(e, Binary) and e.op in _ARITHMETIC):
+        negated = isinstance(e, Unary) and traits(e).linear
+        if negated or (isinstance(e, Binary) and _of_floats(e)) or (isinstance(e, Call) and _values(e)):
             return with_children(e, self.whole)
         return e
 
@@ -107,16 +98,26 @@ class _Factoring:
         if isinstance(e, Subscript):
             return self.is_float(e.value)
         if isinstance(e, Unary):
-            return e.op == "-" and self.is_float(e.operand)
+            return bool(traits(e).linear) and self.is_float(e.operand)
         if isinstance(e, Binary):
-            return e.op in _ARITHMETIC and self.is_float(e.left)
-        if isinstance(e, Call) and isinstance(e.func, Name):
-            return (
-                e.args[1] == Name("f32")
-                if e.func.id == "cast"
-                else e.func.id in _OF_FLOATS and self.is_float(e.args[_OF_FLOATS[e.func.id]])
-            )
+            return _of_floats(e) and self.is_float(e.left)
+        if isinstance(e, Call):
+            values = _values(e)
+            return e.args[1] == Name(F32.name) if traits(e).converts else bool(values) and self.is_float(values[0])
         return isinstance(e, IfExp) and self.is_float(e.then)
+
+
+def _of_floats(e: Binary) -> bool:
+    """Whether an operation makes a float of two."""
+    return bool(traits(e).linear or traits(e).factors)
+
+
+def _values(e: Call) -> tuple[Expr, ...]:
+    """The operands of a function of floats that makes a float, without a condition; none of other calls."""
+    op = called(e)
+    if op is None or op.evaluate is None or op.evaluate.tile(F32) is None or not op.traits.elementwise:
+        return ()
+    return e.args[1:] if op.traits.chooses else e.args
 
 
 def _folded(op: str, a: Expr, b: Expr) -> Expr | None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..syntax.nodes import Binary, Call, Expr, Name
+from ..ops.build import cast, where
+from ..syntax.nodes import Binary, Expr, Name
 from ..syntax.types import BF16, F16, F32, I32, DType
 from ..syntax.walk import names_read
 from .proxy import PROMOTIONS, Proxy, lift, literal, refuse, to
@@ -29,8 +30,8 @@ def in_half(p: Proxy, dtype: DType) -> Proxy:
     value = None if p.value is None else float(torch.tensor(float(p.value), dtype=_TORCH[dtype]))
     if literal(p):
         return replace(lift(value), precision=dtype)
-    tile: Expr = p.expr if p.varies else Call(Name("where"), (Binary("==", Name("k"), Name("k")), p.expr, p.expr))  # scalars are f32
-    rounded = Call(Name("cast"), (Call(Name("cast"), (tile, Name(dtype.name))), Name("f32")))
+    tile: Expr = p.expr if p.varies else where(Binary("==", Name("k"), Name("k")), p.expr, p.expr)  # scalars are f32
+    rounded = cast(cast(tile, dtype), F32)
     return Proxy(rounded, F32, True, value, p.numbers if value is not None else frozenset(), p.pins, precision=dtype)
 
 

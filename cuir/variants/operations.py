@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..syntax.nodes import Binary, Call, IfExp, Literal, Name, Unary
+from ..ops import OPERATORS, build
+from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..syntax.printer import show
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from .halves import HALVES, in_f32, in_half
@@ -79,7 +80,7 @@ def _pow(x: Any, y: Any) -> Proxy:
         return found
     if a.value is not None and b.value is not None:
         return made(
-            Call(Name("exp2"), (Binary("*", to(b, F32).expr, Call(Name("log2"), (to(a, F32).expr,))),)),
+            build.exp2(Binary("*", to(b, F32).expr, build.log2(to(a, F32).expr))),
             F32,
             to(a, F32),
             to(b, F32),
@@ -111,7 +112,7 @@ def _same(x: Any) -> Proxy:
 @handles("abs", "absolute")
 def _abs(x: Any) -> Proxy:
     a = lift(x)
-    return made(Call(Name("abs"), (a.expr,)), a.element, a, value=abs)
+    return made(build.magnitude(a.expr), a.element, a, value=abs)
 
 
 @handles("square")
@@ -120,11 +121,12 @@ def _square(x: Any) -> Proxy:
 
 
 def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
+    op = OPERATORS[sign]
     if isinstance(a.expr, Literal) or isinstance(b.expr, Literal):  # True & x is x
         known, other = (a, b) if isinstance(a.expr, Literal) else (b, a)
-        if isinstance(known.expr, Literal) and isinstance(known.expr.value, bool) and sign in "&|":
-            return other if known.expr.value == (sign == "&") else known
-    return made(Binary(sign, a.expr, b.expr), a.element, a, b, value={"&": operator.and_, "|": operator.or_, "^": operator.xor}[sign])
+        if isinstance(known.expr, Literal) and isinstance(known.expr.value, bool) and op.traits.decided_by is not None:
+            return known if known.expr.value is op.traits.decided_by else other
+    return made(Binary(sign, a.expr, b.expr), a.element, a, b, value=op.evaluate)
 
 
 def _bitwise(sign: str) -> Handler:
@@ -178,10 +180,11 @@ def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = promoted(x, y)
         if a.element == BOOL:
-            if sign not in ("==", "!="):
+            of = OPERATORS[sign].traits
+            if not of.commutative:
                 refuse(f"`{sign}` of bools")
             unequal = _made_or("^", a, b)
-            return unequal if sign == "!=" else _invert(unequal)
+            return _invert(unequal) if 0 in of.compares else unequal
         found = made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
         exactly(found)
         return found
@@ -210,28 +213,28 @@ def _where(cond: Any, x: Any, y: Any) -> Proxy:
         return _made_or("|", _made_or("&", c, a), _made_or("&", _invert(c), b))
     if not c.varies and not a.varies and not b.varies:
         return made(IfExp(c.expr, a.expr, b.expr), a.element, c, a, b)
-    where = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))  # a condition per block, as a tile
-    found = made(Call(Name("where"), (where, a.expr, b.expr)), a.element, c, a, b)
+    tile = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))  # a condition per block, as a tile
+    found = made(build.where(tile, a.expr, b.expr), a.element, c, a, b)
     found.varies = True
     return found
 
 
-def _extremum(name: str, value: Callable[..., Any]) -> Handler:
+def _extremum(call: Callable[..., Call], of_bools: str, value: Callable[..., Any]) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = promoted(x, y)
         if a.element == BOOL:
-            return _made_or("|" if name == "max" else "&", a, b)
-        return made(Call(Name(name), (a.expr, b.expr)), a.element, a, b, value=value)
+            return _made_or(of_bools, a, b)
+        return made(call(a.expr, b.expr), a.element, a, b, value=value)
 
     return handle
 
 
-_minimum, _maximum = _extremum("min", min), _extremum("max", max)
+_minimum, _maximum = _extremum(build.least, "&", min), _extremum(build.greatest, "|", max)
 handles("minimum", "min")(_minimum)
 handles("maximum", "max")(_maximum)
 
 
-def _number_first(name: str, sign: str, other: Handler) -> None:
+def _number_first(name: str, before: Handler, other: Handler) -> None:
     """fmin, fmax: a NaN loses against a number. `y != y` is of a NaN alone."""
 
     @handles(name)
@@ -239,12 +242,11 @@ def _number_first(name: str, sign: str, other: Handler) -> None:
         a, b = promoted(x, y)
         if a.element != F32:
             return other(a, b)
-        first = _comparison(sign, getattr(operator, {"<=": "le", ">=": "ge"}[sign]))(a, b)
-        return _where(_made_or("|", first, _comparison("!=", operator.ne)(b, b)), a, b)
+        return _where(_made_or("|", before(a, b), _comparison("!=", operator.ne)(b, b)), a, b)
 
 
-_number_first("fmin", "<=", _minimum)
-_number_first("fmax", ">=", _maximum)
+_number_first("fmin", _comparison("<=", operator.le), _minimum)
+_number_first("fmax", _comparison(">=", operator.ge), _maximum)
 
 
 @handles("clamp", "clip")
@@ -270,15 +272,15 @@ def _relu(x: Any, inplace: bool = False) -> Proxy:
     return _maximum(x, 0)
 
 
-def _function(name: str, value: Callable[[float], float]) -> Handler:
+def _function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
     def handle(x: Any) -> Proxy:
         a = to(lift(x), F32)
-        return made(Call(Name(name), (a.expr,)), F32, a, value=value)
+        return made(call(a.expr), F32, a, value=value)
 
     return handle
 
 
-_exp2, _log2, _tanh = _function("exp2", lambda v: 2.0**v), _function("log2", math.log2), _function("tanh", math.tanh)
+_exp2, _log2, _tanh = _function(build.exp2, lambda v: 2.0**v), _function(build.log2, math.log2), _function(build.tanh, math.tanh)
 handles("exp2")(_exp2)
 handles("log2")(_log2)
 handles("tanh")(_tanh)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ..ops.expressions import comparison, is_where, traits
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Subscript, Unary
 from ..syntax.walk import names_read, walk
 
 MAX_TERMS = 48
-_FLIP = {"<=": ">=", "<": ">", ">=": "<=", ">": "<", "==": "==", "!=": "!="}
-_NOT = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!=", "!=": "=="}
+Signs = tuple[int, ...]  # of x - y, in ascending order: those for which a comparison of x and y holds
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,14 @@ def linear(e: Expr) -> Linear | None:
         return Linear(q=1)
     if e == Name("k"):
         return Linear(k=1)
-    if isinstance(e, Unary) and e.op == "-":
+    of = traits(e)
+    if isinstance(e, Unary) and of.linear:
         inner = linear(e.operand)
         return inner.times(-1) if inner else None
-    if isinstance(e, Binary) and e.op in ("+", "-", "*"):
+    if isinstance(e, Binary) and (of.linear or "y" in of.factors):
         left, right = linear(e.left), linear(e.right)
-        if left is not None and right is not None and e.op != "*":
-            return left.plus(right, 1 if e.op == "+" else -1)
+        if left is not None and right is not None and of.linear:
+            return left.plus(right, of.linear[1])
         for x, y in ((left, right), (right, left)):
             if x is not None and y is not None and x == Linear(const=x.const):
                 return y.times(x.const)
@@ -74,7 +75,7 @@ def linear(e: Expr) -> Linear | None:
             if x is not None and x.q == x.k == 0 and has_steps(x) and not names_read(by) & {"q", "k"}:
                 scaled: dict[Expr, int] = {Binary("*", term, by): n for term, n in x.terms}
                 return Linear(_terms(scaled)).plus(Linear(_terms({by: x.const})))
-    if isinstance(e, Binary) and e.op == "//" and positive(e.right):
+    if isinstance(e, Binary) and of.rounds and positive(e.right):
         inner = linear(e.left)
         if inner is not None and inner.q > 0 and inner.k == 0 and not has_steps(inner):
             return Linear(_terms({e: 1}))
@@ -139,15 +140,16 @@ def normal(e: Expr, holds: bool = True) -> Normal:
 def _dnf(e: Expr, holds: bool, out: Normal) -> list[Term]:
     if isinstance(e, Literal) and isinstance(e.value, bool):
         return [frozenset()] if e.value == holds else []
-    if isinstance(e, Unary) and e.op in ("~", "not"):
+    of = traits(e)
+    if isinstance(e, Unary) and of.complements:
         return _dnf(e.operand, not holds, out)
-    if isinstance(e, Binary) and e.op in ("&", "and", "|", "or"):
+    if isinstance(e, Binary) and of.decided_by is not None:
         parts = [_dnf(x, holds, out) for x in (e.left, e.right)]
-        if (e.op in ("&", "and")) == holds:
+        if of.decided_by is not holds:  # both true, or not either
             return _both(parts[0], parts[1], out)
         return _simplified([*parts[0], *parts[1]])
-    if isinstance(e, Binary) and e.op in _NOT:
-        return _comparison(e.op if holds else _NOT[e.op], e.left, e.right, out, not holds)
+    if isinstance(e, Binary) and of.compares:
+        return _comparison(of.compares if holds else _opposite(of.compares), e.left, e.right, out, not holds)
     if not names_read(e) & {"q", "k"}:
         return [frozenset([Uniform(e, holds)])]
     return _maybe(out)
@@ -165,42 +167,42 @@ def _both(a: list[Term], b: list[Term], out: Normal) -> list[Term]:
     return _simplified([x | y for x, y in itertools.product(a, b)])
 
 
-def _comparison(op: str, left: Expr, right: Expr, out: Normal, negated: bool = False) -> list[Term]:
-    """negated: op is the opposite of what was written, which it is of integers; of floats both are false where one is a NaN."""
-    for x, y, sign in ((left, right, op), (right, left, _FLIP[op])):
-        if (
-            isinstance(x, Binary)
-            and x.op == "//"
-            and "k" in names_read(x.left)
-            and positive(x.right)
-            and not names_read(x.right) & {"q", "k"}
-        ):
-            return _chunk(sign, x, y, out)
-        if isinstance(x, Call) and isinstance(x.func, Name) and names_read(x) & {"q", "k"} and sign not in ("==", "!="):
-            if x.func.id in ("min", "max", "abs"):
-                choices = (x.args[0], Unary("-", x.args[0])) if x.func.id == "abs" else x.args
-                parts = [_comparison(sign, c, y, out, negated) for c in choices]
-                every = (x.func.id == "min") == (sign in (">=", ">"))  # min(..) >= y asks all of them
+def _opposite(signs: Signs) -> Signs:
+    return tuple(s for s in (-1, 0, 1) if s not in signs)
+
+
+def _comparison(signs: Signs, left: Expr, right: Expr, out: Normal, negated: bool = False) -> list[Term]:
+    """negated: it is the opposite of what was written, which it is of integers; of floats both are false where one is a NaN."""
+    ordered = signs not in ((0,), (-1, 1))
+    for x, y, holds in ((left, right, signs), (right, left, tuple(-s for s in reversed(signs)))):
+        of = traits(x)
+        if isinstance(x, Binary) and of.rounds and "k" in names_read(x.left) and positive(x.right) and not names_read(x.right) & {"q", "k"}:
+            return _chunk(holds, x, y, out)
+        if isinstance(x, Call) and names_read(x) & {"q", "k"} and ordered:
+            if of.extremum or of.magnitude:
+                choices = (x.args[0], Unary("-", x.args[0])) if of.magnitude else x.args
+                parts = [_comparison(holds, c, y, out, negated) for c in choices]
+                every = (of.extremum == "min") == (1 in holds)  # min(..) >= y asks all of them
                 found = parts[0]
                 for p in parts[1:]:
                     found = _both(found, p, out) if every else _simplified([*found, *p])
                 return found
-            if x.func.id == "where":
+            if is_where(x):
                 cond, then, other = x.args
-                first = _both(_dnf(cond, True, out), _comparison(sign, then, y, out, negated), out)
-                return _simplified([*first, *_both(_dnf(cond, False, out), _comparison(sign, other, y, out, negated), out)])
+                first = _both(_dnf(cond, True, out), _comparison(holds, then, y, out, negated), out)
+                return _simplified([*first, *_both(_dnf(cond, False, out), _comparison(holds, other, y, out, negated), out)])
     if not (names_read(left) | names_read(right)) & {"q", "k"}:
         if negated and (_perhaps_float(left) or _perhaps_float(right)):
-            return [frozenset([Uniform(Binary(_NOT[op], left, right), False)])]
-        return [frozenset([Uniform(Binary(op, left, right), True)])]
+            return [frozenset([Uniform(Binary(comparison(_opposite(signs)), left, right), False)])]
+        return [frozenset([Uniform(Binary(comparison(signs), left, right), True)])]
     a, b = linear(left), linear(right)
     if a is None or b is None:
         return _maybe(out)
     d = a.plus(b, -1)
-    low, high = d.shifted(1), d.times(-1).shifted(1)  # d < 0 is d + 1 <= 0
-    wanted = {"<=": [d], "<": [low], ">=": [d.times(-1)], ">": [high], "==": [d, d.times(-1)], "!=": [low, high]}[op]
-    atoms = [_at_most_zero(w) for w in wanted]
-    if op == "!=":
+    least = 0 if 0 in signs else 1  # d < 0 is d + 1 <= 0
+    low, high = d.shifted(least), d.times(-1).shifted(least)
+    atoms = [_at_most_zero(w) for w, s in ((low, 1), (high, -1)) if not (ordered and s in signs)]
+    if signs == (-1, 1):
         return _maybe(out) if None in atoms else [frozenset([x]) for x in atoms if x is not None]
     if None in atoms:
         out.exact = False  # leaving out a condition keeps more pairs
@@ -212,14 +214,16 @@ def _perhaps_float(e: Expr) -> bool:
     return any(isinstance(n, Subscript) for n in walk(e))
 
 
-def _chunk(op: str, quotient: Binary, y: Expr, out: Normal) -> list[Term]:
+def _chunk(signs: Signs, quotient: Binary, y: Expr, out: Normal) -> list[Term]:
     """x // c < y is x < y * c, for c > 0; x // c <= y is x // c < y + 1."""
     x, c = quotient.left, quotient.right
-    if op in ("==", "!="):
-        both = [_chunk(sign, quotient, y, out) for sign in ((">=", "<=") if op == "==" else ("<", ">"))]
-        return _both(both[0], both[1], out) if op == "==" else _simplified([*both[0], *both[1]])
-    limit = Binary("*", Binary("+", y, Literal(1)) if op in ("<=", ">") else y, c)
-    return _comparison("<" if op in ("<=", "<") else ">=", x, limit, out)
+    if signs == (0,):
+        return _both(_chunk((0, 1), quotient, y, out), _chunk((-1, 0), quotient, y, out), out)
+    if signs == (-1, 1):
+        return _simplified([*_chunk((-1,), quotient, y, out), *_chunk((1,), quotient, y, out)])
+    below = -1 in signs
+    limit = Binary("*", Binary("+", y, Literal(1)) if below == (0 in signs) else y, c)
+    return _comparison((-1,) if below else (0, 1), x, limit, out)
 
 
 def _at_most_zero(d: Linear) -> Atom | None:

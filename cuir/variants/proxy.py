@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..ops import build
 from ..ops.meaning import convert, shortest
-from ..syntax.nodes import NOWHERE, Call, Expr, Literal, Name, Subscript, Unary
+from ..syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript, Unary
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
 from ..text.source import Source, Span
@@ -419,7 +420,7 @@ def to(p: Proxy, dtype: DType) -> Proxy:
     if dtype != F32:
         exactly(p)
     value = None if p.value is None else KINDS[dtype](p.value)
-    return Proxy(Call(Name("cast"), (p.expr, Name(dtype.name))), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles)
+    return Proxy(build.cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles)
 
 
 def promoted(*xs: Any) -> list[Proxy]:

@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 
+from ..ops.expressions import is_where, operation, traits
+from ..ops.meaning.intervals import Bounds
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
+from ..syntax.types import I32
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
 from .evaluate import evaluate
@@ -22,8 +25,6 @@ from .traced import Traced
 
 WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold what 32 bits do not
 PAIRS = 2**24  # looked at in one go
-Interval = tuple[int, int] | None  # of an integer expression; None: anything
-_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _UNKNOWN = {"S", "scale"}  # of which a read may depend, but no index
 
 
@@ -137,7 +138,7 @@ class _Bounds:
         found = [self.of(i) for i in read.indices]  # type: ignore[arg-type]
         return all(f is not None and f[0] >= 0 and f[1] < size for f, size in zip(found, shape))
 
-    def of(self, e: Expr) -> Interval:
+    def of(self, e: Expr) -> Bounds:
         if isinstance(e, Literal):
             return (int(e.value), int(e.value)) if isinstance(e.value, int) else None
         if isinstance(e, Name):
@@ -145,60 +146,13 @@ class _Bounds:
         if isinstance(e, Subscript) and isinstance(e.value, Name):
             value = self.given[e.value.id]
             return self.extremes[e.value.id] if self.inside(e) and not value.is_floating_point() and value.numel() else None
-        if isinstance(e, Unary) and e.op == "-":
-            inner = self.of(e.operand)
-            return None if inner is None else (-inner[1], -inner[0])
-        if isinstance(e, Binary):
-            return (0, 1) if e.op in _COMPARISONS else self.binary(e.op, self.of(e.left), self.of(e.right))
-        if isinstance(e, IfExp):
-            return _union(self.of(e.then), self.of(e.other))
-        if isinstance(e, Call) and isinstance(e.func, Name):
-            return self.call(e.func.id, e.args)
-        return None
-
-    def binary(self, op: str, a: Interval, b: Interval) -> Interval:
-        if op == "%" and b is not None and b[0] > 0:
-            return a if a is not None and a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1)
-        if a is None or b is None or op == "/" or (op in ("//", "%") and b[0] <= 0):
+        found = operation(e)
+        if found is None:
             return None
-        if op in ("&", "|", "^"):
-            return None if a[0] < 0 or b[0] < 0 else (0, min(a[1], b[1]) if op == "&" else (1 << max(a[1], b[1]).bit_length()) - 1)
-        if op == "+":
-            return a[0] + b[0], a[1] + b[1]
-        if op == "-":
-            return a[0] - b[1], a[1] - b[0]
-        corners = [x * y if op == "*" else x // y for x in a for y in b]
-        return min(corners), max(corners)
-
-    def call(self, name: str, args: tuple[Expr, ...]) -> Interval:
-        if name == "cast" and args[1] == Name("i32"):
-            inner = args[0]
-            whole = not (isinstance(inner, Literal) and isinstance(inner.value, float))
-            return self.of(inner) if whole else None
-        found = [self.of(a) for a in (args[1:] if name == "where" else args)]
-        if name in ("min", "max") and any(f is not None for f in found):
-            return _extremum(name, found)
-        if any(f is None for f in found):
-            return None
-        sure = [f for f in found if f is not None]
-        if name == "where":
-            return _union(*sure)
-        if name == "abs":
-            low, high = sure[0]
-            return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
-        return None
-
-
-def _union(a: Interval, b: Interval) -> Interval:
-    return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
-
-
-def _extremum(name: str, found: list[Interval]) -> Interval:
-    """One known side is enough for one bound; the other stays far."""
-    far = 2**62
-    sides = [(-far, far) if f is None else f for f in found]
-    pick = min if name == "min" else max
-    return pick(s[0] for s in sides), pick(s[1] for s in sides)
+        op, args = found
+        if op.traits.converts:
+            return self.of(args[0]) if args[1] == Name(I32.name) else None
+        return None if op.evaluate is None else op.evaluate.interval(*map(self.of, args))
 
 
 class _Poison:
@@ -222,13 +176,12 @@ class _Poison:
                     if not self.negative:
                         bad = bad | (found >= size)
             return bad
-        if isinstance(e, Binary) and e.op in ("&", "|"):
+        if isinstance(e, Binary) and (decided := traits(e).decided_by) is not None:
             left, right = self.of(e.left), self.of(e.right)
             if left is False and right is False:
                 return False
-            decided = e.op == "|"
             return (left & right) | (left & self._open(e.right, decided)) | (right & self._open(e.left, decided))
-        if isinstance(e, Call) and e.func == Name("where"):
+        if isinstance(e, Call) and is_where(e):
             return self._choice(*e.args)
         if isinstance(e, IfExp):
             return self._choice(e.cond, e.then, e.other)

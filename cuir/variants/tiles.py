@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal as OneOf
 
+from ..ops.build import cdiv
+from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Call, Expr, Func, Kernel, Literal, Name, Return, Subscript, Tuple
 from ..syntax.parser import parse
 from ..syntax.printer import show
 from ..syntax.walk import walk
 
 Work = OneOf["even", "growing", "falling", "listed"]  # the number of key blocks of query tiles 0, 1, 2, ...
-_DESCENDING = Binary("-", Call(Name("cdiv"), (Name("M"), Name("BM"))), Literal(1))
+_DESCENDING = Binary("-", cdiv(Name("M"), Name("BM")), Literal(1))
 
 # 48: a tile put off fetches K and V once more; with fewer some CTAs still end early, more win nothing (docs/performance_trials.md).
 _IN_A_ROW = """\
@@ -61,13 +63,13 @@ def _made_here(tile: Func) -> bool:
 def in_query_tiles(kernel: Kernel) -> bool:
     """The units of work are the query tiles of all heads: tiles(cdiv(M, BM) * H * B)."""
     for node in walk(kernel):
-        if isinstance(node, Call) and node.func == Name("tiles") and node.args:
+        if isinstance(node, Call) and traits(node).makes == "units" and node.args:
             return sorted(map(show, _factors(node.args[0]))) == ["B", "H", "cdiv(M, BM)"]
     return False
 
 
 def _factors(e: Expr) -> list[Expr]:
-    return [*_factors(e.left), *_factors(e.right)] if isinstance(e, Binary) and e.op == "*" else [e]
+    return [*_factors(e.left), *_factors(e.right)] if isinstance(e, Binary) and "y" in traits(e).factors else [e]
 
 
 def _reversed(tile: Func) -> Func:
@@ -76,7 +78,7 @@ def _reversed(tile: Func) -> Func:
     if not isinstance(last, Return) or not isinstance(last.value, Tuple) or len(last.value.items) != 3:
         return tile
     m = last.value.items[2]
-    if not isinstance(m, Binary) or m.op != "-" or m.left != _DESCENDING:
+    if not isinstance(m, Binary) or traits(m).linear != (1, -1) or m.left != _DESCENDING:
         return tile
     value = replace(last.value, items=(*last.value.items[:2], m.right))
     return replace(tile, body=(*tile.body[:-1], replace(last, value=value)))

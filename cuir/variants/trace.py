@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..ops.expressions import is_where
 from ..spec.specification import LENGTHS, SINK, Lengths, Specification, asked
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
 from ..syntax.types import BOOL, F32, I32
@@ -468,7 +469,7 @@ def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
     """A score_mod that ends in where(cond, s, -inf) masks: the condition goes to keep, so that blocks can be left out."""
     masks: list[Proxy] = []
     minus_inf = Unary("-", INF)
-    while isinstance(result.expr, Call) and result.expr.func == Name("where"):
+    while isinstance(result.expr, Call) and is_where(result.expr):
         cond, x, y = result.expr.args
         if y == minus_inf:
             masks.append(Proxy(cond, BOOL, True))

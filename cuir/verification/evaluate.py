@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import OPERATORS, TABLE
 from ..ops.base import Op
+from ..ops.expressions import called, operator, traits
 from ..ops.meaning import convert
 from ..syntax.nodes import (
     Assign,
@@ -43,7 +43,6 @@ from ..text.diagnostics import CuirError
 Value = Any  # a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a tuple of these
 _SHAPES = {"Q": ("B", "H", "M"), "K": ("B", "HK", "N"), "V": ("B", "HK", "N"), "O": ("B", "H", "M"), "LSE": ("B", "H", "M")}  # but for D
 _ERRORS: dict[str, Any] = {"divide": "ignore", "over": "ignore", "invalid": "ignore", "under": "ignore"}
-_UNARY = {"-": "neg"}
 
 
 class _Returned(Exception):
@@ -118,23 +117,24 @@ class Evaluator:
         if isinstance(e, Tuple):
             return tuple(self.expr(i, local) for i in e.items)
         if isinstance(e, Unary):
-            return _apply(OPERATORS[_UNARY.get(e.op, e.op)], e, self.expr(e.operand, local))
+            return self.applied(e, self.expr(e.operand, local))
         if isinstance(e, Binary):
             return self.binary(e, local)
         if isinstance(e, IfExp):
             cond = self.expr(e.cond, local)
             if not np.ndim(cond):
                 return self.expr(e.then if cond else e.other, local)
-            return self.choice(e, cond, local)
+            return self.applied(e, cond, self.expr(e.then, local), self.expr(e.other, local))
         if isinstance(e, Subscript):
             return self.subscript(e, local)
         if isinstance(e, Call) and isinstance(e.func, Name) and not e.keywords:
             return self.called(e, e.func.id, local)
         raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
 
-    def choice(self, e: IfExp, cond: Value, local: Mapping[str, Value]) -> Value:
-        then, other = self.expr(e.then, local), self.expr(e.other, local)
-        return _apply(OPERATORS["ifexp"], e, cond, then, other)
+    def applied(self, e: Unary | Binary | IfExp, *operands: Value) -> Value:
+        found = operator(e)
+        assert found is not None
+        return _apply(found[0], e, *operands)
 
     def name(self, e: Name, local: Mapping[str, Value]) -> Value:
         for place in (local, self.names, getattr(self, "constants", {})):
@@ -147,10 +147,10 @@ class Evaluator:
 
     def binary(self, e: Binary, local: Mapping[str, Value]) -> Value:
         left = self.expr(e.left, local)
-        if e.op in ("and", "or") and not np.ndim(left) and bool(left) == (e.op == "or"):
+        of = traits(e)
+        if of.lazy and not np.ndim(left) and bool(left) == of.decided_by:
             return left
-        right = self.expr(e.right, local)
-        return _apply(OPERATORS[e.op], e, left, right)
+        return self.applied(e, left, self.expr(e.right, local))
 
     def subscript(self, e: Subscript, local: Mapping[str, Value]) -> Value:
         value = self.expr(e.value, local)
@@ -168,22 +168,22 @@ class Evaluator:
         return np.where(inside, value[tuple(safe)], value.dtype.type(0))
 
     def called(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
-        if name == "cast":
+        op = called(e)
+        if op is not None and op.traits.converts:
             x, dtype = self.expr(e.args[0], local), e.args[1]
             if not isinstance(dtype, Name) or dtype.id not in ("bool", "i32", "f32"):
                 raise CuirError.of("X140", f"a cast to {show(dtype)} is not enumerated", e.span)
             return convert(x, DTYPES[dtype.id])
-        if name == "cta_rank":
+        if op is not None and op.traits.rank:
             return self.rank
         arguments = tuple(self.expr(a, local) for a in e.args)
         if name in self.funcs:
             return self._call(self.funcs[name], arguments)
-        entry = TABLE.get(name)
-        if entry is None or entry.evaluate is None:
+        if op is None or op.evaluate is None:
             raise CuirError.of("X140", f"`{name}` is no pure arithmetic", e.span)
-        if entry.params[0].variadic:
-            return functools.reduce(lambda x, y: _apply(entry, e, x, y), arguments)
-        return _apply(entry, e, *arguments)
+        if op.params[0].variadic:
+            return functools.reduce(lambda x, y: _apply(op, e, x, y), arguments)
+        return _apply(op, e, *arguments)
 
 
 def _apply(entry: Op, e: Expr, *operands: Value) -> Value:

@@ -13,9 +13,10 @@ import torch
 from ..calls.binding import TORCH
 from ..calls.requirements import padded
 from ..checking.checked import Checked, Const
+from ..ops.expressions import traits
 from ..spec.functions import AnySpecification
 from ..spec.specification import Lengths, Specification
-from ..syntax.nodes import Call, Expr, GlobalType, Kernel, Name, Program
+from ..syntax.nodes import Call, Expr, GlobalType, Kernel, Program
 from ..syntax.types import DType
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
@@ -280,7 +281,7 @@ def less_than(n: int) -> list[int]:
 
 def units_of(kernel: Kernel) -> Expr | None:
     """How many units of work the kernel asks `tiles(...)` for."""
-    calls = (n for n in walk(kernel) if isinstance(n, Call) and n.func == Name("tiles"))
+    calls = (n for n in walk(kernel) if isinstance(n, Call) and traits(n).makes == "units")
     return next((c.args[0] for c in calls if c.args), None)
 
 

@@ -9,6 +9,7 @@ from ..checking.checked import Checked
 from ..checking.views import Range, root_name, view_of
 from ..interp import run
 from ..interp.launch import turns_of_loops
+from ..ops import OPERATORS
 from ..spec.functions import FunctionSpecification
 from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt, Subscript
 from ..syntax.types import TileType
@@ -80,13 +81,13 @@ def _extent(checked: Checked, made: Mapping[str, Expr], e: Expr, depth: int = 16
         return min(most, _extent(checked, made, made[e.id], depth - 1))
     if not isinstance(e, Binary):
         return most
-    left, right = (_extent(checked, made, x, depth) for x in (e.left, e.right))
+    op = OPERATORS[e.op]
     by = int(e.right.value) if isinstance(e.right, Literal) and e.right.kind == "int" else 0
-    if e.op == "%" and by > 0:
-        return min(left, by)
-    if e.op == "//" and by > 0:
-        return -(-left // by)
-    return min(most, left + right - 1) if e.op in ("+", "-") else most
+    if op.evaluate is None or not (op.traits.linear or (op.evaluate.divides and by > 0)):
+        return most
+    left, right = (0, _extent(checked, made, e.left, depth) - 1), (0, _extent(checked, made, e.right, depth) - 1)
+    found = op.evaluate.interval(left, right if op.traits.linear else (by, by))
+    return most if found is None else min(most, found[1] - found[0] + 1)
 
 
 def _measured(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, int]) -> dict[str, int]:

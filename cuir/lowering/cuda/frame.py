@@ -15,6 +15,7 @@ from ...ops.limits import TARGETS, register_pool
 from ...syntax.nodes import NOWHERE, Literal
 from ...text.diagnostics import CuirError
 from ...text.source import Span
+from ..facts import Facts
 from ..ir import machine, ops
 from ..ir.types import dtype_of, is_scalar
 from ..kernel import Cuda, TensorMap
@@ -40,7 +41,7 @@ class KernelPrinter:
     """Prints a kernel. `single`: the roles that run on one lane of their warp."""
 
     def __init__(
-        self, kernel: ops.Kernel, checked: Checked, facts: object, single: frozenset[str], spans: Mapping[tuple[str, int, int], Span]
+        self, kernel: ops.Kernel, checked: Checked, facts: Facts, single: frozenset[str], spans: Mapping[tuple[str, int, int], Span]
     ):
         self.kernel, self.checked, self.facts, self.single, self.spans = kernel, checked, facts, single, spans
         self.out = Writer()

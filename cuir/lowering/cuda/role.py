@@ -20,8 +20,8 @@ from .elements import LOOP, Elements
 from .operators import strip
 from .places import Places
 from .registry import printer_of
-from .units import units
 from .storage import Allocation, Storage, count_of, fragment, leaves, tied
+from .units import units
 
 if TYPE_CHECKING:
     from .frame import KernelPrinter
@@ -39,7 +39,7 @@ class RolePrinter:
         self.declared: dict[int, list[Storage]] = {}  # id of an operation -> variables declared before it
         self._made: dict[SSAValue, Storage] = {}
         self._place_declarations()
-        joins = LaneJoins(set(), set()) if isinstance(role, machine.Queue) else lane_joins(role)
+        joins = lane_joins(role) if isinstance(role, ops.Role) else LaneJoins()
         self.joins = joins.before  # before which the lanes of the worker meet
         self.reads_what_it_stores = joins.inside  # stores between whose reads and writes they meet
         self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)

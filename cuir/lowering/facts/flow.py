@@ -6,13 +6,14 @@ from __future__ import annotations
 from xdsl.ir import BlockArgument, SSAValue, Use
 
 from ..ir import machine, ops
+from ..ir.machine_tiles import After, Pin
 from ..passes.rewriting import last
 
 Loop = ops.For | ops.ForUnits
 
 
 def sources(value: SSAValue) -> list[SSAValue] | None:
-    """The values of which one is this one: what a loop carries (what it starts with comes first), a branch gives, or comes with a unit of work from a queue;
+    """The values of which one is this one: what a loop carries (what it starts with comes first), a branch gives, what comes with a unit of work from a queue;
     None of any other value."""
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
@@ -31,7 +32,7 @@ def sources(value: SSAValue) -> list[SSAValue] | None:
         return [last(op.then).values[i], last(op.orelse).values[i]]
     if isinstance(op, ops.Perform) and op.entry.effects.drains:
         return [op.arguments[i]]
-    return None
+    return [op.operands[0]] if isinstance(op, (Pin, After)) else None
 
 
 def targets(use: Use) -> list[SSAValue]:
@@ -47,7 +48,7 @@ def targets(use: Use) -> list[SSAValue]:
         return [around.results[i]] if isinstance(around, ops.Branch) else []
     if isinstance(op, ops.Perform) and op.entry.effects.drains:
         return [op.outputs[i]]
-    return []
+    return [op.result] if isinstance(op, (Pin, After)) and i == 0 else []
 
 
 __all__ = ["Loop", "sources", "targets"]

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
-from ...ops import OPERATORS
 from ..ir import ops
 from ..ir.types import is_tile
-
-# To be replaced by `entry.traits.one_lane`.
-ONE_LANE = {"mbarrier.expect", "mbarrier.arrive", "mbarrier.wait", "copy_async.bulk", "store_async", "store_wait", "fence_async", "cta_rank", "min", "max", "abs",
-            "cast", "cdiv", "exp2", "log2", "tanh"}  # fmt: skip
 
 
 def one_lane(role: ops.Role) -> bool:
@@ -24,7 +19,7 @@ def _by_one_lane(op: Operation) -> bool:
     if any(map(is_tile, op.results)) or any(is_tile(a) for region in op.regions for block in region.blocks for a in block.args):
         return False
     if isinstance(op, (ops.Apply, ops.Perform)):
-        return op.op in ONE_LANE or op.op in OPERATORS
+        return op.entry.traits.one_lane
     return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or getattr(op, "ONE_LANE", False)
 
 

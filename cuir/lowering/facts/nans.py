@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import SSAValue, Use
+from xdsl.ir import Operation, SSAValue, Use
 
 from ..ir import ops
-from ..ir.machine_tiles import After, Pin, ReadColumns, SharedTanh
+from ..ir.machine_tiles import After, ReadColumns
 from ..ir.rows import RowPart
-from ..ir.types import ScalarT, TileT, dtype_of, is_tile
+from ..ir.types import ScalarT, TensorT, TileT, dtype_of, is_tile
 from ..ir.warps import Pinned, RowBound
 from .flow import sources, targets
 
@@ -54,6 +54,8 @@ class Nans:
             return True
         if isinstance(op, ops.Perform):
             return op.op == "gather"  # outside of the tensor it is 0
+        if isinstance(op, ReadColumns):
+            return True
         if not isinstance(op, ops.Apply):
             return False
         if op.op == "zeros":
@@ -69,10 +71,10 @@ class Nans:
             return True
         if isinstance(op, ops.Perform):
             return not op.entry.sums  # read from memory; products make their NaNs
-        if isinstance(op, ReadColumns):
-            return True
-        if isinstance(op, (Pin, SharedTanh)):
-            return op.x in self._negative
+        if isinstance(op, Operation) and not isinstance(
+            op, ops.Apply
+        ):  # what only the machine has: reads of a tensor, arithmetic of which nothing more is known
+            return any(v in self._negative or isinstance(v.type, TensorT) for v in op.operands)
         if not isinstance(op, ops.Apply):
             return False
         if op.op == "neg":
@@ -119,7 +121,7 @@ def _spread(use: Use) -> Sequence[SSAValue] | None:
         kept = op.op == "cast" and dtype_of(op.result).is_float
         return [op.result] if is_tile(op.result) and (kept or op.op in SPREADING) else None
     if getattr(op, "ELEMENTWISE", False):
-        return list(op.results)
+        return list(op.results)  # arithmetic
     if isinstance(op, (RowPart, RowBound, Pinned, After)):
         return []  # whole rows, votes that only save time, and what stays before a wait
     if isinstance(op, ops.Perform) and op.entry.sums:  # a product: its left operand goes by rows, its accumulator by elements

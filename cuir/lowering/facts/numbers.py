@@ -15,8 +15,7 @@ from ..ir import ops
 from ..ir.types import ElementT, TensorT, is_scalar
 from .uniformity import reads_constant
 
-DIVISION, LOAD = 10, 10  # instructions, about; what counts is that they are many
-COSTS = {"/": 4, "exp2": 4, "log2": 4, "tanh": 4}  # to be replaced by `entry.traits.cost`, as DIVISION
+DIVISION, LOAD = (ops.entry(name).traits.cost for name in ("//", "element"))  # instructions, about; what counts is that they are many
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Numbers:
             place = element_of(op)
             if place is None:
                 return None
-            return self._operation(("element", place.array), value, op, [self[i] for i in place.starts], LOAD)
+            return self._operation(("element", place.array), value, op, [self[i] for i in place.starts], op.entry.traits.cost)
         if isinstance(op, ops.If):
             index = list(op.results).index(value)  # type: ignore[arg-type]
             condition, then, orelse = self[op.condition], *(self[r.block.last_op.operands[index]] for r in op.regions if r.block.last_op)
@@ -139,11 +138,10 @@ def element_of(op: ops.Perform) -> ops.At | None:
 
 
 def _cost(op: ops.Apply) -> int:
-    if op.op in ("//", "%", "cdiv"):
-        value = ops.known(op.arguments[1])
-        power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
-        return (2 if op.op == "cdiv" else 1) if power else DIVISION
-    return COSTS.get(op.op, 1)
+    of = op.entry.traits
+    value = ops.known(op.arguments[1]) if of.rounds or of.remainder else None
+    power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
+    return (2 if of.rounds == "up" else 1) if power else of.cost
 
 
 __all__ = ["DIVISION", "LOAD", "Number", "Numbers", "element_of"]

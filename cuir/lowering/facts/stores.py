@@ -32,7 +32,8 @@ def own_rows(role: ops.Role) -> ops.Shared | None:
     array, t = array_of(view), view.type
     assert isinstance(array, ops.Shared) and isinstance(t, SharedT)
     did, tensors = modes(kernel), {array_of(op.arg("box")) for op in sent}
-    if any(len(did[t]) > 1 for t in tensors) or any(a.array in tensors for op in performed if op not in sent for a in accesses(op)):
+    others = [a.place for op in performed if op not in sent for a in accesses(op) if a.array in tensors]
+    if any(len(did[t]) > 1 for t in tensors) or not all(map(_always_by_the_same, others)):
         return None  # another warp may have read, or stored, what a warp's bulk store overwrites
     if not _panelled(array) or not _steady_rows(view) or t.sizes[0] != ROWS:
         return None

@@ -170,12 +170,9 @@ def _rank(value: SSAValue) -> tuple[int, int]:
 def _ordered(op: ops.Apply) -> Operation | None:
     if op.op in TURNED:
         return _apply_like(op, TURNED[op.op], *op.arguments[::-1])
-    if op.op in COMMUTATIVE and _rank(op.arguments[0]) > _rank(op.arguments[1]):
+    if op.entry.traits.commutative and _rank(op.arguments[0]) > _rank(op.arguments[1]):
         return _apply_like(op, op.op, *op.arguments[::-1])
     return None
-
-
-COMMUTATIVE = frozenset(("+", "*", "&", "|", "^", "==", "!=", "min", "max"))
 
 
 def _not(op: ops.Apply) -> Operation | SSAValue | None:

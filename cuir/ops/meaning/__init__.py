@@ -1,7 +1,7 @@
 """What each operation on numbers gives: one meaning, used where constants fold, in the interpreter, for specifications that are traced, and in contracts.
 
 An entry of the table of primitives refers to its `Meaning`. `scalars.py` says it for Python numbers and NumPy arrays, `tiles.py` for torch tensors, both
-by dtype: f16 and bf16 are computed in f32 and rounded once. Owns no evaluation order: what is lazy (`and`, `or`, a choice) is the caller's business.
+by dtype: f16 and bf16 are computed in f32 and rounded once; `intervals.py` for intervals of integers. Owns no evaluation order: what is lazy (`and`, `or`, a choice) is the caller's business.
 The page for people is section Numbers of docs/semantics.md.
 """
 
@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from ...syntax.types import BOOL, F32, I32, DType
+from .intervals import INTERVALS, ON_THE_WAY, Bounds
 from .scalars import PLAIN, SCALARS, DivisionByZero, cast, f32, shortest, wrap
 
 Value = Any  # a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a torch tensor (int32, float32, bool)
@@ -46,6 +47,16 @@ class Meaning:
         from .tiles import TILES
 
         return TILES.get(self.name, {}).get(_computed(dtype))
+
+    def interval(self, *operands: Bounds) -> Bounds:
+        """Least and greatest i32 result for operands between bounds; None, of an operand or of the result: anything."""
+        function = INTERVALS.get(self.name)
+        return None if function is None else function(*operands)
+
+    def on_the_way(self, *operands: Bounds) -> Bounds:
+        """What an i32 operation computes on the way to its result, if that may be further from 0; else None."""
+        function = ON_THE_WAY.get(self.name)
+        return None if function is None else function(*operands)
 
     def __call__(self, *operands: Value) -> Value:
         """Of values whatever holds them, in their common dtype: a Python number among floats is one. They broadcast. Raises DivisionByZero (but of tensors), TypeError."""

@@ -119,3 +119,21 @@ def test_operations_of_the_machine_spread_nans() -> None:
     assert spoils_row(op.results[0]) and spoils_row(op.operands[0])
     stored = parse(machine_role(body, "%p"))
     assert not any(spoils_row(op.results[0]) for op in every(stored) if op.name == "tile.by_reciprocal")
+
+
+def test_operations_of_the_machine() -> None:
+    """A pinned value is the value; what is read a column each is memory; other arithmetic may keep what it is given."""
+    r = role(
+        '%z = tile.apply "zeros"() : !tile.reg<f32, 64, 64>',
+        "%box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>",
+        "%c = tile.read_columns(%box) : !tile.reg<f32, 1, 64>",
+        "%p = tile.pin(%z) : !tile.reg<f32, 64, 64>",
+        '%q = tile.apply "+"(%c, %z) : !tile.reg<f32, 64, 64>',
+        "%t = tile.shared_tanh(%q) : !tile.reg<f32, 64, 64>",
+        "%u = tile.shared_tanh(%p) : !tile.reg<f32, 64, 64>",
+        '%m = tile.apply "row_max"(%u) : !tile.reg<f32, 64, 1>',
+        'tile.perform "store"(place: %a, tile: %t)',
+    )
+    nans = Nans(kernel_of(r))
+    assert [nans.negative(value(r, n)) for n in ("z", "c", "p", "q", "t", "u")] == [False, True, False, True, True, False]
+    assert [spoils_row(value(r, n)) for n in ("p", "u", "z", "q")] == [True, True, False, False]

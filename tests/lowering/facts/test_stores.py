@@ -38,7 +38,8 @@ def kernel_text(body: str) -> str:
         (f"{STORE}\nstore(o[0:64], x)\n{SEND}", False),
         (f"{STORE}\nstore(over[0:64], x)\n{SEND}", False),  # the same memory
         (f"store(o[w * 64 : w * 64 + 64], x, mask=rows(64) < n)\n{SEND}", False),
-        (f"{STORE}\n{SEND}\nstore(Y[n, 0:64, :], x)", False),  # which lanes store must come behind
+        (f"{STORE}\n{SEND}\nstore(Y[n, 0:64, :], x)", True),  # by lanes of the same warp
+        (f"{STORE}\n{SEND}\nstore(Y[n, n : n + 64, :], x)", False),  # by those of another one
         (f"{STORE}\n{SEND}\ny = load(Y[n, 0:64, :])\nstore(o[w * 64 : w * 64 + 64], y)", False),  # others may have read what a warp overwrites
         (f"{STORE}\nfence_async()\nstore_async(o[w * 64 : w * 64 + 64], Y[n, w * 64 : w * 64 + 64, :], add=True)\nstore_wait()\n{SEND}", False),
         (f"{STORE}\n{SEND}".replace("Y[n, w * 64 : w * 64 + 64", "Y[n, n : n + 64"), False),  # a row may be another warp's the next time

@@ -1,0 +1,107 @@
+"""Which entry of the table an expression is of, as far as its text tells. Owns this reading, so that nobody else knows how a primitive is written.
+
+What its text does not tell: whether a subscript is a view, an element or a gather (by its type: `subscript`), and whose method a barrier's is (by the barrier's
+kind: `method`).
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ..syntax.nodes import Attribute, Binary, Call, Expr, IfExp, Name, Node, Unary
+from ..syntax.types import Scalar, TileType, Type
+from . import operators as _  # noqa: F401  # enters the operators, which are looked up below
+from .base import OPERATORS, TABLE, WRITTEN, Op
+from .traits import Traits
+
+_NONE = Traits()
+_UNARY = {
+    op.written.removesuffix("x").strip(): op for op in OPERATORS.values() if op.evaluate is not None and len(op.params) == 1
+}  # by the sign
+_ATTRIBUTES = {op.written.removeprefix("x."): op for op in OPERATORS.values() if op.written.startswith("x.")}
+_CHOICE = next(op for op in OPERATORS.values() if op.traits.chooses)
+_ELEMENT, _GATHER, _VIEW = (OPERATORS[name] for name in ("element", "gather", "view"))
+
+
+def operator(e: Node) -> tuple[Op, tuple[Expr, ...]] | None:
+    """The entry of an operator with its operands, in the order of its parameters; None for other expressions."""
+    if isinstance(e, Binary):
+        return OPERATORS[e.op], (e.left, e.right)
+    if isinstance(e, Unary):
+        return _UNARY[e.op], (e.operand,)
+    if isinstance(e, IfExp):
+        return _CHOICE, (e.cond, e.then, e.other)
+    return None
+
+
+def attribute(e: Attribute) -> Op | None:
+    """The entry of `x.T`; None for a barrier's method."""
+    return _ATTRIBUTES.get(e.attr)
+
+
+def subscript(kind: Type) -> Op:
+    """The entry of a subscript of this type."""
+    return _GATHER if isinstance(kind, TileType) else _ELEMENT if isinstance(kind, Scalar) else _VIEW
+
+
+def called(e: Node) -> Op | None:
+    """The primitive that a call by a word is of; None for other expressions. Of two that are written alike, the one that has parameters for more of the arguments."""
+    if not isinstance(e, Call) or not isinstance(e.func, Name):
+        return None
+    found = WRITTEN.get(e.func.id)
+    if found is None or len(found) == 1:
+        return found[0] if found else None
+    given = {k.name for k in e.keywords}
+
+    def fits(op: Op) -> tuple[int, int]:
+        plain = sum(not p.keyword for p in op.params)
+        return min(len(e.args), plain) + sum(p.name in given for p in op.params), -len(op.params)
+
+    return max(found, key=fits)
+
+
+def method(kind: str, name: str) -> Op | None:
+    """A method of a kind of barrier."""
+    return TABLE.get(f"{kind}.{name}")
+
+
+def methods(kind: str) -> list[str]:
+    """The methods of a kind of barrier."""
+    return [name.removeprefix(f"{kind}.") for name in TABLE if name.startswith(f"{kind}.")]
+
+
+def operation(e: Node) -> tuple[Op, tuple[Expr, ...]] | None:
+    """The entry of an operator, or of a primitive called by a word, with what is given by position; None for other expressions."""
+    found = operator(e)
+    if found is not None:
+        return found
+    op = called(e)
+    return (op, e.args) if op is not None and isinstance(e, Call) else None
+
+
+def traits(e: Node) -> Traits:
+    """Of an operator, or of a primitive called by a word; of other expressions none holds."""
+    if isinstance(e, Binary):
+        return OPERATORS[e.op].traits
+    found = operation(e)
+    return _NONE if found is None else found[0].traits
+
+
+def is_where(e: Node) -> bool:
+    """Whether an expression chooses element by element: a call, where a choice between scalars is an `x if cond else y`."""
+    return isinstance(e, Call) and traits(e).chooses is not None
+
+
+def comparison(signs: tuple[int, ...]) -> str:
+    """The comparison that holds for these signs of x - y, as it is written."""
+    return next(op.written for op in OPERATORS.values() if op.traits.compares == signs)
+
+
+@functools.cache
+def maker(what: str) -> Op:
+    """The declaration that makes arrays, units or workers; of barriers there are several."""
+    (found,) = (op for op in TABLE.values() if op.traits.makes == what)
+    return found
+
+
+__all__ = ["attribute", "called", "comparison", "is_where", "maker", "method", "methods", "operation", "operator", "subscript", "traits"]

@@ -1,0 +1,117 @@
+"""What each operation on i32 gives of intervals: the least and the greatest value that the result may have, for operands of which as much is known.
+
+Owns the functions, for all who bound values: an index by the lengths of a launch, a read of a tensor, the reach of a tile. What a name may be, and whether a
+result fits 32 bits, is the caller's business. The numbers are of mathematics: they do not wrap.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+Interval = tuple[int, int]
+Bounds = Interval | None  # None: anything
+FAR = 2**62  # an end of an interval of which the other end alone is known
+Function = Callable[..., Bounds]
+
+
+def hull(*found: Bounds) -> Bounds:
+    """The least interval that holds all."""
+    known = [f for f in found if f is not None]
+    return (min(lo for lo, _ in known), max(hi for _, hi in known)) if known and len(known) == len(found) else None
+
+
+def half(found: Bounds) -> bool:
+    """Whether one end alone is known."""
+    return found is not None and (found[0] <= -FAR or found[1] >= FAR)
+
+
+def _corners(f: Callable[[int, int], int]) -> Function:
+    """Of a function that rises or falls in each operand."""
+
+    def interval(x: Bounds, y: Bounds) -> Bounds:
+        if x is None or y is None:
+            return None
+        values = [f(a, b) for a, b in itertools.product(x, y)]
+        return min(values), max(values)
+
+    return interval
+
+
+def _by_positive(f: Callable[[int, int], int]) -> Function:
+    of = _corners(f)
+    return lambda x, y: of(x, y) if y is not None and y[0] > 0 else None
+
+
+def _remainder(x: Bounds, y: Bounds) -> Bounds:
+    if y is None or y[0] <= 0:
+        return None
+    if x is None or x[0] < 0:
+        return 0, y[1] - 1
+    return x if x[1] < y[0] else (0, min(x[1], y[1] - 1))
+
+
+def _and(x: Bounds, y: Bounds) -> Bounds:
+    most = [i[1] for i in (x, y) if i is not None and i[0] >= 0]
+    return (0, min(most)) if most else None
+
+
+def _or(x: Bounds, y: Bounds) -> Bounds:
+    return (0, (1 << max(x[1], y[1]).bit_length()) - 1) if x is not None and y is not None and min(x[0], y[0]) >= 0 else None
+
+
+def _negative(x: Bounds) -> Bounds:
+    return None if x is None else (-x[1], -x[0])
+
+
+def _magnitude(x: Bounds) -> Bounds:
+    return None if x is None else (0 if x[0] <= 0 <= x[1] else min(map(abs, x)), max(map(abs, x)))
+
+
+def _extremum(pick: Callable[[list[int]], int]) -> Function:
+    """One operand that is known is enough for one end."""
+
+    def interval(*found: Bounds) -> Bounds:
+        if all(f is None for f in found):
+            return None
+        sides = [(-FAR, FAR) if f is None else f for f in found]
+        return pick([s[0] for s in sides]), pick([s[1] for s in sides])
+
+    return interval
+
+
+def _truth(x: Bounds, y: Bounds) -> Bounds:
+    return 0, 1
+
+
+def _choice(cond: Bounds, x: Bounds, y: Bounds) -> Bounds:
+    return hull(x, y)
+
+
+INTERVALS: dict[str, Function] = {
+    "+": _corners(lambda a, b: a + b),
+    "-": _corners(lambda a, b: a - b),
+    "*": _corners(lambda a, b: a * b),
+    "//": _by_positive(lambda a, b: a // b),
+    "%": _remainder,
+    "cdiv": _by_positive(lambda a, b: -(-a // b)),
+    "neg": _negative,
+    "abs": _magnitude,
+    "min": _extremum(min),
+    "max": _extremum(max),
+    "&": _and,
+    "|": _or,
+    "^": _or,
+    "==": _truth,
+    "!=": _truth,
+    "<": _truth,
+    "<=": _truth,
+    ">": _truth,
+    ">=": _truth,
+    "ifexp": _choice,
+    "where": _choice,
+}
+# What is computed on the way to a result and may be further from 0 than it: (a + b - 1) // b.
+ON_THE_WAY: dict[str, Function] = {
+    "cdiv": lambda a, b: (a[0], a[1] + b[1] - 1) if a is not None and b is not None and b[0] > 0 else None,
+}

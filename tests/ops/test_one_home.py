@@ -1,0 +1,115 @@
+"""One home for each primitive: its name stands in cuir/ops, in its twins in interp/ops and lowering, and nowhere else. Everybody else asks traits and effects."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cuir.ops import OPERATORS, TABLE
+
+ROOT = Path(__file__).parent.parent.parent
+HOMES = ("cuir/ops/", "cuir/interp/ops/", "cuir/lowering/")
+ABOVE = ("cuir/syntax/", "cuir/text/")  # rooms above the table: how the operators are written is theirs
+NAMES = {*TABLE, *OPERATORS, *(op.written for op in (*TABLE.values(), *OPERATORS.values()))}
+SIGNS = {name for name in NAMES if not name[0].isalpha()}
+WORDS = {"abs", "and", "cast", "cols", "element", "full", "gather", "load", "max", "min", "neg", "not", "or", "role", "rows", "shared",
+         "store", "sync", "T", "tiles", "view", "where", "zeros"}  # fmt: skip
+PRIMITIVE = {"op", "sign", "func", "root", "primitive", "called", "written"}  # variables and attributes that hold what a node does
+TRANSPOSE = "T"  # also what kernels call their dtype
+CALLED = {"name", "word", "attr", "id", "function"}  # those that may hold it
+TABLES = {"TABLE", "OPERATORS", "WRITTEN", "RUNS"}
+
+
+def last(e: ast.expr) -> str:
+    """The last word of `a.b.c`, of `f(...)` and of `x[...]`."""
+    while isinstance(e, (ast.Call, ast.Subscript)):
+        e = e.func if isinstance(e, ast.Call) else e.value
+    return e.attr if isinstance(e, ast.Attribute) else e.id if isinstance(e, ast.Name) else ""
+
+
+def words(e: ast.AST | None) -> list[str]:
+    """The strings that an expression is, or that a tuple, list or set written there holds."""
+    if isinstance(e, ast.Constant) and isinstance(e.value, str):
+        return [e.value]
+    return [w for x in e.elts for w in words(x)] if isinstance(e, (ast.Tuple, ast.List, ast.Set)) else []
+
+
+def compared(node: ast.Compare) -> list[str]:
+    sides = [node.left, *node.comparators]
+    found = [w for side in sides for w in words(side) if w in NAMES]
+    others = {last(side) for side in sides}
+    substring = isinstance(node.ops[0], (ast.In, ast.NotIn)) and isinstance(node.left, ast.Constant)  # "/" in a path
+    if "attr" not in others:
+        found = [w for w in found if w != TRANSPOSE]
+    if others & PRIMITIVE or (others & CALLED and not substring):
+        return found
+    return [w for w in found if w not in WORDS | SIGNS]
+
+
+def keys(found: list[ast.expr | None]) -> list[str]:
+    """The names among the keys of a dict or the items of a set. Ordinary words are none if there are keys of other kinds, or if it is the only key."""
+    said = [w for e in found for w in words(e)]
+    alone = len(said) == len(found) and all(w in NAMES for w in said) and (len(said) > 1 or said[0] in SIGNS) if said else False
+    return [w for w in said if w in NAMES and (alone or w not in WORDS | SIGNS)]
+
+
+def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Lines at which a primitive is known by its name."""
+    for node in ast.walk(tree):
+        found: list[str] = []
+        if isinstance(node, ast.Compare):
+            found = compared(node)
+        elif isinstance(node, ast.Dict):
+            found = keys(node.keys)
+        elif isinstance(node, ast.Set):
+            found = keys(list(node.elts))
+        elif isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) > 1:
+            said = [e.value for e in node.elts if isinstance(e, ast.Constant)]
+            found = [w for w in said if w in NAMES] if len(said) == len(node.elts) and all(w in NAMES for w in said) else []
+        elif isinstance(node, ast.Call) and last(node.func) == "Name" and node.args:
+            found = [w for w in words(node.args[0]) if w in NAMES]
+        elif isinstance(node, ast.Subscript) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            table, key = (node.value, node.slice) if isinstance(node, ast.Subscript) else (node.func.value, node.args[0])  # type: ignore[attr-defined]
+            begins = isinstance(node, ast.Call) and last(node.func) in ("startswith", "endswith")  # op.name.startswith("mbarrier")
+            found = [w for w in words(key) if w in NAMES and (last(table) in TABLES or (begins and w not in SIGNS))]
+        elif isinstance(node, ast.MatchValue):
+            found = [w for w in words(node.value) if w in NAMES]
+        yield from ((node.lineno, w) for w in found)  # type: ignore[attr-defined]
+
+
+def test_a_primitive_is_known_by_its_name_at_home_alone() -> None:
+    """No file outside of the homes compares with the name or the spelling of a primitive, has it as a key of a dict or an item of a set or a tuple, looks it up in a table of
+    primitives, or makes a `Name(...)` of it.
+
+    Words that are ordinary English too, and signs, are names of primitives where they are compared with what a node does (`e.op`, `call.func.id`, `op.name`, `word`),
+    where all keys of a dict or all items of a set or of a tuple are names, where they are looked up in a table of primitives, and in a `Name(...)`: `level == "full"` and a
+    report's `"rows"` are none. Not meant are arguments (`handles("exp2")` enters a function of PyTorch's), signs given to a `Binary` or `Unary`, whose syntax they
+    are, and texts of programs.
+    """
+    wrong = []
+    for path in sorted((ROOT / "cuir").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(HOMES):
+            found = uses(ast.parse(path.read_text(encoding="utf-8")))
+            wrong += [f"{name}:{line} {word}" for line, word in found if not (name.startswith(ABOVE) and word in SIGNS | WORDS)]
+    assert not wrong
+
+
+@pytest.mark.parametrize("use", [
+    'e.attr == "T"', 'e.op == "+"', 'e.op in ("and", "or")', '"//" == sign', 'call.func.id == "cast"', 'call.func == Name("tiles")', 'op.name != "mbarrier.expect"',
+    'b.kind == "named_barrier"', 'word in ("shared", "mbarrier")', '{"-": "neg"}', '{"min": 0, "max": 0}', '{"<", "<="}', 'TABLE["cta_rank"]', 'OPERATORS["+"]',
+    'op.name.startswith("mbarrier")', 'COMPARISONS = ("<", "<=")', 'ELSEWHERE = ("load", "zeros")', 'TABLE.get("where")', 'RUNS["shared"]', 'Name("where")', 'name == "where"', 'root(n.func) in ("rows", "cols")', 'COSTS["exp2"] if x == "exp2" else 1',
+])  # fmt: skip
+def test_the_rule_sees_a_use(use: str) -> None:
+    assert list(uses(ast.parse(use)))
+
+
+@pytest.mark.parametrize("use", [
+    'level == "full"', '{"rows": rows, "ok": True}', '{"rows": rows}', 'handles("exp2")', '"/" in path.name', 'Binary("+", x, y)', 'consts["T"]', 'name not in ("T", "D")',
+    'kind == "store"', 'step.kind == "wait"', '{"+": "green", "-": "red", "@": "cyan"}', 'line.startswith("-")',
+])  # fmt: skip
+def test_the_rule_lets_words_be(use: str) -> None:
+    assert not list(uses(ast.parse(use)))
