@@ -50,7 +50,6 @@ def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operat
     small = loops.small_arguments(sites[0], target, packed) if len(sites) == 1 else False
     with elements.out.block("else") if small else nullcontext():
         loops.shared(sites, target, packed)
-    elements.role.kernel.choice("four divisions by numbers of a known range share one reciprocal", elements.out.span)
     return True
 
 

@@ -214,7 +214,7 @@ class RolePrinter:
                 self.declare(s)
         if printer is not None:
             printer(self, op)
-        else:
+        else:  # an elementwise one
             self.elements.into(self.storage(op.results[0]), op.results[0], op)
 
     def _apply(self, op: ops.Apply) -> None:

@@ -35,7 +35,7 @@ def _of(value: SSAValue, known: dict[SSAValue, Range]) -> Range:
     if isinstance(op, ops.Constant):
         number = float(op.value)
         return (number, number) if not math.isnan(number) else EVERYTHING
-    if isinstance(op, ops.If):
+    if isinstance(op, ops.Branch):
         i = value.index  # type: ignore[attr-defined]
         return _either(*(_range(last(region).values[i], known) for region in (op.then, op.orelse)))
     if isinstance(op, ops.Apply) and op.op in _RULES:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xdsl.ir import Operation, SSAValue, Use
 
 from ..ir import ops
-from ..ir.machine_tiles import ReadColumns
+from ..ir.machine_tiles import After, ReadColumns
 from ..ir.rows import RowPart
 from ..ir.types import ScalarT, TensorT, TileT, dtype_of, is_tile
 from ..ir.warps import Pinned, RowBound
@@ -122,7 +122,7 @@ def _spread(use: Use) -> Sequence[SSAValue] | None:
         return [op.result] if is_tile(op.result) and (kept or op.op in SPREADING) else None
     if getattr(op, "ELEMENTWISE", False):
         return list(op.results)  # arithmetic
-    if isinstance(op, (RowPart, RowBound, Pinned)):
+    if isinstance(op, (RowPart, RowBound, Pinned, After)):
         return []  # whole rows, votes that only save time, and what stays before a wait
     if isinstance(op, ops.Perform) and op.entry.sums:  # a product: its left operand goes by rows, its accumulator by elements
         name = op.params.data[use.index].data

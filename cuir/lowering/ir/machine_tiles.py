@@ -2,6 +2,7 @@
 
 They are pure, but `tile.read_columns` reads a tensor that the kernel does not write. `ELEMENTWISE`: an element of the result follows from the elements of the
 operands at its place; `KEPT`: which have a place of their own. `FREE`: an element costs no more than reading one from a register, so it is worked out wherever it is read.
+`SPECIAL`: by the unit of exponentials and reciprocals.
 """
 
 from __future__ import annotations
@@ -12,9 +13,20 @@ from typing import Any, ClassVar, Self
 import torch
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, var_operand_def
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ...ops import OPERATORS, TABLE
@@ -29,6 +41,8 @@ class _Function(IRDLOperation):
     ELEMENTWISE: ClassVar[bool] = False
     KEPT: ClassVar[bool] = False
     FREE: ClassVar[bool] = False
+    SPECIAL: ClassVar[bool] = False
+    traits = traits_def(Pure())
 
     def print(self, printer: Printer) -> None:
         printer.print_string("(")
@@ -63,6 +77,7 @@ class ByRows(IRDLOperation):
     function = prop_def(StringAttr)
     x = operand_def(TileT)
     result = result_def(TileT)
+    traits = traits_def(Pure())
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
         (x,) = operands
@@ -93,12 +108,17 @@ def by_rows(function: str, x: SSAValue) -> ByRows:
 # ---- lines
 @irdl_op_definition
 class Line(IRDLOperation):
-    """rows[r] + slope * column, the column counted from the tile's first; no rows: 0. One multiply-add an element of an f32 tile, rounded once; i32 wraps."""
+    """rows[r] + slope * column, the column counted from the tile's first; no rows: 0. One multiply-add an element of an f32 tile, rounded once.
+
+    i32 wraps; `near`: it stays within 32 bits.
+    """
 
     name = "tile.line"
     slope = operand_def(ScalarT)
     rows = opt_operand_def()
+    near = opt_prop_def(UnitAttr)
     result = result_def(TileT)
+    traits = traits_def(Pure())
     ELEMENTWISE: ClassVar[bool] = True
     KEPT: ClassVar[bool] = False
     FREE: ClassVar[bool] = True
@@ -127,19 +147,21 @@ class Line(IRDLOperation):
         if self.rows is not None:
             printer.print_string(" from ")
             printer.print_ssa_value(self.rows)
-        printer.print_string(" : ")
+        printer.print_string(" near : " if self.near is not None else " : ")
         printer.print_attribute(self.result.type)
 
     @classmethod
     def parse(cls, parser: Parser) -> Line:
         slope = parser.parse_operand()
         rows = parser.parse_operand() if parser.parse_optional_keyword("from") else None
+        near = parser.parse_optional_keyword("near") is not None
         parser.parse_punctuation(":")
-        return line(slope, rows, parser.parse_type())
+        return line(slope, rows, parser.parse_type(), near)
 
 
-def line(slope: SSAValue, rows: SSAValue | None, result: Attribute) -> Line:
-    return Line(operands=[slope, [] if rows is None else [rows]], result_types=[result])
+def line(slope: SSAValue, rows: SSAValue | None, result: Attribute, near: bool = False) -> Line:
+    properties: dict[str, Attribute] = {"near": UnitAttr()} if near else {}
+    return Line(operands=[slope, [] if rows is None else [rows]], properties=properties, result_types=[result])
 
 
 def alike_along_rows(value: SSAValue) -> bool:
@@ -198,6 +220,7 @@ class ByReciprocal(_Function):
     result = result_def(TileT)
     WORDS: ClassVar = ("shared", "spreads")
     ELEMENTWISE: ClassVar[bool] = True
+    SPECIAL: ClassVar[bool] = True
 
     @classmethod
     def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
@@ -249,6 +272,7 @@ class SharedTanh(_Function):
     factor = opt_operand_def(ScalarT)
     result = result_def(TileT)
     ELEMENTWISE: ClassVar[bool] = True
+    SPECIAL: ClassVar[bool] = True
 
     @classmethod
     def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:

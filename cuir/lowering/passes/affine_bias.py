@@ -14,9 +14,11 @@ from xdsl.ir import Operation, SSAValue, Use
 
 from ...syntax.types import F32
 from ..ir import ops
+from ..ir.machine import note
 from ..ir.machine_tiles import Line, alike_along_rows, line, pin
 from ..ir.types import TileT, dtype_of, tile
-from .rewriting import every, insert, last, replace
+from ..ir.warps import RowBound
+from .rewriting import before, every, insert, last, replace
 from .simplify import number
 
 ROUNDING = True
@@ -39,6 +41,7 @@ def _sum(op: ops.Apply) -> None:
     if found.rows is None or not readers.all_can:
         return
     shift = found.rows if op.op == "+" or i == 0 else insert(op, ops.apply("neg", [found.rows], found.rows.type))
+    before(op, note("what a bias adds alike along a row is kept apart, as one number a row"))
     if isinstance(shift.type, TileT):  # elsewhere its parts cost registers at the wrong place, and a spill
         shift = insert(op, pin(shift))
         shift.name_hint = "shift"
@@ -56,10 +59,10 @@ class _Readers:
     """What reads a tile and the tiles that masks and branches make of it. `all_can`: none needs more than the tile less a number a row."""
 
     def __init__(self, value: SSAValue):
-        self.maxima: list[ops.Apply] = []
+        self.maxima: list[Operation] = []
         self.exponentials: list[tuple[list[Step], ops.Apply]] = []  # the operations up to the exponential, and that
         self.shifted: set[SSAValue] = {value}
-        self.branches: set[ops.If] = set()
+        self.branches: set[ops.Branch] = set()
         left = [value]
         self.all_can = True
         while left and self.all_can:
@@ -79,12 +82,12 @@ class _Readers:
         if isinstance(op, ops.Apply) and op.op == "where" and use.index in (1, 2):
             other = number(op.arguments[3 - use.index])
             return op.result if other == -math.inf and op.exact is None else None
-        if isinstance(op, ops.Yield) and isinstance(branch := op.parent_op(), ops.If):
+        if isinstance(op, ops.Yield) and isinstance(branch := op.parent_op(), ops.Branch):
             self.branches.add(branch)
             return branch.results[use.index]
         return None
 
-    def _agree(self, branch: ops.If) -> bool:
+    def _agree(self, branch: ops.Branch) -> bool:
         """Whether both regions of a branch yield what has the shift, or nothing but -inf."""
         for i, result in enumerate(branch.results):
             if result in self.shifted:
@@ -96,13 +99,11 @@ class _Readers:
     def _reads(self, use: Use, steps: list[Step]) -> bool:
         """Whether a maximum of rows reads it, or exponentials alone of what sums and products with numbers a row make of it."""
         op = use.operation
+        if isinstance(op, RowBound) or (isinstance(op, ops.Apply) and op.op == "row_max"):
+            self.maxima.append(op)
+            return not steps
         if not isinstance(op, ops.Apply) or op.exact is not None:
             return False
-        if op.op == "row_max":
-            if steps:
-                return False
-            self.maxima.append(op)
-            return True
         if op.op == "exp2":
             self.exponentials.append((steps, op))
             return True
@@ -113,9 +114,10 @@ class _Readers:
         return all(map(alike_along_rows, others)) and bool(uses) and all(self._reads(u, [*steps, (op, use.index)]) for u in uses)
 
 
-def _add_to_maximum(op: ops.Apply, shift: SSAValue) -> None:
-    maximum = insert(op, ops.apply("row_max", op.arguments, op.result.type))
-    replace(op, [insert(op, ops.apply("+", [maximum, shift], op.result.type))])
+def _add_to_maximum(op: Operation, shift: SSAValue) -> None:
+    """Of a maximum or a bound of it: what is less than all four threads' bounds with the shift is less than all sums."""
+    maximum = insert(op, op.clone())
+    replace(op, [insert(op, ops.apply("+", [maximum, shift], maximum.type))])
 
 
 def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:

@@ -6,12 +6,13 @@ comparison follows from (`exact`) stays as it is; and it is made of i32 tiles th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from ...syntax.types import F32, I32
+from ...syntax.types import F32, I32, DType
+from ..facts.ranges import ranges
 from ..ir import ops
 from ..ir.machine_tiles import Line, alike_along_rows, line
 from ..ir.types import TileT, dtype_of, is_scalar, scalar, tile
@@ -31,23 +32,35 @@ class _Line:
     slope: SSAValue | None
 
 
-def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] = lambda value: True) -> None:
-    """`near`: whether i32 arithmetic does not leave 32 bits."""
+def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] | None = None) -> None:
+    """`near`: whether an i32 value is far from the ends of 32 bits, and so is what it is made of; as facts/ranges says, if it is not given."""
+    if near is None:
+        far = ranges(kernel).far
+        near = lambda value: not far(value)  # noqa: E731
+    for op in _tiles(kernel, F32):
+        found = None
+        if op.op == "cast" and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
+            found = _converted(op)
+        elif op.op in LINEAR and any(isinstance(a.owner, Line) for a in op.arguments):
+            found = _combined(op)
+        _replace(op, found)
+    for op in _tiles(kernel, I32):
+        if op.op in LINEAR:
+            _replace(op, _of_indices(op.result, op), near(op.result))
+
+
+def _tiles(kernel: ops.Kernel, dtype: DType) -> Iterator[ops.Apply]:
+    """The operations that make a tile with columns, and from which no comparison follows."""
     for op in every(kernel):
         if not isinstance(op, ops.Apply) or op.exact is not None or not isinstance(op.result.type, TileT):
             continue
-        if op.result.type.layout.data not in ("full", "columns"):
-            continue
-        dtype = dtype_of(op.result)
-        found = None
-        if dtype == I32 and op.op in LINEAR:
-            found = _of_indices(op.result, op)
-        elif dtype == F32 and op.op == "cast" and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
-            found = _converted(op)
-        elif dtype == F32 and op.op in LINEAR and any(isinstance(a.owner, Line) for a in op.arguments):
-            found = _combined(op)
-        if found is not None and found.slope is not None:
-            replace(op, [insert(op, line(found.slope, found.rows, op.result.type))])
+        if op.result.type.layout.data in ("full", "columns") and dtype_of(op.result) == dtype:
+            yield op
+
+
+def _replace(op: ops.Apply, found: _Line | None, near: bool = False) -> None:
+    if found is not None and found.slope is not None:
+        replace(op, [insert(op, line(found.slope, found.rows, op.result.type, near))])
 
 
 def _of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:

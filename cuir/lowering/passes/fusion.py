@@ -93,7 +93,7 @@ def _single(op: Operation, effects: bool = False) -> bool:
         user = uses[0].operation
     if not elementwise(user) or not isinstance(t, TileT):
         return False
-    if not isinstance(user, (ops.At, ops.Perform, WarpIf)):
+    if isinstance(user, ops.Apply) or getattr(user, "ELEMENTWISE", False):
         r = user.results[0].type
         if not isinstance(r, TileT) or r.layout != t.layout or r.shape != t.shape:
             return False

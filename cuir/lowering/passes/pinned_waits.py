@@ -61,6 +61,8 @@ def _special(op: Operation) -> list[SSAValue]:
     """Tiles made with the unit of exponentials and reciprocals."""
     if isinstance(op, WarpIf):
         return []
+    if getattr(op, "SPECIAL", False):
+        return [op.results[0]]
     if isinstance(op, ops.Apply) and isinstance(op.result.type, TileT) and op.entry.traits.special:
         return [op.result]
     return []

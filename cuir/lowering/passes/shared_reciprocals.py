@@ -15,12 +15,14 @@ from ...syntax.types import F32
 from ..facts import nans
 from ..facts.float_ranges import float_range
 from ..ir import ops
+from ..ir.machine import note
 from ..ir.machine_tiles import by_reciprocal, can_share, shared_tanh
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
-from .rewriting import every, insert, replace
+from .rewriting import before, every, insert, replace
 from .simplify import number
 
 ROUNDING = True
+SHARED = "four divisions by numbers of a known range share one reciprocal"
 LARGEST = 31.0  # base-2 logarithm of a divisor
 
 
@@ -30,11 +32,14 @@ def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils
         if not isinstance(op, ops.Apply) or not is_tile(op.result) or dtype_of(op.result) != F32:
             continue
         if op.op == "tanh" and can_share(op.result.type):
+            before(op, note(SHARED))
             replace(op, [insert(op, shared_tanh(*_argument(op.arguments[0])))])
         elif op.op == "/" and op.exact is None and in_range(op.arguments[1]):
             x, y = op.arguments
             shared = can_share(op.result.type) and isinstance(y.type, TileT) and y.type.layout.data == "full"
             spreads = shared and spoils_row(op.result)
+            if shared:
+                before(op, note(SHARED))
             replace(op, [insert(op, by_reciprocal(None if number(x) == 1 else x, y, op.result.type, shared, spreads))])
 
 

@@ -17,11 +17,12 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...syntax.types import F32
 from ..cuda.storage import HALVES, Liveness, count_of
 from ..ir import ops
+from ..ir.machine import note
 from ..ir.machine_tiles import Line, after, line, pin
 from ..ir.types import TileT, dtype_of
 from . import fusion
 from .fusion import inlined
-from .rewriting import every, insert
+from .rewriting import before, every, insert
 from .simplify import number
 
 ROOM = 40  # registers for all but the tiles of a step; with fewer the compiler spills
@@ -114,6 +115,7 @@ class _Role:
         slope = _copied(entry.slope, at, {})
         kept = insert(at, pin(insert(at, line(slope, None, entry.type))))
         kept.name_hint = "products"
+        before(entry.readers[0][0], note("slope times column stays in registers"))
         for reader, i in entry.readers:
             reader.operands[i] = kept
 

@@ -7,7 +7,9 @@ import pytest
 from cuir.lowering.facts import Facts
 from cuir.lowering.facts.nans import Nans, spoils_row
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.text import parse
 from cuir.lowering.passes.rewriting import every
+from tests.lowering.passes.lowering import role as machine_role
 from tests.lowering.tile_ir import cleaned, kernel_of, program, role, value
 
 TEXT = """
@@ -104,6 +106,19 @@ def test_rows_that_a_nan_spoils(body: str, spoiled: bool) -> None:
     kernel = made(f"y = x * x\n{body}")
     first = next(op for op in every(kernel) if isinstance(op, ops.Apply) and op.op == "*" and op.arguments[0] is op.arguments[1])
     assert spoils_row(first.result) == spoiled
+
+
+def test_operations_of_the_machine_spread_nans() -> None:
+    """What shares a reciprocal goes by rows into a sum: a NaN spoils the row behind it as behind a division."""
+    body = """\
+%W = tile.by_reciprocal(%S) shared : !tile.reg<f32, 64, 64>
+%p = tile.pin(%W) : !tile.reg<f32, 64, 64>
+%l = tile.apply "row_sum"(%p) : !tile.reg<f32, 64, 1>"""
+    kernel = parse(machine_role(body))
+    (op,) = (op for op in every(kernel) if op.name == "tile.by_reciprocal")
+    assert spoils_row(op.results[0]) and spoils_row(op.operands[0])
+    stored = parse(machine_role(body, "%p"))
+    assert not any(spoils_row(op.results[0]) for op in every(stored) if op.name == "tile.by_reciprocal")
 
 
 def test_operations_of_the_machine() -> None:

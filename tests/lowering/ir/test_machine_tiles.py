@@ -34,7 +34,8 @@ def test_the_text_is_read_back() -> None:
 %l = tile.line %f from %x : !tile.reg<f32, 64, 64>
 %m = tile.line %f : !tile.reg<f32, 1, 64>
 %one = tile.constant 1 : !tile.scalar<i32>
-%i = tile.line %one from %n : !tile.reg<i32, 64, 64>
+%i = tile.line %one from %n near : !tile.reg<i32, 64, 64>
+%j = tile.line %one : !tile.reg<i32, 1, 64>
 %p = tile.pin(%m) : !tile.reg<f32, 1, 64>
 %h = tile.after(%g, %S) : !tile.scalar<f32>
 %y = tile.by_rows "log2"(%x) : !tile.reg<f32, 64, 1>
@@ -48,7 +49,16 @@ def test_the_text_is_read_back() -> None:
     )
     shown = show(parse(text))
     assert show(parse(shown)) == shown
-    for name in ("line %f from", "pin", "after", 'by_rows "log2"', "shared spreads", "shared_tanh(%S, %f)", "read_columns"):
+    for name in (
+        "line %f from",
+        "line %one from %n near :",
+        "pin",
+        "after",
+        'by_rows "log2"',
+        "shared spreads",
+        "shared_tanh(%S, %f)",
+        "read_columns",
+    ):
         assert f"tile.{name}" in shown or name in shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from cuir.checking.checked import Checked
@@ -25,9 +26,10 @@ from cuir.lowering.passes import (
 )
 
 Pass = Callable[[Kernel], None]
-LINES: tuple[Pass, ...] = (affine_columns.run, affine_tiles.run)
+NEAR = functools.partial(affine_tiles.run, near=lambda value: True)  # numbers of these programs are small
+LINES: tuple[Pass, ...] = (affine_columns.run, NEAR)
 BIAS: tuple[Pass, ...] = (*LINES, affine_bias.run)
-ALL: tuple[Pass, ...] = (affine_columns.run, column_gathers.run, affine_tiles.run, affine_bias.run, shared_reciprocals.run, row_functions.run, slope_products.run)  # fmt: skip
+ALL: tuple[Pass, ...] = (affine_columns.run, column_gathers.run, NEAR, affine_bias.run, shared_reciprocals.run, row_functions.run, slope_products.run)  # fmt: skip
 
 
 def clean(ir: Kernel) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import affine_tiles, dead_code
+from cuir.lowering.passes import affine_columns, affine_tiles, dead_code
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import LINES, role, text
 
@@ -51,9 +51,9 @@ def test_other_tiles_are_no_lines(value: str) -> None:
     assert not re.search(r"tile\.line .*: !tile.reg<f32, 64, 64>", shown(value))
 
 
-def after(body: str, **facts: object) -> str:
+def after(body: str, near: bool = True) -> str:
     ir = parse(role(body, "%a"))
-    affine_tiles.run(ir, **facts)  # type: ignore[arg-type]
+    affine_tiles.run(ir, near=lambda value: near)
     ir.verify()
     dead_code.run(ir)
     return show(ir)
@@ -79,12 +79,23 @@ def test_what_decides_is_computed_as_written() -> None:
 
 
 def test_what_may_wrap_is_converted_element_by_element() -> None:
-    assert 'tile.apply "cast"' in after(CAST, near=lambda value: False)
+    assert 'tile.apply "cast"' in after(CAST, near=False)
+
+
+def test_which_indices_are_near_is_asked() -> None:
+    store = "store(Z[rows(64), cols(64)], A)"
+    for start, found in (("M", True), ("I[0]", False)):
+        body = f"q, k = {start} + rows(64), cols(64)\nA = cast(k - q, f32)\n{store}"
+        assert bool(re.search(r"tile\.line .*<f32, 64, 64>", text(kernel(body), [affine_columns.run, affine_tiles.run]))) == found
 
 
 def test_integer_lines_wrap_and_need_no_such_care() -> None:
-    found = after('%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>', near=lambda value: False)  # fmt: skip
+    found = after('%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>', near=False)  # fmt: skip
     assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<i32, 64, 64>", found)
+    found = after(
+        '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>'
+    )
+    assert re.search(r"tile\.line %\w+ from %\w+ near : !tile.reg<i32, 64, 64>", found)
 
 
 def test_a_limit_on_columns_stays_one() -> None:

@@ -71,3 +71,8 @@ def test_tiles_that_a_loop_keeps_take_room() -> None:
     held = "A = S * 2.0\nB = S * 3.0\nC = S * 5.0\n" + loop("T = S + cast(k, f32) * scale") + "\nstore(Z[rows(64), cols(64)], A * B * C)"
     assert not re.search(r"tile\.pin\(.*<f32, 1, 64>", ir(held, HEAD.replace("warpgroups=1)", "warpgroups=1, registers=168)")))
     assert re.search(r"tile\.pin\(.*<f32, 1, 64>", ir(held))
+
+
+def test_the_choice_is_told() -> None:
+    found = cuda(kernel(BEGIN + loop("T = S + cast(k - q, f32) * scale"), ROOMY)).choices
+    assert any("as one number a row" in c for c in found) and any("registers" in c for c in found)

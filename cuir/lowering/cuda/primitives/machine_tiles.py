@@ -73,19 +73,23 @@ def line(elements: Elements, op: Line, at: At) -> str:
     """One operation an element; what is alike along a row, and the thread's first column, are taken together before the loop."""
     from ..elements import At
 
-    floats, slope, known = dtype_of(op.result) == F32, elements.scalar(op.slope), ops.known(op.slope)
-    start = "col" if known == 1 and not floats else f"{slope} * {'float(col)' if floats else 'col'}"
-    bases: tuple[str, ...] = (start,)
+    floats, near = dtype_of(op.result) == F32, op.near is not None
+    slope, known = elements.scalar(op.slope), ops.known(op.slope)
+
+    def times(column: str) -> str:
+        return column if known == 1 and not floats else f"{slope} * {f'float({column})' if floats else column}"
+
+    bases: tuple[str, ...] = (times("col"),)
     if op.rows is not None:
         places = [at]
         if not is_scalar(op.rows) and op.rows.type.layout.data == "rows":  # type: ignore[attr-defined]
             places = [At("", str(r), "", "") for r in range(elements.fragment(op.rows.type).row_values)]  # type: ignore[arg-type]
         given = [elements.element(op.rows, p) for p in places]
-        bases = tuple(f"{summand(x)} + {start}" if floats or known == 1 else wrapping("+", x, start) for x in given)
+        bases = tuple(f"{summand(x)} + {times('col')}" if floats or near else wrapping("+", x, times("col")) for x in given)
     base = elements.hoist("float" if floats else "int", bases, at)
     if floats:  # a call: the compiler would take the products, which never change, out of loops and run out of registers
         return f"fmaf({slope}, float({at.k}), {base})"
-    return f"({base} + {at.k})" if known == 1 else f"({base} + {slope} * {at.k})"
+    return f"({base} + {times(at.k)})" if near or op.rows is None else wrapping("+", base, times(at.k))
 
 
 element_of("tile.by_reciprocal")(quads.quotient)
