@@ -120,7 +120,7 @@ class _Compiler:
     def step(self, op: Operation) -> Step | None:
         """An operation as code; None if its result is known."""
         if isinstance(op, ops.Constant):
-            self.initial[self.place(op.result)] = op.value
+            self.initial[self.place(op.result)] = f32(op.value) if isinstance(op.value, float) else op.value
             return None
         if isinstance(op, ops.Apply):
             return self.apply(op)

@@ -13,6 +13,8 @@ import corpus
 from cuir.calls.binding import TORCH, bind
 from cuir.checking.checked import Checked, Const
 from cuir.checking.checker import check
+from cuir.lowering.ir import ops
+from cuir.lowering.ir.build import build
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program
@@ -26,7 +28,7 @@ POOL = torch.randn(1 << 17, generator=torch.Generator().manual_seed(0))
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with arguments. `ctas`: how many share the work; `summed`: what they add to, so that one alone has an order."""
+    """A kernel with arguments. `ctas`: how many share the work; one where they add to the same elements, so that there is an order."""
 
     checked: Checked
     arguments: Arguments = field(repr=False)
@@ -35,6 +37,11 @@ class Case:
     def fresh(self) -> Arguments:
         """The arguments, copied; outputs hold what they held."""
         return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in self.arguments.items()}
+
+    @functools.cached_property
+    def built(self) -> ops.Kernel:
+        """Its IR, which nobody may change: a pass gets a clone."""
+        return build(self.checked)
 
     @property
     def written(self) -> list[str]:
@@ -123,7 +130,8 @@ PROGRAMS: dict[str, tuple[str, str | None, dict[str, Const], Callable[[torch.dty
     "decode": ("decode_paged", "decode", {"G": 2}, decoding, 2),
     "combine": ("decode_paged", "combine", {}, combining, 2),
 }  # fmt: skip
-NAMES = [f"{name} {dtype}" for name in (*PROGRAMS, *(f"expert {setting}" for setting in EXPERT)) for dtype in ("f16", "bf16")]
+NAMES = [f"{name} f16" for name in (*PROGRAMS, *(f"expert {setting}" for setting in EXPERT))]
+NAMES += [f"{name} bf16" for name in ("flash_fwd_sm80", "gemm", "flash_bwd", "decode", "combine", "expert plain", "expert cluster")]
 
 
 @functools.cache
