@@ -7,7 +7,7 @@ frame, once for each run. Values are never changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from ...ops.meaning import f32
 from ...ops.meaning.tiles import STORED
 from ...syntax.types import F32
 from . import ops, types
+from .evaluate_machine import CODE, words_read
 from .evaluate_memory import Box, Element, Elements, SharedArray, TensorArgument, share_bytes
 from .evaluate_workers import Fault, Frame, Mbarrier, NamedBarrier, Units, UnitsOfCluster, Waiting, Worker
 from .meaning import STRUCTURAL, Effect, Step, effect, numbers
@@ -134,6 +135,8 @@ class _Compiler:
             return self.loop(op)
         if isinstance(op, ops.ForUnits):
             return self.units(op)
+        if type(op) in CODE:
+            return CODE[type(op)](self, op)
         function = getattr(op, "evaluate", None)
         if function is None:
             raise Fault(f"nothing says what {op.name} does")
@@ -257,34 +260,48 @@ class _Compiler:
 
     def loop(self, op: ops.For) -> Step:
         start, stop, step = self.place(op.start), self.place(op.stop), op.step.data
-        return self.turns(op, lambda r: iter(range(r[start], r[stop], step)))
+        number = self.place(op.turn)
+
+        def turns(r: Frame) -> Iterator[None]:
+            for i in range(r[start], r[stop], step):
+                r[number] = i
+                yield
+
+        return self.turns(op, turns)
 
     def units(self, op: ops.ForUnits) -> Step:
-        units = self.place(op.units)
-        return self.turns(op, lambda r: r[units].sequence())
+        units, number, read = self.place(op.units), self.place(op.turn), words_read(self, op)
 
-    def turns(self, op: ops.For | ops.ForUnits, numbers_of: Callable[[Frame], Any]) -> Step:
-        block, last = op.body.block, op.body.block.last_op
+        def turns(r: Frame) -> Iterator[None]:
+            for t in r[units].sequence():
+                r[number] = t
+                if read is not None:
+                    read(r, t)
+                yield
+
+        return self.turns(op, turns)
+
+    def turns(self, op: ops.For | ops.ForUnits, each: Callable[[Frame], Iterator[None]]) -> Step:
+        """A loop; `each` puts the number of a turn, and what comes with it, in its place."""
+        last = op.body.block.last_op
         assert isinstance(last, ops.Yield)
-        number, *carried = self.all(block.args)
+        carried = self.all(op.inner)
         begin = _copies(carried, self.all(op.carried))
         again = _copies(carried, self.all(last.values))
         give = _copies(self.all(op.outputs), carried)
-        body = self.block(block)
+        body = self.block(op.body.block)
         run = body.run
 
         def loop(r: Frame) -> None:
             begin(r)
-            for i in numbers_of(r):
-                r[number] = i
+            for _ in each(r):
                 run(r)
                 again(r)
             give(r)
 
         def loop_waiting(r: Frame) -> Waiting:
             begin(r)
-            for i in numbers_of(r):
-                r[number] = i
+            for _ in each(r):
                 yield from run(r)
                 again(r)
             give(r)

@@ -247,12 +247,11 @@ def _store(site: Effect, place: int) -> Callable[[Frame], None]:
 
 def _product(site: Effect) -> Callable[[Frame], None]:
     a, b, c, (result,) = site.args["a"], site.args["b"], site.args.get("c"), site.results
+    holds = site.args.get("holds")  # whether the accumulator holds a sum, or nothing yet
 
     def run(r: Frame) -> None:
-        x, y = r[a], r[b]
-        r[result] = product(
-            x.values if x.__class__ is SharedPlace else x, y.values if y.__class__ is SharedPlace else y, None if c is None else r[c]
-        )
+        x, y = (v.values if v.__class__ is SharedPlace else v for v in (r[a], r[b]))
+        r[result] = product(x, y, None if c is None or not (holds is None or r[holds]) else r[c])
 
     return run
 

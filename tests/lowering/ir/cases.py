@@ -112,7 +112,7 @@ EXPERT: dict[str, tuple[dict[str, Const], dict[str, int]]] = {  # settings of th
     "wide": ({"D": 128, "BN": 64, "QBUF": 1}, {"d": 128}),
     "three": ({"D": 64, "BM": 192, "BN": 64, "STAGES": 3}, {"m": 250}),
     "pingpong": ({"D": 64, "BN": 64, "PINGPONG": True}, {}),
-    "cluster": ({"D": 64, "BN": 64, "CLUSTER": 2, "BM": 256, "DYNAMIC": False}, {"m": 300}),
+    "cluster": ({"D": 64, "BN": 64, "CLUSTER": 2, "BM": 256}, {"m": 300}),
     "one row": ({"D": 64, "BN": 64}, {"m": 1, "n": 77}),
     "no keys": ({"D": 64, "BN": 64}, {"n": 40}),
 }
