@@ -140,7 +140,7 @@ class _Compiler:
         function = getattr(op, "evaluate", None)
         if function is None:
             raise Fault(f"nothing says what {op.name} does")
-        operands, results = self.all(op.operands), self.all(op.results)
+        operands, results = [self.operand(v) for v in op.operands], self.all(op.results)
 
         def run(r: Frame) -> None:
             for result, value in zip(results, function(r[0], [r[x] for x in operands]), strict=True):
