@@ -38,9 +38,9 @@ class Difference:
 
 
 def validate(kernel: ops.Kernel, passes: Sequence[Any], arguments: Mapping[str, Argument], *, ctas: int = 1) -> Difference | None:
-    """Runs passes, modules or functions, over a kernel in place. The first that makes invalid IR or changes results, None if all keep them."""
+    """Runs passes (modules, functions, or entries of the pipeline) over a kernel in place. The first that makes invalid IR or changes results, None if all keep them."""
     before = _results(kernel, arguments, ctas)
-    for one in passes:
+    for one in (getattr(p, "module", p) for p in passes):
         name = getattr(one, "__name__", str(one)).rpartition(".")[2]
         run: Callable[[ops.Kernel], None] = getattr(one, "run", one)
         try:

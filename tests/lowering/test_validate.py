@@ -12,6 +12,7 @@ import torch
 from cuir.interp import run
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build import build
+from cuir.lowering.passes.pipeline import PASSES
 from cuir.lowering.validate import random_arguments, validate
 from cuir.syntax.types import F32
 from tests.lowering.conftest import kernel
@@ -68,6 +69,14 @@ def test_a_pass_may_declare_that_it_rounds_otherwise() -> None:
     assert not said(close, nothing, a_pass("same", factor(0.5 + 2.0**-24)))
     assert said(a_pass("far", factor(0.501), ROUNDING=True)).startswith("far: Z: ")
     assert said(close, a_pass("back", factor(0.5))).startswith("back: Z: "), "the pass after it is held against what it left"
+
+
+@pytest.mark.parametrize(
+    "name", ["expert plain f16", "expert cluster bf16", "flash_bwd f16", "flash_fwd_sm80 f16", "gemm f16", "decode f16"]
+)
+def test_the_pipeline_keeps_what_kernels_compute(name: str) -> None:
+    case = cases.case(name)
+    assert str(validate(case.built.clone(), PASSES, case.arguments, ctas=case.ctas)) == "None"
 
 
 def test_invalid_ir_is_named() -> None:
