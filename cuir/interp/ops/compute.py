@@ -42,6 +42,7 @@ def where(site: Site) -> Evaluate:
     cond, x, y, dtype, device = site.value("cond"), site.value("x"), site.value("y"), site.dtype("x"), site.device
     held, result, choose = HELD[dtype], site.result(), of_tiles(site.op, dtype)
     assert isinstance(result, TileType)
+    rounds = not (isinstance(site.type("x"), TileType) and isinstance(site.type("y"), TileType))  # a literal is an f32
 
     def operand(v: Any) -> torch.Tensor:
         v = tile_operand(v, device)
@@ -51,7 +52,8 @@ def where(site: Site) -> Evaluate:
         c, a, b = cond(w), operand(x(w)), operand(y(w))
         lanes = max(c.shape[0], a.shape[0] if a.dim() else 1, b.shape[0] if b.dim() else 1)
         out = torch.empty((lanes, result.rows, result.cols), dtype=held, device=device)
-        return choose(c, a, b, out=out)  # with out= it runs several times faster on a CPU
+        choose(c, a, b, out=out)  # with out= it runs several times faster on a CPU
+        return tiles.round_to(out, dtype) if rounds else out
 
     return run
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...ops.meaning.tiles import round_to
 from ...syntax.types import GlobalView, Scalar, SharedView, TileType
 from ..code import Evaluate, Site
 from ..machine import GO, Worker
@@ -45,8 +46,8 @@ def full(site: Site) -> Evaluate:
     def run(w: Worker) -> torch.Tensor:
         v = tile_operand(value(w), device)
         if isinstance(v, torch.Tensor):
-            return v.to(held).expand(-1, t.rows, t.cols).contiguous()
-        return torch.full((1, t.rows, t.cols), v, dtype=held, device=device)
+            return round_to(v.to(held).expand(-1, t.rows, t.cols).clone(memory_format=torch.contiguous_format), t.dtype)
+        return round_to(torch.full((1, t.rows, t.cols), v, dtype=held, device=device), t.dtype)
 
     return run
 

@@ -1,0 +1,217 @@
+"""Memory to the evaluator of the tile IR: arrays in shared memory, tensors, and the places in them that operations read and write.
+
+A place reads as a tile [R, C] or a number, and a read is a copy. f16 and bf16 are held as float32, rounded to the dtype.
+
+Shared memory is poison until written: NaN in floats, a number that stands out in i32. Arrays over the same bytes hold values of their own, and a write
+through one makes poison of what the others have in those bytes, so that a read sees what was written last or poison, never what was there before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...checking.checked import SharedAlloc
+from ...ops.meaning.tiles import HELD
+from ...syntax.types import BF16, BOOL, F16, F32, I32, PANEL_BYTES, DType
+from ...text.source import Source, Span
+from .evaluate_workers import Fault
+
+POISON: dict[DType, float | int | bool] = {F32: math.nan, F16: math.nan, BF16: math.nan, I32: -0x21524111, BOOL: True}
+_NOWHERE = Span(Source("", ""), 0, 0, 0, 0)
+
+
+# ---- shared memory
+class SharedArray:
+    """An array in the shared memory of a CTA. `cluster`: the same array of each CTA of the cluster, by rank."""
+
+    def __init__(self, name: str, dtype: DType, dims: Sequence[int], offset: int, cluster: list[SharedArray]):
+        self.name, self.dtype, self.dims, self.cluster = name, dtype, tuple(dims), cluster
+        self.layout = SharedAlloc(name, dtype, self.dims, offset, None, _NOWHERE)
+        self.values = torch.full(self.dims, POISON[dtype], dtype=HELD[dtype])
+        self.over: list[SharedArray] = []  # arrays of this CTA that share bytes with it
+        self.places: dict[Any, SharedPlace] = {}
+
+    def place(self, starts: tuple[int, ...], sizes: tuple[int, ...], transposed: bool) -> SharedPlace:
+        """A view; a size of -1 drops its dim. Raises Fault outside of the array."""
+        key = starts, sizes, transposed
+        found = self.places.get(key)
+        if found is None:
+            found = self.places[key] = SharedPlace(self, starts, sizes, transposed)
+        return found
+
+    def whole(self) -> SharedPlace:
+        return self.place((0,) * len(self.dims), self.dims, False)
+
+
+def share_bytes(arrays: Sequence[SharedArray]) -> None:
+    """Finds the arrays of a CTA that lie over each other."""
+    for a in arrays:
+        first, last = a.layout.offset, a.layout.offset + a.layout.nbytes
+        a.over = [b for b in arrays if b is not a and first < b.layout.offset + b.layout.nbytes and b.layout.offset < last]
+
+
+class SharedPlace:
+    """A view of a shared array: `values` is the part itself, not a copy."""
+
+    def __init__(self, array: SharedArray, starts: tuple[int, ...], sizes: tuple[int, ...], transposed: bool):
+        for d, (start, size, dim) in enumerate(zip(starts, sizes, array.dims, strict=True)):
+            if not 0 <= start <= dim - abs(size):
+                raise Fault(f"`{array.name}` has {dim} elements in dim {d}, and {abs(size)} from {start} on are reached for")
+        self.array, self.key = array, (starts, sizes, transposed)
+        index = tuple(start if size == -1 else slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
+        values = array.values[index]
+        self.values = values.T if transposed else values
+        lengths = [abs(size) for size in sizes]
+        self.nbytes = math.prod(lengths[:-1]) * (-(-lengths[-1] * array.dtype.itemsize // 16) * 16)
+        self.lost = [(b.values, mask, POISON[b.dtype]) for b in array.over if bool((mask := _shared_elements(array, index, b)).any())]
+
+    def peer(self, rank: int) -> SharedPlace:
+        """The same place in another CTA of the cluster."""
+        return self.array.cluster[rank].place(*self.key)
+
+    def read(self) -> Any:
+        return self.values.clone(memory_format=torch.contiguous_format) if self.values.dim() else self.values.item()
+
+    def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        if mask is not None:
+            value = torch.where(mask, value, self.values)
+        if isinstance(value, torch.Tensor):
+            self.values.copy_(value.reshape(self.values.shape))
+        else:
+            self.values.fill_(value)
+        for values, where, poison in self.lost:
+            values.masked_fill_(where, poison)
+
+
+def _addresses(layout: SharedAlloc) -> torch.Tensor:
+    """The first byte of each element; chunks of a row of a panel in order, since no view parts them."""
+    stages = math.prod(layout.dims[:-2])
+    stage = torch.arange(stages).reshape(-1, 1, 1) * (layout.rows * layout.row_bytes)
+    row, col = torch.arange(layout.rows).reshape(-1, 1), torch.arange(layout.dims[-1])
+    if layout.panelled:
+        width = PANEL_BYTES // layout.dtype.itemsize
+        within = (col // width * layout.rows + row) * PANEL_BYTES + col % width * layout.dtype.itemsize
+    else:
+        within = row * layout.row_bytes + col * layout.dtype.itemsize
+    return (layout.offset + stage + within).reshape(layout.dims)
+
+
+def _shared_elements(array: SharedArray, index: tuple[int | slice, ...], other: SharedArray) -> torch.Tensor:
+    """Which elements of another array share a byte with these of `array`."""
+    written = torch.zeros(max(x.layout.offset + x.layout.nbytes for x in (array, other)), dtype=torch.bool)
+    first, theirs = _addresses(array.layout)[index].reshape(-1), _addresses(other.layout)
+    for byte in range(array.dtype.itemsize):
+        written[first + byte] = True
+    return torch.stack([written[theirs + byte] for byte in range(other.dtype.itemsize)]).any(0)
+
+
+# ---- tensors
+class TensorArgument:
+    """A tensor in device memory: one for all CTAs."""
+
+    def __init__(self, name: str, t: torch.Tensor, dtype: DType):
+        self.name, self.dtype, self.held = name, dtype, HELD[dtype]
+        self.shape, self.strides = tuple(int(n) for n in t.shape), tuple(int(s) for s in t.stride())
+        extent = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if t.numel() else 0
+        self.flat = torch.as_strided(t, (extent,), (1,), t.storage_offset())
+
+    def whole(self) -> Box:
+        rows = math.prod(self.shape[:-1])
+        return Box(self, (0,) * len(self.shape), self.shape, (rows, self.shape[-1]))
+
+
+class Box:
+    """A box of a tensor, read and written as a tile of `shape`: outside of the tensor it reads 0, and nothing is written there."""
+
+    def __init__(self, tensor: TensorArgument, starts: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, int]):
+        self.tensor, self.sizes, self.shape = tensor, sizes, shape
+        low = [max(0, -s) for s in starts]
+        high = [min(n, dim - s) for s, n, dim in zip(starts, sizes, tensor.shape, strict=True)]
+        self.clipped = any(low) or high != list(sizes)
+        self.part = tuple(map(slice, low, high))
+        self.region: torch.Tensor | None = None
+        if all(a < b for a, b in zip(low, high, strict=True)):
+            offset = sum((s + a) * stride for s, a, stride in zip(starts, low, tensor.strides, strict=True))
+            flat = tensor.flat
+            lengths = [b - a for a, b in zip(low, high, strict=True)]
+            self.region = torch.as_strided(flat, lengths, tensor.strides, flat.storage_offset() + offset)
+
+    def read(self) -> torch.Tensor:
+        made = (torch.zeros if self.clipped else torch.empty)(self.shape, dtype=self.tensor.held)
+        if self.region is not None:
+            made.view(self.sizes)[self.part].copy_(self.region)
+        return made
+
+    def write(self, value: torch.Tensor, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        if self.region is None:
+            return
+        chunk = value.reshape(self.sizes)[self.part]
+        if add:
+            chunk = self.region.to(self.tensor.held) + chunk  # one rounding, as the engine's
+        if mask is not None:
+            chosen = mask.expand(self.shape).reshape(self.sizes)[self.part]
+            chunk = torch.where(chosen, chunk, self.region.to(self.tensor.held))
+        self.region.copy_(chunk)
+
+
+class Elements:
+    """Elements of a tensor at indices, a tile or number for each dim: outside of the tensor they read 0 and are not written."""
+
+    def __init__(self, tensor: TensorArgument, indices: Sequence[Any]):
+        self.tensor = tensor
+        offset: Any = torch.zeros((1, 1), dtype=torch.int64)
+        inside: Any = torch.ones((1, 1), dtype=torch.bool)
+        for i, stride, size in zip(indices, tensor.strides, tensor.shape, strict=True):
+            if isinstance(i, torch.Tensor):
+                offset = offset + i.to(torch.int64) * stride
+                inside = inside & (i >= 0) & (i < size)
+            else:
+                offset = offset + i * stride
+                inside = inside if 0 <= i < size else inside & False
+        self.offset, self.inside = torch.broadcast_tensors(offset, inside)
+
+    def read(self) -> torch.Tensor:
+        t = self.tensor
+        if not t.flat.numel():
+            return torch.zeros(self.offset.shape, dtype=t.held)
+        return t.flat[torch.where(self.inside, self.offset, 0)].to(t.held).masked_fill_(~self.inside, 0)
+
+    def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        t = self.tensor
+        if not t.flat.numel():
+            return
+        shape = self.offset.shape
+        if isinstance(value, torch.Tensor):
+            shape = torch.Size(max(a, b) for a, b in zip(shape, value.shape, strict=True))
+        inside = (self.inside if mask is None else self.inside & mask).expand(shape)
+        where = self.offset.expand(shape)[inside]
+        data = torch.as_tensor(value, dtype=t.held).expand(shape)[inside].to(t.flat.dtype)
+        t.flat.index_put_((where,), data, accumulate=add)
+
+
+class Element:
+    """One element of a tensor. Raises Fault outside of the tensor."""
+
+    def __init__(self, tensor: TensorArgument, indices: Sequence[int]):
+        for d, (i, size) in enumerate(zip(indices, tensor.shape, strict=True)):
+            if not 0 <= i < size:
+                raise Fault(f"`{tensor.name}` has no element {i} in dim {d}, whose length is {size}")
+        self.tensor = tensor
+        self.offset = sum(i * s for i, s in zip(indices, tensor.strides, strict=True))
+
+    def read(self) -> Any:
+        return self.tensor.flat[self.offset].item()
+
+    def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        t = self.tensor
+        kept = mask is None or bool(mask)
+        if kept:
+            data = torch.as_tensor(value, dtype=t.held).reshape(1)
+            t.flat[self.offset : self.offset + 1].copy_(t.flat[self.offset].to(t.held) + data if add else data)
+
+
+Place = SharedPlace | Box | Elements | Element

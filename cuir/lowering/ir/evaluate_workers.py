@@ -1,0 +1,148 @@
+"""Workers to the evaluator of the tile IR: who runs, what they wait for, and the units of work that they get.
+
+A worker that waits gives a `Wait`, and goes on when that is over. Barriers are those of the hardware: a wait of an mbarrier looks at the parity of its
+phase alone, and bytes of a copy may land before they are expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Frame = list[Any]  # what each value of the IR is worth to a worker; the first is the worker itself
+Waiting = Generator["Wait", None, None]
+
+
+class Fault(Exception):
+    """What no valid program does, or a deadlock: the IR is wrong, since its program was free of faults. `located`: the message names the operation."""
+
+    located = False
+
+
+class Wait(Protocol):
+    """What a worker waits for."""
+
+    def over(self) -> bool: ...
+    def __str__(self) -> str: ...
+
+
+@dataclass
+class Worker:
+    """Worker `index` of a role, in the CTA of number `rank` of its cluster. `joint`: where all workers of the CTA meet."""
+
+    label: str
+    rank: int
+    index: int
+    joint: NamedBarrier
+    frame: Frame = field(repr=False)
+    wait: Wait | None = None
+
+
+class Mbarrier:
+    """One mbarrier: phases that end when `count` arrivals and all bytes expected have come. `cluster`: the same one of each CTA, by rank."""
+
+    def __init__(self, text: str, count: int, cluster: list[Mbarrier]):
+        self.text, self.count, self.cluster = text, count, cluster
+        self.phase, self.pending, self.bytes = 0, count, 0
+
+    def arrive(self, expected: int = 0) -> None:
+        if not self.pending:
+            raise Fault(f"`{self.text}` has all {self.count} arrivals of phase {self.phase}, and another one comes")
+        self.pending -= 1
+        self.bytes += expected
+        self._end()
+
+    def land(self, nbytes: int) -> None:
+        """Bytes of a copy are there."""
+        self.bytes -= nbytes
+        self._end()
+
+    def _end(self) -> None:
+        if self.pending:
+            return
+        if self.bytes < 0:
+            raise Fault(f"{-self.bytes} bytes more than are expected landed in phase {self.phase} of `{self.text}`")
+        if not self.bytes:
+            self.phase, self.pending = self.phase + 1, self.count
+
+    def missing(self) -> str:
+        return f"phase {self.phase} with {self.count - self.pending} of {self.count} arrivals, {self.bytes} bytes missing"
+
+
+@dataclass
+class PhaseWait:
+    """A wait for the end of a phase of this parity."""
+
+    bar: Mbarrier
+    parity: int
+
+    def over(self) -> bool:
+        return self.bar.phase % 2 != self.parity
+
+    def __str__(self) -> str:
+        return f"parity {self.parity} of `{self.bar.text}`, which is in {self.bar.missing()}"
+
+
+class NamedBarrier:
+    """A barrier of `count` workers, again and again: some of them wait, others only arrive."""
+
+    def __init__(self, text: str, count: int):
+        self.text, self.count = text, count
+        self.generation, self.arrived = 0, 0
+
+    def arrive(self) -> int:
+        """Arrives; gives the generation that the arrival belongs to."""
+        mine = self.generation
+        self.arrived += 1
+        if self.arrived == self.count:
+            self.generation, self.arrived = mine + 1, 0
+        return mine
+
+
+@dataclass
+class Meeting:
+    """A wait for a generation of a named barrier."""
+
+    bar: NamedBarrier
+    generation: int
+
+    def over(self) -> bool:
+        return self.bar.generation > self.generation
+
+    def __str__(self) -> str:
+        return f"`{self.bar.text}`, where {self.bar.arrived} of {self.bar.count} have arrived"
+
+
+class Units:
+    """The units of work of a launch. Static: cluster c of G gets c, c + G, ...; dynamic: who asks first gets the next."""
+
+    def __init__(self, clusters: int, dynamic: bool):
+        self.clusters, self.dynamic = clusters, dynamic
+        self.count = 0
+        self.given = 0  # dynamic ones
+        self.taken: list[list[int]] = [[] for _ in range(clusters)]
+
+
+@dataclass(frozen=True)
+class UnitsOfCluster:
+    """What one cluster gets: all its workers the same sequence."""
+
+    units: Units
+    cluster: int
+
+    def sequence(self) -> Iterator[int]:
+        """The units that the cluster gets, for one of its workers."""
+        units, taken = self.units, self.units.taken[self.cluster]
+        if not units.dynamic:
+            yield from range(self.cluster, units.count, units.clusters)
+            return
+        k = 0
+        while True:
+            if k == len(taken):
+                if units.given >= units.count:
+                    return
+                taken.append(units.given)
+                units.given += 1
+            yield taken[k]
+            k += 1

@@ -1,0 +1,264 @@
+"""What the operations of the tile IR that refer to the table of primitives do to the evaluator.
+
+A pure operation gives what its entry's `evaluate` gives on numbers and tiles; the few that are no function of numbers alone stand in `STRUCTURAL`. What
+an effect does follows from the entry's `effects`: what it reads and writes, where it arrives and waits. Engines act at once, so a group in flight needs
+no waiting, and a fence does nothing. So a new primitive needs nothing here unless it is structural.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...ops import OPERATORS, TABLE, meaning
+from ...ops.base import Effects
+from ...ops.meaning import tiles
+from ...ops.meaning.tiles import HELD
+from ...syntax.types import DType
+from . import types
+from .evaluate_memory import SharedPlace
+from .evaluate_workers import Fault, Frame, Meeting, NamedBarrier, PhaseWait, Waiting, Worker
+from .ops import Apply, Perform
+
+Function = Callable[..., Any]  # of the values of operands: a number, truth value or tile
+Structural = Callable[[Apply], Callable[..., Any]]  # gives a function of the worker and the values of operands
+PARTS = 4  # threads that share a row of a tile of layout `partial`, and hold a summand each
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation as code: of a frame; `waits`: a generator of waits."""
+
+    run: Callable[[Frame], Any]
+    waits: bool = False
+
+
+# ---- pure operations
+def held_shape(t: types.TileT) -> tuple[int, int]:
+    """The shape of the tensor that stands for a tile."""
+    return (t.shape[0], PARTS) if t.layout.data == "partial" else t.shape
+
+
+def _zeros(op: Apply) -> Function:
+    shape, held = _tile(op)
+    return lambda w: torch.zeros(shape, dtype=held)
+
+
+def _full(op: Apply) -> Function:
+    (shape, held), dtype = _tile(op), types.dtype_of(op.result)
+    return lambda w, value: tiles.round_to(torch.full(shape, value, dtype=held), dtype)
+
+
+def _rows(op: Apply) -> Function:
+    n = _tile(op)[0][0]
+    return lambda w: torch.arange(n, dtype=torch.int32).reshape(n, 1)
+
+
+def _cols(op: Apply) -> Function:
+    n = _tile(op)[0][1]
+    return lambda w: torch.arange(n, dtype=torch.int32).reshape(1, n)
+
+
+def _cast(op: Apply) -> Function:
+    source, target = types.dtype_of(op.arguments[0]), types.dtype_of(op.result)
+    if types.is_tile(op.result):
+        return lambda w, x: tiles.cast(x, source, target)
+    return lambda w, x: meaning.cast(x, source, target)
+
+
+def _cta_rank(op: Apply) -> Function:
+    def rank(w: Worker) -> int:
+        return w.rank
+
+    return rank
+
+
+def _tile(op: Apply) -> tuple[tuple[int, int], torch.dtype]:
+    assert isinstance(op.result.type, types.TileT), op
+    return held_shape(op.result.type), HELD[op.result.type.element]
+
+
+STRUCTURAL: dict[str, Structural] = {
+    "zeros": _zeros, "full": _full, "rows": _rows, "cols": _cols, "cast": _cast, "cta_rank": _cta_rank,
+}  # fmt: skip
+
+
+def gaps() -> list[str]:
+    """Entries of the table that values are made with, and that have no meaning here."""
+    entries = {**TABLE, **OPERATORS}
+    elsewhere = {"nbytes", "view", "T", *(n for n, e in entries.items() if e.effects != Effects() or e.where == "declaration")}
+    return sorted(n for n, e in entries.items() if e.evaluate is None and n not in STRUCTURAL and n not in elsewhere)
+
+
+def numbers(op: Apply) -> Function:
+    """What a pure operation gives on the values of its operands."""
+    found = op.entry.evaluate
+    dtype = types.dtype_of(op.arguments[-1])  # the first may be a condition
+    on_tiles = [types.is_tile(a) for a in op.arguments]
+    function = None if found is None else found.tile(dtype) if any(on_tiles) else found.scalar(dtype)
+    if function is None or found is None:
+        raise Fault(f"`{op.op}` has no meaning on {dtype}")
+    if not any(on_tiles):
+        return function
+    if found.divides:
+        divide = function
+        function = lambda x, y: divide(x, tiles.nonzero(y))  # noqa: E731
+    if not all(on_tiles):
+        function = _with_scalars(function, [HELD[types.dtype_of(a)] for a in op.arguments], on_tiles)
+    if (result := types.dtype_of(op.result)).is_float and result.itemsize == 2:
+        return _rounded(function, result)
+    return function
+
+
+def _with_scalars(function: Function, held: list[torch.dtype], on_tiles: list[bool]) -> Function:
+    """Numbers beside tiles become tensors without dims, which all of PyTorch's functions take."""
+    if on_tiles == [True, False]:
+        second = held[1]
+        return lambda x, y: function(x, torch.tensor(y, dtype=second))
+
+    def run(*values: Any) -> torch.Tensor:
+        made: torch.Tensor = function(*(v if t else torch.tensor(v, dtype=d) for v, d, t in zip(values, held, on_tiles, strict=True)))
+        return made
+
+    return run
+
+
+def _rounded(function: Function, dtype: DType) -> Function:
+    return lambda *values: tiles.cast(function(*values), types.DTYPES["f32"], dtype)
+
+
+# ---- effects
+@dataclass(frozen=True)
+class Effect:
+    """A primitive with an effect where it stands: in which places of a frame its arguments and results are."""
+
+    op: Perform
+    args: dict[str, int]
+    results: tuple[int, ...]
+
+
+def effect(site: Effect) -> Step:
+    """What a primitive does to memory and barriers, by what the table says of it."""
+    entry, args = site.op.entry, site.args
+    effects = entry.effects
+    reads = [a.arg for a in effects.accesses if a.mode == "read" and a.arg in args]
+    writes = [a.arg for a in effects.accesses if a.mode != "read" and a.arg in args]
+    if effects.joins:
+        return Step(_join, waits=True)
+    if effects.waits:
+        return Step((_meet if effects.arrives else _wait_for_phase)(args, effects.waits), waits=True)
+    if effects.arrives:
+        return Step(_arrive(site, args[effects.arrives]))
+    if reads and entry.sums:
+        return Step(_product(site))
+    if reads and writes:
+        return Step(_move(site, args[reads[0]], args[writes[0]]))
+    if writes:
+        return Step(_store(site, args[writes[0]]))
+    if reads:
+        place, (result,) = args[reads[0]], site.results
+
+        def read(r: Frame) -> None:
+            r[result] = r[place].read()
+
+        return Step(read)
+    pairs = list(zip(site.results, args.values(), strict=True)) if site.results else []
+
+    def give_anew(r: Frame) -> None:
+        for result, x in pairs:
+            r[result] = r[x]
+
+    return Step(give_anew)
+
+
+def _join(r: Frame) -> Waiting:
+    return _met(r[0].joint)
+
+
+def _met(bar: NamedBarrier) -> Waiting:
+    meeting = Meeting(bar, bar.arrive())
+    if not meeting.over():
+        yield meeting
+
+
+def _meet(args: dict[str, int], at: str) -> Callable[[Frame], Waiting]:
+    bar = args[at]
+    return lambda r: _met(r[bar])
+
+
+def _wait_for_phase(args: dict[str, int], at: str) -> Callable[[Frame], Waiting]:
+    bar, parity = args[at], args["parity"]
+
+    def run(r: Frame) -> Waiting:
+        if r[parity] not in (0, 1):
+            raise Fault(f"a parity is 0 or 1, found {r[parity]}")
+        wait = PhaseWait(r[bar], r[parity])
+        if not wait.over():
+            yield wait
+
+    return run
+
+
+def _arrive(site: Effect, bar: int) -> Callable[[Frame], None]:
+    if (expected := site.args.get("bytes")) is not None:
+        return lambda r: r[bar].arrive(r[expected])
+    if not site.op.const("cluster", False):
+        return lambda r: r[bar].arrive()
+
+    def everywhere(r: Frame) -> None:
+        for one in r[bar].cluster:
+            one.arrive()
+
+    return everywhere
+
+
+def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
+    """A copy by an engine, at once: into shared memory of one CTA or, `cluster`, of all, where its bytes land on a barrier."""
+    add, cluster = site.op.const("add", False), site.op.const("cluster", False)
+    lands = site.op.entry.effects.completes
+    bar = site.args.get(lands) if lands else None
+
+    def run(r: Frame) -> None:
+        place, landing, value = r[target], None if bar is None else r[bar], r[source].read()
+        if not cluster:
+            place.write(value, None, add)
+            if landing is not None:
+                landing.land(place.nbytes)
+            return
+        for rank in range(len(place.array.cluster)):
+            place.peer(rank).write(value)
+            if landing is not None:
+                landing.cluster[rank].land(place.nbytes)
+
+    return run
+
+
+def _store(site: Effect, place: int) -> Callable[[Frame], None]:
+    value, mask, add = site.args["tile"], site.args.get("mask"), site.op.const("add", False)
+
+    def run(r: Frame) -> None:
+        r[place].write(r[value], None if mask is None else r[mask], add)
+
+    return run
+
+
+def _product(site: Effect) -> Callable[[Frame], None]:
+    a, b, c, (result,) = site.args["a"], site.args["b"], site.args.get("c"), site.results
+    holds = site.args.get("holds")  # whether the accumulator holds a sum, or nothing yet
+
+    def run(r: Frame) -> None:
+        x, y = (v.values if v.__class__ is SharedPlace else v for v in (r[a], r[b]))
+        r[result] = product(x, y, None if c is None or not (holds is None or r[holds]) else r[c])
+
+    return run
+
+
+def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None) -> torch.Tensor:
+    """a @ b + c in float32, in the interpreter's order of sums: its function of PyTorch, with operands laid out in the same way."""
+    if a.stride(1) != 1:
+        a = a.contiguous()
+    a, b = a.unsqueeze(0), b.unsqueeze(0)
+    return (torch.bmm(a, b) if c is None else torch.baddbmm(c.unsqueeze(0), a, b))[0]
