@@ -44,7 +44,7 @@ def said(copy: Path) -> list[str]:
     """What one process that uses the copy prints: gaps of the table, whether the lowered program calls the new function, and what a wrong dtype is told."""
     code = (
         "import cuir, torch\n"
-        "from cuir.interp.ops import gaps as a; from cuir.lowering.registry import gaps as b\n"
+        "from cuir.interp.ops import gaps as a; from cuir.lowering.cuda.registry import gaps as b\n"
         "print(any([*a(), *b()]))\n"
         "checked = cuir.check(cuir.load('norms.cuir'))\n"
         "x = torch.randn(100, 64); y = torch.zeros(100, 64)\n"

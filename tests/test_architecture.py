@@ -141,7 +141,7 @@ def test_only_the_command_line_uses_its_libraries() -> None:
 
 def test_every_primitive_runs_and_lowers() -> None:
     from cuir.interp.ops import gaps as interpreter_gaps
-    from cuir.lowering.registry import gaps as lowering_gaps
+    from cuir.lowering.cuda.registry import gaps as lowering_gaps
 
     for gaps in (interpreter_gaps, lowering_gaps):
         missing, unknown = gaps()

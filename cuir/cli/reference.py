@@ -6,7 +6,7 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ..ops import OPERATORS, TABLE, Op
 
@@ -91,11 +91,10 @@ def traits(op: Op) -> dict[str, Any]:
 def places(name: str) -> dict[str, str]:
     """Where the interpreter and the lowering give an entry its meaning: `file:line` by consumer, relative to the package."""
     from ..interp.ops import RUNS
-    from ..lowering.registry import Kind, emitter
+    from ..lowering.cuda.registry import text_or_printer
 
-    emits = next(filter(None, (emitter(name, kind) for kind in get_args(Kind))), None)
     found = {}
-    for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", emits)):
+    for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", text_or_printer(name))):
         if function is not None:
             found[consumer] = _where(function)
     return found

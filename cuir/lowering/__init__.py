@@ -1,5 +1,6 @@
-"""From a checked kernel to CUDA: `lower` gives the text, of which cuir/runtime makes a kernel that is called."""
+"""From a checked kernel to CUDA, by way of a tile IR: `lower` gives the text, of which cuir/runtime makes a kernel that is called."""
 
-from .emission import Cuda, TensorMap, lower
+from .compiler import lower, lowering_stages
+from .kernel import Cuda, TensorMap
 
-__all__ = ["Cuda", "TensorMap", "lower"]
+__all__ = ["Cuda", "TensorMap", "lower", "lowering_stages"]

@@ -19,8 +19,8 @@ from ..calls.index_ranges import require_index_ranges
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked
 from ..checking.fold import specialised
-from ..lowering.emission import TensorMap
-from ..lowering.writer import symbol
+from ..lowering import TensorMap
+from ..lowering.cuda.writer import symbol
 from ..syntax.nodes import Assign, Expr, Literal
 from ..syntax.types import BF16, F16, F32, I32
 from ..text.diagnostics import CuirError

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..lowering.emission import Cuda
+from ..lowering import Cuda
 from ..text.diagnostics import CuirError
 from .sass import exponentials_around_waits
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..lowering.emission import Cuda
-from ..lowering.prelude import WAIT, WAIT_CLUSTER
+from ..lowering import Cuda
+from ..lowering.cuda.prelude import WAIT, WAIT_CLUSTER
 from ..text.diagnostics import CuirError
 from ..text.source import Span
 from .nvcc import compile_cuda

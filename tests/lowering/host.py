@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from cuir.lowering import Cuda
-from cuir.lowering.prelude import render
-from cuir.lowering.writer import symbol
+from cuir.lowering.cuda.prelude import render
+from cuir.lowering.cuda.writer import symbol
 
 GXX = shutil.which("g++")
 

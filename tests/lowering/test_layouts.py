@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checked import SharedAlloc
-from cuir.lowering.layouts import SBO, Fragment, Operand, shape_of, swizzled
+from cuir.lowering.cuda.layouts import SBO, Fragment, Operand, shape_of, swizzled
 from cuir.syntax.types import BF16, F16, F32, TileType
 
 

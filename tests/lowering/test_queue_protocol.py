@@ -10,7 +10,7 @@ import pytest
 
 from cuir.checking.checker import check
 from cuir.explore import explore
-from cuir.lowering.prelude import render
+from cuir.lowering.cuda.prelude import render
 from cuir.syntax.parser import parse
 from tests.strategies.arguments import arguments
 

@@ -10,7 +10,7 @@ import corpus
 from cuir import CuirError
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.emission import Cuda
+from cuir.lowering import Cuda
 from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.watchdog import Stuck, told, watched
 from cuir.syntax.parser import parse

@@ -13,7 +13,7 @@ from ...syntax.types import F32, I32
 from ...text.diagnostics import CuirError
 from ..ir import ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
-from ..layouts import Fragment
+from .layouts import Fragment
 from ..passes.fusion import inlined
 from . import operators, quads
 from .operators import TEXTS, strip

@@ -20,8 +20,8 @@ from ..ir import machine, ops
 from ..ir.types import dtype_of, is_scalar
 from ..kernel import Cuda, TensorMap
 from ..passes.fusion import inlined
-from ..prelude import HEADERS, HEADERS_90, render
-from ..writer import Writer, identifier, symbol
+from .prelude import HEADERS, HEADERS_90, render
+from .writer import Writer, identifier, symbol
 from . import units
 from .elements import Elements
 from .operators import strip, summand

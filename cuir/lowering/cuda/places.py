@@ -14,7 +14,7 @@ from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..ir import ops
 from ..ir.types import ElementT, SharedT, TensorT, dtype_of, is_scalar
-from ..writer import identifier
+from .writer import identifier
 from .operators import strip, summand
 
 if TYPE_CHECKING:

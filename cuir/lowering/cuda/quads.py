@@ -13,7 +13,7 @@ from ...syntax.types import F32
 from ..ir import ops
 from ..ir.machine_tiles import ByReciprocal, SharedTanh
 from ..ir.types import TileT, dtype_of
-from ..layouts import Fragment
+from .layouts import Fragment
 from ..passes.fusion import inlined
 from ..passes.shared_reciprocals import LARGEST
 from .operators import strip

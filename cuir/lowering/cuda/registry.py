@@ -10,6 +10,10 @@ from typing import Any
 
 from xdsl.ir import Operation
 
+from ...ops import OPERATORS, TABLE
+from ..ir.text import dialect
+from .operators import TEXTS
+
 Print = Callable[..., None]
 
 
@@ -70,3 +74,21 @@ def printer_of(name: str) -> Printer | None:
 def element_text(name: str) -> Callable[..., str] | None:
     _all()
     return _ELEMENTS.get(name)
+
+
+# What the IR holds without a call: declarations, places, numbers that are known when it is built, indices that cost nothing.
+IN_THE_IR = ("shared", "mbarrier", "named_barrier", "tiles", "role", "nbytes", "view", "T", "zeros", "rows", "cols")
+
+
+def text_or_printer(name: str) -> Callable[..., Any] | None:
+    """The function that gives a primitive's text, if it has one."""
+    printer = printer_of(name)
+    return TEXTS.get(name) if printer is None else printer.function
+
+
+def gaps() -> tuple[set[str], set[str]]:
+    """Names of the table of primitives that are not printed, and printers of names that neither the table nor the IR has; both empty if all is well."""
+    known = TABLE.keys() | OPERATORS.keys()
+    printed = {*_all(), *TEXTS, *IN_THE_IR}
+    own = {op.name for op in dialect().operations}
+    return known - printed, {n for n in printed - known - own if n not in IN_THE_IR}

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from ...ir import ops
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
-from ...writer import identifier
+from ..writer import identifier
 from ..elements import At, index_of
 from ..operators import strip
 from ..places import MEMORY, SharedRef, unsupported

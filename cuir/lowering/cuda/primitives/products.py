@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ir import ops
 from ...ir.types import SharedT, TileT, is_scalar
-from ...layouts import Operand
+from ..layouts import Operand
 from ..operators import strip
 from ..places import unsupported
 from ..registry import prints

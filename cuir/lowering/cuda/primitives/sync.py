@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ...ir import ops
-from ...writer import identifier
+from ..writer import identifier
 from ..operators import strip
 from ..registry import prints
 

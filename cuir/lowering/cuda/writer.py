@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..text.source import Span
+from ...text.source import Span
 
 # Words that C++, CUDA or the emitted frame use; a CuIR name that is one of them gets a `_u` behind it.
 RESERVED = frozenset(

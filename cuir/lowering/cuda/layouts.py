@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..checking.checked import SharedAlloc
-from ..syntax.types import PANEL_BYTES, TileType
+from ...checking.checked import SharedAlloc
+from ...syntax.types import PANEL_BYTES, TileType
 
 Shape = Literal["one", "rows", "cols", "full"]
 SWIZZLE_ROWS = 8  # rows after which the 128-byte swizzle repeats

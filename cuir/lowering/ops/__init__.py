@@ -1,1 +1,0 @@
-"""Emitters, one file per family of `cuir/ops`."""
