@@ -111,9 +111,12 @@ def _warp_if(to: Compiler, op: WarpIf) -> Step:
         then(r)
         other(r)
         for result, x, y in zip(results, chosen, left, strict=True):
-            if r[x].shape[0] != len(rows):
-                raise Fault(f"a branch of warps that vote by {len(rows)} rows gives {r[x].shape[0]}")
-            r[result] = torch.where(takes[warp].unsqueeze(1), r[x], r[y])
+            if isinstance(r[x], torch.Tensor) and r[x].shape[0] == len(rows):
+                r[result] = torch.where(takes[warp].unsqueeze(1), r[x], r[y])
+            elif isinstance(r[x], torch.Tensor) or r[x] != r[y]:
+                raise Fault("warps take different sides of a branch that gives something else than rows")
+            else:
+                r[result] = r[x]
 
     return Step(run)
 

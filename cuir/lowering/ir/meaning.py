@@ -98,11 +98,15 @@ def numbers(op: Apply) -> Function:
     found = op.entry.evaluate
     dtype = types.dtype_of(op.arguments[-1])  # the first may be a condition
     on_tiles = [types.is_tile(a) for a in op.arguments]
-    function = None if found is None else found.tile(dtype) if any(on_tiles) else found.scalar(dtype)
+    of_tiles = any(on_tiles) or types.is_tile(op.result)
+    function = None if found is None else found.tile(dtype) if of_tiles else found.scalar(dtype)
     if function is None or found is None:
         raise Fault(f"`{op.op}` has no meaning on {dtype}")
-    if not any(on_tiles):
+    if not of_tiles:
         return function
+    if not any(on_tiles):  # a tile of numbers
+        of_tile, held = function, HELD[dtype]
+        return lambda *values: of_tile(*(torch.full((1, 1), v, dtype=held) for v in values))
     if found.divides:
         divide = function
         function = lambda x, y: divide(x, tiles.nonzero(y))  # noqa: E731

@@ -90,6 +90,7 @@ def ran(body: str, **given_: Any) -> dict[str, Any]:
     "store(Z[3 : 67, :], full(f32, [64, 64], scale), add=True)\nstore(Y[7], 0.1)\nstore(Y[7], scale, add=True)",
     "store(Z[0 : 64, :], cast(where(cols(64) < 7, load(X[0 : 64, :]), 0.1), f32) * cast(full(f16, [64, 64], 0.3), f32))",
     "store(s[1], load(X[0 : 64, :]), mask=rows(64) < 5)\nstore(s[1], load(X[8 : 72, :]), mask=rows(64) >= 5)\nstore(Z[0 : 64, :], cast(load(s[1]), f32))",
+    "c = rows(64) == 37\nd = warp_any(n > 5)\nstore(Z[0 : 64, :], where(warp_any(c & (cols(64) == 3)), 1.0, cast(load(X[0 : 64, :]), f32)) + where(d, 1.0, 0.5))",
     "x = max(rows(64), cols(64), 7, n)\nstore(Z[0 : 64, :], cast(x * min(x, n, rows(64)) // 3 % 5, f32) / 3.0)",
     "store(Z[0 : 64, :], 1.0 / cast(rows(64) - cols(64), f32) - -inf)\nstore(Y[0], cast(cdiv(n * 7, 3) + min(n, 9, M), f32) - 0.1)",
     "a, b, c = 1, 2, 3\nfor j in range(n + 5, -3, -2):\n    a, b, c = b, c, a\n    if j == 3:\n        a, b = b, a\n    else:\n        c = c + j\nstore(Y[1], cast(a * 100 + b * 10 + c, f32))",
