@@ -79,22 +79,24 @@ class Liveness:
         if isinstance(op, ops.Yield):
             return live | _reads(op.values)
         if isinstance(op, machine.HandOut):
-            return live | self._block(op.body.block, live)
+            return self._again(op.body.block, live)
         rest = live - frozenset(op.results)
         if isinstance(op, ops.Branch):
             return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
         if isinstance(op, (ops.For, ops.ForUnits)):
-            block = op.body.block
-            around = rest | _reads([op.stop] if isinstance(op, ops.For) else [])  # the end is asked at each turn
-            while True:
-                start = self._block(block, around | _reads(last(op.body).values)) - frozenset(block.args)
-                if start <= around:
-                    break
-                around = around | start
-            return around | _reads(op.operands)
+            end = _reads([op.stop] if isinstance(op, ops.For) else [])  # which is asked at each turn
+            return self._again(op.body.block, rest | end) | _reads(op.operands)
         if len(op.results) == 1 and inlined(op.results[0]):
             return live
         return rest | _reads(op.operands) | _reads(_held(op))
+
+    def _again(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
+        """Of a block that is run again and again: what it needs from outside is needed until its last turn ends. `live`: what is needed behind it."""
+        while True:
+            start = self._block(block, live) - frozenset(block.args)
+            if start <= live:
+                return live
+            live = live | start
 
 
 def _reads(values: Iterable[SSAValue]) -> frozenset[SSAValue]:
