@@ -64,8 +64,8 @@ class Facts:
         flat: list[Node] = [*self.checked.declarations, *(s for r in self.checked.roles for s in r.body)]
         flat += [self.checked.tiles.count] if self.checked.tiles is not None else []
         for n in (n for top in flat for n in walk(top)):
-            if id(n) in self.checked.types and n.span.source is program.span.source:
-                self.types.setdefault(_place(n.span), set()).add(self.checked.types[id(n)])
+            if (t := self.checked.find_type(n)) is not None and n.span.source is program.span.source:
+                self.types.setdefault(_place(n.span), set()).add(t)
         self._pure: dict[str, bool] = {}
 
     @cached_property

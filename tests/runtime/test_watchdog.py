@@ -9,8 +9,7 @@ import pytest
 import corpus
 from cuir import CuirError
 from cuir.checking.checker import check
-from cuir.lowering import lower
-from cuir.lowering import Cuda
+from cuir.lowering import Cuda, lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.watchdog import Stuck, told, watched
 from cuir.syntax.parser import parse

@@ -8,8 +8,7 @@ import pytest
 
 from cuir import parse
 from cuir.checking.checker import check
-from cuir.lowering import lower
-from cuir.lowering import Cuda
+from cuir.lowering import Cuda, lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.sass import disassembler, line_chains, read_line_chains
 from cuir.syntax.types import F16

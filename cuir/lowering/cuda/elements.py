@@ -13,9 +13,9 @@ from ...syntax.types import F32, I32
 from ...text.diagnostics import CuirError
 from ..ir import ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
-from .layouts import Fragment
 from ..passes.fusion import inlined
 from . import operators, quads
+from .layouts import Fragment
 from .operators import TEXTS, strip
 from .registry import element_text
 from .storage import CTYPE, HALVES, Storage
@@ -114,8 +114,9 @@ class Elements:
         columns, bound = (a, b) if _is(a, "cols") else (b, a)
         if not _is(columns, "cols") or (isinstance(bound.type, TileT) and bound.type.layout.data not in ("rows", "one")):
             return None
-        rows = isinstance(bound.type, TileT) and bound.type.layout.data == "rows"
-        places = [At("", str(r), "", "") for r in range(self.fragment(bound.type).row_values)] if rows else [LOOP]
+        t, places = bound.type, [LOOP]
+        if isinstance(t, TileT) and t.layout.data == "rows":
+            places = [At("", str(r), "", "") for r in range(self.fragment(t).row_values)]
         far = self.role.kernel.facts.far(bound)  # then it may be an end of the range
         texts = tuple(f"cuir::limit<0>({strip(x)}, col)" if far else f"{x} - col" for p in places for x in (self.element(bound, p),))
         limit = self.hoist("int", texts, at)

@@ -20,14 +20,14 @@ from ..ir import machine, ops
 from ..ir.types import dtype_of, is_scalar
 from ..kernel import Cuda, TensorMap
 from ..passes.fusion import inlined
-from .prelude import HEADERS, HEADERS_90, render
-from .writer import Writer, identifier, symbol
 from . import units
 from .elements import Elements
 from .operators import strip, summand
 from .places import MEMORY
+from .prelude import HEADERS, HEADERS_90, render
 from .role import RolePrinter
 from .storage import CTYPE
+from .writer import Writer, identifier, symbol
 
 WARPS = 4  # of a warpgroup
 

@@ -14,8 +14,8 @@ from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..ir import ops
 from ..ir.types import ElementT, SharedT, TensorT, dtype_of, is_scalar
-from .writer import identifier
 from .operators import strip, summand
+from .writer import identifier
 
 if TYPE_CHECKING:
     from .role import RolePrinter
@@ -185,8 +185,7 @@ class Places:
         place = value.owner
         assert isinstance(place, ops.At) and isinstance(value.type, ElementT)
         assert isinstance(place.array.owner, (ops.Tensor, ops.Shared))
-        indices = [self.kernel.zero if s is None else s for s, _ in place.parts]
-        return place.array.owner.symbol.data, indices
+        return place.array.owner.symbol.data, list(place.starts)
 
     def element(self, value: SSAValue) -> str:
         """The element at scalar indices; an f16 or bf16 one as a float."""

@@ -13,9 +13,9 @@ from ...syntax.types import F32
 from ..ir import ops
 from ..ir.machine_tiles import ByReciprocal, SharedTanh
 from ..ir.types import TileT, dtype_of
-from .layouts import Fragment
 from ..passes.fusion import inlined
 from ..passes.shared_reciprocals import LARGEST
+from .layouts import Fragment
 from .operators import strip
 from .storage import Storage
 

@@ -68,7 +68,7 @@ class RolePrinter:
     def made_since(self, wait: ops.Perform) -> list[SSAValue]:
         """Full tiles computed in the wait's block under the products that it waits for, and read behind it."""
         sources = {id(v) for v in wait.arguments}
-        live, found = self.allocation.liveness.after[wait], []
+        live, found = self.allocation.liveness.after[wait], list[SSAValue]()
         op = wait.prev_op
         while op is not None and not any(id(r) in sources for r in op.results):
             for r in op.results:
@@ -154,7 +154,7 @@ class RolePrinter:
                     break
             block = found[0][depth - 1][0]
             order = {id(op): i for i, op in enumerate(block.ops)}
-            first = min((p[depth - 1][1] for p in found), key=lambda op: order[id(op)])  # type: ignore[union-attr]
+            first = min((p[depth - 1][1] for p in found), key=lambda op: order[id(op)])
             self.declared.setdefault(id(first), []).append(storages[key])
 
     def declare(self, s: Storage) -> None:
@@ -179,7 +179,8 @@ class RolePrinter:
         for op in block.ops:
             if op in skipped:
                 continue
-            batch = printer_of(op.op).batch(op) if isinstance(op, ops.Perform) and printer_of(op.op) else [op]
+            printer = printer_of(op.op) if isinstance(op, ops.Perform) else None
+            batch = [op] if printer is None else printer.batch(op)
             for s in (s for part in batch for s in self.declared.get(id(part), [])):
                 self.declare(s)
             skipped |= set(batch)

@@ -14,9 +14,9 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from ...syntax.types import BF16, BOOL, F16, F32, I32
 from ..ir import machine, ops
 from ..ir.types import ScalarT, TileT, dtype_of
-from .layouts import Fragment
 from ..passes.fusion import inlined
 from ..passes.rewriting import last
+from .layouts import Fragment
 from .writer import identifier
 
 CTYPE = {F32: "float", I32: "int", BOOL: "bool", F16: "float", BF16: "float"}  # of a value in registers: halves are computed on as floats
@@ -55,7 +55,7 @@ def leaves(value: SSAValue) -> Iterator[SSAValue]:
     """The stored values that reading a value reads."""
     if stored(value):
         yield value
-    elif isinstance(value.owner, Operation) and not isinstance(value.owner, ops._Declaration):
+    elif isinstance(value.owner, Operation) and not isinstance(value.owner, ops.Declaration):
         for operand in value.owner.operands:
             yield from leaves(operand)
 

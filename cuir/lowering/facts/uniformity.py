@@ -77,7 +77,7 @@ class Uniformity:
             self._put(op.outputs, self._of(op.arguments) if reads_constant(op) else Follows.RUN)
         elif isinstance(op, ops.Apply) and op.op == "cta_rank":
             self._put(op.results, Follows.CTA)
-        elif isinstance(op, (ops.Apply, ops.Constant, ops.At, ops._Declaration)) or op.has_trait(Pure):
+        elif isinstance(op, (ops.Apply, ops.Constant, ops.At, ops.Declaration)) or op.has_trait(Pure):
             self._put(op.results, self._of(op.operands))
         else:
             for region in op.regions:

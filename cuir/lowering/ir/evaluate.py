@@ -44,12 +44,12 @@ class _Compiler:
         self.places: dict[SSAValue, int] = {}
         self.wholes: dict[SSAValue, int] = {}  # of arrays and tensors that effects take as they are
         self.initial: Frame = [None]  # the worker
-        self.declarations: list[ops._Declaration] = []
+        self.declarations: list[ops.Declaration] = []
         self.roles: list[tuple[ops.Role, int, Step]] = []
         self.kernel = kernel
         frame = []
         for op in kernel.body.block.ops:
-            if isinstance(op, ops._Declaration):
+            if isinstance(op, ops.Declaration):
                 self.declarations.append(op)
                 self.place(op.result)
             elif isinstance(op, ops.Role):

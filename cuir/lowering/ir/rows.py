@@ -80,7 +80,7 @@ class Nothing(IRDLOperation):
     def evaluate(self, context: Any, operands: Any) -> Any:
         import torch
 
-        return [torch.full(self.result.type.shape, float("nan"))]  # type: ignore[attr-defined]
+        return [torch.full(self.result.type.shape, float("nan"))]
 
 
 def row_part(x: SSAValue) -> RowPart:

@@ -18,7 +18,11 @@ from .types import TYPES
 @functools.cache
 def dialect() -> Dialect:
     """All operations and types: those that the machine alone has stand in files of their own."""
-    return Dialect("tile", [*ops.OPERATIONS, *indices.OPERATIONS, *machine.OPERATIONS, *machine_tiles.OPERATIONS, *rows.OPERATIONS, *warps.OPERATIONS], list(TYPES))
+    return Dialect(
+        "tile",
+        [*ops.OPERATIONS, *indices.OPERATIONS, *machine.OPERATIONS, *machine_tiles.OPERATIONS, *rows.OPERATIONS, *warps.OPERATIONS],
+        list(TYPES),
+    )
 
 
 def show(op: Operation) -> str:

@@ -39,7 +39,7 @@ class _Live:
             elif isinstance(op, machine.HandOut):
                 for word in op.words:
                     self.need(word)
-            elif (not removable(op) and not isinstance(op, ops.Yield)) or (isinstance(op, ops._Declaration)):
+            elif (not removable(op) and not isinstance(op, ops.Yield)) or (isinstance(op, ops.Declaration)):
                 for operand in op.operands:
                     self.need(operand)
         while self.left:
@@ -86,7 +86,7 @@ def _sweep(block: Block, live: _Live) -> None:
             if len(kept) < len(op.results):
                 _drop_uses(op, kept)
                 op = uncarry(op, kept)
-        elif removable(op) and not isinstance(op, ops._Declaration) and not any(r in live.values for r in op.results):
+        elif removable(op) and not isinstance(op, ops.Declaration) and not any(r in live.values for r in op.results):
             op.detach()
             op.erase(safe_erase=False)
             continue

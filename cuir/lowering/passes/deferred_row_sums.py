@@ -146,7 +146,7 @@ def _parted(value: SSAValue, kept: set[SSAValue]) -> None:
         insert(op, new)
         replace(op, new.results)
         return
-    value._type = parts  # noqa: SLF001 - as xdsl's rewriter does
+    value._type = parts
     for use in tuple(value.uses):
         _zeros_beside(use.operation, parts, kept)
     if isinstance(value.owner, ops.Apply):

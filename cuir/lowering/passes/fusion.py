@@ -12,8 +12,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
 from ..ir import ops
-from ..ir.warps import WarpIf
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
+from ..ir.warps import WarpIf
 from .rewriting import before, every
 
 MARK = "inlined"
@@ -86,7 +86,9 @@ def _single(op: Operation, effects: bool = False) -> bool:
     if len(uses) != 1 or uses[0].operation.parent is not op.parent:
         return False
     user, t = uses[0].operation, op.results[0].type
-    if isinstance(user, ops.At) and _reads_memory(op):  # a place is worked out where it is accessed: that must be one read, with no effect before it
+    if isinstance(user, ops.At) and _reads_memory(
+        op
+    ):  # a place is worked out where it is accessed: that must be one read, with no effect before it
         uses = list(user.result.uses)
         if len(uses) != 1 or uses[0].operation.parent is not op.parent or not elementwise(uses[0].operation):
             return False

@@ -104,7 +104,9 @@ def _reads_none(value: SSAValue, web: Web) -> bool:
         op = use.operation
         if isinstance(op, (ops.Yield, ops.For, ops.ForUnits)):
             continue
-        if isinstance(op, ops.Perform) and (op.entry.effects.drains or (_product(op) and op.args.get("c") is value and op.args["a"] is not value)):
+        if isinstance(op, ops.Perform) and (
+            op.entry.effects.drains or (_product(op) and op.args.get("c") is value and op.args["a"] is not value)
+        ):
             continue
         return False
     return True

@@ -81,6 +81,11 @@ def _guard(wait: ops.Perform) -> ops.If | None:
     if not isinstance(op, ops.If) or op.results or len(op.orelse.block.ops) != 1:
         return None
     effects = [i for i in op.then.block.ops if not isinstance(i, (ops.At, ops.Apply, ops.Constant, ops.Yield))]
-    if len(effects) == 1 and isinstance(effects[0], ops.Perform) and effects[0].entry.effects.waits and not effects[0].entry.effects.arrives:
+    if (
+        len(effects) == 1
+        and isinstance(effects[0], ops.Perform)
+        and effects[0].entry.effects.waits
+        and not effects[0].entry.effects.arrives
+    ):
         return op
     return None

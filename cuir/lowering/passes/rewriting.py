@@ -116,7 +116,9 @@ def _remade(loop: Carrying, carried: Sequence[SSAValue], kept: Sequence[int] | N
     return new
 
 
-def give(branch: ops.Branch, values: Sequence[tuple[SSAValue, SSAValue]], kept: Sequence[int] | None = None) -> tuple[ops.Branch, list[SSAValue]]:
+def give(
+    branch: ops.Branch, values: Sequence[tuple[SSAValue, SSAValue]], kept: Sequence[int] | None = None
+) -> tuple[ops.Branch, list[SSAValue]]:
     """A branch that gives these of its results (all, if not said) and further ones, pairs of what its regions yield: the new branch and its new results."""
     keep = list(range(len(branch.results))) if kept is None else list(kept)
     for k, region in enumerate((branch.then, branch.orelse)):

@@ -104,7 +104,7 @@ def _inside(value: SSAValue, op: Operation) -> bool:
     while owner is not None:
         if owner is op:
             return True
-        owner = owner.parent_op() if isinstance(owner, Operation) else owner.parent_op()  # type: ignore[attr-defined]
+        owner = owner.parent_op()  # type: ignore[attr-defined]
     return False
 
 

@@ -36,7 +36,9 @@ def division(role: RolePrinter, op: machine.Quotient | machine.Remainder) -> Non
         role.out.line(f"{head}{s.name} = {text(role.elements.scalar(op.x), role.elements.scalar(op.y))};")
         return
     assert isinstance(t, TileT)
-    role.elements.loop(t, lambda at: f"{s.name}[{index_of(t, at)}] = {text(role.elements.element(op.x, at), role.elements.element(op.y, at))};")
+    role.elements.loop(
+        t, lambda at: f"{s.name}[{index_of(t, at)}] = {text(role.elements.element(op.x, at), role.elements.element(op.y, at))};"
+    )
 
 
 @prints("tile.note")

@@ -23,5 +23,8 @@ def limit(role: RolePrinter, op: indices.LimitOf) -> None:
         return
     assert isinstance(t, TileT)
     role.elements.loop(
-        t, lambda at: f"{s.name}[{index_of(t, at)}] = {function}({strip(role.elements.element(op.y, at))}, {strip(role.elements.element(op.x, at))});"
+        t,
+        lambda at: (
+            f"{s.name}[{index_of(t, at)}] = {function}({strip(role.elements.element(op.y, at))}, {strip(role.elements.element(op.x, at))});"
+        ),
     )

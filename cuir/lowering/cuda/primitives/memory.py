@@ -9,12 +9,12 @@ from xdsl.ir import SSAValue
 
 from ...ir import ops
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
-from ..writer import identifier
 from ..elements import At, index_of
 from ..operators import strip
 from ..places import MEMORY, SharedRef, unsupported
 from ..registry import prints
 from ..storage import HALVES, Storage
+from ..writer import identifier
 
 if TYPE_CHECKING:
     from ..role import RolePrinter
@@ -55,7 +55,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     ref = role.places.shared(view)
     base = role.out.temp("from")
     role.out.line(f"const uint32_t {base} = {ref.address};")
-    rows, cols = t.shape
+    cols = t.shape[1]
     if target.packed and ref.alloc.panelled and cols % 16 == 0:
         frag = role.elements.fragment(t)
         warp_row = "16 * warp + " if role.threads == 128 else ""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ...ir import ops
-from ..writer import identifier
 from ..operators import strip
 from ..registry import prints
+from ..writer import identifier
 
 if TYPE_CHECKING:
     from ..role import RolePrinter

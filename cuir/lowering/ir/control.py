@@ -1,0 +1,339 @@
+"""Control flow, structured: kernels and roles, loops and branches hold regions, and give the values that they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr
+from xdsl.ir import Attribute, OpResult, Region, SSAValue
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, prop_def, region_def, traits_def, var_operand_def, var_result_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator
+from xdsl.utils.exceptions import VerifyException
+
+from ...syntax.types import I32
+from .declarations import Declaration
+from .types import ScalarT, UnitsT, print_operands, scalar
+
+
+@irdl_op_definition
+class Yield(IRDLOperation):
+    """The end of a region: the values that a loop carries into its next turn, or that a branch gives."""
+
+    name = "tile.yield"
+    values = var_operand_def()
+    traits = traits_def(IsTerminator())
+
+    def print(self, printer: Printer) -> None:
+        print_operands(printer, self.values)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Yield:
+        return Yield(operands=[parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)])
+
+
+def end(values: Sequence[SSAValue] = ()) -> Yield:
+    return Yield(operands=[list(values)])
+
+
+class _Loop(IRDLOperation):
+    """A loop: its block takes the number of the turn and the values carried, its results are those values after the last turn."""
+
+    if TYPE_CHECKING:
+        carried: Sequence[SSAValue]
+        body: Region
+        outputs: Sequence[SSAValue]
+
+    @property
+    def turn(self) -> SSAValue:
+        """The number of the turn, inside."""
+        return self.body.block.args[0]
+
+    @property
+    def inner(self) -> Sequence[SSAValue]:
+        """The values carried, inside: one for each of `carried` and `outputs`."""
+        return self.body.block.args[1:]
+
+    def verify_(self) -> None:
+        last = self.body.block.last_op
+        if not isinstance(last, Yield):
+            raise VerifyException("the body of a loop ends with tile.yield")
+        given = [v.type for v in self.carried]
+        for what, found in (("arguments", self.inner), ("yielded values", last.values), ("results", self.outputs)):
+            if [v.type for v in found] != given:
+                raise VerifyException(f"the {what} of a loop have the types of what it carries: {', '.join(map(str, given))}")
+
+    def _print_carried(self, printer: Printer) -> None:
+        if self.carried:
+            printer.print_string(" carrying (")
+            for i, (a, v) in enumerate(zip(self.inner, self.carried, strict=True)):
+                printer.print_string(", " if i else "")
+                printer.print_ssa_value(a)
+                printer.print_string(" = ")
+                printer.print_ssa_value(v)
+            printer.print_string(")")
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_block_terminators=True)
+
+    @staticmethod
+    def _parse_carried(parser: Parser, turn: Any, more: Sequence[Any] = ()) -> tuple[list[SSAValue], Region]:
+        """`more`: arguments of the block between the turn's number and the values carried."""
+        arguments, values = [turn.resolve(scalar(I32)), *more], list[SSAValue]()
+
+        def one() -> None:
+            argument = parser.parse_argument(expect_type=False)
+            parser.parse_punctuation("=")
+            values.append(parser.parse_operand())
+            arguments.append(argument.resolve(values[-1].type))
+
+        if parser.parse_optional_keyword("carrying"):
+            parser.parse_comma_separated_list(parser.Delimiter.PAREN, one)
+        return values, parser.parse_region(arguments)
+
+
+@irdl_op_definition
+class For(_Loop):
+    """for i in range(start, stop, step), step a known number."""
+
+    name = "tile.for"
+    start = operand_def(ScalarT)
+    stop = operand_def(ScalarT)
+    step = prop_def(IntAttr)
+    carried = var_operand_def()
+    body = region_def("single_block")
+    outputs = var_result_def()
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.turn)
+        printer.print_string(" = ")
+        printer.print_ssa_value(self.start)
+        printer.print_string(" to ")
+        printer.print_ssa_value(self.stop)
+        printer.print_string(f" step {self.step.data}" if self.step.data != 1 else "")
+        self._print_carried(printer)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> For:
+        turn = parser.parse_argument(expect_type=False)
+        parser.parse_punctuation("=")
+        start = parser.parse_operand()
+        parser.parse_keyword("to")
+        stop = parser.parse_operand()
+        step = parser.parse_integer() if parser.parse_optional_keyword("step") else 1
+        return loop(start, stop, step, *cls._parse_carried(parser, turn))
+
+
+def loop(start: SSAValue, stop: SSAValue, step: int, carried: Sequence[SSAValue], body: Region) -> For:
+    return For(
+        operands=[start, stop, list(carried)], properties={"step": IntAttr(step)}, regions=[body], result_types=[[v.type for v in carried]]
+    )
+
+
+@dataclass(frozen=True)
+class Word:
+    """A value of a queue's slot as a role reads it. Word 0 of a slot is the unit's number.
+
+    `copies`: more than one if each worker of the role has its own, in words that follow each other from `index` on. `uniform`: branches or descriptors
+    follow from it, so the compiler is shown that all lanes have the same.
+    """
+
+    index: int
+    copies: int = 1
+    uniform: bool = False
+
+
+@irdl_op_definition
+class ForUnits(_Loop):
+    """The loop of a role over the units of work that its CTA has. From a queue (ir/machine.py), `words` are values that come with each unit: its block takes
+    them behind the unit's number."""
+
+    name = "tile.for_units"
+    units = operand_def(UnitsT)
+    words = prop_def(ArrayAttr)  # of [index, copies, uniform]
+    carried = var_operand_def()
+    body = region_def("single_block")
+    outputs = var_result_def()
+
+    @property
+    def reads(self) -> list[tuple[Word, SSAValue]]:
+        """The words that the role reads, and what they are called inside."""
+        words = [Word(index.data, copies.data, bool(uniform.data)) for index, copies, uniform in self.words.data]
+        return list(zip(words, self.body.block.args[1 : 1 + len(words)], strict=True))
+
+    @property
+    def inner(self) -> Sequence[SSAValue]:
+        return self.body.block.args[1 + len(self.words.data) :]
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.turn)
+        printer.print_string(" in ")
+        printer.print_ssa_value(self.units)
+        if self.reads:
+            printer.print_string(" reading (")
+            for i, (word, value) in enumerate(self.reads):
+                printer.print_string(", " if i else "")
+                printer.print_ssa_value(value)
+                printer.print_string(f" = {word.index}")
+                printer.print_string(f" of {word.copies}" if word.copies > 1 else "")
+                printer.print_string(" uniform : " if word.uniform else " : ")
+                printer.print_attribute(value.type)
+            printer.print_string(")")
+        self._print_carried(printer)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ForUnits:
+        turn = parser.parse_argument(expect_type=False)
+        parser.parse_keyword("in")
+        units = parser.parse_operand()
+        words, arguments = list[Word](), list[Any]()
+
+        def word() -> None:
+            argument = parser.parse_argument(expect_type=False)
+            parser.parse_punctuation("=")
+            index = parser.parse_integer()
+            copies = parser.parse_integer() if parser.parse_optional_keyword("of") else 1
+            words.append(Word(index, copies, parser.parse_optional_keyword("uniform") is not None))
+            parser.parse_punctuation(":")
+            arguments.append(argument.resolve(parser.parse_type()))
+
+        if parser.parse_optional_keyword("reading"):
+            parser.parse_comma_separated_list(parser.Delimiter.PAREN, word)
+        return loop_over_units(units, *cls._parse_carried(parser, turn, arguments), words)
+
+
+def loop_over_units(units: SSAValue, carried: Sequence[SSAValue], body: Region, words: Sequence[Word] = ()) -> ForUnits:
+    """The block of `body` takes the unit's number, the words, the values carried."""
+    return ForUnits(
+        operands=[units, list(carried)],
+        properties={"words": words_attribute(words)},
+        regions=[body],
+        result_types=[[v.type for v in carried]],
+    )
+
+
+def words_attribute(words: Sequence[Word]) -> ArrayAttr:
+    return ArrayAttr([ArrayAttr([IntAttr(w.index), IntAttr(w.copies), IntAttr(int(w.uniform))]) for w in words])
+
+
+class Branch(IRDLOperation):
+    """A branch with two regions, which both yield its results; `decision` is what it asks."""
+
+    if TYPE_CHECKING:
+        then: Region
+        orelse: Region
+        outputs: Sequence[OpResult]
+
+    @property
+    def decision(self) -> SSAValue:
+        return self.operands[0]
+
+    @classmethod
+    def made(cls, decision: SSAValue, then: Region, orelse: Region) -> Self:
+        last = then.block.last_op
+        assert isinstance(last, Yield)
+        return cls(operands=[decision], regions=[then, orelse], result_types=[[v.type for v in last.values]])
+
+    def verify_(self) -> None:
+        for region in (self.then, self.orelse):
+            last = region.block.last_op
+            if not isinstance(last, Yield) or [v.type for v in last.values] != [r.type for r in self.outputs]:
+                raise VerifyException("both regions of a branch end with tile.yield of its results' types")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.decision)
+        printer.print_string(" ")
+        printer.print_region(self.then)
+        printer.print_string(" else ")
+        printer.print_region(self.orelse)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        decision = parser.parse_operand()
+        then = parser.parse_region()
+        parser.parse_keyword("else")
+        return cls.made(decision, then, parser.parse_region())
+
+
+@irdl_op_definition
+class If(Branch):
+    """A branch on a scalar, which all threads of a worker take alike."""
+
+    name = "tile.if"
+    condition = operand_def(ScalarT)
+    then = region_def("single_block")
+    orelse = region_def("single_block")
+    outputs = var_result_def()
+
+
+def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
+    return If.made(condition, then, orelse)
+
+
+@irdl_op_definition
+class Role(IRDLOperation):
+    """What `workers` workers of `threads` threads run; its block takes the worker's number."""
+
+    name = "tile.role"
+    symbol = prop_def(StringAttr)
+    workers = prop_def(IntAttr)
+    threads = prop_def(IntAttr)
+    registers = prop_def(IntAttr)  # of a thread; 0: those of the launch
+    warpgroup = prop_def(IntAttr)  # where its first warp stands
+    warp = prop_def(IntAttr)
+    body = region_def("single_block")
+
+
+@irdl_op_definition
+class Kernel(IRDLOperation):
+    """A kernel: declarations, then roles."""
+
+    name = "tile.kernel"
+    symbol = prop_def(StringAttr)
+    arch = prop_def(StringAttr)
+    cluster = prop_def(IntAttr)  # CTAs
+    threads = prop_def(IntAttr)  # of a CTA
+    body = region_def("single_block")
+
+    @property
+    def roles(self) -> list[Role]:
+        return [op for op in self.body.block.ops if isinstance(op, Role)]
+
+    def declaration(self, symbol: str) -> Declaration:
+        return next(op for op in self.body.block.ops if isinstance(op, Declaration) and op.symbol.data == symbol)
+
+
+# `print`s of role and kernel: their properties as words
+def _print_words(*names: str) -> Callable[[Any, Printer], None]:
+    def write(self: Any, printer: Printer) -> None:
+        printer.print_string(f' "{self.symbol.data}"')
+        for name in names:
+            data = getattr(self, name).data
+            printer.print_string(f" {name}={data}" if isinstance(data, int) else f' {name}="{data}"')
+        printer.print_string(" ")
+        printer.print_region(self.body)
+
+    return write
+
+
+def _parse_words(cls: Any, *names: str) -> Any:
+    def parse(parser: Parser) -> Any:
+        properties: dict[str, Attribute] = {"symbol": StringAttr(parser.parse_str_literal())}
+        for name in names:
+            parser.parse_keyword(name)
+            parser.parse_punctuation("=")
+            text = parser.parse_optional_str_literal()
+            properties[name] = StringAttr(text) if text is not None else IntAttr(parser.parse_integer())
+        return cls(properties=properties, regions=[parser.parse_region()])
+
+    return parse
+
+
+for _cls, _names in ((Role, ("workers", "threads", "registers", "warpgroup", "warp")), (Kernel, ("arch", "cluster", "threads"))):
+    setattr(_cls, "print", _print_words(*_names))  # noqa: B010
+    setattr(_cls, "parse", _parse_words(_cls, *_names))  # noqa: B010

@@ -1,0 +1,106 @@
+"""Values that stand at the head of a kernel: its tensors and numbers, arrays in shared memory, barriers, units of work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from xdsl.dialects.builtin import IntAttr, StringAttr, UnitAttr
+from xdsl.ir import Attribute, OpResult
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+
+from .types import BarrierT, ScalarT, SharedT, TensorT, UnitsT, print_operands
+
+
+class Declaration(IRDLOperation):
+    """A value of the kernel's frame under its name in the program. `WORDS`: its numbers and flags, in the order of its text."""
+
+    if TYPE_CHECKING:
+        symbol: StringAttr
+        result: OpResult
+    WORDS: ClassVar[Any] = ()
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f' "{self.symbol.data}"')
+        for name in self.WORDS:
+            found = self.properties.get(name)
+            if isinstance(found, IntAttr):
+                printer.print_string(f" {name}={found.data}")
+            elif found is not None:
+                printer.print_string(f" {name}")
+        if self.operands:
+            print_operands(printer, self.operands)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        properties: dict[str, Attribute] = {"symbol": StringAttr(parser.parse_str_literal("a name"))}
+        for name in cls.WORDS:
+            if parser.parse_optional_keyword(name):
+                given = parser.parse_optional_punctuation("=")
+                properties[name] = IntAttr(parser.parse_integer()) if given else UnitAttr()
+        operands = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand) or []
+        parser.parse_punctuation(":")
+        return cls(operands=operands, properties=properties, result_types=[parser.parse_type()])
+
+
+@irdl_op_definition
+class Tensor(Declaration):
+    """A tensor parameter. `written`: the kernel stores to it."""
+
+    name = "tile.tensor"
+    symbol = prop_def(StringAttr)
+    written = opt_prop_def(UnitAttr)
+    result = result_def(TensorT)
+    WORDS: ClassVar = ("written",)
+
+
+@irdl_op_definition
+class Parameter(Declaration):
+    """A scalar parameter, or (`dim`) a dim of a tensor that is known at run time: an i32 that is not negative.
+
+    `judged`: indices follow from it, so that a launch for which arithmetic with it would leave 32 bits is refused.
+    """
+
+    name = "tile.parameter"
+    symbol = prop_def(StringAttr)
+    dim = opt_prop_def(UnitAttr)
+    judged = opt_prop_def(UnitAttr)
+    result = result_def(ScalarT)
+    WORDS: ClassVar = ("dim", "judged")
+
+
+@irdl_op_definition
+class Shared(Declaration):
+    """An array in shared memory, `offset` bytes from the start of the CTA's arrays."""
+
+    name = "tile.shared"
+    symbol = prop_def(StringAttr)
+    offset = prop_def(IntAttr)
+    result = result_def(SharedT)
+    WORDS: ClassVar = ("offset",)
+
+
+@irdl_op_definition
+class Barrier(Declaration):
+    """A barrier, or a ring of them: `count` workers arrive (mbarrier) or take part (named_barrier)."""
+
+    name = "tile.barrier"
+    symbol = prop_def(StringAttr)
+    count = prop_def(IntAttr)
+    result = result_def(BarrierT)
+    WORDS: ClassVar = ("count",)
+
+
+@irdl_op_definition
+class Units(Declaration):
+    """The units of work 0 .. count-1. `dynamic`: a CTA takes the next when it has finished one."""
+
+    name = "tile.units"
+    symbol = prop_def(StringAttr)
+    dynamic = opt_prop_def(UnitAttr)
+    count = operand_def(ScalarT)
+    result = result_def(UnitsT)
+    WORDS: ClassVar = ("dynamic",)
