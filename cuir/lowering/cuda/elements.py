@@ -197,9 +197,10 @@ class Elements:
         assert isinstance(op, ops.Apply), op
         if op.op == "rows":
             assert isinstance(op.result.type, TileT)
-            return self.row(self.fragment(op.result.type), at.r)
+            return self.row(self.fragment(op.result.type), at.r) if op.result.type.shape[0] > 1 else "0"
         if op.op == "cols":
-            return f"(col + {at.k})"
+            assert isinstance(op.result.type, TileT)
+            return f"(col + {at.k})" if op.result.type.shape[1] > 1 else "0"
         if op.op in ("<", "<=") and (text := self._limit(op, at)):
             return text
         return self.apply(op, lambda v: self.element(v, at))
