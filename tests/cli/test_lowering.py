@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
@@ -69,7 +70,7 @@ def test_stages_are_written_and_listed(cuir: Callable, tmp_path: Path) -> None:
     assert list(written)[:2] == ["00-build.ir", "01-simplify.ir"] and len(written) < len(pipeline.PASSES)
     assert all(parse(text).symbol.data == "flash_fwd" for text in written.values())
     texts = list(written.values())
-    assert all(a != b for a, b in zip(texts, texts[1:], strict=False)), "what changed nothing writes nothing"
+    assert all(a != b for a, b in itertools.pairwise(texts)), "what changed nothing writes nothing"
     assert "// inlined" in texts[-1] and "// inlined" not in texts[0]
 
 
@@ -84,7 +85,7 @@ def test_stages_as_json(cuir: Callable, tmp_path: Path) -> None:
         "files of an earlier call are gone"
     )
     assert all(s["file"] is None for s in stages if not s["changed"])
-    assert all(a["after"] == b["before"] for a, b in zip(stages, stages[1:], strict=False)) and "results" not in stages[0]
+    assert all(a["after"] == b["before"] for a, b in itertools.pairwise(stages)) and "results" not in stages[0]
 
 
 def test_stages_beside_the_source(cuir: Callable, tmp_path: Path) -> None:
