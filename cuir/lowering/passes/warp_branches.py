@@ -51,25 +51,24 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
     for op in group[1:]:  # what the later choices take comes before the first one; choices before them are known inside the branch
         for x in op.arguments[1:]:
             _move(x, first, {g.result for g in group})
+    asked = _votes(vote)
+    assert asked is not None
+    known = all(number(op.arguments[2]) is not None for op in group)  # every row moves away from a known number
+    part = None if known else _partial(asked, first)
     sides = []
     for k in (1, 2):
         chosen: dict[SSAValue, SSAValue] = {}
         inner = Block()
         for op in group:
-            chosen[op.result] = _inside(op.arguments[k], op, inner, chosen, k)
-        values = [chosen[op.result] for op in group]
-        if k == 1 and any(isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab for op in group):
-            values = [_selected(op, v, inner) for op, v in zip(group, values, strict=True)]
-        inner.add_op(ops.end(values))
+            value = _inside(op.arguments[k], op, inner, chosen, k)
+            several = isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab
+            # a warp that holds several groups of rows chooses for each; one whose vote may hold where it need not asks again
+            chosen[op.result] = _selected(op, value, inner) if k == 1 and (several or part is not None) else value
+        inner.add_op(ops.end([chosen[op.result] for op in group]))
         sides.append(Region(inner))
-    decided = vote
-    asked = _votes(vote)
-    assert asked is not None
-    if not all(number(op.arguments[2]) is not None for op in group):  # else every row moves away from a known number
-        part = _partial(asked, first)
-        decided = part if part is not None else asked
-    else:
-        decided = asked
+    decided = asked if part is None else part
+    if is_scalar(decided):
+        decided = insert(first, ops.apply("full", [decided], tile(BOOL, 1, 1)))
     new = WarpIf.made(decided, *sides)
     before(first, new)
     for op, result in zip(group, new.results, strict=True):
@@ -82,7 +81,7 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
 
 
 def _selected(op: ops.Apply, value: SSAValue, inner: Block) -> SSAValue:
-    """A warp that holds several groups of rows chooses for each."""
+    """A value of the side that is taken if the vote holds, by the vote itself."""
     made = ops.apply("where", [op.arguments[0], value, op.arguments[2]], op.result.type)
     inner.add_op(made)
     return made.result
