@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from xdsl.ir import Operation, SSAValue
 
+from ...ops import TABLE
 from ..cuda.storage import Allocation
 from ..facts.in_flight import GROUP
 from ..ir import ops
@@ -37,7 +38,7 @@ def _finish_one(role: ops.Role) -> bool:
         if copied:
             before(op, note(CHOICE))
             pending = min(ages[v] for v in copied)
-            wait = ops.perform("mma_wait", {f"x{i}": v for i, v in enumerate(copied)}, [v.type for v in copied], {"pending": pending})
+            wait = ops.perform(WAIT, {f"x{i}": v for i, v in enumerate(copied)}, [v.type for v in copied], {"pending": pending})
             before(op, wait)
             for value, finished in zip(copied, wait.results, strict=True):
                 finished.name_hint = value.name_hint
