@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from ...syntax.types import F32, I32
 from ...text.diagnostics import CuirError
 from ..ir import ops
+from ..ir.indices import LimitOf
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
 from ..passes.fusion import inlined
 from . import operators, quads
@@ -117,11 +118,21 @@ class Elements:
         t, places = bound.type, [LOOP]
         if isinstance(t, TileT) and t.layout.data == "rows":
             places = [At("", str(r), "", "") for r in range(self.fragment(t).row_values)]
-        far = self.role.kernel.facts.far(bound)  # then it may be an end of the range
-        texts = tuple(f"cuir::limit<0>({strip(x)}, col)" if far else f"{x} - col" for p in places for x in (self.element(bound, p),))
+        texts = [self._less_column(bound, p) for p in places]
         limit = self.hoist("int", texts, at)
         sign = op.op if columns is a else {"<": ">", "<=": ">="}[op.op]
         return f"({at.k} {sign} {limit})"
+
+    def _less_column(self, bound: SSAValue, at: At) -> str:
+        """A limit less the thread's first column, without leaving the range."""
+        op = bound.owner
+        if isinstance(op, LimitOf):
+            return f"cuir::limit<{op.plus.data}>({strip(self.element(op.y, at))}, cuir::add({strip(self.element(op.x, at))}, col))"
+        facts = self.role.kernel.facts
+        if isinstance(op, ops.Apply) and op.entry.traits.extremum and facts.far(bound):
+            return f"{op.op}({', '.join(strip(self._less_column(a, at)) for a in op.arguments)})"
+        text = self.element(bound, at)
+        return f"cuir::limit<0>({strip(text)}, col)" if facts.far(bound) else f"({text} - col)"
 
     def hoist(self, ctype: str, texts: Sequence[str], at: At) -> str:
         """Texts that depend on the row alone, computed before the loop; the text to read them by."""
@@ -186,9 +197,10 @@ class Elements:
         assert isinstance(op, ops.Apply), op
         if op.op == "rows":
             assert isinstance(op.result.type, TileT)
-            return self.row(self.fragment(op.result.type), at.r)
+            return self.row(self.fragment(op.result.type), at.r) if op.result.type.shape[0] > 1 else "0"
         if op.op == "cols":
-            return f"(col + {at.k})"
+            assert isinstance(op.result.type, TileT)
+            return f"(col + {at.k})" if op.result.type.shape[1] > 1 else "0"
         if op.op in ("<", "<=") and (text := self._limit(op, at)):
             return text
         return self.apply(op, lambda v: self.element(v, at))

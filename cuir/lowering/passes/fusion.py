@@ -97,7 +97,7 @@ def _single(op: Operation, effects: bool = False) -> bool:
         return False
     if isinstance(user, ops.Apply) or getattr(user, "ELEMENTWISE", False):
         r = user.results[0].type
-        if not isinstance(r, TileT) or r.layout != t.layout or r.shape != t.shape:
+        if not isinstance(r, TileT) or ((r.layout != t.layout or r.shape != t.shape) and not _truth_of_columns(op, r)):
             return False
     between = op.next_op
     while between is not user:
@@ -105,6 +105,13 @@ def _single(op: Operation, effects: bool = False) -> bool:
             return False
         between = between.next_op
     return True
+
+
+def _truth_of_columns(op: Operation, reader: TileT) -> bool:
+    """Whether an operation compares a number a column, for a reader of all rows: an instruction for each row costs no more than keeping a truth value a column."""
+    t = op.results[0].type
+    compares = isinstance(op, ops.Apply) and bool(op.entry.traits.compares)
+    return compares and isinstance(t, TileT) and t.layout.data == "columns" and reader.layout.data == "full"
 
 
 def _reads_memory(op: Operation) -> bool:

@@ -19,6 +19,7 @@ from .rewriting import before, inline, insert, last, move_body, replace
 TURNED = {">": "<", ">=": "<="}  # a > b is b < a
 OPPOSITE = {"==": "!=", "!=": "==", "<": "<=", "<=": "<"}  # of integers; not (a < b) is b <= a
 SWAPPED = ("<", "<=")
+JUNCTIONS = {"&": "|", "|": "&", "and": "or", "or": "and"}
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -192,6 +193,9 @@ def _not(op: ops.Apply) -> Operation | SSAValue | None:
         return _apply_like(op, OPPOSITE[inner.op], *inner.arguments)
     if inner.op in SWAPPED and dtype_of(inner.arguments[0]) in (I32, BOOL):
         return _apply_like(op, OPPOSITE[inner.op], *inner.arguments[::-1])
+    if inner.op in JUNCTIONS and dtype_of(inner.result) == BOOL:  # the opposites of comparisons are comparisons, and limits of one direction meet
+        sides = [insert(op, ops.apply(op.op, [x], x.type)) for x in inner.arguments]
+        return _apply_like(op, JUNCTIONS[inner.op], *sides)
     return None
 
 
