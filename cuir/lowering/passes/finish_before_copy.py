@@ -17,6 +17,7 @@ from ..ir import ops
 from ..ir.machine import note
 from .rewriting import before, every, last
 
+WAIT = next(name for name, entry in TABLE.items() if entry.effects.drains == GROUP)
 CHOICE = (
     "a product in flight is waited for here, since its registers are copied: another value that is needed later lies where it would go on"
 )
