@@ -76,6 +76,7 @@ static bool __any_sync(unsigned, bool x) {
   for (int l = 0; l < 32; ++l) any |= given[c][l];
   return any;
 }
+%s
 namespace cuir {
 // what the instructions of a GPU may give
 DEV float flushed(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.f, x) : x; }
@@ -108,10 +109,11 @@ extern "C" void run(%s) {
 OURS = ("ex2", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "lg2", "to_int", "bar_sync")
 
 
-def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False) -> Callable[..., None]:
+def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False, more: str = "", level: str = "-O1") -> Callable[..., None]:
     """The kernel as a function of arrays (a matrix's number of columns follows it) and numbers, in the order of its parameters.
 
     contract: what the compiler may fuse, "off" or "fast". noise: instructions that are not exact give what is a unit in the last place away.
+    more: functions that the text calls. level: of optimisation.
     """
     head, body = cuda.source.split("  // ---- role ", 1)
     params = re.sub(r"__restrict__ ", "", head[head.rindex(f"\n{symbol(cuda.name)}(") + len(symbol(cuda.name)) + 2 : head.rindex(") {\n")])
@@ -120,13 +122,13 @@ def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False)
     parts = re.sub(rf"DEV (float|int|void) ({'|'.join(OURS)})\(.*(\n|$)", "", parts)  # instructions of a GPU
     parts = re.sub(r'asm\("rcp.approx.ftz.f64.*\n', "r = rcp64(b);\n", parts)
     path = folder / "kernel.cpp"
-    path.write_text(FRAME % (parts, params, body), encoding="utf-8")
+    path.write_text(FRAME % (more, parts, params, body), encoding="utf-8")
     library = folder / "kernel.so"
     subprocess.run(
         [
             GXX or "g++",
             "-std=c++17",
-            "-O1",
+            level,
             "-w",
             f"-ffp-contract={contract}",
             f"-DNOISE={int(noise)}",

@@ -125,10 +125,9 @@ class Elements:
 
     def _less_column(self, bound: SSAValue, at: At) -> str:
         """A limit less the thread's first column, without leaving the range."""
-        op = bound.owner
-        if isinstance(op, LimitOf):
+        op, facts = bound.owner, self.role.kernel.facts
+        if isinstance(op, LimitOf) and not facts.far(op.x):  # else its sum with the column may wrap
             return f"cuir::limit<{op.plus.data}>({strip(self.element(op.y, at))}, cuir::add({strip(self.element(op.x, at))}, col))"
-        facts = self.role.kernel.facts
         if isinstance(op, ops.Apply) and op.entry.traits.extremum and facts.far(bound):
             return f"{op.op}({', '.join(strip(self._less_column(a, at)) for a in op.arguments)})"
         text = self.element(bound, at)

@@ -16,6 +16,7 @@ from . import (
     deferred_row_sums,
     divisions,
     exact,
+    finish_before_copy,
     fusion,
     lazy_zeros,
     pinned_waits,
@@ -80,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(slope_products, "slope times column: once where registers allow, else late"),
     Pass(pinned_waits, "exponentials stay before the wait that the program puts behind them"),
     Pass(fusion, "what is worked out inside the expression that reads it", needed=True),
+    Pass(finish_before_copy, "a product in flight is waited for before its registers are copied", needed=True),
 )
 
 
