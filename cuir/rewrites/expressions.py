@@ -6,15 +6,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..ops.expressions import comparison, is_where, traits
+from ..ops.traits import DIFFERENCE, SUM, opposite, turned
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Name, Unary
 from ..syntax.walk import names_read
 from .facts import Facts, Site
 from .table import Rewrite, kind, replaced
-
-COMMUTE = ("+", "*", "&", "|", "^", "==", "!=")
-MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
-EXTREMA = ("min", "max")
 
 
 def binaries(of: Facts) -> Iterator[tuple[Site, Binary]]:
@@ -28,17 +25,21 @@ def turnable(of: Facts, e: Binary) -> bool:
     return of.pure(e.left) or of.pure(e.right)
 
 
+def by_word(of: Facts, e: Call) -> bool:
+    """Whether a call by a word is of the primitive, not of a function that has its name."""
+    return isinstance(e.func, Name) and e.func.id not in of.funcs
+
+
 def extremum(of: Facts, e: Expr) -> str | None:
-    """`min` or `max`, if the expression is a call of it by position."""
-    found = isinstance(e, Call) and isinstance(e.func, Name) and e.func.id in EXTREMA and e.func.id not in of.funcs and not e.keywords
-    return e.func.id if found else None  # type: ignore[union-attr]
+    """Which one of its operands an expression is, the least or the greatest, if it is a call of such a primitive by position."""
+    return traits(e).extremum if isinstance(e, Call) and by_word(of, e) and not e.keywords else None
 
 
 @kind("commute")
 def commute(of: Facts) -> Iterator[Rewrite]:
     """`a + b` to `b + a`. Of several operands of min and max two neighbours."""
     for site, e in binaries(of):
-        if e.op in COMMUTE and e.left != e.right and turnable(of, e):
+        if traits(e).commutative and e.left != e.right and turnable(of, e):
             yield replaced(of, "commute", site, replace(e, left=e.right, right=e.left))
     for site in of.expressions:
         call = site.node
@@ -53,7 +54,7 @@ def commute_logic(of: Facts) -> Iterator[Rewrite]:
     """`a and b` to `b and a` where either side is cheap and cannot fail; not where the consts decide one side and with it which branches there are."""
     known = {*of.checked.consts, *of.program.constants()}
     for site, e in binaries(of):
-        if e.op not in ("and", "or") or e.left == e.right:
+        if not traits(e).lazy or e.left == e.right:
             continue
         if all(of.scalar(side) and of.cheap_and_safe(side) and not names_read(side) <= known for side in (e.left, e.right)):
             yield replaced(of, "commute logic", site, replace(e, left=e.right, right=e.left))
@@ -63,16 +64,18 @@ def commute_logic(of: Facts) -> Iterator[Rewrite]:
 def mirror(of: Facts) -> Iterator[Rewrite]:
     """`a < b` to `b > a`, of floats too."""
     for site, e in binaries(of):
-        if e.op in MIRRORED and turnable(of, e):
-            yield replaced(of, "mirror", site, Binary(MIRRORED[e.op], e.right, e.left))
+        t = traits(e)
+        if t.compares and not t.commutative and turnable(of, e):
+            yield replaced(of, "mirror", site, Binary(comparison(turned(t.compares)), e.right, e.left))
 
 
 @kind("reassociate")
 def reassociate(of: Facts) -> Iterator[Rewrite]:
     """`(a + b) + c` to `a + (b + c)` and back, on integers, which wrap; sums with differences, too; `&`, `|` and `^` on booleans as well."""
     for site, e in binaries(of):
-        logic = e.op in ("&", "|", "^") and of.numbers(e)
-        if not (logic or (e.op in ("+", "-", "*") and of.integers(e))):
+        t = traits(e)
+        logic = t.commutative and (t.decided_by is not None or t.involutive) and of.numbers(e)
+        if not (logic or ((t.linear or t.multiplies) and of.integers(e))):
             continue
         for side in ("left", "right"):
             inner = getattr(e, side)
@@ -82,17 +85,18 @@ def reassociate(of: Facts) -> Iterator[Rewrite]:
 
 def regrouped(e: Binary, inner: Binary, side: str) -> Binary | None:
     """`e`, of whose operands `inner` is one, with the other grouping."""
-    if e.op == inner.op and e.op != "-":
+    outer, within = traits(e), traits(inner)
+    if e.op == inner.op and outer.commutative:
         if side == "left":
             return Binary(e.op, inner.left, Binary(e.op, inner.right, e.right))
         return Binary(e.op, Binary(e.op, e.left, inner.left), inner.right)
-    if side == "left" and (e.op, inner.op) == ("-", "+"):  # (a + b) - c
+    if side == "left" and (outer.linear, within.linear) == (DIFFERENCE, SUM):  # (a + b) - c
         return Binary("+", inner.left, Binary("-", inner.right, e.right))
-    if side == "left" and (e.op, inner.op) == ("+", "-"):  # (a - b) + c
+    if side == "left" and (outer.linear, within.linear) == (SUM, DIFFERENCE):  # (a - b) + c
         return Binary("-", inner.left, Binary("-", inner.right, e.right))
-    if side == "right" and (e.op, inner.op) == ("+", "-"):  # a + (b - c)
+    if side == "right" and (outer.linear, within.linear) == (SUM, DIFFERENCE):  # a + (b - c)
         return Binary("-", Binary("+", e.left, inner.left), inner.right)
-    if side == "right" and (e.op, inner.op) == ("-", "-"):  # a - (b - c)
+    if side == "right" and (outer.linear, within.linear) == (DIFFERENCE, DIFFERENCE):  # a - (b - c)
         return Binary("+", Binary("-", e.left, inner.left), inner.right)
     return None
 
@@ -119,7 +123,7 @@ def negate_choice(of: Facts) -> Iterator[Rewrite]:
         e = site.node
         if isinstance(e, IfExp) and of.numbers(e):
             yield replaced(of, "negate choice", site, IfExp(negated(e.cond, "not"), e.other, e.then))
-        if isinstance(e, Call) and e.func == Name("where") and "where" not in of.funcs and len(e.args) == 3 and of.pure(e):
+        if isinstance(e, Call) and is_where(e) and by_word(of, e) and len(e.args) == 3 and of.pure(e):
             cond, a, b = e.args
             yield replaced(of, "negate choice", site, replace(e, args=(negated(cond, "~"), b, a)))
 
@@ -130,13 +134,18 @@ def negate_comparison(of: Facts) -> Iterator[Rewrite]:
     for site in of.expressions:
         e = site.node
         if isinstance(e, Binary) and _compares_integers(of, e) and (of.scalar(e) or of.tile(e)):
-            yield replaced(of, "negate comparison", site, Unary("not" if of.scalar(e) else "~", replace(e, op=OPPOSITE[e.op])))
-        if isinstance(e, Unary) and e.op in ("not", "~") and isinstance(e.operand, Binary) and _compares_integers(of, e.operand):
-            yield replaced(of, "negate comparison", site, replace(e.operand, op=OPPOSITE[e.operand.op]))
+            yield replaced(of, "negate comparison", site, Unary("not" if of.scalar(e) else "~", _opposite(e)))
+        if isinstance(e, Unary) and traits(e).complements and isinstance(e.operand, Binary) and _compares_integers(of, e.operand):
+            yield replaced(of, "negate comparison", site, _opposite(e.operand))
 
 
 def _compares_integers(of: Facts, e: Binary) -> bool:
-    return e.op in OPPOSITE and of.integers(e.left) and of.integers(e.right)
+    return bool(traits(e).compares) and of.integers(e.left) and of.integers(e.right)
+
+
+def _opposite(e: Binary) -> Binary:
+    """The comparison that holds where this one does not."""
+    return replace(e, op=comparison(opposite(traits(e).compares)))
 
 
 def negated(cond: Expr, sign: str) -> Expr:

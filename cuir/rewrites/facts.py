@@ -16,9 +16,10 @@ from ..checking.checker import check
 from ..checking.prelude import prelude
 from ..checking.rule_context import is_literal
 from ..checking.scope import PRIMITIVES
-from ..mutation.places import Path, Site, edited, root, sites
+from ..mutation.places import Path, Site, edited, sites
 from ..ops import WRITTEN
 from ..ops.base import Effects
+from ..ops.expressions import called, traits
 from ..syntax.nodes import (
     Assign,
     AugAssign,
@@ -47,8 +48,8 @@ from ..syntax.types import DTYPES, I32, BarrierType, GlobalView, Scalar, SharedV
 from ..syntax.walk import assigned, names_read, walk
 from ..text.source import Span
 
-DECLARATIONS = ("shared", "mbarrier", "named_barrier")  # their arguments must be known, or are a form of their own
-DIVISIONS = ("//", "%")
+MEMORY = ("array", "barrier")  # arguments of declarations that make these must be known, or are a form of their own
+PRODUCTS = "wgmma"  # the group of asynchronous products
 
 Place = tuple[int, int, int, int]
 
@@ -119,7 +120,7 @@ class Facts:
             return False
         if site.path[-1] == ("func", None) or site.path[1][0] in ("params", "cluster"):
             return False
-        return not any(isinstance(p, Call) and root(p.func) in DECLARATIONS for p in site.parents)
+        return not any(isinstance(p, Call) and traits(p).makes in MEMORY for p in site.parents)
 
     def statement(self, site: Site) -> Site:
         """The innermost statement around a place, or at it."""
@@ -220,7 +221,7 @@ class Facts:
     def cheap_and_safe(self, node: Node) -> bool:
         """Whether a scalar may be evaluated where it was not: it cannot fail, and costs little."""
         for n in walk(node):
-            divides = isinstance(n, Binary) and n.op in DIVISIONS and not (isinstance(n.right, Literal) and n.right.value)
+            divides = isinstance(n, Binary) and traits(n).divides_integers and not (isinstance(n.right, Literal) and n.right.value)
             if divides or not isinstance(n, (Name, Literal, Unary, Binary)):
                 return False
         return True
@@ -230,7 +231,7 @@ class Facts:
         for parent, (name, _) in zip(site.parents, site.path):
             if isinstance(parent, IfExp) and name != "cond":
                 return False
-            if isinstance(parent, Binary) and parent.op in ("and", "or") and name == "right":
+            if isinstance(parent, Binary) and traits(parent).lazy and name == "right":
                 return False
         return True
 
@@ -256,14 +257,14 @@ class Facts:
         """Names of the function or role that an asynchronous product is bound to."""
         found = set[str]()
         for stmt in (n for s in self.scope(site) for n in walk(s)):
-            if isinstance(stmt, Assign) and any(isinstance(n, Call) and n.func == Name("mma_async") for n in walk(stmt.value)):
+            if isinstance(stmt, Assign) and any(starts_product(n) for n in walk(stmt.value)):
                 found |= set(stmt.targets)
         return found
 
     def operand(self, site: Site) -> bool:
         """Whether a place is what a product takes, or a wait for one: its name must keep its registers."""
         call = next((p for p in reversed(site.parents) if not isinstance(p, Keyword)), None)
-        return isinstance(call, Call) and root(call.func) in ("mma_async", "mma_wait")
+        return call is not None and (starts_product(call) or awaits_products(call))
 
     def free_name(self, base: str) -> str:
         """A name like this one that the program does not use yet."""
@@ -272,6 +273,17 @@ class Facts:
             n += 1
             name = f"{base}{n}"
         return name
+
+
+def starts_product(e: Node) -> bool:
+    """Whether an expression is a product that is in flight from there."""
+    op = called(e)
+    return op is not None and op.effects.group == PRODUCTS
+
+
+def awaits_products(e: Node) -> bool:
+    op = called(e)
+    return op is not None and op.effects.drains == PRODUCTS
 
 
 def _place(span: Span) -> Place:

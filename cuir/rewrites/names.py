@@ -27,7 +27,7 @@ from ..syntax.nodes import (
     With,
 )
 from ..syntax.walk import assigned, names_read, walk
-from .facts import Facts, Site, child
+from .facts import Facts, Site, awaits_products, child
 from .table import Rewrite, head, kind, text
 
 N = TypeVar("N", bound=Node)
@@ -120,7 +120,7 @@ def _takes(of: Facts, use: Site, name: str, path: object) -> bool:
     """Whether a place reads the name as a number, in the head of its statement, and any expression may stand there."""
     if use.node != Name(name) or of.statement(use).path != path or not of.numbers(use.node):
         return False
-    return not any(isinstance(p, Call) and p.func == Name("mma_wait") for p in use.parents)
+    return not any(map(awaits_products, use.parents))
 
 
 def _inlined(of: Facts, s: Assign, at: Site, use: Site) -> Rewrite:

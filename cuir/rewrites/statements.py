@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..syntax.nodes import Assign, AugAssign, Binary, Call, Expr, If, Name, Stmt, Tuple
+from ..ops.expressions import traits
+from ..syntax.nodes import Assign, AugAssign, Binary, Expr, If, Name, Stmt, Tuple
 from ..syntax.walk import names_read
 from .expressions import negated
 from .facts import Facts, Site
@@ -102,5 +103,6 @@ def augment(of: Facts) -> Iterator[Rewrite]:
 
 
 def _grows(name: str, value: Expr) -> bool:
-    found = isinstance(value, Binary) and value.left == Name(name) and value.op in ("+", "-", "*", "/", "//", "%")
-    return found and not isinstance(value, Call)
+    """Whether a value is arithmetic on the name: no other operator has an augmented assignment."""
+    t = traits(value)
+    return isinstance(value, Binary) and value.left == Name(name) and bool(t.linear or t.multiplies or t.divisor)
