@@ -6,6 +6,7 @@ name, so that a new primitive needs no operation here. Declarations and control 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ Const = int | str | bool
 _NONE = Traits()
 
 
+@functools.cache
 def entry(name: str) -> Op:
     """What the table of primitives and operators says of a name."""
     return OPERATORS[name] if name in OPERATORS else TABLE[name]
