@@ -193,7 +193,9 @@ def _not(op: ops.Apply) -> Operation | SSAValue | None:
         return _apply_like(op, OPPOSITE[inner.op], *inner.arguments)
     if inner.op in SWAPPED and dtype_of(inner.arguments[0]) in (I32, BOOL):
         return _apply_like(op, OPPOSITE[inner.op], *inner.arguments[::-1])
-    if inner.op in JUNCTIONS and dtype_of(inner.result) == BOOL:  # the opposites of comparisons are comparisons, and limits of one direction meet
+    if (
+        inner.op in JUNCTIONS and dtype_of(inner.result) == BOOL
+    ):  # the opposites of comparisons are comparisons, and limits of one direction meet
         sides = [insert(op, ops.apply(op.op, [x], x.type)) for x in inner.arguments]
         return _apply_like(op, JUNCTIONS[inner.op], *sides)
     return None
