@@ -117,7 +117,7 @@ def test_what_the_lowering_cannot_do() -> None:
 
 
 # ---- random kernels
-@examples(1.5)
+@examples(0.5)
 @given(kernels())
 def test_random_kernels_lower_or_are_refused(case) -> None:
     checked = check(parse(case.text))

@@ -97,7 +97,7 @@ def test_choices_by_one_vote_share_a_branch() -> None:
 def test_a_vote_that_only_a_greater_maximum_makes_true_is_by_parts(old: str, new: str) -> None:
     """No thread asks another for the maximum of a row whose warp stays."""
     first, _ = branches(STEPS.replace(old, new) if old else STEPS)
-    around = [op for op in first.parent.ops]  # type: ignore[union-attr]
+    around = list(first.parent.ops)  # type: ignore[union-attr]
     assert sum(isinstance(op, RowBound) for op in around) == 1
     assert not any(isinstance(op, ops.Apply) and op.op == "row_max" for op in around) and inside(first).count("row_max") == 1
 
