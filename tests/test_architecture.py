@@ -20,7 +20,7 @@ COMPUTED_IMPORTS = {
     "cuir/__init__.py",
     "cuir/ops/__init__.py",
     "cuir/interp/ops/__init__.py",
-    "cuir/lowering/registry.py",
+    "cuir/lowering/cuda/registry.py",
     "corpus/__init__.py",
 }
 USER_IMPORTS = {"cuir/spec/loading.py"}

@@ -11,6 +11,7 @@ from typing import Any
 from xdsl.ir import Operation
 
 from ...ops import OPERATORS, TABLE
+from ...ops.traits import Traits
 from ..ir.text import dialect
 from .operators import TEXTS
 
@@ -76,8 +77,12 @@ def element_text(name: str) -> Callable[..., str] | None:
     return _ELEMENTS.get(name)
 
 
-# What the IR holds without a call: declarations, places, numbers that are known when it is built, indices that cost nothing.
-IN_THE_IR = ("shared", "mbarrier", "named_barrier", "tiles", "role", "nbytes", "view", "T", "zeros", "rows", "cols")
+def _in_the_ir(of: Traits) -> bool:
+    """Whether the IR holds it without a call: declarations, places, numbers that are known when it is built, indices that cost nothing."""
+    return bool(of.makes or of.place or of.measures or of.index_of) or of.constant is not None
+
+
+IN_THE_IR = tuple(name for name, op in {**TABLE, **OPERATORS}.items() if _in_the_ir(op.traits))
 
 
 def text_or_printer(name: str) -> Callable[..., Any] | None:

@@ -55,7 +55,7 @@ class Pass:
 
 
 CLEAN = (
-    Pass(simplify, "one form for equal expressions; constants folded"),
+    Pass(simplify, "one form for equal expressions; constants folded", needed=True),
     Pass(value_numbering, "equal values computed once"),
     Pass(dead_code, "what nobody needs goes"),
 )
@@ -90,16 +90,15 @@ def optional() -> tuple[str, ...]:
     return tuple(dict.fromkeys(p.name for p in PASSES if not p.needed))
 
 
-def stages(kernel: ops.Kernel, without: Collection[str] = ()) -> Iterator[Pass]:
-    """Runs the passes on a kernel, in place, and gives each after it ran."""
-    for p in PASSES:
+def chosen(without: Collection[str] = ()) -> Iterator[tuple[int, Pass]]:
+    """The passes that run if those named `without` are left out, each with its number in the pipeline, from 1."""
+    for number, p in enumerate(PASSES, 1):
         if p.needed or p.name not in without:
-            p.run(kernel)
-            yield p
+            yield number, p
 
 
 def optimise(kernel: ops.Kernel, without: Collection[str] = ()) -> None:
-    """Runs all passes on a kernel, in place."""
-    for _ in stages(kernel, without):
-        pass
+    """Runs the passes on a kernel, in place."""
+    for _, p in chosen(without):
+        p.run(kernel)
     kernel.verify()
