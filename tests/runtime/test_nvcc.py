@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -25,8 +26,7 @@ from cuir.text.diagnostics import CuirError
 from cuir.tuning.compiling import _build as build
 from cuir.variants import transfer
 from tests.lowering.conftest import GOOD, HEAD, kernel, one_file
-from tests.lowering.test_emission import HARD, KERNELS, with_names
-from tests.lowering.test_tile_queue import QUEUES
+from tests.lowering.kernels import HARD, KERNELS, QUEUES, with_names
 from tests.strategies.typed import Case, kernels
 
 NVCC = shutil.which("nvcc")
@@ -130,7 +130,7 @@ def test_no_headers(cuda: Cuda, pretend: Pretend, monkeypatch: pytest.MonkeyPatc
 
 def test_text_that_the_compiler_refuses_is_found_in_the_program(pretend: Pretend) -> None:
     cuda = lower(kernel("a = n + 1\nstore(I[0], a)"))
-    number = next(i for i, line in enumerate(cuda.source.split("\n"), 1) if "I[0] = a;" in line)
+    number = next(i for i, line in enumerate(cuda.source.split("\n"), 1) if "I[0] = " in line)
     calls = pretend(f'echo "k.cu({number}): error: expected a monkey" >&2; exit 2')
     with pytest.raises(CuirError) as caught:
         compile_cuda(cuda)
@@ -207,7 +207,7 @@ def test_weights_without_a_softmax_compile_without_spills() -> None:
     program = transfer(checked.program, corpus.variant("combo")()).program
     cuda = lower(check(program, None, {"T": F16, "D": 128, "BM": 128, "BN": 128}))
     ties = [line for line in cuda.source.splitlines() if "__any_sync" in line and "any_bits" in line]
-    assert ties and all(line.count("any_bits(") == 1 and "any_bits(W)" in line for line in ties)
+    assert ties and all(line.count("any_bits(") == 1 and re.search(r"any_bits\(W\w*\)", line) for line in ties)
     r = compile_cuda(cuda).resources
     assert r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
 

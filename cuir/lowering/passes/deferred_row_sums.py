@@ -142,6 +142,8 @@ def _parted(value: SSAValue, kept: set[SSAValue]) -> None:
     t = value.type
     assert isinstance(t, TileT)
     parts = tile(t.element, t.shape[0], 1, "partial")
+    for use in tuple(value.uses):
+        _zeros_beside(use.operation, parts, kept)
     if _sum(value):
         op = value.owner
         assert isinstance(op, ops.Apply)
@@ -150,8 +152,6 @@ def _parted(value: SSAValue, kept: set[SSAValue]) -> None:
         replace(op, new.results)
         return
     value._type = parts
-    for use in tuple(value.uses):
-        _zeros_beside(use.operation, parts, kept)
     if isinstance(value.owner, ops.Apply):
         _zeros_of(value.owner, parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import corpus
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from tests.lowering.conftest import kernel
 from tests.lowering.host import GXX, on_cpu
 from tests.lowering.passes.lowering import BIAS, cuda, text
@@ -110,6 +117,12 @@ def test_the_value_before_and_the_value_after_are_read_whole() -> None:
     assert found.count('"row_max"') == 3 and found.count("%shift)") == 1
 
 
+def test_a_branch_does_not_see_the_other_one_s_shift() -> None:
+    body = "if n > 0:\n    " + BIAS_LINE + "    m = row_max(S)\nelse:\n    m = row_max(S)\nstore(Y[rows(64)], m)"
+    found = text(kernel(BEGIN + body), BIAS)
+    assert len(re.findall(r'"\+"\(%\w+, %shift\)', found)) == 1 and found.index("%shift)") < found.index("} else {")
+
+
 # ---- what is printed computes a softmax
 ATTENTION = """\
 @kernel(arch="sm_90a")
@@ -173,3 +186,28 @@ def test_what_is_printed_computes_a_softmax(
     want = np.where(alive[:, None], np.exp2(exact * 1.5 - top[:, None].astype(np.float64)), 0.0)  # of the maximum that was found
     assert (np.abs(p - want) <= want * error + 1e-30).all() and (p[np.isneginf(exact)] == 0).all()
     assert np.allclose(total, p.astype(np.float64).sum(1), rtol=1e-5, atol=0)
+
+
+# ---- whole kernels
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize(("slope", "consts"), [
+    ("scale", {"D": 64, "BM": 128, "BN": 128}),
+    ("exp2(-8.0 * cast(h + 1, f32) / cast(H, f32))", {"D": 128, "BM": 192, "BN": 80}),
+], ids=["products in registers", "no room"])  # fmt: skip
+def test_the_expert_kernel_with_a_bias_compiles_without_spills(slope: str, consts: dict[str, int]) -> None:
+    plain, biased = "return S, scale * LOG2E", f"return S * scale + cast(k - q, f32) * {slope}, LOG2E"
+    program = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
+    assert plain in program
+    cuda = lower(check(parse(program.replace(plain, biased)), consts={"T": F16, **consts}))
+    assert cuda.source.count("pin(shift") == 3  # a tile's first block after another tile and without, and the loop
+    assert ("pin(products" in cuda.source) == (consts["D"] == 64)
+    found = compile_cuda(cuda).resources
+    assert found.spill_stores + found.spill_loads + found.stack == 0 and found.warnings == ()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+def test_a_bias_compiles_for_sm_80() -> None:
+    program = corpus.programs()["flash_fwd_sm80"].read_text(encoding="utf-8")
+    biased = program.replace("return S, scale * LOG2E", "return S * scale - cast(q - k, f32) * 0.5, LOG2E")
+    cuda = lower(check(parse(biased), consts={"T": F16, "D": 64}))
+    assert "pin(shift" in cuda.source and compile_cuda(cuda).cubin
