@@ -56,12 +56,19 @@ def _web(role: ops.Role, web: Web) -> None:
         return
     beside = Companions(role, web, _make)
     for op in every(role):
-        if _product(op) and "c" in op.args and op.args["c"] in beside.known:  # type: ignore[attr-defined]
-            holds = beside.known[op.args["c"]][0]  # type: ignore[attr-defined]
+        if _product(op) and "c" in op.args and (taken := _before_waits(op.args["c"])) in beside.known:  # type: ignore[attr-defined]
+            holds = beside.known[taken][0]
             if ops.known(holds) is not True:
                 _with_accumulator(op, holds)  # type: ignore[arg-type]
     for zero in zeros:
         _forget(zero, web)
+
+
+def _before_waits(value: SSAValue) -> SSAValue:
+    """A tile before the waits that it passed through."""
+    while isinstance(op := value.owner, ops.Perform) and op.entry.effects.drains:
+        value = op.arguments[op.results.index(value)]
+    return value
 
 
 def _flowing(role: ops.Role, web: Web) -> set[SSAValue]:

@@ -27,6 +27,7 @@ PRODUCT, END = "acc = mma_async(s[0], s[1].T, acc)\nmma_wait(acc)\n", "store(Z[r
     ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = acc + scale\n" + PRODUCT + END, 1),
     ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END, 1),
     ("acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END, 0),
+    ("z = zeros(f32, [64, 64])\nacc = full(f32, [64, 64], 1.0)\nfor i in range(n):\n    acc = z\nb = mma_async(s[0], s[1])\nmma_wait(b, acc)\n" + PRODUCT + END, 1),
     ("acc = zeros(f32, [64, 64])\n" + END, 0),
     ("acc = zeros(f32, [64, 64])\nb = acc\n" + PRODUCT + END + "\nstore(Z[rows(64), cols(64)], b)", 0),
     ("acc = zeros(f32, [64, 64])\nfor t in work:\n    " + PRODUCT.replace("\n", "\n    ") + END + "\n    acc = zeros(f32, [64, 64])", 2),
