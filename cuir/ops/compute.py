@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, Scalar, SharedView, TileType, Type, Void
-from .base import SM90, Access, CallContext, Effects, Param, op
+from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 from .traits import Traits, arithmetic
@@ -68,7 +68,7 @@ def _mma(cx: CallContext) -> Type:
     _A,
     Param("b", "Shared view [K, C]"),
     _C,
-    archs=SM90,
+    needs=("wgmma",),
     workers=(128,),
     sums=True,
     reduces=True,
@@ -95,7 +95,7 @@ def _mma_async(cx: CallContext) -> Type:
     "mma_wait",
     "compute",
     Param("x", "products or other tiles", variadic=True),
-    archs=SM90,
+    needs=("wgmma",),
     workers=(128,),
     effects=Effects(drains="wgmma"),
     doc="Retires x and every product that the worker issued before it; nothing for a value that is not a product. In hardware wgmma.wait_group N: "

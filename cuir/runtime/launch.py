@@ -21,6 +21,7 @@ from ..checking.checked import Checked
 from ..checking.fold import specialised
 from ..lowering import TensorMap
 from ..lowering.cuda.writer import symbol
+from ..ops.limits import TARGETS
 from ..syntax.nodes import Assign, Expr, Literal
 from ..syntax.types import BF16, F16, F32, I32
 from ..text.diagnostics import CuirError
@@ -65,7 +66,7 @@ def need_device(checked: Checked, device: torch.device | None) -> torch.device:
     if device is None or device.type != "cuda":
         raise CuirError.of("U502", f"tensors must be on a GPU, found {device}", checked.origin.span, "tensor.cuda()")
     major, minor = torch.cuda.get_device_capability(device)
-    if (checked.arch == "sm_90a" and (major, minor) != (9, 0)) or major < 8:
+    if not TARGETS[checked.arch].runs_on((major, minor)):
         raise CuirError.of(
             "U501", f"the kernel is for {checked.arch}, this device has compute capability {major}.{minor}", checked.origin.span
         )
