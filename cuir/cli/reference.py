@@ -91,7 +91,7 @@ def traits(op: Op) -> dict[str, Any]:
 def places(name: str) -> dict[str, str]:
     """Where the interpreter and the lowering give an entry its meaning: `file:line` by consumer, relative to the package."""
     from ..interp.ops import RUNS
-    from ..lowering.cuda.registry import text_or_printer
+    from ..lowering.targets import text_or_printer
 
     found = {}
     for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", text_or_printer(name))):

@@ -77,6 +77,11 @@ def having(*features: str) -> tuple[str, ...]:
     return tuple(t.name for t in TARGETS.values() if t.has(*features))
 
 
+def runs(capability: tuple[int, int], *features: str) -> bool:
+    """Whether a device of this compute capability runs code of an architecture with these features."""
+    return any(t.has(*features) and t.runs_on(capability) for t in TARGETS.values())
+
+
 def register_pool(threads: int) -> int:
     """Registers that the roles of a CTA of so many threads share: what it is launched with, a multiple of 8 a thread."""
     return min(255, 65536 // threads // 8 * 8) * threads

@@ -248,8 +248,3 @@ def cast(cx: Operation, x: str) -> str:
 @text_of("full")
 def full(cx: Operation, x: str) -> str:
     return x
-
-
-@text_of("cta_rank")
-def cta_rank(cx: Operation) -> str:
-    return "int(cute::block_rank_in_cluster())"
