@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..syntax.types import PANEL_BYTES, BarrierType, ErrorType, SharedView, Type, Void
 from .base import Access, CallContext, Effects, Param, op
-from .rules import box, known, shared
+from .rules import box, known, no_sums_of_bytes, shared
 from .traits import Traits
 
 HINTS = ("evict_first", "evict_last", "evict_normal")
@@ -144,9 +144,9 @@ def _copy_wait(cx: CallContext) -> Type:
     "Ordinary stores need the writer's fence_async before it, those to the box with tensors=True.",
 )
 def _store_async(cx: CallContext) -> Type:
-    if cx.has("add"):
-        known(cx, "add", bool)
-    _bulk(cx)
+    adds = cx.has("add") and known(cx, "add", bool)
+    if _bulk(cx) and adds and cx.type("shared").dtype.itemsize < 2:  # type: ignore[union-attr]
+        no_sums_of_bytes(cx, "shared")
     return Void()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Target:
     capability: tuple[int, int]
     code: tuple[str, ...]  # what nvcc makes for it: machine code of these cards, and PTX (compute_...) for those that follow
     features: frozenset[str]
+    operands: Mapping[str, tuple[str, ...]]  # feature that multiplies -> dtypes of its operands
     shared_bytes: int  # a CTA's dynamic shared memory, barriers included
     register_file: int  # 32-bit registers of a multiprocessor
     threads: int  # most threads of a CTA
@@ -59,7 +61,15 @@ def _read(place: Path) -> Target:
         raise ValueError(f"{place}: no such features: {', '.join(sorted(unknown))}")
     major, minor = said["capability"]
     features = frozenset(said["features"])
-    return Target(said["arch"], place.parent.name, (major, minor), tuple(said["code"]), features, **said["limits"])
+    return Target(
+        said["arch"],
+        place.parent.name,
+        (major, minor),
+        tuple(said["code"]),
+        features,
+        {unit: tuple(d) for unit, d in said["operands"].items()},
+        **said["limits"],
+    )
 
 
 # What a kernel may say as `arch=`, in the order of compute capabilities.

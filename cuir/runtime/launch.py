@@ -23,7 +23,6 @@ from ..lowering import TensorMap
 from ..lowering.cuda.writer import symbol
 from ..ops.limits import TARGETS
 from ..syntax.nodes import Assign, Expr, Literal
-from ..syntax.types import BF16, F16, F32, I32
 from ..text.diagnostics import CuirError
 from .nvcc import Compiled
 
@@ -270,8 +269,7 @@ class Launcher:
         """A tensor map: the memory that holds it, and its address there, a multiple of 64 bytes."""
         cu, kinds = self.cu, self.cu.CUtensorMapDataType
         dtype = next(p for p in self.checked.tensors if p.name == m.tensor).dtype
-        kind = {F16: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, BF16: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, F32: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-                I32: kinds.CU_TENSOR_MAP_DATA_TYPE_INT32}[dtype]  # fmt: skip
+        kind = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.torch.upper() if dtype.itemsize > 1 else 'UINT8'}")  # bytes are only moved
         empty = 0 in shape
         sizes = [1 if empty else n for n in shape]
         strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], stride[:-1], strict=True)]

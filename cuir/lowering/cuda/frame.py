@@ -22,11 +22,10 @@ from ..kernel import Cuda, TensorMap
 from ..passes.fusion import inlined
 from ..targets import target_of
 from . import units
+from .dtypes import CTYPE, MEMORY, from_memory
 from .elements import Elements
 from .operators import strip, summand
-from .places import MEMORY
 from .role import RolePrinter
-from .storage import CTYPE
 from .writer import Writer, identifier, symbol
 
 WARPS = 4  # of a warpgroup
@@ -112,8 +111,7 @@ class KernelPrinter:
         return " && ".join(self.tests_inside(tensor, indices))
 
     def tensor_read(self, tensor: str, offset: str) -> str:
-        text = f"{identifier(tensor)}[{offset}]"
-        return text if self.tensors[tensor].dtype.itemsize != 2 else f"cuir::to_float({text})"
+        return from_memory(self.tensors[tensor].dtype, f"{identifier(tensor)}[{offset}]")
 
     # ---- hardware barriers
     def _take(self, n: int, span: Span) -> int:
@@ -167,7 +165,7 @@ class KernelPrinter:
         self.out = frame
         head, shared_bytes = self._head(declared)
         checked = self.checked
-        prelude = self.target.render(body.text() + frame.text(), self.functions)
+        prelude = self.target.render("\n".join([*head, body.text(), frame.text()]), self.functions)
         top = Writer()
         top.line(f"// {checked.name} for {checked.arch}: made from CuIR by cuir.lowering; `// N: text` is line N of the program")
         consts = ", ".join(f"{n}={v}" for n, v in checked.consts.items())

@@ -9,11 +9,12 @@ from xdsl.ir import SSAValue
 
 from ...ir import ops
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
+from ..dtypes import HALVES, MEMORY, from_memory, to_memory
 from ..elements import At, index_of
 from ..operators import strip
-from ..places import MEMORY, SharedRef
+from ..places import SharedRef
 from ..registry import prints
-from ..storage import HALVES, Storage
+from ..storage import Storage
 from ..writer import identifier
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
 def _shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
     text = f"cuir::get<{MEMORY[ref.alloc.dtype]}>({local.at(row, f'({col}) * {ref.alloc.dtype.itemsize}')})"
-    return f"cuir::to_float({text})" if ref.alloc.dtype in HALVES else text
+    return from_memory(ref.alloc.dtype, text)
 
 
 def _load_box(role: RolePrinter, view: SSAValue, t: TileT, target: Storage) -> None:
@@ -138,7 +139,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         row, col = _place(role, t, at)
         read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if packed else f"{value}[{index_of(t, at)}]"
         memory = MEMORY[ref.alloc.dtype]
-        read = f"{memory}({read})" if t.element in HALVES else read
+        read = to_memory(t.element, read)
         test = _owner(role, t, mask, at)
         return f"{test}cuir::put<{memory}>({local.at(row, f'{col} * {ref.alloc.dtype.itemsize}')}, {read});"
 
@@ -171,7 +172,7 @@ def _store_scalar(role: RolePrinter, place: SSAValue, value: SSAValue, adds: boo
         return
     where = f"{identifier(name)}[{role.kernel.index(name, [role.elements.scalar(i) for i in indices])}]"
     dtype = role.kernel.tensors[name].dtype
-    text = f"{MEMORY[dtype]}({text})" if dtype in HALVES else text
+    text = to_memory(dtype, text)
     role.out.line(f"{role.first_lane}atomicAdd(&{where}, {text});" if adds else f"{role.first_lane}{where} = {text};")
 
 
@@ -194,8 +195,7 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
             texts = [role.elements.element(i, at) for i in indices]
             uniform = [is_scalar(i) for i in indices]
         read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if packed else f"{value}[{index_of(t, at)}]"
-        if dtype in HALVES:
-            read = f"{MEMORY[dtype]}({read})"
+        read = to_memory(dtype, read)
         test = _owner(role, t, mask, at)
         inside = f"if ({kernel.inside(name, texts)}) "
         where = f"{identifier(name)}[{kernel.index(name, texts, uniform)}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....syntax.types import BF16, F16
 from ...cuda.places import unsupported
 from ...cuda.registry import Printers
 from ...ir import ops
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
+NAMES = {F16: "F16", BF16: "BF16"}  # of operands, in CUTLASS
 
 
 @PRINTERS.prints("mma")
@@ -32,7 +34,7 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
             role.elements.into(target, c)
     else:
         role.elements.loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
-    kind = f"F32{'F16F16' if a.type.element.name == 'f16' else 'BF16BF16'}F32"
+    kind = f"F32{NAMES[a.type.element] * 2}F32"
     register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)
     for view in (a_view, b_view):

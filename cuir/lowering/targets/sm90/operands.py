@@ -27,7 +27,7 @@ class Operand:
         return 16 if self.k_major else self.alloc.rows * PANEL_BYTES
 
     def step(self, k: int) -> int:
-        """Offset of the k-th slice of 16 along the inner dim."""
+        """Offset of the k-th slice of 32 bytes along the inner dim."""
         if self.k_major:
             per_panel = PANEL_BYTES // 32
             return k // per_panel * (self.alloc.rows * PANEL_BYTES >> 4) + k % per_panel * 2

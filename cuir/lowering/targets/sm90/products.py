@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
+from ....syntax.types import BF16, F16, DType
 from ...cuda.operators import strip
 from ...cuda.places import unsupported
 from ...cuda.registry import Printers
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
+NAMES = {F16: "F16", BF16: "BF16"}  # of operands, in CUTLASS
+STEP = 32  # bytes of the inner dim that an instruction takes
 
 
 def _batch(op: ops.Perform) -> Sequence[Operation]:
@@ -71,10 +74,9 @@ def _one(role: RolePrinter, op: ops.Perform) -> None:
     right = _operand(role, op.arg("b"), op, transposed_is_k_major=True)
     left = None if register else _operand(role, a, op, transposed_is_k_major=False)
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
-    dtype = "F16" if a.type.element.name == "f16" else "BF16"
     major_a = "K" if left is None or left[0].k_major else "MN"
     cols = t.shape[1]
-    function = _function(role, cols, dtype, "RS" if register else "SS", major_a, "K" if right[0].k_major else "MN")
+    function = _function(role, cols, a.type.element, "RS" if register else "SS", major_a, "K" if right[0].k_major else "MN")
     per_slab = frag.groups * 4
     begin = "GMMA::ScaleOut::Zero"
     if "c" in op.args:
@@ -84,7 +86,7 @@ def _one(role: RolePrinter, op: ops.Perform) -> None:
         out.line(f"const uint64_t b_ = {right[1]};")
         if left is not None:
             out.line(f"const uint64_t a_ = {left[1]};")
-        for k in range(inner // 16):
+        for k in range(inner * a.type.element.itemsize // STEP):
             for s in range(frag.slabs):
                 at_b = f"b_ + {right[0].step(k)}" if k else "b_"
                 if register:
@@ -99,15 +101,18 @@ def _one(role: RolePrinter, op: ops.Perform) -> None:
     out.line("cute::warpgroup_commit_batch();")
 
 
-def _function(role: RolePrinter, cols: int, dtype: str, kind: str, major_a: str, major_b: str) -> str:
+def _function(role: RolePrinter, cols: int, dtype: DType, kind: str, major_a: str, major_b: str) -> str:
     """A function for one shape of product: accumulators O .. O + cols / 2 of an array."""
-    name = f"wgmma_64x{cols}_{dtype.lower()}_{kind.lower()}_{major_a.lower()}_{major_b.lower()}"
+    operands, step = NAMES[dtype], STEP // dtype.itemsize
+    name = f"wgmma_64x{cols}_{operands.lower()}_{kind.lower()}_{major_a.lower()}_{major_b.lower()}"
+    # operands of 16 bits alone may lie along the outer dim
+    majors = f"<GMMA::Major::{major_a}, GMMA::Major::{major_b}>" if dtype.itemsize == 2 else "_TN<>"
     left = "uint64_t a" if kind == "SS" else "uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3"
     pass_left = "a" if kind == "SS" else "a0, a1, a2, a3"
     regs = ", ".join(f"d[O + {i}]" for i in range(cols // 2))
     role.kernel.functions[name] = (
         f"template <int O, int N> DEV void {name}(float (&d)[N], {left}, uint64_t b, GMMA::ScaleOut scale) {{\n"
-        f"  GMMA::MMA_64x{cols}x16_F32{dtype}{dtype}_{kind}<GMMA::Major::{major_a}, GMMA::Major::{major_b}>::fma({pass_left}, b, {regs}, scale);\n}}"
+        f"  GMMA::MMA_64x{cols}x{step}_F32{operands * 2}_{kind}{majors}::fma({pass_left}, b, {regs}, scale);\n}}"
     )
     return f"cuir::{name}"
 
