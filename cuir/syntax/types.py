@@ -27,9 +27,11 @@ class DType:
 
 F16 = DType("f16", 2, True, "float16", "65504", 65520.0, narrow=True)
 BF16 = DType("bf16", 2, True, "bfloat16", "3.39e38", 3.3961775e38, narrow=True)
+F8E4M3 = DType("f8e4m3", 1, True, "float8_e4m3fn", "448", 464.0, saturates=True, narrow=True)
+F8E5M2 = DType("f8e5m2", 1, True, "float8_e5m2", "57344", 61440.0, saturates=True, narrow=True)
 F32 = DType("f32", 4, True, "float32", "3.4028235e38", 3.4028236e38)
 I32, BOOL = DType("i32", 4, False, "int32"), DType("bool", 1, False, "bool")
-DTYPES = {d.name: d for d in (F16, BF16, F32, I32, BOOL)}
+DTYPES = {d.name: d for d in (F16, BF16, F8E4M3, F8E5M2, F32, I32, BOOL)}
 
 
 @dataclass(frozen=True)

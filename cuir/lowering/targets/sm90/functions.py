@@ -6,6 +6,25 @@ from ...cuda.prelude import Parts
 from .queues import QUEUES
 
 PARTS = Parts()
+part = PARTS.section("numbers")
+for _name in ("e4m3", "e5m2"):
+    part(
+        f"f8{_name}",
+        f"""
+// Of 8 bits: a float rounded to nearest even, greater ones to the largest number
+struct f8{_name} {{
+  uint8_t bits;
+  DEV_MEMBER explicit f8{_name}(float x) {{ uint16_t pair; asm("cvt.rn.satfinite.{_name}x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.f), "f"(x)); bits = uint8_t(pair); }}
+}};
+DEV float to_float(f8{_name} x) {{
+  uint32_t pair;
+  asm("cvt.rn.f16x2.{_name}x2 %0, %1;" : "=r"(pair) : "h"(uint16_t(x.bits)));
+  return __low2float(reinterpret_cast<const __half2&>(pair));
+}}
+DEV float round_f8{_name}(float x) {{ return to_float(f8{_name}(x)); }}""",
+        names=(f"round_f8{_name}",),
+    )
+
 part = PARTS.section("mbarriers")
 part("Bar", "using Bar = cutlass::arch::ClusterBarrier;\nusing TransactionBar = cutlass::arch::ClusterTransactionBarrier;")
 part(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
-from ....syntax.types import BF16, F16, DType
+from ....syntax.types import BF16, F8E4M3, F8E5M2, F16, DType
 from ...cuda.operators import strip
 from ...cuda.places import unsupported
 from ...cuda.registry import Printers
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
-NAMES = {F16: "F16", BF16: "BF16"}  # of operands, in CUTLASS
+NAMES = {F16: "F16", BF16: "BF16", F8E4M3: "E4M3", F8E5M2: "E5M2"}  # of operands, in CUTLASS
 STEP = 32  # bytes of the inner dim that an instruction takes
 
 
