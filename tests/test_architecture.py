@@ -21,6 +21,7 @@ COMPUTED_IMPORTS = {
     "cuir/ops/__init__.py",
     "cuir/interp/ops/__init__.py",
     "cuir/lowering/cuda/registry.py",
+    "cuir/lowering/targets/__init__.py",
     "corpus/__init__.py",
 }
 USER_IMPORTS = {"cuir/spec/loading.py"}
@@ -141,12 +142,32 @@ def test_only_the_command_line_uses_its_libraries() -> None:
 
 def test_every_primitive_runs_and_lowers() -> None:
     from cuir.interp.ops import gaps as interpreter_gaps
-    from cuir.lowering.cuda.registry import gaps as lowering_gaps
+    from cuir.lowering.targets import gaps as lowering_gaps
 
     for gaps in (interpreter_gaps, lowering_gaps):
         missing, unknown = gaps()
         assert not missing, "entries of the table without a meaning"
         assert not unknown, "meanings of something that the table does not have"
+
+
+# Sentences that name an architecture as an example: explanations of codes, hints of the parser, help of the command line, documentation of primitives.
+SENTENCES = ("cuir/text/codes.py", "cuir/syntax/build.py", "cuir/cli/", "cuir/ops/")
+
+
+def test_an_architecture_is_known_by_its_name_in_its_folder_alone() -> None:
+    """Everybody else asks features and limits (ops/limits.py)."""
+    name, wrong = re.compile(r"\b(sm|compute)_\d\d+a?\b"), []
+    for path in sources("cuir"):
+        if name_of(path).startswith("cuir/lowering/targets/"):
+            continue
+        tree = nodes(path)[1]
+        docs = {id(n.body[0].value) for n in tree if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef))
+                if n.body and isinstance(n.body[0], ast.Expr)}  # fmt: skip
+        for node in tree:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs and name.search(node.value):
+                sentence = name_of(path).startswith(SENTENCES) and " " in node.value.strip()
+                wrong += [] if sentence else [f"{name_of(path)}:{node.lineno} {node.value[:60]}"]
+    assert not wrong
 
 
 def test_nothing_that_a_program_says_is_evaluated() -> None:

@@ -9,10 +9,10 @@ import torch
 
 from ..checking.checked import Const
 from ..syntax.nodes import ConstType, GlobalType, Kernel, Param, ScalarType
-from ..syntax.types import BF16, DTYPES, F16, F32, I32, DType
+from ..syntax.types import BOOL, DTYPES, F16, DType
 from ..text.diagnostics import Sink
 
-TORCH = {F16: torch.float16, BF16: torch.bfloat16, F32: torch.float32, I32: torch.int32}
+TORCH: dict[DType, torch.dtype] = {d: getattr(torch, d.torch) for d in DTYPES.values() if d != BOOL}  # of tensors
 _FROM_TORCH = {t: d for d, t in TORCH.items()}
 Argument = torch.Tensor | float | int | bool
 
@@ -73,7 +73,7 @@ class _Binder:
         found = _FROM_TORCH.get(value.dtype)
         wanted = DTYPES.get(t.dtype)
         if wanted is None and t.dtype in self.const_names:
-            if found not in (F16, BF16, F32, I32) or found is None:
+            if found is None:
                 self.sink.error(
                     "U404", f"`{p.name}` has dtype {value.dtype}; kernels take {', '.join(str(d) for d in TORCH.values())}", p.span
                 )

@@ -128,7 +128,7 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
 
 def dtype_named(value: Const | str | object) -> Const | None:
     """A const as given: a dtype may come as its name ("f16") or as torch has it (torch.float16)."""
-    named = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.int32": "i32"}
+    named = {f"torch.{d.torch}": d.name for d in DTYPES.values() if d != BOOL}
     found = DTYPES.get(named.get(str(value), str(value)))
     return found if found is not None else value  # type: ignore[return-value]
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..syntax.nodes import Literal
-from ..syntax.types import BF16, F16, F32, I32, Scalar
+from ..syntax.types import I32, Scalar
 from ..text.diagnostics import Sink
-
-OVERFLOWS = {F16: 65520.0, BF16: 3.3961775e38, F32: 3.4028236e38}  # from here on a number rounds to infinity
-LARGEST = {F16: "65504", BF16: "3.39e38", F32: "3.4028235e38"}
 
 
 def check_literals(literals: Iterable[Literal], sink: Sink) -> None:
@@ -21,8 +18,8 @@ def check_literals(literals: Iterable[Literal], sink: Sink) -> None:
         if t.dtype == I32 and not -(2**31) <= e.value < 2**31:
             hint = "numbers from -2147483648 to 2147483647; an f32 is written with a point: 4e9"
             sink.error("T175", f"an i32 has 32 bits, found {shortened(e.value)}", e.span, hint)
-        elif t.dtype in OVERFLOWS and not abs(e.value) < OVERFLOWS[t.dtype]:
-            message = f"{shortened(e.value)} is beyond the largest {t.dtype}, {LARGEST[t.dtype]}"
+        elif t.dtype.is_float and not abs(e.value) < t.dtype.overflows:
+            message = f"{shortened(e.value)} is beyond the largest {t.dtype}, {t.dtype.largest}"
             sink.error("T175", message, e.span, "write `inf` for infinity")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ops import TABLE
-from ..ops.limits import Target, register_pool
+from ..ops.limits import Target, having, register_pool
 from ..syntax.nodes import Call, Kernel, Stmt
 from ..syntax.types import BarrierType, SharedView, TileType
 from ..syntax.walk import walk
@@ -87,8 +87,12 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
     for role in roles:
         if role.registers is None:
             continue
-        if target.name == "sm_80":
-            sink.error("S217", "registers= needs sm_90a (setmaxnreg), this kernel is for sm_80", role.span)
+        if not target.has("register_reallocation"):
+            sink.error(
+                "S217",
+                f"registers= needs {' or '.join(having('register_reallocation'))} (setmaxnreg), this kernel is for {target.name}",
+                role.span,
+            )
         elif role.registers % 8 or not 24 <= role.registers <= 256:
             sink.error("M302", f"registers of a thread are a multiple of 8 from 24 to 256, found {role.registers}", role.span)
     if all(g is None for g in groups):

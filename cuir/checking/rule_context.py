@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from ..ops import Op
 from ..ops.expressions import traits
+from ..ops.limits import TARGETS, Target
 from ..ops.rules import broadcast
-from ..syntax.nodes import Expr, Literal, Name, Node, Subscript, Unary
+from ..syntax.nodes import Expr, Kernel, Literal, Name, Node, Subscript, Unary
 from ..syntax.types import ErrorType, TileType, Type
 from ..text.diagnostics import Sink
 
@@ -18,6 +19,7 @@ class Typer(Protocol):
 
     threads: int
     sink: Sink
+    kernel: Kernel
 
     def const(self, e: Expr) -> Any: ...
 
@@ -28,6 +30,11 @@ class RuleContext:
     def __init__(self, typer: Typer, op: Op, args: Mapping[str, Expr], node: Expr):
         self._typer, self._op, self._args, self._node = typer, op, args, node
         self.threads = typer.threads
+
+    @property
+    def target(self) -> Target:
+        """What the kernel's architecture has."""
+        return TARGETS[self._typer.kernel.arch]
 
     def has(self, arg: str) -> bool:
         return arg in self._args

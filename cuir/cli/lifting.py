@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from ..ops.limits import having
 from ..text.diagnostics import CuirError
 from .asking import (
     Asking,
@@ -142,8 +143,18 @@ def _annotated(
 
 
 def _arch(found: AnnotatedSource) -> str:
-    """The architecture whose units a source uses."""
-    return "sm_90a" if any(c.kind in ("bulk_load", "bulk_store", "wgmma", "registers", "expect") for c in found.calls) else "sm_80"
+    """The first architecture that has what a source uses."""
+    return having(*{_NEEDS[c.kind] for c in found.calls if c.kind in _NEEDS})[0]
+
+
+# kind of a call of a source -> the feature that it uses
+_NEEDS = {
+    "bulk_load": "bulk_copies",
+    "bulk_store": "bulk_copies",
+    "wgmma": "wgmma",
+    "registers": "register_reallocation",
+    "expect": "mbarriers",
+}
 
 
 def _explain(found: AnnotatedSource, place: Path, folder: Path, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from ..ops.limits import runs
 from ..text.diagnostics import CuirError
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -140,7 +141,7 @@ def need_hopper(device: torch.device) -> None:
     if device.type != "cuda":
         raise CuirError.of("U502", f"query, key and value must be on a GPU, found {device}", hint=f"tensor.cuda(); {hint}")
     major, minor = torch.cuda.get_device_capability(device)
-    if (major, minor) != (9, 0):
+    if not runs((major, minor), "wgmma"):
         raise CuirError.of("U501", f"attention kernels are for Hopper (compute capability 9.0), {device} has {major}.{minor}", hint=hint)
     find_nvcc()
     driver()

@@ -18,7 +18,7 @@ from .values import HELD, STORED
 if TYPE_CHECKING:
     from .machine import Machine
 
-BITS = {2: torch.int16, 4: torch.int32}  # by bytes of an element
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by bytes of an element
 
 
 class TensorArg:

@@ -14,10 +14,10 @@ import torch
 
 from ..ops.meaning import DivisionByZero, f32, wrap
 from ..ops.meaning.tiles import HELD, STORED
-from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
+from ..syntax.types import BOOL, DTYPES, I32, DType
 
 Scalar = int | float | bool | np.ndarray
-POISON: dict[DType, float | int | bool] = {F32: math.nan, F16: math.nan, BF16: math.nan, I32: -0x21524111, BOOL: True}
+POISON: dict[DType, float | int | bool] = {d: math.nan if d.is_float else {I32: -0x21524111, BOOL: True}[d] for d in DTYPES.values()}
 
 
 class Diverge(Exception):

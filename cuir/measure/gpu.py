@@ -7,6 +7,7 @@ import subprocess
 
 import torch
 
+from ..ops.limits import runs
 from ..text.diagnostics import CuirError
 
 
@@ -15,11 +16,11 @@ def no_gpu() -> str:
     if not torch.cuda.is_available():
         return "no CUDA device (torch.cuda.is_available() is False)"
     major, minor = torch.cuda.get_device_capability()
-    return "" if major == 9 else f"kernels are for Hopper (compute capability 9.0), this device has {major}.{minor}"
+    return "" if runs((major, minor), "wgmma") else f"kernels are for Hopper (compute capability 9.0), this device has {major}.{minor}"
 
 
 def need_gpu(otherwise: str = "leave out --run (--on gpu, --gpu) to do everything else") -> None:
-    """Raises CuirError U501 if there is no GPU that runs sm_90a code. otherwise: what can be done without one, for the hint."""
+    """Raises CuirError U501 if there is no GPU that runs kernels with wgmma. otherwise: what can be done without one, for the hint."""
     reason = no_gpu()
     if reason:
         raise CuirError.of(

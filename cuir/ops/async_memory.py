@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ..syntax.types import PANEL_BYTES, BarrierType, ErrorType, SharedView, Type, Void
-from .base import SM90, Access, CallContext, Effects, Param, op
-from .limits import TARGETS
-from .rules import box, known, shared
+from .base import Access, CallContext, Effects, Param, op
+from .rules import box, known, no_sums_of_bytes, shared
 from .traits import Traits
 
 HINTS = ("evict_first", "evict_last", "evict_normal")
@@ -50,7 +49,7 @@ def _bulk(cx: CallContext) -> bool:
         )
         return False
     tensor = cx.type("box")
-    longest = TARGETS["sm_90a"].box_elements
+    longest = cx.target.box_elements
     sides = [d for d in tensor.dims[:-1] if isinstance(d, int)]  # type: ignore[union-attr]
     if any(d > longest for d in sides):
         cx.error("T128", f"a side of a bulk copy's box has at most {longest} elements, found {max(sides)}", "box", "split the copy")
@@ -69,7 +68,7 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
     Param("bar", "mbarrier"),
     Param("cluster", "const bool", "False", keyword=True),
     Param("hint", "word", "none", keyword=True),
-    archs=SM90,
+    needs=("bulk_copies",),
     spelling="copy_async",
     effects=Effects(accesses=(Access("box", "read", "async", late=True), Access("shared", "write", "async", late=True)), completes="bar"),
     traits=Traits(one_lane=True, joins_worker=True),
@@ -136,7 +135,7 @@ def _copy_wait(cx: CallContext) -> Type:
     SHARED,
     BOX,
     Param("add", "const bool", "False", keyword=True),
-    archs=SM90,
+    needs=("bulk_copies",),
     effects=Effects(
         accesses=(Access("shared", "read", "async", late=True), Access("box", "write", "async", late=True)), group="bulk_store"
     ),
@@ -145,16 +144,16 @@ def _copy_wait(cx: CallContext) -> Type:
     "Ordinary stores need the writer's fence_async before it, those to the box with tensors=True.",
 )
 def _store_async(cx: CallContext) -> Type:
-    if cx.has("add"):
-        known(cx, "add", bool)
-    _bulk(cx)
+    adds = cx.has("add") and known(cx, "add", bool)
+    if _bulk(cx) and adds and cx.type("shared").dtype.itemsize < 2:  # type: ignore[union-attr]
+        no_sums_of_bytes(cx, "shared")
     return Void()
 
 
 @op(
     "store_wait",
     "asynchronous memory",
-    archs=SM90,
+    needs=("bulk_copies",),
     effects=Effects(drains="bulk_store"),
     traits=Traits(one_lane=True, joins_worker=True),
     doc="Waits until the worker's bulk stores have read their shared memory (the end of the kernel waits for the rest): of all of them (cp.async.bulk.wait_group.read 0).",

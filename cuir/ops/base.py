@@ -1,7 +1,7 @@
 """What an entry of the table is, and the registry. Owns no primitive.
 
-An entry says everything about a primitive: name, parameters, typing rule, effects on memory and barriers and traits as data, architectures, documentation,
-and for an operation on numbers what it gives (`evaluate`, see cuir/ops/meaning). `cuir/interp/ops` and the printers of the lowering register how it runs by its
+An entry says everything about a primitive: name, parameters, typing rule, effects on memory and barriers and traits as data, features that it needs, documentation,
+and for an operation on numbers what it gives (`evaluate`, see cuir/ops/meaning). `cuir/interp/ops` and the printers of the lowering register how an entry runs by its
 name; everybody else asks effects and traits (traits.py), never a name.
 """
 
@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..syntax.types import Type
+from .limits import Target, having
 from .meaning import Meaning
 from .traits import Traits
-
-ALL_ARCHS = ("sm_80", "sm_90a")
-SM90 = ("sm_90a",)
 
 Group = Literal["wgmma", "cp_async", "bulk_store"]
 
@@ -73,6 +71,8 @@ class Param:
 class CallContext(Protocol):
     """What a typing rule sees of a call (implemented by the checker)."""
 
+    @property
+    def target(self) -> Target: ...  # of the kernel
     def has(self, arg: str) -> bool: ...
     def type(self, arg: str) -> Type: ...
     def const(self, arg: str) -> Any: ...  # the known value, or None after reporting that it must be known
@@ -94,7 +94,7 @@ class Op:
     rule: Rule = field(repr=False, compare=False)
     doc: str = field(repr=False)
     effects: Effects = Effects()
-    archs: tuple[str, ...] = ALL_ARCHS
+    needs: tuple[str, ...] = ()  # features of the architectures that have it (limits.py)
     where: Literal["role", "declaration", "any"] = "role"
     spelling: str = ""  # how it is written, if not by its name ("copy_async")
     workers: tuple[int, ...] = (32, 128)  # threads of the workers that may call it
@@ -108,6 +108,11 @@ class Op:
     def ulps(self) -> int:
         """Units in the last place of f32 by which a result may differ from the exact one; 0: it is the exact one, rounded once."""
         return 0 if self.evaluate is None else self.evaluate.ulps
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The architectures that have it."""
+        return having(*self.needs)
 
     @property
     def written(self) -> str:
@@ -133,7 +138,7 @@ def op(
     *params: Param,
     doc: str,
     effects: Effects = Effects(),
-    archs: tuple[str, ...] = ALL_ARCHS,
+    needs: tuple[str, ...] = (),
     where: Literal["role", "declaration", "any"] = "role",
     spelling: str = "",
     workers: tuple[int, ...] = (32, 128),
@@ -151,7 +156,7 @@ def op(
         if name in table:
             raise ValueError(f"primitive {name} is defined twice")
         entry = table[name] = Op(
-            name, family, params, rule, doc, effects, archs, where, spelling, workers, evaluate, smallest, sums, reduces, traits
+            name, family, params, rule, doc, effects, needs, where, spelling, workers, evaluate, smallest, sums, reduces, traits
         )
         if not operator:
             WRITTEN.setdefault(entry.written.removeprefix("with "), []).append(entry)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, Scalar, SharedView, TileType, Type, Void
-from .base import SM90, Access, CallContext, Effects, Param, op
+from ..syntax.types import BOOL, F32, I32, DType, ErrorType, Scalar, SharedView, TileType, Type, Void
+from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 from .traits import Traits, arithmetic
@@ -11,7 +11,9 @@ from .traits import Traits, arithmetic
 LOG2E = 1.4426950408889634  # of e to base 2
 
 
-def _product(cx: CallContext, b_shared: bool) -> Type:
+def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
+    """unit: what multiplies, a feature of the target, which says the dtypes of operands. An instruction takes 32 bytes of the inner dim."""
+    dtypes = cx.target.operands.get(unit, ())
     a, b = cx.type("a"), cx.type("b")
     if poisoned(a, b):
         return ErrorType()
@@ -21,16 +23,19 @@ def _product(cx: CallContext, b_shared: bool) -> Type:
             return cx.error("T131", f"operand `{arg}` {wanted}, found {t}", arg)
         if isinstance(t, SharedView) and len(t.dims) != 2:
             return two_dims(cx, arg, t)
-        if t.dtype not in (F16, BF16):
-            return cx.error("T132", f"operands are f16 or bf16, found {t}", arg, "cast(x, f16)")
+        if t.dtype.name not in dtypes:
+            return cx.error("T132", f"operands are {' or '.join(dtypes)}, found {t}", arg, f"cast(x, {dtypes[0]})")
+        if t.dtype.itemsize != 2 and (isinstance(t, TileType) or t.transposed != (arg == "b")):
+            wanted = "row by row" if arg == "a" else "column by column: .T of a view"
+            return cx.error("T131", f"operand `{arg}` of {t.dtype} lies in shared memory {wanted}, found {t}", arg)
     assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))
     if a.dtype != b.dtype:
         return cx.error("T133", f"operands have one dtype, found {a.dtype} and {b.dtype}", "b")
     (r, k), (kb, c) = _shape(a), _shape(b)
     if k != kb:
         return cx.error("T134", f"inner dims must agree: a is [{r}, {k}], b is [{kb}, {c}]", "b", ".T transposes a shared view")
-    if k % 16:
-        return cx.error("T135", f"the inner dim is a multiple of 16, found {k}", "a")
+    if k % (32 // a.dtype.itemsize):
+        return cx.error("T135", f"the inner dim is a multiple of {32 // a.dtype.itemsize}, found {k}", "a")
     result = TileType(F32, r, c)
     if cx.has("c") and cx.type("c") != result:
         return ErrorType() if poisoned(cx.type("c")) else cx.error("T136", f"the accumulator must be {result}, found {cx.type('c')}", "c")
@@ -58,7 +63,7 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16; C of 8. Products exact, accumulation f32.",
 )
 def _mma(cx: CallContext) -> Type:
-    t = _product(cx, b_shared=False)
+    t = _product(cx, "mma_sync", b_shared=False)
     if isinstance(t, TileType) and (t.rows % (cx.threads // 2) or t.cols % 8):  # type: ignore[attr-defined]
         return cx.error("T137", f"a product is [R, C] with R a multiple of {cx.threads // 2} and C of 8, found [{t.rows}, {t.cols}]", "a")  # type: ignore[attr-defined]
     return t
@@ -70,7 +75,7 @@ def _mma(cx: CallContext) -> Type:
     _A,
     Param("b", "Shared view [K, C]"),
     _C,
-    archs=SM90,
+    needs=("wgmma",),
     workers=(128,),
     sums=True,
     reduces=True,
@@ -80,7 +85,7 @@ def _mma(cx: CallContext) -> Type:
     "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.",
 )
 def _mma_async(cx: CallContext) -> Type:
-    t = _product(cx, b_shared=True)
+    t = _product(cx, "wgmma", b_shared=True)
     if isinstance(t, TileType):
         if t.rows % 64 or t.cols % 8:
             return cx.error("T137", f"a product is [R, C] with R a multiple of 64 and C of 8, found [{t.rows}, {t.cols}]", "a")
@@ -89,7 +94,11 @@ def _mma_async(cx: CallContext) -> Type:
     for arg in ("a", "b"):
         view = cx.type(arg)
         if isinstance(view, SharedView) and view.dims[0 if view.transposed else 1] * view.dtype.itemsize % 128:
-            return cx.error("T138", f"an operand's row in shared memory is whole panels of 128 bytes (64 {view.dtype}), found {view}", arg)
+            return cx.error(
+                "T138",
+                f"an operand's row in shared memory is whole panels of 128 bytes ({128 // view.dtype.itemsize} {view.dtype}), found {view}",
+                arg,
+            )
     return t
 
 
@@ -97,7 +106,7 @@ def _mma_async(cx: CallContext) -> Type:
     "mma_wait",
     "compute",
     Param("x", "products or other tiles", variadic=True),
-    archs=SM90,
+    needs=("wgmma",),
     workers=(128,),
     effects=Effects(drains="wgmma"),
     doc="Retires x and every product that the worker issued before it; nothing for a value that is not a product. In hardware wgmma.wait_group N: "

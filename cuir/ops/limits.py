@@ -1,13 +1,38 @@
-"""Limits of the architectures, from the CUDA C++ programming guide (compute capabilities) and the PTX ISA. Owns no rule."""
+"""What each architecture has: its limits and features, read from `features.toml` of the targets' folders. Owns no rule.
+
+A target is one folder of `cuir/lowering/targets`; this data is all of it that a check needs, so that it is read here, where no code of the lowering is known.
+"""
 
 from __future__ import annotations
 
+import functools
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+FEATURES = {
+    "cp_async": "cp.async: copies to shared memory without registers",
+    "mma_sync": "mma.sync and ldmatrix: products of a warp",
+    "bulk_copies": "the copy engine and its tensor maps",
+    "clusters": "clusters of CTAs, and shared memory across them",
+    "mbarriers": "barriers in shared memory that count bytes too",
+    "one_lane_roles": "enough that is asynchronous for a role to run on one lane of its warp",
+    "proxies": "engines whose view of memory a fence orders",
+    "register_reallocation": "setmaxnreg: registers move between warpgroups",
+    "stmatrix": "stmatrix: stores of 8 x 8 blocks",
+    "wgmma": "products of a warpgroup, in flight until waited for",
+}
 
 
 @dataclass(frozen=True)
 class Target:
-    name: str
+    name: str  # as `arch=` says it
+    folder: str  # of cuir/lowering/targets
+    capability: tuple[int, int]
+    code: tuple[str, ...]  # what nvcc makes for it: machine code of these cards, and PTX (compute_...) for those that follow
+    features: frozenset[str]
+    operands: Mapping[str, tuple[str, ...]]  # feature that multiplies -> dtypes of its operands
     shared_bytes: int  # a CTA's dynamic shared memory, barriers included
     register_file: int  # 32-bit registers of a multiprocessor
     threads: int  # most threads of a CTA
@@ -17,11 +42,54 @@ class Target:
     tensor_rank: int  # highest rank of a tensor map
     copy_bytes: int  # alignment of a bulk copy's rows and of a tensor's strides
 
+    def has(self, *features: str) -> bool:
+        return self.features.issuperset(features)
 
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a device of this compute capability runs its code."""
+        return capability >= self.capability if self.portable else capability == self.capability
+
+    @property
+    def portable(self) -> bool:
+        """Whether later cards run its code too."""
+        return any(c.startswith("compute_") for c in self.code)
+
+
+def _read(place: Path) -> Target:
+    said = tomllib.loads(place.read_text(encoding="utf-8"))
+    if unknown := set(said["features"]) - FEATURES.keys():
+        raise ValueError(f"{place}: no such features: {', '.join(sorted(unknown))}")
+    major, minor = said["capability"]
+    features = frozenset(said["features"])
+    return Target(
+        said["arch"],
+        place.parent.name,
+        (major, minor),
+        tuple(said["code"]),
+        features,
+        {unit: tuple(d) for unit, d in said["operands"].items()},
+        **said["limits"],
+    )
+
+
+# What a kernel may say as `arch=`, in the order of compute capabilities.
 TARGETS = {
-    "sm_80": Target("sm_80", 163 * 1024, 65536, 1024, 1, 16, 0, 0, 16),
-    "sm_90a": Target("sm_90a", 227 * 1024, 65536, 1024, 8, 16, 256, 5, 16),
+    t.name: t
+    for t in sorted(
+        map(_read, (Path(__file__).parent.parent / "lowering" / "targets").glob("*/features.toml")), key=lambda t: (t.capability, t.name)
+    )
 }
+
+
+@functools.cache
+def having(*features: str) -> tuple[str, ...]:
+    """The architectures with all of these features."""
+    return tuple(t.name for t in TARGETS.values() if t.has(*features))
+
+
+def runs(capability: tuple[int, int], *features: str) -> bool:
+    """Whether a device of this compute capability runs code of an architecture with these features."""
+    return any(t.has(*features) and t.runs_on(capability) for t in TARGETS.values())
 
 
 def register_pool(threads: int) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BOOL, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BOOL, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
-from .rules import box, broadcast, dims, known, poisoned, positive, tile_shape, two_dims
+from .rules import box, broadcast, dims, known, no_sums_of_bytes, poisoned, positive, tile_shape, two_dims
 from .traits import Traits
 
 
@@ -136,6 +136,8 @@ def _store(cx: CallContext) -> Type:
     adds = cx.has("add") and known(cx, "add", bool)
     if poisoned(place, tile):
         return ErrorType()
+    if adds and getattr(tile, "dtype", F32).itemsize < 2:
+        return no_sums_of_bytes(cx, "tile")
     if cx.has("mask"):
         mask = cx.type("mask")
         if not isinstance(mask, ErrorType) and (not isinstance(mask, TileType) or mask.dtype != BOOL):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..syntax.types import I32, ErrorType, Scalar, Type, Void
-from .base import SM90, CallContext, Param, op
+from .base import CallContext, Param, op
 from .rules import an_i32, known
 from .traits import Traits
 
@@ -45,7 +45,7 @@ def _tiles(cx: CallContext) -> Type:
 @op(
     "cta_rank",
     "orchestration",
-    archs=SM90,
+    needs=("clusters",),
     where="any",
     doc="The number of the CTA within its cluster, from 0.",
     traits=Traits(one_lane=True, rank=True),

@@ -173,6 +173,10 @@ def broadcast(a: tuple[int, int] | None, b: tuple[int, int]) -> tuple[int, int] 
     return None
 
 
+def no_sums_of_bytes(cx: CallContext, arg: str) -> Type:
+    return cx.error("T122", f"no atomic addition takes elements of a byte, found {cx.type(arg)}", arg, "add in f32")
+
+
 def made(dtype: DType, shape: tuple[int, int] | None) -> Type:
     return Scalar(dtype) if shape is None else TileType(dtype, *shape)
 

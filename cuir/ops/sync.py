@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..syntax.types import BarrierType, ErrorType, Type, Void
-from .base import SM90, CallContext, Effects, Param, op
+from .base import CallContext, Effects, Param, op
 from .rules import an_i32, known
 from .traits import Traits
 
@@ -24,7 +24,7 @@ def _declare(cx: CallContext, kind: str) -> Type:
     "sync",
     _N,
     _STAGES,
-    archs=SM90,
+    needs=("mbarriers",),
     where="declaration",
     traits=Traits(declares=True, makes="barrier"),
     doc="A barrier of shared memory. n workers, all of one role (with arrive(cluster=True): of all CTAs that arrive), end a phase once all bytes that the phase expects have landed too. "
@@ -61,7 +61,7 @@ def _one(cx: CallContext) -> None:
     "sync",
     _BAR,
     Param("bytes", "i32"),
-    archs=SM90,
+    needs=("mbarriers",),
     effects=Effects(arrives="bar", expects="bytes"),
     traits=Traits(one_lane=True),
     spelling="bar.expect",
@@ -78,7 +78,7 @@ def _expect(cx: CallContext) -> Type:
     "sync",
     _BAR,
     Param("cluster", "const bool", "False", keyword=True),
-    archs=SM90,
+    needs=("mbarriers",),
     effects=Effects(arrives="bar"),
     traits=Traits(one_lane=True),
     spelling="bar.arrive",
@@ -96,7 +96,7 @@ def _arrive(cx: CallContext) -> Type:
     "sync",
     _BAR,
     Param("parity", "i32"),
-    archs=SM90,
+    needs=("mbarriers",),
     effects=Effects(waits="bar"),
     traits=Traits(one_lane=True),
     spelling="bar.wait",
@@ -157,7 +157,7 @@ def _sync(cx: CallContext) -> Type:
     "fence_async",
     "sync",
     Param("tensors", "const bool", "False", keyword=True),
-    archs=SM90,
+    needs=("proxies",),
     effects=Effects(fences=True),
     traits=Traits(one_lane=True),
     doc="Makes the worker's earlier ordinary stores to shared memory, and its cp.async copies, visible to the tensor core and the copy engine (fence.proxy.async.shared::cta). Another worker's engines need a barrier after it as well. "

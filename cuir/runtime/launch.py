@@ -21,8 +21,8 @@ from ..checking.checked import Checked
 from ..checking.fold import specialised
 from ..lowering import TensorMap
 from ..lowering.cuda.writer import symbol
+from ..ops.limits import TARGETS
 from ..syntax.nodes import Assign, Expr, Literal
-from ..syntax.types import BF16, F16, F32, I32
 from ..text.diagnostics import CuirError
 from .nvcc import Compiled
 
@@ -65,7 +65,7 @@ def need_device(checked: Checked, device: torch.device | None) -> torch.device:
     if device is None or device.type != "cuda":
         raise CuirError.of("U502", f"tensors must be on a GPU, found {device}", checked.origin.span, "tensor.cuda()")
     major, minor = torch.cuda.get_device_capability(device)
-    if (checked.arch == "sm_90a" and (major, minor) != (9, 0)) or major < 8:
+    if not TARGETS[checked.arch].runs_on((major, minor)):
         raise CuirError.of(
             "U501", f"the kernel is for {checked.arch}, this device has compute capability {major}.{minor}", checked.origin.span
         )
@@ -269,8 +269,7 @@ class Launcher:
         """A tensor map: the memory that holds it, and its address there, a multiple of 64 bytes."""
         cu, kinds = self.cu, self.cu.CUtensorMapDataType
         dtype = next(p for p in self.checked.tensors if p.name == m.tensor).dtype
-        kind = {F16: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, BF16: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, F32: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-                I32: kinds.CU_TENSOR_MAP_DATA_TYPE_INT32}[dtype]  # fmt: skip
+        kind = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.torch.upper() if dtype.itemsize > 1 else 'UINT8'}")  # bytes are only moved
         empty = 0 in shape
         sizes = [1 if empty else n for n in shape]
         strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], stride[:-1], strict=True)]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..lowering import Cuda
+from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
 from .sass import exponentials_around_waits
 
@@ -75,7 +76,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A cubin (for sm_80: a fatbin, see `target`) with the lowered kernel that it was made from."""
+    """A cubin (or a fatbin, see `target`) with the lowered kernel that it was made from."""
 
     cuda: Cuda
     cubin: bytes
@@ -189,11 +190,10 @@ def _compile(cuda: Cuda, nvcc: str, version: str) -> Compiled:
 def target(arch: str) -> tuple[str, str, str]:
     """What nvcc makes for a kernel's architecture: the form of its output, the virtual architecture, and the option that names the real ones.
 
-    Code for sm_90a runs on nothing else. Code for sm_80 runs on 8.x alone, so a kernel for it comes with code for Hopper, and with PTX for what follows.
+    A kernel for a card whose code others run too comes with theirs, and with PTX for those that follow.
     """
-    if arch == "sm_80":
-        return "fatbin", "compute_80", "-code=sm_80,sm_90,compute_80"
-    return "cubin", arch.replace("sm_", "compute_"), f"-code={arch}"
+    code = TARGETS[arch].code
+    return "cubin" if len(code) == 1 else "fatbin", arch.replace("sm_", "compute_"), f"-code={','.join(code)}"
 
 
 def _has_pycuda() -> bool:

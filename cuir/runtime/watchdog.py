@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from ..lowering import Cuda
-from ..lowering.cuda.prelude import WAIT, WAIT_CLUSTER
+from ..lowering.targets import target_of
 from ..text.diagnostics import CuirError
 from ..text.source import Span
 from .nvcc import compile_cuda
 
 RECORDS, WORDS = 256, 4
 # One line, as the text that it replaces, so that the line map holds. Each warp reports once; the first to trap would silence the others, so all wait for them.
-_WATCHED = """
+_WAIT = """
 extern "C" { __device__ unsigned long long* cuir_reports; __device__ unsigned cuir_reported; }
 DEV unsigned long long nanoseconds() { unsigned long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
 DEV void give_up(uint64_t* bar, int parity, int line, unsigned long long begin) {
@@ -41,12 +41,13 @@ DEV void wait(uint64_t* bar, int parity, int line = __builtin_LINE()) {
   asm volatile("" ::: "memory");
 }
 """
-_WATCHED_CLUSTER = """
+_WAIT_CLUSTER = """
 DEV void wait_cluster(uint64_t* bar, int parity, int line = __builtin_LINE()) {
   const unsigned long long begin = nanoseconds();
   while (!try_wait_cluster(bar, parity)) { if (nanoseconds() - begin > LIMITull) give_up(bar, parity, line, begin); }
 }
 """
+_WATCHED = {"wait": _WAIT, "wait_cluster": _WAIT_CLUSTER}  # device functions of the target -> ours
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,13 @@ class Stuck:
 
 def watched(cuda: Cuda, seconds: float) -> Cuda:
     """The kernel with waits on mbarriers that give up after `seconds`. Raises CuirError L002 for a kernel without such waits."""
-    if WAIT not in cuda.source:
+    plain = {name: part.text for name, part in target_of(cuda.arch).all_parts.items() if name in _WATCHED}
+    if not any(text in cuda.source for text in plain.values()):
         raise CuirError.of("L002", f"`{cuda.name}` waits on no mbarrier", cuda.checked.origin.span)
     source = cuda.source
-    for plain, ours in ((WAIT, _WATCHED), (WAIT_CLUSTER, _WATCHED_CLUSTER)):
-        text = ours.replace("RECORDS", str(RECORDS)).replace("WORDS", str(WORDS)).replace("LIMIT", str(int(seconds * 1e9)))
-        source = source.replace(plain, " ".join(text.split("\n")).strip(), 1)
+    for name, text in plain.items():
+        ours = _WATCHED[name].replace("RECORDS", str(RECORDS)).replace("WORDS", str(WORDS)).replace("LIMIT", str(int(seconds * 1e9)))
+        source = source.replace(text, " ".join(ours.split("\n")).strip(), 1)
     return replace(cuda, source=source)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 PANEL_BYTES = 128  # width of a swizzled panel of shared memory
@@ -9,17 +10,28 @@ PANEL_BYTES = 128  # width of a swizzled panel of shared memory
 
 @dataclass(frozen=True)
 class DType:
+    """A type of elements, and all that depends on which it is: who needs more than this asks the table of a target (lowering/targets)."""
+
     name: str
     itemsize: int  # bytes
     is_float: bool
+    torch: str  # what PyTorch calls it
+    largest: str = ""  # the greatest finite number
+    overflows: float = math.inf  # from here on a number in a program's text is no finite one
+    saturates: bool = False  # greater numbers become the largest one; else infinity
+    narrow: bool = False  # floats are computed on as f32, and rounded when they are made
 
     def __str__(self) -> str:
         return self.name
 
 
-F16, BF16, F32 = DType("f16", 2, True), DType("bf16", 2, True), DType("f32", 4, True)
-I32, BOOL = DType("i32", 4, False), DType("bool", 1, False)
-DTYPES = {d.name: d for d in (F16, BF16, F32, I32, BOOL)}
+F16 = DType("f16", 2, True, "float16", "65504", 65520.0, narrow=True)
+BF16 = DType("bf16", 2, True, "bfloat16", "3.39e38", 3.3961775e38, narrow=True)
+F8E4M3 = DType("f8e4m3", 1, True, "float8_e4m3fn", "448", 464.0, saturates=True, narrow=True)
+F8E5M2 = DType("f8e5m2", 1, True, "float8_e5m2", "57344", 61440.0, saturates=True, narrow=True)
+F32 = DType("f32", 4, True, "float32", "3.4028235e38", 3.4028236e38)
+I32, BOOL = DType("i32", 4, False, "int32"), DType("bool", 1, False, "bool")
+DTYPES = {d.name: d for d in (F16, BF16, F8E4M3, F8E5M2, F32, I32, BOOL)}
 
 
 @dataclass(frozen=True)

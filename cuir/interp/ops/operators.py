@@ -57,7 +57,7 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
         function = lambda a, b, **into: divide(a, nonzero(b), **into)  # noqa: E731
     device, swap, tensors_only = site.device, site.op.name in "+*&|^", site.op.name in ("min", "max")
     reuse_x, reuse_y = fx and result == dtype, fy and result == dtype
-    rounds = result.is_float and result.itemsize == 2
+    rounds = result.narrow
     held = HELD[dtype]
 
     def run(w: Worker) -> torch.Tensor:

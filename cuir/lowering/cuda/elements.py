@@ -19,8 +19,7 @@ from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
 from ..passes.fusion import inlined
 from . import operators, quads
 from .layouts import Fragment
-from .operators import TEXTS, strip
-from .registry import element_text
+from .operators import strip
 from .storage import CTYPE, HALVES, Storage
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Elements:
 
     def apply(self, op: ops.Apply, text: Callable[[SSAValue], str]) -> str:
         """An operation on numbers, of operands whose texts `text` gives."""
-        emit = TEXTS.get(op.op)
+        emit = self.role.kernel.target.text(op.op)
         if emit is None:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` here", self.role.span(op))
         t, facts = op.result.type, self.role.kernel.facts
@@ -194,7 +193,7 @@ class Elements:
 
     def computed(self, op: Operation, at: At) -> str:
         """An element of an operation's result, whether or not that has a place of its own."""
-        if (emit := element_text(op.name)) is not None:
+        if (emit := self.role.kernel.target.element(op.name)) is not None:
             return emit(self, op, at)
         assert isinstance(op, ops.Apply), op
         if op.kind.index_of == "row":

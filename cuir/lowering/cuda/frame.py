@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from ...checking.checked import Barrier, Checked, TensorParam
 from ...checking.tensor_modes import exchanged
 from ...checking.views import root_name
-from ...ops.limits import TARGETS, register_pool
+from ...ops.limits import register_pool
 from ...syntax.nodes import NOWHERE, Literal
 from ...text.diagnostics import CuirError
 from ...text.source import Span
@@ -20,13 +20,12 @@ from ..ir import machine, ops
 from ..ir.types import dtype_of, is_scalar
 from ..kernel import Cuda, TensorMap
 from ..passes.fusion import inlined
+from ..targets import target_of
 from . import units
+from .dtypes import CTYPE, MEMORY, from_memory
 from .elements import Elements
 from .operators import strip, summand
-from .places import MEMORY
-from .prelude import HEADERS, HEADERS_90, render
 from .role import RolePrinter
-from .storage import CTYPE
 from .writer import Writer, identifier, symbol
 
 WARPS = 4  # of a warpgroup
@@ -44,6 +43,7 @@ class KernelPrinter:
         self, kernel: ops.Kernel, checked: Checked, facts: Facts, single: frozenset[str], spans: Mapping[tuple[str, int, int], Span]
     ):
         self.kernel, self.checked, self.facts, self.single, self.spans = kernel, checked, facts, single, spans
+        self.target = target_of(checked.arch)
         self.out = Writer()
         self.tensors: dict[str, TensorParam] = {t.name: t for t in checked.tensors}
         self.maps: dict[tuple[str, tuple[int, ...]], TensorMap] = {}
@@ -111,36 +111,12 @@ class KernelPrinter:
         return " && ".join(self.tests_inside(tensor, indices))
 
     def tensor_read(self, tensor: str, offset: str) -> str:
-        text = f"{identifier(tensor)}[{offset}]"
-        return text if self.tensors[tensor].dtype.itemsize != 2 else f"cuir::to_float({text})"
-
-    def tensor_map(self, tensor: str, sizes: tuple[int, ...], span: Span) -> str:
-        rank = TARGETS["sm_90a"].tensor_rank
-        if len(sizes) > rank:
-            what = f"a bulk copy takes tensors of up to {rank} dims, `{tensor}` has {len(sizes)}"
-            raise CuirError.of("L003", what, span, "merge dims of the tensor that are contiguous")
-        key = (tensor, sizes)
-        if key not in self.maps:
-            taken = sum(m.tensor == tensor for m in self.maps.values())
-            self.maps[key] = TensorMap(f"map_{tensor}" + (f"_{taken}" if taken else ""), tensor, sizes)
-        return self.maps[key].name
-
-    def wgmma(self, cols: int, dtype: str, kind: str, major_a: str, major_b: str) -> str:
-        """A function for one shape of product: accumulators O .. O + cols / 2 of an array."""
-        name = f"wgmma_64x{cols}_{dtype.lower()}_{kind.lower()}_{major_a.lower()}_{major_b.lower()}"
-        left = "uint64_t a" if kind == "SS" else "uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3"
-        pass_left = "a" if kind == "SS" else "a0, a1, a2, a3"
-        regs = ", ".join(f"d[O + {i}]" for i in range(cols // 2))
-        self.functions[name] = (
-            f"template <int O, int N> DEV void {name}(float (&d)[N], {left}, uint64_t b, GMMA::ScaleOut scale) {{\n"
-            f"  GMMA::MMA_64x{cols}x16_F32{dtype}{dtype}_{kind}<GMMA::Major::{major_a}, GMMA::Major::{major_b}>::fma({pass_left}, b, {regs}, scale);\n}}"
-        )
-        return f"cuir::{name}"
+        return from_memory(self.tensors[tensor].dtype, f"{identifier(tensor)}[{offset}]")
 
     # ---- hardware barriers
     def _take(self, n: int, span: Span) -> int:
         first, self.next_barrier = self.next_barrier, self.next_barrier + n
-        limit = TARGETS[self.checked.arch].named_barriers
+        limit = self.target.limits.named_barriers
         if self.next_barrier > limit:
             what = f"the kernel needs more than the {limit - 1} hardware barriers that a CTA has for named barriers and joins of workers"
             raise CuirError.of("L004", what, span, "use fewer named barriers or stages")
@@ -189,17 +165,16 @@ class KernelPrinter:
         self.out = frame
         head, shared_bytes = self._head(declared)
         checked = self.checked
-        prelude = render(body.text() + frame.text(), self.functions)
+        prelude = self.target.render("\n".join([*head, body.text(), frame.text()]), self.functions)
         top = Writer()
-        sm90 = checked.arch != "sm_80"
         top.line(f"// {checked.name} for {checked.arch}: made from CuIR by cuir.lowering; `// N: text` is line N of the program")
         consts = ", ".join(f"{n}={v}" for n, v in checked.consts.items())
         if consts:
             top.line(f"// {consts}")
-        top.line(HEADERS + ("\n" + HEADERS_90 if sm90 else ""))
+        top.line(self.target.all_headers)
         top.line("\n#define DEV static __device__ __forceinline__\n#define DEV_MEMBER __device__ __forceinline__")
-        if sm90:
-            top.line("namespace GMMA = cute::SM90::GMMA;")
+        for line in self.target.all_openings:
+            top.line(line)
         top.line(f"namespace cuir {{\n{prelude}\n}}  // namespace cuir\n")
         lines = [*top.lines, *head, *frame.lines, *body.lines, "}"]
         spans: list[Span | None] = [*([None] * (len(top.lines) + len(head))), *frame.spans, *body.spans, None]
@@ -268,14 +243,14 @@ class KernelPrinter:
             stages = b.stages or 1
             out.line(f"uint64_t* const {identifier(b.name)} = reinterpret_cast<uint64_t*>(smem + {offset});")
             count = self.arrivals(b)
-            init = f"cuir::Bar::init({identifier(b.name)} + i, {count});"
-            inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else f"cuir::Bar::init({identifier(b.name)}, {count});")
+            init = self.target.say("init mbarrier", identifier(b.name) + (" + i" if stages > 1 else ""), count)
+            inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else init)
             offset += 8 * stages
         if self.queue is not None:
             offset = -(-offset // 16) * 16
             inits += units.declare(self, self.queue, offset)
             offset += self.queue.nbytes
-        limit = TARGETS[checked.arch].shared_bytes
+        limit = self.target.limits.shared_bytes
         if offset > limit:
             what = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
             raise CuirError.of("L005", what, checked.origin.span, "use fewer stages or smaller tiles")
@@ -284,13 +259,13 @@ class KernelPrinter:
         if inits or self.maps:
             with out.block("if (threadIdx.x == 0)"):
                 for m in self.maps.values():
-                    out.line(f"cute::prefetch_tma_descriptor(&{m.name});")
+                    out.line(self.target.say("prefetch map", m.name))
                 for text in inits:
                     out.line(text)
                 if inits:
-                    out.line("cutlass::arch::fence_barrier_init();")
+                    out.line(self.target.say("fence of inits"))
         if inits:
-            out.line("cute::cluster_sync();" if checked.cluster > 1 else "__syncthreads();")
+            out.line(self.target.say("sync of cluster") if checked.cluster > 1 else "__syncthreads();")
         return head, offset
 
     # ---- roles
@@ -311,15 +286,14 @@ class KernelPrinter:
                 with out.block(head):
                     self._group(members)
         if self.checked.cluster > 1:
-            out.line("__syncwarp();\ncute::cluster_sync();  // no CTA leaves while another may signal it")
+            out.line(f"__syncwarp();\n{self.target.say('sync of cluster')}  // no CTA leaves while another may signal it")
 
     def _group(self, members: Sequence[ops.Role]) -> None:
         """Roles that share warpgroups, and so registers."""
         out, launch = self.out, register_pool(self.checked.threads) // self.checked.threads
         registers = next((r.registers.data for r in members if r.registers.data), None)
         if registers is not None and registers != launch and len(self.checked.roles) > 1:
-            kind = "alloc" if registers > launch else "dealloc"
-            out.line(f"cutlass::arch::warpgroup_reg_{kind}<{registers}>();")
+            out.line(self.target.say("more registers" if registers > launch else "fewer registers", registers))
         for k, role in enumerate(members):
             printer = RolePrinter(self, role, role.symbol.data in self.single)
             last, warp = role.warp.data + role.workers.data, role.warp.data
@@ -330,7 +304,7 @@ class KernelPrinter:
             else:
                 test = f"{position} < {last}" if warp == 0 else f"{position} >= {warp} && {position} < {last}"
             if printer.single:
-                test += " && cute::elect_one_sync()"
+                test += f" && {self.target.say('elect')}"
             out.span = None
             out.line(f"// ---- role {role.symbol.data}")
             if whole and not printer.single:
@@ -342,7 +316,7 @@ class KernelPrinter:
             out.span = None
             out.line("// ---- a spare warp hands out the units of work")
             spare = self.queue.spare.data
-            with out.block(f"else if (warpgroup == {spare // WARPS} && warp == {spare % WARPS} && cute::elect_one_sync())"):
+            with out.block(f"else if (warpgroup == {spare // WARPS} && warp == {spare % WARPS} && {self.target.say('elect')})"):
                 units.hand_out(RolePrinter(self, self.queue, True), self.queue)
 
 

@@ -1,16 +1,14 @@
-"""Where elements lie: register tiles over the threads of a worker, swizzled panels of shared memory, wgmma descriptors. Plain arithmetic."""
+"""Where elements lie: register tiles over the threads of a worker, swizzled panels of shared memory. Plain arithmetic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from ...checking.checked import SharedAlloc
 from ...syntax.types import PANEL_BYTES, TileType
 
 Shape = Literal["one", "rows", "cols", "full"]
 SWIZZLE_ROWS = 8  # rows after which the 128-byte swizzle repeats
-SBO = SWIZZLE_ROWS * PANEL_BYTES  # bytes between groups of 8 rows
 
 
 def shape_of(tile: TileType) -> Shape:
@@ -69,40 +67,3 @@ def swizzled(row: int, byte: int, rows: int) -> int:
     panel, within = divmod(byte, PANEL_BYTES)
     chunk, rest = divmod(within, 16)
     return panel * rows * PANEL_BYTES + row * PANEL_BYTES + ((chunk ^ row % SWIZZLE_ROWS) << 4) + rest
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A wgmma operand in shared memory. Steps are in descriptor units of 16 bytes.
-
-    K-major: the contiguous dim is the inner one of the product. MN-major: it is the outer one (`.T` of the memory is read).
-    """
-
-    alloc: SharedAlloc
-    k_major: bool
-
-    @property
-    def leading(self) -> int:
-        """Leading byte offset: between panels of an MN-major operand; unused (1) for a swizzled K-major one."""
-        return 16 if self.k_major else self.alloc.rows * PANEL_BYTES
-
-    def step(self, k: int) -> int:
-        """Offset of the k-th slice of 16 along the inner dim."""
-        if self.k_major:
-            per_panel = PANEL_BYTES // 32
-            return k // per_panel * (self.alloc.rows * PANEL_BYTES >> 4) + k % per_panel * 2
-        return k * (16 * PANEL_BYTES >> 4)
-
-    def slab(self, s: int) -> int:
-        """Offset of the s-th 64 rows of an `a` operand."""
-        return s * (64 * PANEL_BYTES >> 4) if self.k_major else s * (self.alloc.rows * PANEL_BYTES >> 4)
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How a tile name is kept. linear: `count` numbers a row (see index_tiles); packed: pairs of halves; condition: texts, nothing stored."""
-
-    kind: str  # "array" | "packed" | "linear" | "condition"
-    ctype: str
-    count: int
-    slope: int = 0

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
+from ...syntax.types import BOOL, F32, I32, DType
 
-HALVES = (F16, BF16)
 _WRAPPING = {"+": "add", "-": "sub", "*": "mul"}
 
 
@@ -25,8 +24,8 @@ class Operation:
     few: bool = False  # a scalar or a number a row: a branch for what is rare costs little
 
     def rounded(self, text: str) -> str:
-        """A result rounded to the dtype. Halves are computed in f32: one rounding more changes no result of one operation."""
-        return text if self.result not in HALVES else f"cuir::round_{self.result}({text})"
+        """A result rounded to the dtype. Narrow floats are computed in f32: one rounding more changes no result of one operation."""
+        return f"cuir::round_{self.result}({text})" if self.result.narrow else text
 
 
 Text = Callable[..., str]
@@ -236,7 +235,7 @@ def absolute(cx: Operation, x: str) -> str:
 
 @text_of("cast")
 def cast(cx: Operation, x: str) -> str:
-    if cx.result in HALVES:
+    if cx.result.narrow:
         return x if cx.dtype == cx.result else f"cuir::round_{cx.result}({x if cx.dtype.is_float else f'float({x})'})"
     if cx.result == BOOL:
         return x if cx.dtype == BOOL else f"({x} != {'0' if cx.dtype == I32 else '0.f'})"
@@ -248,8 +247,3 @@ def cast(cx: Operation, x: str) -> str:
 @text_of("full")
 def full(cx: Operation, x: str) -> str:
     return x
-
-
-@text_of("cta_rank")
-def cta_rank(cx: Operation) -> str:
-    return "int(cute::block_rank_in_cluster())"

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ...checking.checked import SharedAlloc
-from ...syntax.types import BF16, BOOL, F16, F32, I32, PANEL_BYTES
+from ...syntax.types import PANEL_BYTES
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..ir import ops
 from ..ir.types import ElementT, SharedT, TensorT, dtype_of, is_scalar
+from .dtypes import MEMORY
 from .operators import strip, summand
 from .writer import identifier
 
 if TYPE_CHECKING:
     from .role import RolePrinter
-
-MEMORY = {F32: "float", I32: "int", BOOL: "bool", F16: "__half", BF16: "__nv_bfloat16"}  # of an element in memory
 
 
 def unsupported(what: str, span: Span, hint: str | None = None) -> CuirError:

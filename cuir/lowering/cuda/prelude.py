@@ -1,37 +1,59 @@
-"""Small device functions of the emitted file, written only when used. Owns their text."""
+"""Small device functions of the emitted file that every card runs, written only when used, and how those of a target join them. Owns their text."""
 
 from __future__ import annotations
 
 import re
-
-from .queues import QUEUES
-
-HEADERS_90 = """#include <cute/arch/mma_sm90_gmma.hpp>
-#include <cute/arch/mma_sm90_gmma_ext.hpp>
-#include <cute/arch/copy_sm90.hpp>
-#include <cute/arch/copy_sm90_tma.hpp>
-#include <cute/arch/copy_sm90_desc.hpp>
-#include <cute/arch/cluster_sm90.hpp>
-#include <cutlass/arch/barrier.h>
-#include <cutlass/arch/reg_reconfig.h>"""
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 HEADERS = """#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cstdint>
-#include <cute/arch/copy_sm75.hpp>
-#include <cute/arch/copy_sm80.hpp>
-#include <cute/arch/mma_sm80.hpp>"""
+#include <cstdint>"""
 
-# name -> (names it needs, text)
-_PARTS: dict[str, tuple[tuple[str, ...], str]] = {}
+# What the functions are for, in the order in which they stand in a file.
+SECTIONS = (
+    "numbers",
+    "rows",
+    "mbarriers",
+    "barriers",
+    "addresses",
+    "matrices",
+    "words",
+    "copies",
+    "fences",
+    "registers",
+    "descriptors",
+    "queues",
+)
 
 
-def _part(name: str, text: str, *needs: str) -> None:
-    _PARTS[name] = (needs, text.strip("\n"))
+@dataclass(frozen=True)
+class Part:
+    """A piece of the file: one function or more. names: what else it defines; needs: parts that stand before it."""
+
+    section: str
+    text: str
+    needs: tuple[str, ...]
+    names: tuple[str, ...]
 
 
-# ---- scalars
+class Parts(dict[str, Part]):
+    """Parts by name."""
+
+    def section(self, name: str) -> Callable[..., None]:
+        """A function that enters parts in a section."""
+        assert name in SECTIONS, name
+
+        def enter(part: str, text: str, *needs: str, names: tuple[str, ...] = ()) -> None:
+            self[part] = Part(name, text.strip("\n"), needs, names)
+
+        return enter
+
+
+COMMON = Parts()
+
+_part = COMMON.section("numbers")
 for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*")):
     _part(_name, f"DEV int {_name}(int x, int y) {{ return int(unsigned(x) {_sign} unsigned(y)); }}  // wraps")
 _part(
@@ -74,6 +96,7 @@ DEV int quotient(unsigned x, unsigned y, unsigned inverse) {
   return int(q + (x - q * y >= y));
 }
 DEV int remainder(unsigned x, unsigned y, unsigned inverse) { return int(x - quotient(x, y, inverse) * y); }""",
+    names=("inverse", "remainder"),
 )
 _part("ex2", 'DEV float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part(
@@ -226,7 +249,7 @@ _part(
 DEV float after(float value, float x) { return __int_as_float(__float_as_int(value) | (__float_as_int(x) & int(blockDim.z - 1))); }""",
 )
 
-# ---- rows of a tile
+_part = COMMON.section("rows")
 _part("quad_sum", "DEV float quad_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }")
 _part(
     "own_max",
@@ -338,65 +361,14 @@ template <int N> DEV int any_bits(const float (&x)[N]) {
 }""",
 )
 
-# ---- barriers
-_part("Bar", "using Bar = cutlass::arch::ClusterBarrier;\nusing TransactionBar = cutlass::arch::ClusterTransactionBarrier;")
-WAIT = (
-    'DEV void wait(uint64_t* bar, int parity) { Bar::wait(bar, parity); asm volatile("" ::: "memory"); }'  # the watchdog puts its own there
-)
-_part("wait", WAIT, "Bar")
-_part(
-    "try_wait",
-    'DEV bool try_wait(uint64_t* bar, int parity) { const bool done = Bar::try_wait(bar, parity); asm volatile("" ::: "memory"); return done; }',
-    "Bar",
-)
-_part("expect", "DEV void expect(uint64_t* bar, int bytes) { TransactionBar::arrive_and_expect_tx(bar, bytes); }  // arrives, too", "Bar")
-_part("arrive", "DEV void arrive(uint64_t* bar) { Bar::arrive(bar); }", "Bar")
-_part(
-    "arrive_warp",
-    "DEV void arrive_warp(uint64_t* bar, int lane) { __syncwarp(); if (lane == 0) Bar::arrive(bar); }  // one arrival for a warp",
-    "Bar",
-)
-_part(
-    "arrive_cluster",
-    "DEV void arrive_cluster(uint64_t* bar, int lane, int ctas) { __syncwarp(); Bar::arrive(bar, lane, lane < ctas); }  // at each CTA of the cluster",
-    "Bar",
-)
-_part(
-    "try_wait_cluster",
-    """
-// Waits for arrivals of other CTAs of the cluster, and for what they did to tensors before: a load behind it is not served from a stale line of the L1 cache
-DEV bool try_wait_cluster(uint64_t* bar, int parity) {
-  uint32_t done;
-  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }" : "=r"(done) : "r"(cute::cast_smem_ptr_to_uint(bar)), "r"(parity) : "memory");
-  return done;
-}""",
-)
-WAIT_CLUSTER = "DEV void wait_cluster(uint64_t* bar, int parity) { while (!try_wait_cluster(bar, parity)) {} }"  # here too
-_part("wait_cluster", WAIT_CLUSTER, "wait", "try_wait_cluster")  # `wait`: its place takes what both of the watchdog's need
-_part(
-    "release_cluster",
-    """
-// Arrives at the barrier of a CTA of the cluster, after what this one did to tensors
-DEV void release_cluster(uint64_t* bar, int cta) {
-  asm volatile("{ .reg .b32 to; mapa.shared::cluster.u32 to, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [to]; }" :: "r"(cute::cast_smem_ptr_to_uint(bar)), "r"(cta) : "memory");
-}""",
-)
-_part(
-    "release_cluster_warp",
-    "DEV void release_cluster_warp(uint64_t* bar, int lane, int ctas) { __syncwarp(); if (lane < ctas) release_cluster(bar, lane); }",
-    "release_cluster",
-)
-_part(
-    "fence_proxy",
-    'DEV void fence_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }  // for tensors and shared memory; CUTLASS has that for shared memory',
-)
+_part = COMMON.section("barriers")
 _part(
     "bar_sync",
     'DEV void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }  // CUTLASS\'s orders no memory for the compiler',
 )
 _part("bar_arrive", 'DEV void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }')
 
-# ---- shared memory
+_part = COMMON.section("addresses")
 _part(
     "at",
     """
@@ -406,64 +378,17 @@ template <int ROWS> DEV uint32_t at(uint32_t base, int row, int byte) {
 }""",
 )
 _part("address", "DEV uint32_t address(const void* p) { return cute::cast_smem_ptr_to_uint(p); }")
-_part(
-    "store_matrix",
-    """
-// 16 x 16 elements of 16 bits a warp, chunk by chunk, from accumulator order to rows of shared memory
-template <int ROWS, int N> DEV void store_matrix(const uint32_t (&x)[N], uint32_t base, int row, int lane, int columns) {
-#pragma unroll
-  for (int i = 0; i < N; i += 4) {
-    uint32_t first = at<ROWS>(base, row + (lane & 15), 32 * (i / 4 % 4) + 16 * (lane >> 4));
-    asm("" : "+r"(first));   // one sum for all panels: they differ by a constant in the instruction
-    const uint32_t to = first + i / 16 * (ROWS * 128);
-    asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(to), "r"(x[i]), "r"(x[i + 1]), "r"(x[i + 2]), "r"(x[i + 3]) : "memory");
-  }
-}""",
-    "at",
-)
-_part(
-    "load_matrix",
-    """
-// 8 x 8 blocks of 16 bits, four a warp: lane l gives the address of row l % 8 of block l / 8
-DEV void load_matrix(uint32_t from, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
-  asm volatile("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
-}""",
-)
-_part(
-    "load_matrix_T",
-    """
-DEV void load_matrix_T(uint32_t from, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
-  asm volatile("ldmatrix.sync.aligned.x4.trans.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
-}""",
-)
+
+_part = COMMON.section("words")
 _part(
     "shared_access",
     """
 template <class T> DEV T get(uint32_t from) { return *reinterpret_cast<const T*>(__cvta_shared_to_generic(from)); }
 template <class T> DEV void put(uint32_t to, T x) { *reinterpret_cast<T*>(__cvta_shared_to_generic(to)) = x; }""",
-)
-_part(
-    "cp_async",
-    """
-DEV void cp_async(uint32_t to, const void* from, int bytes) {   // 16 bytes, those from `bytes` on are zeros
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}""",
+    names=("get", "put"),
 )
 
-# ---- products
-_part(
-    "fence_regs",
-    """
-// No instruction on these registers moves across
-template <int N> DEV void fence_regs(float (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) cute::warpgroup_fence_operand(x[i]);
-}
-template <int N> DEV void fence_regs(uint32_t (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) cute::warpgroup_fence_operand(x[i]);
-}""",
-)
+_part = COMMON.section("registers")
 _part(
     "pin",
     """
@@ -482,44 +407,21 @@ template <int N> DEV void forget(float (&x)[N]) {
   for (int i = 0; i < N; ++i) asm("" : "=f"(x[i]));
 }""",
 )
-_part(
-    "descriptor",
-    """
-// wgmma descriptor: address and leading offset in units of 16 bytes (the low word), 1024 bytes between groups of 8 rows, 128-byte swizzle
-DEV uint64_t descriptor(uint32_t low) { return uint64_t(0x40000040) << 32 | low; }""",
-)
-_part(
-    "descriptor_at",
-    """
-// The descriptor of a place i * step units of 16 bytes on in the same array, by one wide multiply-add: no carry leaves the address
-DEV uint64_t descriptor_at(uint64_t base, int i, uint32_t step) { return base + uint64_t(uint32_t(i)) * step; }""",
-)
-
-# ---- tiles of work given out one by one
-_PARTS.update(QUEUES)
 
 
-def render(body: str, extra: dict[str, str]) -> str:
-    """The functions of `cuir::` that a text uses, and those they use, in the order of this file, then `extra` ones."""
+def render(body: str, extra: Mapping[str, str], parts: Mapping[str, Part]) -> str:
+    """The functions of `cuir::` that a text uses, and those they use, in the order of their sections, then `extra` ones."""
+    homes = {name: home for home, part in parts.items() for name in (home, *part.names)}
     wanted: set[str] = set()
 
     def want(name: str) -> None:
         if name not in wanted:
             wanted.add(name)
-            for other in _PARTS[name][0]:
+            for other in parts[name].needs:
                 want(other)
 
     for name in re.findall(r"cuir::(\w+)", body):
-        alias = {
-            "get": "shared_access",
-            "put": "shared_access",
-            "Slots": "TileQueue",
-            "Mail": "Tickets",
-            "inverse": "quotient",
-            "remainder": "quotient",
-        }.get(name, name)
-        if alias in _PARTS:
-            want(alias)
-    used = [text for name, (_, text) in _PARTS.items() if name in wanted]
-    used += [text for name, text in sorted(extra.items())]
-    return "\n".join(used)
+        if name in homes:
+            want(homes[name])
+    used = sorted((part for name, part in parts.items() if name in wanted), key=lambda p: SECTIONS.index(p.section))
+    return "\n".join([*(p.text for p in used), *(text for _, text in sorted(extra.items()))])

@@ -1,4 +1,4 @@
-"""What each primitive is printed as, by its name; the functions stand in `primitives` and in the targets."""
+"""What each primitive is printed as, by its name. Owns no printer: those that every card prints alike stand in `primitives`, the others in the targets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from xdsl.ir import Operation
 
 from ...ops import OPERATORS, TABLE
 from ...ops.traits import Traits
-from ..ir.text import dialect
 from .operators import TEXTS
 
 Print = Callable[..., None]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Printer:
@@ -28,53 +28,68 @@ class Printer:
         self.function(*args)
 
 
-_PRINTERS: dict[str, Printer] = {}
+class Printers:
+    """What primitives are printed as, by their names: those that every card prints alike, or those of one target. A second printer of a name is an error of ours.
+
+    printers: statements and tiles. texts: C++ of operations on numbers. elements: of elementwise operations of the machine. choices: instructions that a card has
+    for a step of another printer, which without them does it element by element.
+    """
+
+    def __init__(self) -> None:
+        self.printers: dict[str, Printer] = {}
+        self.texts: dict[str, Callable[..., str]] = {}
+        self.elements: dict[str, Callable[..., str]] = {}
+        self.choices: dict[str, Callable[..., Any]] = {}
+
+    @classmethod
+    def joined(cls, *families: Printers) -> Printers:
+        """Those of several files as one."""
+        whole = cls()
+        for family in families:
+            for table, entries in vars(family).items():
+                for name, function in entries.items():
+                    _enter(getattr(whole, table), name, function)
+        return whole
+
+    def prints(self, *names: str, batch: Callable[[Any], Sequence[Operation]] = lambda op: [op]) -> Callable[[Print], Print]:
+        def enter(function: Print) -> Print:
+            for name in names:
+                _enter(self.printers, name, Printer(function, batch))
+            return function
+
+        return enter
+
+    def text_of(self, name: str) -> Callable[[F], F]:
+        return functools.partial(_enter, self.texts, name)
+
+    def element_of(self, name: str) -> Callable[[F], F]:
+        """The text of an element of an elementwise operation: of `Elements`, the operation and a place."""
+        return functools.partial(_enter, self.elements, name)
+
+    def choice(self, name: str) -> Callable[[F], F]:
+        return functools.partial(_enter, self.choices, name)
 
 
-def prints(*names: str, batch: Callable[[Any], Sequence[Operation]] = lambda op: [op]) -> Callable[[Print], Print]:
-    """Register the printer of primitives; a second one is an error of ours."""
-
-    def enter(function: Print) -> Print:
-        for name in names:
-            if name in _PRINTERS:
-                raise ValueError(f"two printers for {name}")
-            _PRINTERS[name] = Printer(function, batch)
-        return function
-
-    return enter
+def _enter(table: dict[str, Any], name: str, function: F) -> F:
+    if name in table:
+        raise ValueError(f"two printers for {name}")
+    table[name] = function
+    return function
 
 
-_ELEMENTS: dict[str, Callable[..., str]] = {}
-
-
-def element_of(name: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Register the text of an element of an elementwise operation: of `Elements`, the operation and a place."""
-
-    def enter(function: Callable[..., str]) -> Callable[..., str]:
-        if name in _ELEMENTS:
-            raise ValueError(f"two texts for {name}")
-        _ELEMENTS[name] = function
-        return function
-
-    return enter
+COMMON = Printers()
+COMMON.texts = TEXTS
+prints, element_of = COMMON.prints, COMMON.element_of
 
 
 @functools.cache
-def _all() -> dict[str, Printer]:
+def common() -> Printers:
+    """What every card prints alike."""
     from . import primitives
 
     for module in pkgutil.iter_modules(primitives.__path__):
         importlib.import_module(f"{primitives.__name__}.{module.name}")
-    return _PRINTERS
-
-
-def printer_of(name: str) -> Printer | None:
-    return _all().get(name)
-
-
-def element_text(name: str) -> Callable[..., str] | None:
-    _all()
-    return _ELEMENTS.get(name)
+    return COMMON
 
 
 def _in_the_ir(of: Traits) -> bool:
@@ -83,17 +98,3 @@ def _in_the_ir(of: Traits) -> bool:
 
 
 IN_THE_IR = tuple(name for name, op in {**TABLE, **OPERATORS}.items() if _in_the_ir(op.traits))
-
-
-def text_or_printer(name: str) -> Callable[..., Any] | None:
-    """The function that gives a primitive's text, if it has one."""
-    printer = printer_of(name)
-    return TEXTS.get(name) if printer is None else printer.function
-
-
-def gaps() -> tuple[set[str], set[str]]:
-    """Names of the table of primitives that are not printed, and printers of names that neither the table nor the IR has; both empty if all is well."""
-    known = TABLE.keys() | OPERATORS.keys()
-    printed = {*_all(), *TEXTS, *IN_THE_IR}
-    own = {op.name for op in dialect().operations}
-    return known - printed, {n for n in printed - known - own if n not in IN_THE_IR}

@@ -19,7 +19,6 @@ from ..passes.rewriting import last
 from .elements import LOOP, Elements
 from .operators import strip
 from .places import Places
-from .registry import printer_of
 from .storage import Allocation, Storage, count_of, fragment, leaves, tied
 from .units import units
 
@@ -32,6 +31,7 @@ class RolePrinter:
 
     def __init__(self, kernel: KernelPrinter, role: ops.Role | machine.Queue, single: bool):
         self.kernel, self.role, self.out, self.single = kernel, role, kernel.out, single
+        self.target = kernel.target
         self.threads = role.threads.data if isinstance(role, ops.Role) else 32
         self.body_block = role.body.block
         self.allocation = Allocation(self.body_block, self.threads, set(kernel.names))
@@ -179,7 +179,7 @@ class RolePrinter:
         for op in block.ops:
             if op in skipped:
                 continue
-            printer = printer_of(op.op) if isinstance(op, ops.Perform) else None
+            printer = self.target.printer(op.op) if isinstance(op, ops.Perform) else None
             batch = [op] if printer is None else printer.batch(op)
             for s in (s for part in batch for s in self.declared.get(id(part), [])):
                 self.declare(s)
@@ -208,7 +208,7 @@ class RolePrinter:
 
     def _machine(self, op: Operation) -> None:
         """An operation that only the machine has."""
-        printer = printer_of(op.name)
+        printer = self.target.printer(op.name)
         for result in op.results:
             s = self.storage(result)
             if s.constant and s.count:
@@ -220,7 +220,7 @@ class RolePrinter:
 
     def _apply(self, op: ops.Apply) -> None:
         s = self.storage(op.result)
-        printer = printer_of(op.op)
+        printer = self.target.printer(op.op)
         if isinstance(op.result.type, ScalarT):
             head = f"const {s.ctype} " if s.constant else ""
             self.out.line(f"{head}{s.name} = {strip(self.elements.apply(op, self.elements.scalar))};")
@@ -233,7 +233,7 @@ class RolePrinter:
             self.elements.into(s, op.result, op)
 
     def _perform(self, op: ops.Perform, batch: Sequence[Operation]) -> None:
-        printer = printer_of(op.op)
+        printer = self.target.printer(op.op)
         if printer is None:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` as a statement", self.span(op))
         for result in op.results:

@@ -13,17 +13,15 @@ from typing import TypeVar
 
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from ...syntax.types import BF16, BOOL, F16, F32, I32
 from ..facts.in_flight import Ages, InFlight
 from ..ir import machine, ops
 from ..ir.types import ScalarT, TileT, dtype_of
 from ..passes.fusion import inlined
 from ..passes.rewriting import last
+from .dtypes import CTYPE, HALVES
 from .layouts import Fragment
 from .writer import identifier
 
-CTYPE = {F32: "float", I32: "int", BOOL: "bool", F16: "float", BF16: "float"}  # of a value in registers: halves are computed on as floats
-HALVES = (F16, BF16)
 K = TypeVar("K")
 
 

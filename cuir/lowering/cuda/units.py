@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -31,15 +32,13 @@ def arrivals(queue: machine.Queue) -> int:
 def declare(kernel: KernelPrinter, queue: machine.Queue, offset: int) -> list[str]:
     """Declares the queue at an offset of shared memory; returns what makes its barriers."""
     kernel.out.line(f"auto* const slots = reinterpret_cast<cuir::Slots{ctype(queue)}*>(smem + {offset});")
-    count = queue.slots.data
-    inits = [
-        f"for (int i = 0; i < {count}; ++i) {{ cuir::Bar::init(&slots->full[i], 1); cuir::Bar::init(&slots->empty[i], {arrivals(queue)}); }}"
-    ]
+    count, init = queue.slots.data, functools.partial(kernel.target.say, "init mbarrier")
+    inits = [f"for (int i = 0; i < {count}; ++i) {{ {init('&slots->full[i]', 1)} {init('&slots->empty[i]', arrivals(queue))} }}"]
     if queue.ahead.data:
-        inits.append(f"cuir::Bar::init(&slots->ahead, {queue.ahead.data});")
+        inits.append(init("&slots->ahead", queue.ahead.data))
     if queue.drawn_for_others:
         kernel.out.line("auto* const mail = reinterpret_cast<cuir::Mail*>(slots + 1);")
-        inits.append(f"cuir::Bar::init(&mail->full, 1); cuir::Bar::init(&mail->empty, {queue.ctas.data - 1});")
+        inits.append(f"{init('&mail->full', 1)} {init('&mail->empty', queue.ctas.data - 1)}")
     return inits
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
+from ...ops.limits import TARGETS
 from ..ir import ops
 from ..ir.types import is_tile
 
 
 def one_lane(role: ops.Role) -> bool:
-    """Whether a role runs on one lane of its warp. Never on sm_80, where nothing is asynchronous enough for that."""
+    """Whether a role runs on one lane of its warp. Only where enough is asynchronous for that."""
     kernel = role.parent_op()
     assert isinstance(kernel, ops.Kernel)
-    return role.threads.data == 32 and kernel.arch.data != "sm_80" and all(map(_by_one_lane, role.body.walk()))
+    return role.threads.data == 32 and TARGETS[kernel.arch.data].has("one_lane_roles") and all(map(_by_one_lane, role.body.walk()))
 
 
 def _by_one_lane(op: Operation) -> bool:

@@ -16,11 +16,11 @@ import torch
 
 from ...checking.checked import SharedAlloc
 from ...ops.meaning.tiles import HELD
-from ...syntax.types import BF16, BOOL, F16, F32, I32, PANEL_BYTES, DType
+from ...syntax.types import BOOL, DTYPES, I32, PANEL_BYTES, DType
 from ...text.source import Source, Span
 from .evaluate_workers import Fault
 
-POISON: dict[DType, float | int | bool] = {F32: math.nan, F16: math.nan, BF16: math.nan, I32: -0x21524111, BOOL: True}
+POISON: dict[DType, float | int | bool] = {d: math.nan if d.is_float else {I32: -0x21524111, BOOL: True}[d] for d in DTYPES.values()}
 _NOWHERE = Span(Source("", ""), 0, 0, 0, 0)
 
 

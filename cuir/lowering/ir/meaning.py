@@ -112,7 +112,7 @@ def numbers(op: Apply) -> Function:
         function = lambda x, y: divide(x, tiles.nonzero(y))  # noqa: E731
     if not all(on_tiles):
         function = _with_scalars(function, [HELD[types.dtype_of(a)] for a in op.arguments], on_tiles)
-    if (result := types.dtype_of(op.result)).is_float and result.itemsize == 2:
+    if (result := types.dtype_of(op.result)).narrow:
         return _rounded(function, result)
     return function
 

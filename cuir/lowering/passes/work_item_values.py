@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
+from ...ops.limits import TARGETS
 from ..facts.lanes import one_lane
 from ..facts.numbers import DIVISION, LOAD, Number, Numbers
 from ..facts.uniformity import reads_constant
@@ -33,7 +34,7 @@ def run(kernel: ops.Kernel) -> None:
     if not _can_queue(kernel, readers, spare):
         if units.dynamic is not None:
             del units.properties["dynamic"]
-            text = "dynamic tiles are handed out statically: else they need sm_90a, two warps (one that no role has in a cluster), and one loop over them at the top of each role"
+            text = "dynamic tiles are handed out statically: else they need mbarriers, two warps (one that no role has in a cluster), and one loop over them at the top of each role"
             _note(kernel, units, text)
         return
     numbers = Numbers(kernel)
@@ -70,7 +71,7 @@ def _spare_warp(kernel: ops.Kernel) -> int | None:
 def _can_queue(kernel: ops.Kernel, readers: Sequence[ops.Role], spare: int | None) -> bool:
     plain = all(len(_loops(r)) == 1 and _loops(r)[0].parent_op() is r for r in readers)
     alone = spare is None and sum(map(_warps, readers)) < 2
-    return kernel.arch.data != "sm_80" and plain and not alone and (kernel.cluster.data == 1 or spare is not None)
+    return TARGETS[kernel.arch.data].has("mbarriers") and plain and not alone and (kernel.cluster.data == 1 or spare is not None)
 
 
 def _note(kernel: ops.Kernel, units: ops.Units, text: str) -> None:

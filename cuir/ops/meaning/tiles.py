@@ -1,4 +1,4 @@
-"""What each operation gives on torch tensors: f32 as float32 (f16 and bf16 too: the caller rounds), i32 as int32, bool as bool.
+"""What each operation gives on torch tensors: f32 as float32 (narrow floats too: the caller rounds), i32 as int32, bool as bool.
 
 Of an operation of two, one may be a Python number where PyTorch takes it. `out=` gives a result its tensor, which may be an operand.
 """
@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
+from ...syntax.types import BOOL, DTYPES, F32, I32, DType
 from .scalars import HIGH, LEAST_NORMAL, LOW, PLAIN, DivisionByZero
 
 Function = Callable[..., torch.Tensor]
-HELD = {F32: torch.float32, F16: torch.float32, BF16: torch.float32, I32: torch.int32, BOOL: torch.bool}
-STORED = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16, I32: torch.int32, BOOL: torch.bool}
+STORED: dict[DType, torch.dtype] = {d: getattr(torch, d.torch) for d in DTYPES.values()}
+HELD = {d: torch.float32 if d.narrow else stored for d, stored in STORED.items()}
 _LARGEST_SUBNORMAL = LEAST_NORMAL - 2.0**-149
 
 
@@ -29,20 +29,23 @@ _OF = {bool: torch.bool, int: torch.int32, float: torch.float32}
 
 def round_to(t: torch.Tensor, dtype: DType) -> torch.Tensor:
     """A fresh float32 tensor rounded to the dtype, in place."""
-    if dtype is F16 or dtype is BF16:
-        t.copy_(t.to(STORED[dtype]))
-    return t
+    return t.copy_(_narrowed(t, dtype)) if dtype.narrow else t
+
+
+def _narrowed(t: torch.Tensor, dtype: DType) -> torch.Tensor:
+    """A float32 tensor in the dtype itself."""
+    return (t.clamp(-float(dtype.largest), float(dtype.largest)) if dtype.saturates else t).to(STORED[dtype])
 
 
 def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
     """A new tensor of another dtype: floats round to nearest even, f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0.
 
-    i32 becomes f16 or bf16 by way of f32.
+    i32 becomes a narrow float by way of f32.
     """
     if target == BOOL:
         return t != 0
-    if target != source and (target is F16 or target is BF16):
-        return t.to(torch.float32).to(STORED[target]).to(torch.float32)
+    if target != source and target.narrow:
+        return _narrowed(t.to(torch.float32), target).to(torch.float32)
     if source.is_float and target == I32:
         return torch.nan_to_num(t.to(torch.float64), nan=0.0, posinf=HIGH, neginf=LOW).trunc_().clamp_(LOW, HIGH).to(torch.int32)
     return t.to(HELD[target], copy=True)

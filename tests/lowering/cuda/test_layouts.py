@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checked import SharedAlloc
-from cuir.lowering.cuda.layouts import SBO, Fragment, Operand, shape_of, swizzled
+from cuir.lowering.cuda.layouts import Fragment, shape_of, swizzled
+from cuir.lowering.targets.sm90.operands import SBO, Operand
 from cuir.syntax.types import BF16, F16, F32, TileType
 
 

@@ -9,11 +9,12 @@ from xdsl.ir import SSAValue
 
 from ...ir import ops
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
+from ..dtypes import HALVES, MEMORY, from_memory, to_memory
 from ..elements import At, index_of
 from ..operators import strip
-from ..places import MEMORY, SharedRef, unsupported
+from ..places import SharedRef
 from ..registry import prints
-from ..storage import HALVES, Storage
+from ..storage import Storage
 from ..writer import identifier
 
 if TYPE_CHECKING:
@@ -56,16 +57,9 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     base = role.out.temp("from")
     role.out.line(f"const uint32_t {base} = {ref.address};")
     cols = t.shape[1]
-    if target.packed and ref.alloc.panelled and cols % 16 == 0:
-        frag = role.elements.fragment(t)
-        warp_row = "16 * warp + " if role.threads == 128 else ""
-        with role.out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; p_ += 4)"):
-            per_slab = frag.groups * 2
-            j = f"p_ % {per_slab} / 4" if frag.slabs > 1 else "p_ / 4"
-            slab = f"{frag.slab} * (p_ / {per_slab}) + " if frag.slabs > 1 else ""
-            where = f"cuir::at<{ref.alloc.rows}>({base}, {slab}{warp_row}(lane & 15), 32 * ({j}) + 16 * (lane >> 4))"
-            name = target.name
-            role.out.line(f"cuir::load_matrix({where}, {name}[p_], {name}[p_ + 1], {name}[p_ + 2], {name}[p_ + 3]);")
+    blocks = role.target.choice("load blocks") if target.packed and ref.alloc.panelled and cols % 16 == 0 else None
+    if blocks is not None:
+        blocks(role, ref, base, target, t)
         return
     _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
 
@@ -73,7 +67,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
 def _shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
     text = f"cuir::get<{MEMORY[ref.alloc.dtype]}>({local.at(row, f'({col}) * {ref.alloc.dtype.itemsize}')})"
-    return f"cuir::to_float({text})" if ref.alloc.dtype in HALVES else text
+    return from_memory(ref.alloc.dtype, text)
 
 
 def _load_box(role: RolePrinter, view: SSAValue, t: TileT, target: Storage) -> None:
@@ -128,21 +122,16 @@ def store(role: RolePrinter, op: ops.Perform) -> None:
 def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAValue, mask: SSAValue | None) -> None:
     t, out = tile.type, role.out
     assert isinstance(t, TileT)
-    frag, (_, cols) = role.elements.fragment(t), t.shape
     packed = t.element in HALVES and t.layout.data == "full"
-    matrix = packed and ref.alloc.panelled and cols % 16 == 0 and mask is None and role.kernel.checked.arch != "sm_80"
+    whole = packed and ref.alloc.panelled and t.shape[1] % 16 == 0 and mask is None
+    blocks = role.target.choice("store blocks") if whole else None
     value = role.elements.array(tile)
     if op in role.reads_what_it_stores:
         role.join()
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {ref.address};")
-    if matrix:
-        if frag.slabs > 1:
-            raise unsupported(
-                "a store of more than one slab of rows to shared memory at once", role.span(op), f"store {frag.slab} rows at a time"
-            )
-        row = "16 * warp" if role.threads == 128 else "0"
-        out.line(f"cuir::store_matrix<{ref.alloc.rows}>({value}, {base}, {row}, lane, {cols});")
+    if blocks is not None:
+        blocks(role, op, ref, base, value, t)
         return
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
 
@@ -150,7 +139,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         row, col = _place(role, t, at)
         read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if packed else f"{value}[{index_of(t, at)}]"
         memory = MEMORY[ref.alloc.dtype]
-        read = f"{memory}({read})" if t.element in HALVES else read
+        read = to_memory(t.element, read)
         test = _owner(role, t, mask, at)
         return f"{test}cuir::put<{memory}>({local.at(row, f'{col} * {ref.alloc.dtype.itemsize}')}, {read});"
 
@@ -183,7 +172,7 @@ def _store_scalar(role: RolePrinter, place: SSAValue, value: SSAValue, adds: boo
         return
     where = f"{identifier(name)}[{role.kernel.index(name, [role.elements.scalar(i) for i in indices])}]"
     dtype = role.kernel.tensors[name].dtype
-    text = f"{MEMORY[dtype]}({text})" if dtype in HALVES else text
+    text = to_memory(dtype, text)
     role.out.line(f"{role.first_lane}atomicAdd(&{where}, {text});" if adds else f"{role.first_lane}{where} = {text};")
 
 
@@ -206,8 +195,7 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
             texts = [role.elements.element(i, at) for i in indices]
             uniform = [is_scalar(i) for i in indices]
         read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if packed else f"{value}[{index_of(t, at)}]"
-        if dtype in HALVES:
-            read = f"{MEMORY[dtype]}({read})"
+        read = to_memory(dtype, read)
         test = _owner(role, t, mask, at)
         inside = f"if ({kernel.inside(name, texts)}) "
         where = f"{identifier(name)}[{kernel.index(name, texts, uniform)}]"

@@ -1,15 +1,11 @@
-"""Device functions that give out units of work one by one: a ring of slots within a CTA, numbers drawn for a cluster. Owns their text; prelude.py renders it."""
+"""Device functions that give out units of work one by one: a ring of slots within a CTA, numbers drawn for a cluster. Owns their text."""
 
 from __future__ import annotations
 
-# name -> (names it needs, text)
-QUEUES: dict[str, tuple[tuple[str, ...], str]] = {}
+from ...cuda.prelude import Parts
 
-
-def _part(name: str, text: str, *needs: str) -> None:
-    QUEUES[name] = (needs, text.strip("\n"))
-
-
+QUEUES = Parts()
+_part = QUEUES.section("queues")
 _part(
     "TileQueue",
     """
@@ -47,6 +43,7 @@ template <int SLOTS, int WORDS> struct TileQueue {
     "Bar",
     "wait",
     "arrive_warp",
+    names=("Slots",),
 )
 
 _part(
@@ -78,4 +75,5 @@ template <int CTAS> struct Tickets {
     "wait",
     "expect",
     "address",
+    names=("Mail",),
 )

@@ -1,19 +1,36 @@
-"""Bulk copies and stores of the copy engine, cp.async."""
+"""Bulk copies and stores of the copy engine (TMA), and the tensor maps that they read."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....syntax.types import I32, PANEL_BYTES
+from ....syntax.types import PANEL_BYTES
+from ....text.diagnostics import CuirError
+from ....text.source import Span
+from ...cuda.places import unsupported
+from ...cuda.primitives.sync import barrier
+from ...cuda.registry import Printers
 from ...ir import ops
-from ..places import unsupported
-from ..registry import prints
-from .sync import barrier
+from ...kernel import TensorMap
 
 if TYPE_CHECKING:
-    from ..role import RolePrinter
+    from ...cuda.frame import KernelPrinter
+    from ...cuda.role import RolePrinter
 
+PRINTERS = Printers()
 HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal": "EVICT_NORMAL"}
+
+
+def _tensor_map(kernel: KernelPrinter, tensor: str, sizes: tuple[int, ...], span: Span) -> str:
+    rank = kernel.target.limits.tensor_rank
+    if len(sizes) > rank:
+        what = f"a bulk copy takes tensors of up to {rank} dims, `{tensor}` has {len(sizes)}"
+        raise CuirError.of("L003", what, span, "merge dims of the tensor that are contiguous")
+    key = (tensor, sizes)
+    if key not in kernel.maps:
+        taken = sum(m.tensor == tensor for m in kernel.maps.values())
+        kernel.maps[key] = TensorMap(f"map_{tensor}" + (f"_{taken}" if taken else ""), tensor, sizes)
+    return kernel.maps[key].name
 
 
 def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[str, str, list[tuple[str, str]]]:
@@ -26,7 +43,7 @@ def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[st
         raise unsupported("a bulk copy to rows that are no whole panels of 128 bytes", span)
     width = PANEL_BYTES // view.alloc.dtype.itemsize
     sizes = (*box.sizes[:-2], box.sizes[-2] // parts, width) if parts > 1 else (*box.sizes[:-1], width)
-    name = role.kernel.tensor_map(box.tensor, sizes, span)
+    name = _tensor_map(role.kernel, box.tensor, sizes, span)
     starts, offset = list(box.starts), view.offset
     if parts > 1:
         starts[-2] += f" + warp * {sizes[-2]}"
@@ -40,7 +57,7 @@ def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[st
     return name, f"{len(starts)}D", pieces
 
 
-@prints("copy_async.bulk")
+@PRINTERS.prints("copy_async.bulk")
 def copy_bulk(role: RolePrinter, op: ops.Perform) -> None:
     name, rank, pieces = _panel_boxes(role, op)
     bar = barrier(role, op.arg("bar"))
@@ -63,7 +80,7 @@ def _by_one(role: RolePrinter, lines: list[str]) -> None:
             role.out.line(line)
 
 
-@prints("store_async")
+@PRINTERS.prints("store_async")
 def store_async(role: RolePrinter, op: ops.Perform) -> None:
     split = role.stores_by_warps
     name, rank, pieces = _panel_boxes(role, op, 4 if split else 1)
@@ -79,55 +96,10 @@ def store_async(role: RolePrinter, op: ops.Perform) -> None:
     _by_one(role, lines)
 
 
-@prints("store_wait")
+@PRINTERS.prints("store_wait")
 def store_wait(role: RolePrinter, op: ops.Perform) -> None:
     role.out.line(f"{role.storing_lane}cute::tma_store_wait<0>();")
     if role.stores_by_warps:
         role.out.line("__syncwarp();")
     else:
         role.join()
-
-
-@prints("copy_async.cp")
-def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
-    """16-byte chunks, spread over the worker's lanes; what lies outside of the tensor is filled with zeros."""
-    out, kernel = role.out, role.kernel
-    box, view = role.places.box(op.arg("box")), role.places.shared(op.arg("shared"))
-    size = view.alloc.dtype.itemsize
-    chunks = view.cols * size // 16
-    tensor = kernel.tensors[box.tensor]
-    if tensor.dtype == I32 and size != 4:
-        raise unsupported("this element size in cp.async", role.span(op))
-    base = out.temp("to")
-    out.line(f"const uint32_t {base} = {view.address};")
-    thread = "lane" if role.threads == 32 else "int(threadIdx.x) % 128"
-    if not role.single:
-        role.join()  # the lanes that read the place before have done so
-    with out.block(f"#pragma unroll 4\nfor (int i_ = {thread}; i_ < {view.rows * chunks}; i_ += {role.threads})"):
-        out.line(f"const int r_ = i_ / {chunks}, c_ = i_ % {chunks};")
-        indices = role.places.box_indices(box, "r_", f"c_ * {16 // size}")
-        tests = kernel.tests_inside(box.tensor, indices)[:-1]
-        if box.starts[-1] != "0":  # chunks left of the tensor are outside of it, too
-            tests.append(f"{indices[-1]} >= 0")
-        left = f"max(0, min({16 // size}, {tensor.dims[-1]} - {indices[-1]}))"
-        out.line(f"const int left_ = {' && '.join(tests)} ? {left} : 0;" if tests else f"const int left_ = {left};")
-        to = (
-            f"cuir::at<{view.alloc.rows}>({base}, r_, 16 * c_)"
-            if view.alloc.panelled
-            else f"{base} + r_ * {view.alloc.row_bytes} + 16 * c_"
-        )
-        name = kernel.index(box.tensor, indices)
-        kernel.aligned[box.tensor] = None
-        pointer = box.tensor
-        out.line(f"cuir::cp_async({to}, left_ > 0 ? {pointer} + {name} : {pointer}, left_ * {size});")
-
-
-@prints("copy_commit")
-def copy_commit(role: RolePrinter, op: ops.Perform) -> None:
-    role.out.line("cute::cp_async_fence();")
-
-
-@prints("copy_wait")
-def copy_wait(role: RolePrinter, op: ops.Perform) -> None:
-    role.out.line(f"cute::cp_async_wait<{int(op.const('n'))}>();")
-    role.join()

@@ -1,0 +1,14 @@
+"""sm_100a: a skeleton, and all that a new card needs. It prints what it has in common with sm_90a as that does.
+
+It has no asynchronous products: wgmma is gone, and nothing here knows tcgen05 or tensor memory, so `mma_async` is refused and products are those of warps.
+Its code is compiled by the tests and has run on no GPU. The next step is `products.py` with printers for tcgen05, entered as those of sm_90a are.
+"""
+
+from __future__ import annotations
+
+from ....ops.limits import TARGETS
+from ...cuda.registry import Printers
+from .. import sm90
+from ..target import Target
+
+TARGET = Target(TARGETS["sm_100a"], Printers(), base=sm90.TARGET)

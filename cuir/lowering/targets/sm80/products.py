@@ -1,0 +1,78 @@
+"""mma.sync, warp by warp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....syntax.types import BF16, F16
+from ...cuda.places import unsupported
+from ...cuda.registry import Printers
+from ...ir import ops
+from ...ir.types import SharedT, TileT
+
+if TYPE_CHECKING:
+    from ...cuda.role import RolePrinter
+
+PRINTERS = Printers()
+NAMES = {F16: "F16", BF16: "BF16"}  # of operands, in CUTLASS
+
+
+@PRINTERS.prints("mma")
+def mma(role: RolePrinter, op: ops.Perform) -> None:
+    """mma.sync m16n8k16: each warp multiplies its own 16 rows of each slab."""
+    a, b, out, span = op.arg("a"), op.arg("b"), role.out, role.span(op)
+    result = op.results[0].type
+    assert isinstance(result, TileT)
+    frag, target = role.elements.fragment(result), role.storage(op.results[0])
+    assert isinstance(a.type, (TileT, SharedT))
+    inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
+    if not isinstance(b.type, SharedT):
+        raise unsupported("a register tile as the right operand of mma", span, "store it to shared memory and give its view")
+    if "c" in op.args:
+        c = op.arg("c")
+        if role.storage_or_none(c) is not target:
+            role.elements.into(target, c)
+    else:
+        role.elements.loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
+    kind = f"F32{NAMES[a.type.element] * 2}F32"
+    register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
+    b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)
+    for view in (a_view, b_view):
+        if view is not None and not view.alloc.panelled:
+            raise unsupported("an operand in shared memory whose rows are no whole panels", span)
+    if a_view is not None and a_view.transposed:
+        raise unsupported("a transposed left operand of mma", span)
+    fragments, base_b = out.temp("b"), out.temp("base")
+    per_slab = frag.groups * 4
+    out.line(f"const uint32_t {base_b} = {b_view.address};")
+    base_a = ""
+    if a_view is not None:
+        base_a = out.temp("base")
+        out.line(f"const uint32_t {base_a} = {a_view.address};")
+    warp_row = "16 * warp" if role.threads == 128 else "0"
+    with out.block(f"#pragma unroll\nfor (int k_ = 0; k_ < {inner // 16}; ++k_)"):
+        for s in range(frag.slabs):
+            if a_view is not None:
+                out.line(f"uint32_t a{s}_[4];")
+                row = f"{s * frag.slab} + {warp_row} + (lane & 15)"
+                where = f"cuir::at<{a_view.alloc.rows}>({base_a}, {row}, 32 * k_ + 16 * (lane >> 4))"
+                out.line(f"cuir::load_matrix({where}, a{s}_[0], a{s}_[1], a{s}_[2], a{s}_[3]);")
+        with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {frag.groups}; j_ += 2)"):
+            out.line(f"uint32_t {fragments}[4];  // columns 8 j .. 8 j + 15, rows 16 k .. 16 k + 15 of b")
+            if b_view.transposed:  # memory rows are columns of b
+                where, load = "8 * j_ + (lane & 7) + 8 * (lane >> 4), 32 * k_ + 16 * (lane >> 3 & 1)", "load_matrix"
+            else:
+                where, load = "16 * k_ + (lane & 15), 16 * j_ + 16 * (lane >> 4)", "load_matrix_T"
+            odd = frag.groups % 2 == 1
+            if odd:  # the pair's second block of columns does not exist: read the first again
+                where = where.replace("(lane >> 4)", f"(j_ + 1 < {frag.groups} ? lane >> 4 : 0)")
+            parts = ", ".join(f"{fragments}[{i}]" for i in range(4))
+            out.line(f"cuir::{load}(cuir::at<{b_view.alloc.rows}>({base_b}, {where}), {parts});")
+            for s in range(frag.slabs):
+                left = [f"a{s}_[{i}]" for i in range(4)] if a_view else [f"{register_a}[{s * inner // 4} + 4 * k_ + {i}]" for i in range(4)]
+                for half in range(2):
+                    i0 = f"{s * per_slab} + 4 * j_ + {4 * half}"
+                    d = [f"{target.name}[{i0} + {e}]" for e in range(4)]
+                    right = [f"{fragments}[{2 * half}]", f"{fragments}[{2 * half + 1}]"]
+                    text = f"cute::SM80_16x8x16_{kind}_TN::fma({', '.join([*d, *left, *right, *d])});"
+                    out.line(f"if (j_ + 1 < {frag.groups}) {text}" if half and odd else text)

@@ -1,0 +1,40 @@
+"""sm_90a: products of warpgroups in flight (wgmma), the copy engine (TMA), mbarriers, clusters; and what sm_80 has."""
+
+from __future__ import annotations
+
+from ....ops.limits import TARGETS
+from ...cuda.registry import Printers
+from .. import sm80
+from ..target import Target
+from . import barriers, copies, memory, products
+from .functions import PARTS
+
+HEADERS = """#include <cute/arch/mma_sm90_gmma.hpp>
+#include <cute/arch/mma_sm90_gmma_ext.hpp>
+#include <cute/arch/copy_sm90.hpp>
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cute/arch/copy_sm90_desc.hpp>
+#include <cute/arch/cluster_sm90.hpp>
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>"""
+
+# The frame of a file: barriers and tensor maps before the roles, who runs a role, registers of a warpgroup, the end of a cluster.
+PHRASES = {
+    "init mbarrier": "cuir::Bar::init({}, {});",
+    "fence of inits": "cutlass::arch::fence_barrier_init();",
+    "prefetch map": "cute::prefetch_tma_descriptor(&{});",
+    "sync of cluster": "cute::cluster_sync();",
+    "elect": "cute::elect_one_sync()",
+    "more registers": "cutlass::arch::warpgroup_reg_alloc<{}>();",
+    "fewer registers": "cutlass::arch::warpgroup_reg_dealloc<{}>();",
+}
+
+TARGET = Target(
+    TARGETS["sm_90a"],
+    Printers.joined(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, barriers.PRINTERS),
+    PARTS,
+    HEADERS,
+    "namespace GMMA = cute::SM90::GMMA;",
+    PHRASES,
+    sm80.TARGET,
+)

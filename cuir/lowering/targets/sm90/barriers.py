@@ -1,0 +1,72 @@
+"""mbarriers, the fence of the async proxy, and the number of the CTA in its cluster. Counts in workers are counts of warps here: each warp of a worker arrives once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...cuda.operators import Operation, strip
+from ...cuda.primitives.sync import barrier, symbol
+from ...cuda.registry import Printers
+from ...ir import ops
+
+if TYPE_CHECKING:
+    from ...cuda.role import RolePrinter
+
+PRINTERS = Printers()
+
+
+def _keep_reads_before(role: RolePrinter) -> None:
+    """An arrival of a single lane is no barrier to the compiler: what it reads of a tensor that others overwrite afterwards must have been read."""
+    if role.kernel.handed:
+        role.out.line('asm volatile("" ::: "memory");')
+
+
+@PRINTERS.prints("mbarrier.expect")
+def expect(role: RolePrinter, op: ops.Perform) -> None:
+    bar, size = barrier(role, op.arg("bar")), strip(role.elements.scalar(op.arg("bytes")))
+    if role.single:
+        _keep_reads_before(role)
+        role.out.line(f"cuir::expect({bar}, {size});")
+        return
+    role.out.line("__syncwarp();")
+    if role.threads == 32:
+        role.out.line(f"if (lane == 0) cuir::expect({bar}, {size});")
+    else:
+        role.out.line(f"if (lane == 0) {{ if (warp == 0) cuir::expect({bar}, {size}); else cuir::arrive({bar}); }}")
+
+
+@PRINTERS.prints("mbarrier.arrive")
+def arrive(role: RolePrinter, op: ops.Perform) -> None:
+    bar, ctas = barrier(role, op.arg("bar")), role.kernel.checked.cluster
+    everywhere = ctas > 1 and bool(op.const("cluster"))
+    if role.single:
+        _keep_reads_before(role)
+    if everywhere and symbol(op.arg("bar")) in role.kernel.between_ctas:
+        if role.single:
+            role.out.line(f"for (int cta = 0; cta < {ctas}; ++cta) cuir::release_cluster({bar}, cta);")
+        else:
+            role.out.line(f"cuir::release_cluster_warp({bar}, lane, {ctas});")
+    elif everywhere and role.single:
+        role.out.line(f"for (int cta = 0; cta < {ctas}; ++cta) cuir::Bar::arrive({bar}, cta, true);")
+    elif everywhere:
+        role.out.line(f"cuir::arrive_cluster({bar}, lane, {ctas});")
+    elif role.single:
+        role.out.line(f"cuir::arrive({bar});")
+    else:
+        role.out.line(f"cuir::arrive_warp({bar}, lane);")
+
+
+@PRINTERS.prints("mbarrier.wait")
+def wait(role: RolePrinter, op: ops.Perform) -> None:
+    function = "wait_cluster" if symbol(op.arg("bar")) in role.kernel.between_ctas else "wait"
+    role.out.line(f"cuir::{function}({barrier(role, op.arg('bar'))}, {strip(role.elements.scalar(op.arg('parity')))});")
+
+
+@PRINTERS.prints("fence_async")
+def fence_async(role: RolePrinter, op: ops.Perform) -> None:
+    role.out.line("cuir::fence_proxy();" if op.const("tensors") else "cutlass::arch::fence_view_async_shared();")
+
+
+@PRINTERS.text_of("cta_rank")
+def cta_rank(cx: Operation) -> str:
+    return "int(cute::block_rank_in_cluster())"

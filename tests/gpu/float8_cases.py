@@ -1,0 +1,93 @@
+"""Products of 8-bit floats on a GPU, against float64 of the decoded numbers, and casts to 8 bits, against PyTorch's."""
+
+from __future__ import annotations
+
+import torch
+
+import cuir
+from cuir.runtime.compiled import compile
+from cuir.syntax.types import DTYPES
+
+PRODUCT = """\
+@kernel(arch="sm_90a")
+def product(A: Global[T, M, K], B: Global[T, N, K], C: Global[f32, M, N], *, T: const, BN: const = 64, BK: const = 128):
+    sA, sB = shared(T, [64, BK]), shared(T, [BN, BK])
+    full, empty = mbarrier(1), mbarrier(1)
+    work = tiles(cdiv(M, 64) * cdiv(N, BN))
+    with role("loader", warps=1):
+        i = 0
+        for t in work:
+            m, n = t // cdiv(N, BN) * 64, t % cdiv(N, BN) * BN
+            for k in range(cdiv(K, BK)):
+                empty.wait(i % 2 ^ 1)
+                full.expect(nbytes(sA) + nbytes(sB))
+                copy_async(A[m : m + 64, k * BK : k * BK + BK], sA, full)
+                copy_async(B[n : n + BN, k * BK : k * BK + BK], sB, full)
+                i = i + 1
+    with role("math", warpgroups=1):
+        i = 0
+        for t in work:
+            m, n = t // cdiv(N, BN) * 64, t % cdiv(N, BN) * BN
+            acc = zeros(f32, [64, BN])
+            for k in range(cdiv(K, BK)):
+                full.wait(i % 2)
+                acc = mma_async(sA, sB.T, acc)
+                mma_wait(acc)
+                empty.arrive()
+                i = i + 1
+            store(C[m : m + 64, n : n + BN], acc)
+"""
+CASTS = """\
+@kernel(arch="sm_90a")
+def casts(X: Global[f32, M, 64], Y: Global[T, M, 64], Z: Global[f32, M, 64], *, T: const):
+    s = shared(T, [64, 64])
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            y = cast(load(X[t * 64 : t * 64 + 64, :]), T)
+            sync()
+            store(s, y)
+            sync()
+            store(Y[t * 64 : t * 64 + 64, :], load(s))
+            store(Z[t * 64 : t * 64 + 64, :], cast(y, f32) * 2.0)
+"""
+
+
+def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Arguments of `product`, and the sums that it must give."""
+    g = torch.Generator().manual_seed(m + n + k)
+    stored = getattr(torch, DTYPES[dtype].torch)
+    a, b = (torch.randn(r, k, generator=g).to(stored) for r in (m, n))
+    return {"A": a.to(device), "B": b.to(device), "C": torch.empty(m, n, device=device)}, a.double() @ b.double().T
+
+
+def numbers(device: str) -> torch.Tensor:
+    """Of all magnitudes that matter to 8 bits, halfway cases and what is beyond the largest one."""
+    g = torch.Generator().manual_seed(8)
+    x = torch.randn(64, 64, generator=g) * 2.0 ** torch.randint(-18, 18, (64, 64), generator=g)
+    x[0, :9] = torch.tensor([0.0, -0.0, 448.0, 464.0, 1e9, -1e9, torch.inf, -torch.inf, torch.nan])
+    return x.to(device)
+
+
+def rounded(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Rounded to the dtype: what is greater than its largest number becomes that."""
+    t = DTYPES[dtype]
+    return x.clamp(-float(t.largest), float(t.largest)).to(getattr(torch, t.torch))
+
+
+def product_is_right(dtype: str) -> None:
+    """The tensor core of Hopper sums 8-bit products with fewer bits than f32 has."""
+    for m, n, k in ((64, 64, 128), (200, 100, 1024)):
+        given, wanted = operands(dtype, m, n, k, "cuda")
+        compile(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}))(**given)
+        error = (given["C"].cpu().double() - wanted).abs().max()
+        assert error <= 2.0**-10 * wanted.abs().max(), (m, n, k, float(error))
+
+
+def casts_are_right(dtype: str) -> None:
+    x = numbers("cuda")
+    y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
+    compile(cuir.check(cuir.parse(CASTS), consts={"T": DTYPES[dtype]}))(X=x, Y=y, Z=z)
+    wanted = rounded(x, dtype).float()
+    torch.testing.assert_close(y.float(), wanted, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)

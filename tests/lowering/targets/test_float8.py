@@ -1,0 +1,64 @@
+"""8-bit floats: in the interpreter as in PyTorch, refused where the instruction cannot read them, and their code compiles."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+import cuir
+from cuir.lowering import lower
+from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.types import DTYPES
+from cuir.text.diagnostics import CuirError
+from tests.gpu.float8_cases import CASTS, PRODUCT, numbers, operands, rounded
+
+FLOATS = ("f8e4m3", "f8e5m2")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(64, 64, 128), (100, 72, 256)])
+def test_products_in_the_interpreter(dtype: str, shape: tuple[int, int, int]) -> None:
+    given, wanted = operands(dtype, *shape, "cpu")
+    cuir.run(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}), given)
+    torch.testing.assert_close(given["C"], wanted.float(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_casts_in_the_interpreter(dtype: str) -> None:
+    x = numbers("cpu")
+    y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
+    cuir.run(cuir.check(cuir.parse(CASTS), consts={"T": DTYPES[dtype]}), {"X": x, "Y": y, "Z": z})
+    wanted = rounded(x, dtype).float()
+    torch.testing.assert_close(y.float(), wanted, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_one_instruction_takes_32_of_the_inner_dim(dtype: str) -> None:
+    source = lower(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]})).source
+    name = dtype.removeprefix("f8").upper()
+    assert f"GMMA::MMA_64x64x32_F32{name * 2}_SS_TN<>::fma" in source
+    assert source.count(f"cuir::wgmma_64x64_{name.lower()}_ss_k_k<0>") == 4  # of 128
+
+
+@pytest.mark.parametrize(("change", "code"), [
+    (("mma_async(sA, sB.T, acc)", "mma_async(sA, sC, acc)"), "T131"),
+    (("mma_async(sA, sB.T, acc)", "mma_async(load(sA), sB.T, acc)"), "T131"),
+    (("mma_async(sA, sB.T, acc)", "mma(sA, sB.T, acc)"), "T132"),
+    (("store(C[m : m + 64, n : n + BN], acc)", "store(A[m : m + 64, n : n + BN], cast(acc, T), add=True)"), "T122"),
+])  # fmt: skip
+def test_what_the_instruction_cannot_read_is_refused(change: tuple[str, str], code: str) -> None:
+    text = PRODUCT.replace(*change).replace("sA, sB = shared", "sC = shared(T, [BK, 128])\n    sA, sB = shared")
+    with pytest.raises(CuirError) as caught:
+        cuir.check(cuir.parse(text), consts={"T": DTYPES["f8e4m3"], "BN": 128})
+    assert code in {d.code for d in caught.value.diagnostics}
+
+
+@needs_nvcc
+@pytest.mark.parametrize("text", [PRODUCT, CASTS], ids=["product", "casts"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_code_compiles(text: str, dtype: str) -> None:
+    assert compile_cuda(lower(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype]}))).cubin
