@@ -1,4 +1,4 @@
-"""The commands about programs and the language: check, show, ops, explain, corpus. The jobs that run things are in jobs.py."""
+"""The commands about programs and the language: check, show, ops, explain, corpus. Jobs that run things have files of their own."""
 
 from __future__ import annotations
 
@@ -204,10 +204,10 @@ def corpus(as_json: Json = False) -> None:
 
 
 def _register_jobs() -> None:
-    from . import asking, evaluating, jobs, lifting, measuring, mutating
+    from . import asking, evaluating, jobs, lifting, lowering, measuring, mutating
 
     app.command()(jobs.verify)
-    app.command()(jobs.lower)
+    app.command()(lowering.lower)
     app.command()(jobs.run)
     app.command()(jobs.bridge)
     app.command()(asking.transfer)

@@ -1,4 +1,4 @@
-"""The commands that run things: verify, lower, run, bridge. What they do is in the library; here is what they take and show."""
+"""The commands that run things: verify, run, bridge. What they do is in the library; here is what they take and show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from ..text.diagnostics import CuirError
 from .defaults import EXPERT
-from .output import exit_code, print_errors, print_json, stderr, stdout
+from .output import exit_code, print_errors, print_json
 from .together import asked_for, not_beside, one_of, only_with
 
 Variant = Annotated[str, typer.Argument(help="a variant of `cuir corpus`, or your own as file.py:function", show_default=False)]
@@ -202,39 +202,6 @@ def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
     return find_sanitizer(sanitizer) if sanitizer is not None else ""
 
 
-def lower(
-    file: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
-    kernel: KernelName = None, const: Consts = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the CUDA source there instead of printing it", show_default=False)] = None,
-    cubin: Annotated[Path | None, typer.Option("--cubin", help="compile, and write the cubin there (needs nvcc)", show_default=False)] = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """Print the CUDA C++ of a program; with --cubin compile it as well."""
-    from ..checking.checker import check
-    from ..lowering import lower as run_lower
-    from ..runtime.nvcc import compile_cuda
-    from .inputs import kept, read_consts, read_program
-
-    for path in filter(None, (out, cubin)):
-        kept(path, [file])
-    cuda = run_lower(check(read_program(file), kernel, read_consts(const or ())))
-    compiled = compile_cuda(cuda) if cubin is not None else None
-    if out is not None:
-        _write(out, cuda.source.encode())
-    if compiled is not None and cubin is not None:
-        _write(cubin, compiled.cubin)
-    if as_json:
-        resources = compiled.resources.as_json() if compiled else None
-        print_json({"ok": True, "diagnostics": [], "source": cuda.source, "choices": list(cuda.choices), "resources": resources})
-        return
-    if out is None and compiled is None:
-        print(cuda.source, end="")
-    for path in filter(None, (out, cubin)):
-        stderr().print(f"written: {path}", soft_wrap=True)
-    if compiled is not None:
-        stdout().print(compiled.resources.as_text(), markup=False)
-
-
 def run(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
@@ -291,10 +258,3 @@ def run(
 
     print_run(result)
     return 0
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file, in a folder that is there") from None

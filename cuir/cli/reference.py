@@ -91,10 +91,13 @@ def traits(op: Op) -> dict[str, Any]:
 def places(name: str) -> dict[str, str]:
     """Where the interpreter and the lowering give an entry its meaning: `file:line` by consumer, relative to the package."""
     from ..interp.ops import RUNS
+    from ..lowering.cuda.registry import IN_THE_IR
+    from ..lowering.ir.build import build
     from ..lowering.targets import text_or_printer
 
     found = {}
-    for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", text_or_printer(name))):
+    lowered = text_or_printer(name) or (build if name in IN_THE_IR else None)
+    for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", lowered)):
         if function is not None:
             found[consumer] = _where(function)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from ..checking.checked import Checked
 from ..checking.checker import check
@@ -15,9 +15,8 @@ from .facts import Facts
 from .facts.lanes import one_lane
 from .ir.build import build
 from .ir.ops import Kernel
-from .ir.text import show
 from .kernel import Cuda
-from .passes.pipeline import optimise, stages
+from .passes.pipeline import optimise
 
 Source = Checked | Program | str | os.PathLike[str]
 
@@ -27,7 +26,7 @@ def lower(checked: Source, without: Collection[str] = ()) -> Cuda:
 
     without: names of passes to leave out (see `passes.pipeline`). Raises CuirError (codes L0xx) naming the statement.
     """
-    checked = _checked(checked)
+    checked = checked_of(checked)
     kernel = build(checked)
     optimise(kernel, without)
     return printed(kernel, checked)
@@ -39,15 +38,7 @@ def printed(kernel: Kernel, checked: Checked) -> Cuda:
     return KernelPrinter(kernel, checked, Facts(kernel), single, _spans(checked)).emit()
 
 
-def lowering_stages(checked: Source, without: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """(name of a pass, IR behind it) for each stage of the lowering, the first of them the IR as it is built."""
-    kernel = build(_checked(checked))
-    yield "build", show(kernel)
-    for done in stages(kernel, without):
-        yield done.name, show(kernel)
-
-
-def _checked(source: Source) -> Checked:
+def checked_of(source: Source) -> Checked:
     return source if isinstance(source, Checked) else check(program_of(source, "lower"))
 
 

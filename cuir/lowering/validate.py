@@ -6,6 +6,7 @@ otherwise, and results stay within a tolerance, from which the passes after it a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,36 +26,61 @@ LONG, SHORT = 160, 2  # lengths that are drawn: of what a tile goes along, and o
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What a pass broke. `tensors`: share of elements that differ and the largest difference, by name; `error`: why nothing could be compared."""
+class Outcome:
+    """What a pass did to results. `tensors`: share of the elements that differ and the largest difference, by name; `within`: these are roundings that the pass
+    declares; `error`: why nothing could be compared."""
 
     name: str
     tensors: Mapping[str, tuple[float, float]]
+    within: bool = False
     error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error and (self.within or not self.tensors)
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        return "fails" if self.error else "same" if not self.tensors else "within roundings" if self.within else "differs"
 
     def __str__(self) -> str:
         found = [f"{n}: {share:.2%} of the elements differ, by up to {most:.3g}" for n, (share, most) in self.tensors.items()]
         return f"{self.name}: {self.error or '; '.join(found)}"
 
 
-def validate(kernel: ops.Kernel, passes: Sequence[Any], arguments: Mapping[str, Argument], *, ctas: int = 1) -> Difference | None:
-    """Runs passes (modules, functions, or entries of the pipeline) over a kernel in place. The first that makes invalid IR or changes results, None if all keep them."""
-    before = _results(kernel, arguments, ctas)
-    for one in (getattr(p, "module", p) for p in passes):
+class Judge:
+    """Runs passes over a kernel, in place, and holds the results of each against those before it."""
+
+    def __init__(self, kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int = 1):
+        """Raises Fault if the kernel cannot be run as it is."""
+        self.kernel, self.arguments, self.ctas = kernel, arguments, ctas
+        self.before = _results(kernel, arguments, ctas)
+        self.seconds = 0.0  # that the last pass took
+
+    def judge(self, one: Any) -> Outcome:
+        """Runs a pass (a module, a function, or an entry of the pipeline). Behind one that fails, nothing can be judged."""
+        one = getattr(one, "module", one)
         name = getattr(one, "__name__", str(one)).rpartition(".")[2]
         run: Callable[[ops.Kernel], None] = getattr(one, "run", one)
+        start, self.seconds = time.perf_counter(), 0.0
         try:
-            run(kernel)
-            kernel.verify()
-            after = _results(kernel, arguments, ctas)
+            run(self.kernel)
+            self.seconds = time.perf_counter() - start
+            self.kernel.verify()
+            after = _results(self.kernel, self.arguments, self.ctas)
         except Exception as error:
-            return Difference(name, {}, f"{type(error).__name__}: {error}")
-        rounds = getattr(one, "ROUNDING", False)
-        wrong = {n: said for n, x in after.items() if (said := _differing(x, before[n], rounds)) is not None}
-        if wrong:
-            return Difference(name, wrong)
-        before = after
-    return None
+            return Outcome(name, {}, error=f"{type(error).__name__}: {error}")
+        before, self.before = self.before, after
+        found = {n: said for n, x in after.items() if (said := _differing(x, before[n], False)) is not None}
+        within = getattr(one, "ROUNDING", False) and all(_differing(after[n], before[n], True) is None for n in found)
+        return Outcome(name, found, bool(found) and within)
+
+
+def validate(kernel: ops.Kernel, passes: Sequence[Any], arguments: Mapping[str, Argument], *, ctas: int = 1) -> Outcome | None:
+    """Runs passes (modules, functions, or entries of the pipeline) over a kernel in place. The first that makes invalid IR or changes results, None if all keep them."""
+    judge = Judge(kernel, arguments, ctas)
+    return next((outcome for p in passes if not (outcome := judge.judge(p)).ok), None)
 
 
 def _results(kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int) -> dict[str, torch.Tensor]:
@@ -105,6 +131,11 @@ def random_arguments(checked: Checked, rng: torch.Generator, lengths: Mapping[st
         else:
             made[t.name] = torch.randn(shape, generator=rng).to(TORCH[t.dtype])
     return padded(checked, made)
+
+
+def ctas_for(checked: Checked) -> int:
+    """How many CTAs (or clusters) to run: one where they add to the same elements, since the order of additions is nobody's promise."""
+    return 1 if any("add" in modes for modes in tensor_modes(checked).values()) else 2
 
 
 def _long(checked: Checked) -> set[str]:

@@ -1,7 +1,7 @@
 """What an entry of the table is, and the registry. Owns no primitive.
 
 An entry says everything about a primitive: name, parameters, typing rule, effects on memory and barriers and traits as data, features that it needs, documentation,
-and for an operation on numbers what it gives (`evaluate`, see cuir/ops/meaning). `cuir/interp/ops` and `cuir/lowering/ops` register how an entry runs by its
+and for an operation on numbers what it gives (`evaluate`, see cuir/ops/meaning). `cuir/interp/ops` and `cuir/lowering` register how an entry runs by its
 name; everybody else asks effects and traits (traits.py), never a name.
 """
 

@@ -8,6 +8,8 @@ from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 from .traits import Traits, arithmetic
 
+LOG2E = 1.4426950408889634  # of e to base 2
+
 
 def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
     """unit: what multiplies, a feature of the target, which says the dtypes of operands. An instruction takes 32 bytes of the inner dim."""
@@ -187,7 +189,7 @@ op(
     smallest=2.0**-126,
     doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 ulp. Below 2^-126 it is 0.",
     evaluate=meaning("exp2", ulps=2, rounded=False),
-    traits=arithmetic("x", cost=4, special=True, slip="log2"),
+    traits=arithmetic("x", cost=4, special=True, exponential=2, slip="log2"),
 )(_unary_float)
 op(
     "log2",
@@ -196,7 +198,7 @@ op(
     where="any",
     doc="Logarithm to base 2, 2 ulp; of 0 it is -inf.",
     evaluate=meaning("log2", ulps=2, rounded=False),
-    traits=arithmetic("x", cost=4, special=True),
+    traits=arithmetic("x", cost=4, special=True, logarithm=2),
 )(_unary_float)
 op(
     "tanh",
@@ -205,7 +207,7 @@ op(
     where="any",
     doc="Hyperbolic tangent, 4 ulp. On a tile seven multiply-adds an element where all are below 0.6; else twice that, an exp2 and a quarter of a division.",
     evaluate=meaning("tanh", ulps=4, rounded=False),
-    traits=arithmetic("x", cost=4, special=True),
+    traits=arithmetic("x", cost=4, special=True, logistic=2 * LOG2E),
 )(_unary_float)
 
 

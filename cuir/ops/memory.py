@@ -32,7 +32,7 @@ def _shared(cx: CallContext) -> Type:
     "memory",
     Param("x", "Shared view"),
     where="any",
-    traits=Traits(pure=True, one_lane=True),
+    traits=Traits(pure=True, one_lane=True, measures=True),
     doc="Bytes of a shared array or view, padding included (i32): what a bulk copy that fills it counts on its barrier.",
 )
 def _nbytes(cx: CallContext) -> Type:
@@ -42,7 +42,14 @@ def _nbytes(cx: CallContext) -> Type:
     return Scalar(I32) if isinstance(t, SharedView) else cx.error("T106", f"`x` must lie in shared memory, found {t}", "x")
 
 
-@op("zeros", "memory", Param("dtype", "dtype"), Param("dims", "[R, C]"), doc="A register tile of zeros.", traits=Traits(pure=True))
+@op(
+    "zeros",
+    "memory",
+    Param("dtype", "dtype"),
+    Param("dims", "[R, C]"),
+    doc="A register tile of zeros.",
+    traits=Traits(pure=True, constant=0),
+)
 def _zeros(cx: CallContext) -> Type:
     dtype, shape = known(cx, "dtype", DType), tile_shape(cx, "dims")
     return ErrorType() if dtype is None or shape is None else TileType(dtype, *shape)
@@ -55,7 +62,7 @@ def _zeros(cx: CallContext) -> Type:
     Param("dims", "[R, C]"),
     Param("value", "scalar"),
     doc="A register tile of one value.",
-    traits=Traits(pure=True, takes=("value", "dtype")),
+    traits=Traits(pure=True, takes=("value", "dtype"), repeats="value"),
 )
 def _full(cx: CallContext) -> Type:
     dtype, shape, value = known(cx, "dtype", DType), tile_shape(cx, "dims"), cx.type("value")

@@ -23,7 +23,7 @@ def _arithmetic(cx: CallContext) -> Type:
 for _sign, _doc, _traits in (
     ("+", "Sum.", arithmetic("x", "y", commutative=True, linear=(1, 1), slip="-")),
     ("-", "Difference.", arithmetic("x", "y", linear=(1, -1), slip="+")),
-    ("*", "Product.", arithmetic("x", "y", commutative=True, factors=("x", "y"))),
+    ("*", "Product.", arithmetic("x", "y", commutative=True, multiplies=True, factors=("x", "y"))),
 ):
     op(
         _sign,
@@ -260,7 +260,7 @@ _READ = Effects(accesses=(Access("place", "read", "generic"),))
     effects=_READ,
     where="any",
     spelling="x[i, j]",
-    traits=Traits(cost=10, one_lane=True),
+    traits=Traits(cost=10, one_lane=True, indexed=True),
     doc="All indices scalars: the element, a scalar. Outside of the array: an error. Scalars are i32, f32 or bool.",
 )
 def _element(cx: CallContext) -> Type:
@@ -282,7 +282,7 @@ def _element(cx: CallContext) -> Type:
     operator=True,
     effects=_READ,
     spelling="x[i, rows(64)]",
-    traits=Traits(cost=10),
+    traits=Traits(cost=10, indexed=True),
     doc="Any index an i32 tile: a gather; its shape is the broadcast of the index tiles. Outside of the tensor: 0 (as a place of store: dropped).",
 )
 def _gather(cx: CallContext) -> Type:
@@ -296,6 +296,7 @@ def _gather(cx: CallContext) -> Type:
     operator=True,
     spelling="x[s, e : e + c, :]",
     where="any",
+    traits=Traits(place=True),
     doc="Any slice: a view, not a read. Slices are `:` or `e : e + c` with the same text e and a known c; integers drop dims, trailing dims may be left out. "
     "Boxes of tensors may stick out or lie outside (reads 0, writes nothing). Rows of shared arrays are sliced at multiples of 8, columns at panels of 128 bytes.",
 )
@@ -309,6 +310,7 @@ def _view(cx: CallContext) -> Type:
     Param("x", "Shared view of two dims"),
     operator=True,
     spelling="x.T",
+    traits=Traits(place=True),
     doc="The transpose of a shared view: a bit of the descriptor, nothing moves. Register tiles have none.",
 )
 def _transpose(cx: CallContext) -> Type:

@@ -8,6 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+Signs = tuple[int, ...]
+
+LESS, AT_MOST, EQUAL, UNEQUAL = (-1,), (-1, 0), (0,), (-1, 1)  # for which signs of x - y a comparison holds
+BELOW = (LESS, AT_MOST)
+SUM, DIFFERENCE, NEGATIVE = (1, 1), (1, -1), (-1,)  # what a linear operation multiplies its operands with
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -26,9 +32,14 @@ class Traits:
     hardware: bool = False  # of a barrier or its methods: one of the hardware's, not in shared memory; it counts no bytes
     index_of: Literal["row", "column"] | None = None  # the numbers of rows or columns, from 0
     rank: bool = False  # the CTA's number within its cluster
+    constant: int | None = None  # a tile of this number
+    repeats: str | None = None  # a tile of this operand
+    measures: bool = False  # the bytes of an array or view, which its type says
+    place: bool = False  # a view of memory: nothing is read
+    indexed: bool = False  # reads elements, each at indices of its own
     reduction: Literal["max", "sum"] | None = None  # of each row
     votes: bool = False  # of a bool tile: true in all rows that a warp holds if it is in one
-    product: bool = False  # of matrices, on the tensor core
+    product: bool = False  # of matrices, on the tensor core; `multiplies` is that of numbers
     # ---- operands
     alike: tuple[str, ...] = ()  # arguments of one dtype: a literal among them takes the others' (a variadic one: all of it)
     takes: tuple[str, str] | None = None  # a literal as the first takes the dtype that the second is or has
@@ -39,15 +50,38 @@ class Traits:
     decided_by: bool | None = None  # of bools: an operand of this value is the result, whatever the other one is
     complements: bool = False  # the opposite of a bool; of an i32 all its bits
     involutive: bool = False  # done twice, with the same other operand, it gives the first one again
-    compares: tuple[int, ...] = ()  # a comparison: for which signs of x - y it holds (all but != are false of a NaN)
+    compares: Signs = ()  # a comparison: for which signs of x - y it holds (all but != are false of a NaN)
     linear: tuple[int, ...] = ()  # the result is the sum of the operands times these
+    multiplies: bool = False  # the result is the product of the operands
     factors: tuple[str, ...] = ()  # a factor of one of these operands is a factor of the result
     divisor: str | None = None  # the operand that divides
     rounds: Literal["down", "up"] | None = None  # a quotient of integers
     remainder: bool = False  # of a quotient that is rounded down
     extremum: Literal["min", "max"] | None = None  # one of the operands
     magnitude: bool = False  # the greater one of the operand and its negative
+    exponential: int | None = None  # the result is this number to the power of the operand
+    logarithm: int | None = None  # the result is the power of this number that the operand is
+    logistic: float | None = None  # the result is 2 / (1 + 2 ** (-this * x)) - 1, between -1 and 1
     slip: str = ""  # the operation that is easily written instead, as faulty programs have it
+
+    @property
+    def divides_integers(self) -> bool:
+        """Whether it is a quotient or a remainder of integers: a divisor of 0 is an error."""
+        return self.rounds is not None or self.remainder
+
+    @property
+    def divides_floats(self) -> bool:
+        return self.divisor is not None and not self.divides_integers
+
+
+def turned(signs: Signs) -> Signs:
+    """For which signs a comparison holds whose operands have changed places."""
+    return tuple(-s for s in reversed(signs))
+
+
+def opposite(signs: Signs) -> Signs:
+    """For which signs a comparison does not hold."""
+    return tuple(s for s in (-1, 0, 1) if s not in signs)
 
 
 def arithmetic(*alike: str, **more: Any) -> Traits:
@@ -55,4 +89,6 @@ def arithmetic(*alike: str, **more: Any) -> Traits:
     return Traits(pure=True, elementwise=True, one_lane=True, alike=alike, **more)
 
 
-__all__ = ["Traits", "arithmetic"]
+__all__ = [
+    "AT_MOST", "BELOW", "DIFFERENCE", "EQUAL", "LESS", "NEGATIVE", "SUM", "UNEQUAL", "Signs", "Traits", "arithmetic", "opposite", "turned",
+]  # fmt: skip

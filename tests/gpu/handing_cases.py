@@ -9,16 +9,15 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
-from cuir.lowering.coalesce import coalesced
 from cuir.runtime.compiled import CompiledKernel
 from cuir.runtime.nvcc import compile_cuda
-from tests.lowering.test_coalesce import ANEW, DIFFER, NEXT, TURN, bodies, finished, program, repaired, results
+from tests.lowering.handing import ANEW, DIFFER, NEXT, TURN, bodies, finished, program, repaired, results
 
 TRIPS = (0, 2)  # what a random kernel was made right for
 
 
 def drawn(number: int, count: int) -> list[Checked]:
-    """Random kernels that hand products on, every other one with two names that need registers of their own."""
+    """Random kernels that hand products on, every other one with a wait for a copy."""
     found: dict[bool, list[Checked]] = {True: [], False: []}
 
     @seed(number)
@@ -28,16 +27,14 @@ def drawn(number: int, count: int) -> list[Checked]:
         if min(map(len, found.values())) >= count // 2:
             return
         checked, _ = repaired(finished(parts))
-        new, choices = coalesced(checked)
-        if new is not checked:
-            found[bool(choices)].append(checked)
+        found[any("a product in flight" in c for c in lower(checked).choices)].append(checked)
 
     collect()
     return [*found[True][: count // 2], *found[False][: count // 2]]
 
 
 def agree(number: int, count: int) -> int:
-    """How many kernels agree: those of test_coalesce.py, and `count` random ones. AssertionError with the text of one that does not."""
+    """How many kernels agree: those of tests/lowering/handing.py, and `count` random ones. AssertionError with the text of one that does not."""
     kernels = [program(body) for body in (DIFFER, NEXT, TURN, ANEW)] + drawn(number, count)
     with ThreadPoolExecutor(4) as pool:
         built = list(pool.map(lambda checked: CompiledKernel(compile_cuda(lower(checked))), kernels))

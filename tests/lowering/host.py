@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from cuir.lowering import Cuda
-from cuir.lowering.cuda.prelude import render
 from cuir.lowering.cuda.writer import symbol
+from cuir.lowering.targets import target_of
 
 GXX = shutil.which("g++")
 
@@ -76,6 +76,7 @@ static bool __any_sync(unsigned, bool x) {
   for (int l = 0; l < 32; ++l) any |= given[c][l];
   return any;
 }
+%s
 namespace cuir {
 // what the instructions of a GPU may give
 DEV float flushed(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.f, x) : x; }
@@ -108,25 +109,26 @@ extern "C" void run(%s) {
 OURS = ("ex2", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "lg2", "to_int", "bar_sync")
 
 
-def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False) -> Callable[..., None]:
+def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False, more: str = "", level: str = "-O1") -> Callable[..., None]:
     """The kernel as a function of arrays (a matrix's number of columns follows it) and numbers, in the order of its parameters.
 
     contract: what the compiler may fuse, "off" or "fast". noise: instructions that are not exact give what is a unit in the last place away.
+    more: functions that the text calls. level: of optimisation.
     """
     head, body = cuda.source.split("  // ---- role ", 1)
     params = re.sub(r"__restrict__ ", "", head[head.rindex(f"\n{symbol(cuda.name)}(") + len(symbol(cuda.name)) + 2 : head.rindex(") {\n")])
     body = body[body.index("\n") : body.rindex("}")]
-    parts = render(re.sub(rf"cuir::({'|'.join(OURS)})\b", "", body), {})
+    parts = target_of(cuda.arch).render(re.sub(rf"cuir::({'|'.join(OURS)})\b", "", body), {})
     parts = re.sub(rf"DEV (float|int|void) ({'|'.join(OURS)})\(.*(\n|$)", "", parts)  # instructions of a GPU
     parts = re.sub(r'asm\("rcp.approx.ftz.f64.*\n', "r = rcp64(b);\n", parts)
     path = folder / "kernel.cpp"
-    path.write_text(FRAME % (parts, params, body), encoding="utf-8")
+    path.write_text(FRAME % (more, parts, params, body), encoding="utf-8")
     library = folder / "kernel.so"
     subprocess.run(
         [
             GXX or "g++",
             "-std=c++17",
-            "-O1",
+            level,
             "-w",
             f"-ffp-contract={contract}",
             f"-DNOISE={int(noise)}",

@@ -1,4 +1,5 @@
-"""One home for each primitive: its name stands in cuir/ops, in its twins in interp/ops and lowering, and nowhere else. Everybody else asks traits and effects."""
+"""One home for each primitive: its name stands in cuir/ops, in its twins (what it does in interp/ops and the evaluator, what it is printed as), and nowhere else. Everybody
+else asks traits and effects, and makes operations with what `ops/build` and `lowering/ir/make` have."""
 
 from __future__ import annotations
 
@@ -11,7 +12,20 @@ import pytest
 from cuir.ops import OPERATORS, TABLE
 
 ROOT = Path(__file__).parent.parent.parent
-HOMES = ("cuir/ops/", "cuir/interp/ops/", "cuir/lowering/")
+HOMES = (
+    "cuir/ops/",
+    "cuir/interp/ops/",
+    "cuir/lowering/cuda/operators.py",
+    "cuir/lowering/cuda/primitives/",
+    "cuir/lowering/targets/",
+    "cuir/lowering/ir/meaning.py",
+)
+MAKERS = (
+    "cuir/lowering/ir/make.py",
+    "cuir/lowering/ir/machine.py",
+    "cuir/lowering/ir/machine_tiles.py",
+)  # that take entries by words: elsewhere that would be a name too
+ROOMS = sorted({path.relative_to(ROOT / "cuir").parts[0] for path in (ROOT / "cuir").rglob("*.py")})
 ABOVE = ("cuir/syntax/", "cuir/text/")  # rooms above the table: how the operators are written is theirs
 NAMES = {*TABLE, *OPERATORS, *(op.written for op in (*TABLE.values(), *OPERATORS.values()))}
 SIGNS = {name for name in NAMES if not name[0].isalpha()}
@@ -21,6 +35,7 @@ PRIMITIVE = {"op", "sign", "func", "root", "primitive", "called", "written"}  # 
 TRANSPOSE = "T"  # also what kernels call their dtype
 CALLED = {"name", "word", "attr", "id", "function"}  # those that may hold it
 TABLES = {"TABLE", "OPERATORS", "WRITTEN", "RUNS"}
+MADE = {"Name", "apply", "perform", "entry"}  # functions of a primitive's name
 
 
 def last(e: ast.expr) -> str:
@@ -69,7 +84,7 @@ def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) > 1:
             said = [e.value for e in node.elts if isinstance(e, ast.Constant)]
             found = [w for w in said if w in NAMES] if len(said) == len(node.elts) and all(w in NAMES for w in said) else []
-        elif isinstance(node, ast.Call) and last(node.func) == "Name" and node.args:
+        elif isinstance(node, ast.Call) and last(node.func) in MADE and node.args:
             found = [w for w in words(node.args[0]) if w in NAMES]
         elif isinstance(node, ast.Subscript) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             table, key = (node.value, node.slice) if isinstance(node, ast.Subscript) else (node.func.value, node.args[0])  # type: ignore[attr-defined]
@@ -80,9 +95,18 @@ def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno, w) for w in found)  # type: ignore[attr-defined]
 
 
-def test_a_primitive_is_known_by_its_name_at_home_alone() -> None:
+def files(room: str) -> Iterator[tuple[str, ast.AST]]:
+    """The files of a room that are no home, by their paths."""
+    for path in sorted((ROOT / "cuir").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.split("/")[1] == room and not name.startswith(HOMES):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_primitive_is_known_by_its_name_at_home_alone(room: str) -> None:
     """No file outside of the homes compares with the name or the spelling of a primitive, has it as a key of a dict or an item of a set or a tuple, looks it up in a table of
-    primitives, or makes a `Name(...)` of it.
+    primitives, or makes a `Name(...)` or an operation of the tile IR of it.
 
     Words that are ordinary English too, and signs, are names of primitives where they are compared with what a node does (`e.op`, `call.func.id`, `op.name`, `word`),
     where all keys of a dict or all items of a set or of a tuple are names, where they are looked up in a table of primitives, and in a `Name(...)`: `level == "full"` and a
@@ -90,18 +114,34 @@ def test_a_primitive_is_known_by_its_name_at_home_alone() -> None:
     are, and texts of programs.
     """
     wrong = []
-    for path in sorted((ROOT / "cuir").rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        if not name.startswith(HOMES):
-            found = uses(ast.parse(path.read_text(encoding="utf-8")))
-            wrong += [f"{name}:{line} {word}" for line, word in found if not (name.startswith(ABOVE) and word in SIGNS | WORDS)]
+    for name, tree in files(room):
+        wrong += [f"{name}:{line} {word}" for line, word in uses(tree) if not (name.startswith(ABOVE) and word in SIGNS | WORDS)]
     assert not wrong
+
+
+def named(tree: ast.AST) -> bool:
+    """Whether a file takes entries by words."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return any(
+        (node.module or "").endswith("ops.entries") or ((node.module or "").endswith("ops") and "entries" in {a.name for a in node.names})
+        for node in imports
+    )
+
+
+def test_entries_by_words_are_for_making_alone() -> None:
+    """`op.entry is entries.ADD` would be a name in other letters."""
+    assert tuple(sorted(name for room in ROOMS for name, tree in files(room) if named(tree))) == tuple(sorted(MAKERS))
+    for name in MAKERS:
+        tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+        sides = [side for node in ast.walk(tree) if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)]
+        assert not [ast.unparse(side) for side in sides if "entries." in ast.unparse(side)]
 
 
 @pytest.mark.parametrize("use", [
     'e.attr == "T"', 'e.op == "+"', 'e.op in ("and", "or")', '"//" == sign', 'call.func.id == "cast"', 'call.func == Name("tiles")', 'op.name != "mbarrier.expect"',
     'b.kind == "named_barrier"', 'word in ("shared", "mbarrier")', '{"-": "neg"}', '{"min": 0, "max": 0}', '{"<", "<="}', 'TABLE["cta_rank"]', 'OPERATORS["+"]',
     'op.name.startswith("mbarrier")', 'COMPARISONS = ("<", "<=")', 'ELSEWHERE = ("load", "zeros")', 'TABLE.get("where")', 'RUNS["shared"]', 'Name("where")', 'name == "where"', 'root(n.func) in ("rows", "cols")', 'COSTS["exp2"] if x == "exp2" else 1',
+    'ops.apply("+", [x, y], t)', 'perform("load", {})', 'ops.entry("mbarrier").traits', 'op.op in ("rows", "cols")', 'value.owner.op == "full"', 'a.op != "*"',
 ])  # fmt: skip
 def test_the_rule_sees_a_use(use: str) -> None:
     assert list(uses(ast.parse(use)))
@@ -109,7 +149,7 @@ def test_the_rule_sees_a_use(use: str) -> None:
 
 @pytest.mark.parametrize("use", [
     'level == "full"', '{"rows": rows, "ok": True}', '{"rows": rows}', 'handles("exp2")', '"/" in path.name', 'Binary("+", x, y)', 'consts["T"]', 'name not in ("T", "D")',
-    'kind == "store"', 'step.kind == "wait"', '{"+": "green", "-": "red", "@": "cyan"}', 'line.startswith("-")',
+    'kind == "store"', 'step.kind == "wait"', '{"+": "green", "-": "red", "@": "cyan"}', 'line.startswith("-")', 't.layout.data in ("full", "columns")', 't.layout.data == "rows"', 'of.extremum == "min"', 'apply(name, values)',
 ])  # fmt: skip
 def test_the_rule_lets_words_be(use: str) -> None:
     assert not list(uses(ast.parse(use)))

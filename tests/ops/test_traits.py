@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from typing import Any
 
 import pytest
 
-from cuir.ops import OPERATORS, TABLE, Op
+from cuir.ops import OPERATORS, TABLE, Op, entries
 from cuir.ops.base import Effects
 from cuir.ops.build import cast, cdiv, exp2, greatest, least, log2, magnitude, tanh, where
-from cuir.ops.expressions import called, comparison, is_where, maker, method, operation, traits
+from cuir.ops.expressions import called, comparison, is_where, maker, method, operation, subscript, traits
+from cuir.ops.traits import Signs, opposite, turned
 from cuir.syntax.nodes import Binary, Call, IfExp, Keyword, Literal, Name, Unary
-from cuir.syntax.types import BOOL, F32, I32, DType
+from cuir.syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 
 ENTRIES = {**TABLE, **OPERATORS}
 NUMBERS: dict[DType, list[Any]] = {I32: [-7, -2, -1, 0, 1, 2, 3, 8], F32: [-7.0, -0.5, 0.0, 0.5, 2.0, 8.0], BOOL: [False, True]}
@@ -34,12 +36,12 @@ def operands(op: Op, dtype: DType) -> list[tuple[Any, ...]]:
 def test_traits_name_parameters_and_fit_effects(op: Op) -> None:
     t, params = op.traits, {p.name for p in op.params}
     assert {*t.alike, *(t.takes or ()), *t.lazy, *t.factors} <= params
-    assert {t.converts, t.chooses, t.divisor} - {None} <= params
+    assert {t.converts, t.chooses, t.divisor, t.repeats} - {None} <= params
     assert {op.effects.expects} - {None} <= params
     assert not t.pure or op.effects == Effects()
     assert not t.elementwise or (t.pure and op.evaluate is not None and not op.reduces)
     assert t.pure or op.evaluate is None
-    assert bool(t.reduction or t.product) == op.reduces and (t.reduction == "sum" or t.product) == op.sums
+    assert bool(t.reduction or t.product or t.votes) == op.reduces and (t.reduction == "sum" or t.product) == op.sums
     assert t.declares == (op.where == "declaration" and t.makes != "workers") and (t.makes is None) == (op.where != "declaration")
     assert t.slip in {"", *ENTRIES} and t.slip != op.name
     assert op.evaluate is None or op.evaluate.divides == bool(t.rounds or t.remainder)
@@ -60,6 +62,14 @@ def test_algebra_is_what_the_operation_gives(op: Op, dtype: DType) -> None:
             assert found == run(y, x)
         if t.linear:
             assert found == sum(map(operator.mul, t.linear, xs))
+        if t.multiplies:
+            assert found == math.prod(xs)
+        if t.exponential:
+            assert found == pytest.approx(float(t.exponential) ** x, rel=1e-6)
+        if t.logarithm and x > 0:
+            assert found == pytest.approx(math.log(x, t.logarithm), rel=1e-6)
+        if t.logistic:
+            assert found == pytest.approx(2 / (1 + 2 ** (-t.logistic * x)) - 1, rel=1e-6)
         if t.compares and dtype != BOOL:
             assert found == ((x > y) - (x < y) in t.compares)
         if t.decided_by is not None and dtype == BOOL:
@@ -86,6 +96,77 @@ def test_every_comparison_is_known_by_its_signs() -> None:
     signs = [op.traits.compares for op in ENTRIES.values() if op.traits.compares]
     assert len(set(signs)) == len(signs) == 6
     assert [comparison(s) for s in ((-1,), (-1, 0), (0,), (0, 1), (1,), (-1, 1))] == ["<", "<=", "==", ">=", ">", "!="]
+
+
+@each
+def test_what_a_tile_is_made_of_and_what_reads_elements(op: Op) -> None:
+    t, reads = op.traits, [a.arg for a in op.effects.accesses if a.mode == "read"]
+    assert sum((t.constant is not None, t.repeats is not None, t.index_of is not None, t.measures, t.rank, t.place)) <= 1
+    if t.constant is not None or t.repeats or t.index_of:
+        assert (
+            t.pure
+            and op.evaluate is None
+            and op.rule(Known()) == TileType(I32, *(s if t.index_of in (None, w) else 1 for s, w in ((3, "row"), (3, "column"))))
+        )
+    if t.place:
+        assert op.evaluate is None and op.effects == Effects() and not t.pure
+    if t.indexed:
+        assert reads == [p.name for p in op.params] and subscript(Scalar(I32)).traits.indexed
+    assert t.indexed == (OPERATORS.get(op.name) is op and bool(reads))
+
+
+class Known:
+    """A call whose arguments are 3 by 3, or 3, and i32."""
+
+    def type(self, arg: str) -> Any:
+        return Scalar(I32)
+
+    def const(self, arg: str) -> Any:
+        return {"dtype": I32, "dims": (3, 3), "n": 3}[arg]
+
+    value = const
+
+    def has(self, arg: str) -> bool:
+        return True
+
+
+SIGNS = [signs for op in ENTRIES.values() if (signs := op.traits.compares)]
+
+
+@pytest.mark.parametrize("signs", SIGNS)
+def test_turned_and_opposite_comparisons(signs: Signs) -> None:
+    for x, y in itertools.product(NUMBERS[I32], repeat=2):
+        holds, back = ((x > y) - (x < y)) in signs, (y > x) - (y < x)
+        assert holds == (back in turned(signs)) == (((x > y) - (x < y)) not in opposite(signs))
+    assert {turned(signs), opposite(signs)} <= set(SIGNS)
+    assert entries.COMPARISONS[signs].traits.compares == signs
+
+
+def test_named_entries_do_what_their_words_say() -> None:
+    run = {word: getattr(entries, word).evaluate for word in entries.__all__ if isinstance(getattr(entries, word), Op)}
+    x, y = 7, -2
+    said = {
+        "ADD": 5,
+        "SUBTRACT": 9,
+        "MULTIPLY": -14,
+        "FLOOR_DIVIDE": -4,
+        "CEIL_DIVIDE": -3,
+        "REMAINDER": -1,
+        "AND": 6,
+        "OR": -1,
+        "EXCLUSIVE_OR": -7,
+        "LEAST": -2,
+        "GREATEST": 7,
+    }
+    assert {word: run[word](x, y) for word in said} == said
+    assert (
+        run["NEGATE"](x) == -7 and run["DIVIDE"](7.0, 2.0) == 3.5 and run["CHOOSE"](True, x, y) == run["CHOOSE_BY_ELEMENT"](True, x, y) == 7
+    )
+    assert run["EXP2"](3.0) == 8 and run["LOG2"](8.0) == 3 and run["TANH"](0.0) == 0
+    assert entries.CAST.traits.converts and entries.FULL.traits.repeats
+    for name, dual in entries.DUALS.items():
+        for a, b in itertools.product((False, True), repeat=2):
+            assert ENTRIES[name].evaluate(a, b) is not dual.evaluate(not a, not b)  # type: ignore[misc]
 
 
 X, Y, C = Name("x"), Name("y"), Name("c")

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
+from ...ops.expressions import comparison
+from ...ops.traits import BELOW, turned
 from ...syntax.types import F32, I32
 from ...text.diagnostics import CuirError
 from ..ir import ops
+from ..ir.indices import LimitOf
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
 from ..passes.fusion import inlined
 from . import operators, quads
@@ -67,7 +70,7 @@ class Elements:
         t, facts = op.result.type, self.role.kernel.facts
         few = isinstance(t, ScalarT) or (isinstance(t, TileT) and t.layout.data in ("rows", "one", "partial"))
         cx = operators.Operation(
-            dtype_of(op.arguments[1 if op.op in ("where", "ifexp") else 0]) if op.arguments else dtype_of(op.result),
+            dtype_of(op.arguments[1 if op.kind.chooses else 0]) if op.arguments else dtype_of(op.result),
             dtype_of(op.result),
             tuple(ops.known(a) for a in op.arguments),
             tuple(facts.nonnegative(a) for a in op.arguments),
@@ -110,17 +113,27 @@ class Elements:
     def _limit(self, op: ops.Apply, at: At) -> str | None:
         """A column compared with a number a row: the column of the thread is taken off the limit before the loop, what is left is known when it is unrolled."""
         a, b = op.arguments
-        columns, bound = (a, b) if _is(a, "cols") else (b, a)
-        if not _is(columns, "cols") or (isinstance(bound.type, TileT) and bound.type.layout.data not in ("rows", "one")):
+        columns, bound = (a, b) if _is_column(a) else (b, a)
+        if not _is_column(columns) or (isinstance(bound.type, TileT) and bound.type.layout.data not in ("rows", "one")):
             return None
         t, places = bound.type, [LOOP]
         if isinstance(t, TileT) and t.layout.data == "rows":
             places = [At("", str(r), "", "") for r in range(self.fragment(t).row_values)]
-        far = self.role.kernel.facts.far(bound)  # then it may be an end of the range
-        texts = tuple(f"cuir::limit<0>({strip(x)}, col)" if far else f"{x} - col" for p in places for x in (self.element(bound, p),))
+        texts = [self._less_column(bound, p) for p in places]
         limit = self.hoist("int", texts, at)
-        sign = op.op if columns is a else {"<": ">", "<=": ">="}[op.op]
+        holds = op.kind.compares
+        sign = comparison(holds if columns is a else turned(holds))
         return f"({at.k} {sign} {limit})"
+
+    def _less_column(self, bound: SSAValue, at: At) -> str:
+        """A limit less the thread's first column, without leaving the range."""
+        op, facts = bound.owner, self.role.kernel.facts
+        if isinstance(op, LimitOf) and not facts.far(op.x):  # else its sum with the column may wrap
+            return f"cuir::limit<{op.plus.data}>({strip(self.element(op.y, at))}, cuir::add({strip(self.element(op.x, at))}, col))"
+        if isinstance(op, ops.Apply) and op.kind.extremum and facts.far(bound):
+            return f"{op.op}({', '.join(strip(self._less_column(a, at)) for a in op.arguments)})"
+        text = self.element(bound, at)
+        return f"cuir::limit<0>({strip(text)}, col)" if facts.far(bound) else f"({text} - col)"
 
     def hoist(self, ctype: str, texts: Sequence[str], at: At) -> str:
         """Texts that depend on the row alone, computed before the loop; the text to read them by."""
@@ -183,12 +196,13 @@ class Elements:
         if (emit := self.role.kernel.target.element(op.name)) is not None:
             return emit(self, op, at)
         assert isinstance(op, ops.Apply), op
-        if op.op == "rows":
+        if op.kind.index_of == "row":
             assert isinstance(op.result.type, TileT)
-            return self.row(self.fragment(op.result.type), at.r)
-        if op.op == "cols":
-            return f"(col + {at.k})"
-        if op.op in ("<", "<=") and (text := self._limit(op, at)):
+            return self.row(self.fragment(op.result.type), at.r) if op.result.type.shape[0] > 1 else "0"
+        if op.kind.index_of == "column":
+            assert isinstance(op.result.type, TileT)
+            return f"(col + {at.k})" if op.result.type.shape[1] > 1 else "0"
+        if op.kind.compares in BELOW and (text := self._limit(op, at)):
             return text
         return self.apply(op, lambda v: self.element(v, at))
 
@@ -200,7 +214,7 @@ class Elements:
             return
         pack = f"cuir::pack_{t.dtype.data}"
         op = expression if expression is not None else value.owner
-        if isinstance(op, ops.Apply) and op.op == "cast" and dtype_of(op.arguments[0]).is_float:  # packing rounds
+        if isinstance(op, ops.Apply) and op.kind.converts and dtype_of(op.arguments[0]).is_float:  # packing rounds
             x = op.arguments[0]
             if not inlined(x) and dtype_of(x) == F32:
                 name = self.role.storage(x).name
@@ -250,8 +264,8 @@ def positions(frag: Fragment) -> list[tuple[str, str]]:
     ]
 
 
-def _is(value: SSAValue, name: str) -> bool:
-    return isinstance(value.owner, ops.Apply) and value.owner.op == name
+def _is_column(value: SSAValue) -> bool:
+    return ops.kind_of(value).index_of == "column"
 
 
 __all__ = ["CTYPE", "HALVES", "I32", "LOOP", "At", "Elements", "index_of", "positions"]

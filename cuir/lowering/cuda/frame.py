@@ -238,7 +238,7 @@ class KernelPrinter:
         offset = -(-checked.shared_bytes // 16) * 16
         inits = []
         for b in checked.barriers.values():
-            if b.kind != "mbarrier":
+            if ops.entry(b.kind).traits.hardware:
                 continue
             stages = b.stages or 1
             out.line(f"uint64_t* const {identifier(b.name)} = reinterpret_cast<uint64_t*>(smem + {offset});")

@@ -42,7 +42,7 @@ def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operat
     packed: str | None = None
     if target.packed:  # packing rounds
         packed = f"cuir::pack_{t.dtype.data}"
-        if isinstance(root, ops.Apply) and root.op == "cast" and dtype_of(root.arguments[0]) == F32:
+        if isinstance(root, ops.Apply) and root.kind.converts and dtype_of(root.arguments[0]) == F32:
             source = root.arguments[0].owner
             assert isinstance(source, Operation)
             root = source

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from xdsl.ir import Operation
 
+from ...ops import OPERATORS, TABLE
+from ...ops.traits import Traits
 from .operators import TEXTS
 
 Print = Callable[..., None]
@@ -90,5 +92,9 @@ def common() -> Printers:
     return COMMON
 
 
-# What the IR holds without a call: declarations, places, numbers that are known when it is built, indices that cost nothing.
-IN_THE_IR = ("shared", "mbarrier", "named_barrier", "tiles", "role", "nbytes", "view", "T", "zeros", "rows", "cols")
+def _in_the_ir(of: Traits) -> bool:
+    """Whether the IR holds it without a call: declarations, places, numbers that are known when it is built, indices that cost nothing."""
+    return bool(of.makes or of.place or of.measures or of.index_of) or of.constant is not None
+
+
+IN_THE_IR = tuple(name for name, op in {**TABLE, **OPERATORS}.items() if _in_the_ir(op.traits))

@@ -1,16 +1,19 @@
 """Where each value of a role lives: values that are one variable share a storage, others are copied where paths meet.
 
 A loop's value is what it was given at first and what each turn yields, a branch's result what its regions yield, an accumulator what a product adds to. Two of
-these are one variable if no value is still needed when the other one is made. Products take over their accumulators' registers: those come first.
+these are one variable if no value is still needed, or used by a product in flight, when the other one is made; a tile behind a wait is the one before it.
+Products take over their accumulators' registers: those come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
+from ..facts.in_flight import Ages, InFlight
 from ..ir import machine, ops
 from ..ir.types import ScalarT, TileT, dtype_of
 from ..passes.fusion import inlined
@@ -18,6 +21,8 @@ from ..passes.rewriting import last
 from .dtypes import CTYPE, HALVES
 from .layouts import Fragment
 from .writer import identifier
+
+K = TypeVar("K")
 
 
 @dataclass
@@ -120,6 +125,7 @@ class Allocation:
     def __init__(self, body: Block, threads: int, taken: set[str]):
         self.threads = threads
         self.liveness = Liveness(body)
+        self.flight, self.read = InFlight(body), InFlight(body, operands=True)
         self.names = taken
         self.parent: dict[SSAValue, SSAValue] = {}
         self.members: dict[SSAValue, list[SSAValue]] = {}
@@ -142,13 +148,18 @@ class Allocation:
     def _definitions(self, block: Block) -> Iterator[tuple[SSAValue, frozenset[SSAValue]]]:
         for argument in block.args:
             if stored(argument):
-                yield argument, self.liveness.at_start[block] - {argument}
+                yield argument, self._kept(self.liveness.at_start, self.flight.at_start, self.read.at_start, block) - {argument}
         for op in block.ops:
             for region in op.regions:
                 yield from self._definitions(region.block)
             for result in op.results:
                 if stored(result):
-                    yield result, self.liveness.after[op] - {result}
+                    yield result, self._kept(self.liveness.after, self.flight.after, self.read.after, op) - same(result)
+
+    def _kept(
+        self, live: Mapping[K, frozenset[SSAValue]], written: Mapping[K, Ages], read: Mapping[K, Ages], where: K
+    ) -> frozenset[SSAValue]:
+        return live[where] | written[where].keys() | read[where].keys()
 
     # ---- what should be one variable, most urgent first
     def _every(self, block: Block) -> Iterator[Operation]:
@@ -242,6 +253,15 @@ def tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
             yield from zip(op.results, op.arguments, strict=True)
         elif op.entry.effects.group and "c" in op.args:
             yield op.results[0], op.args["c"]
+
+
+def same(value: SSAValue) -> set[SSAValue]:
+    """A value, and the tiles before the waits that it passed through: making it writes nothing over them."""
+    found = {value}
+    while isinstance(op := value.owner, ops.Perform) and op.entry.effects.drains:
+        value = op.arguments[value.index]  # type: ignore[attr-defined]
+        found.add(value)
+    return found
 
 
 def _together(x: SSAValue, y: SSAValue) -> bool:

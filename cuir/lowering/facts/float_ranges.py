@@ -5,11 +5,12 @@ A NaN lies nowhere: whoever asks takes care of it. Bounds hold for results as th
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
 
 from xdsl.ir import Operation, SSAValue
 
+from ...ops.traits import Traits
 from ..ir import ops
 from ..passes.rewriting import last
 
@@ -38,8 +39,8 @@ def _of(value: SSAValue, known: dict[SSAValue, Range]) -> Range:
     if isinstance(op, ops.Branch):
         i = value.index  # type: ignore[attr-defined]
         return _either(*(_range(last(region).values[i], known) for region in (op.then, op.orelse)))
-    if isinstance(op, ops.Apply) and op.op in _RULES:
-        return _RULES[op.op](*(_range(a, known) for a in op.arguments))
+    if isinstance(op, ops.Apply) and _bounded(op.kind):
+        return _applied(op.kind, [_range(a, known) for a in op.arguments])
     if not isinstance(op, Operation):  # what a loop carries, or a worker's number
         loop = op.parent_op()
         if isinstance(loop, (ops.For, ops.ForUnits)):
@@ -67,22 +68,26 @@ def _magnitude(x: Range) -> Range:
     return (0.0 if x[0] <= 0 <= x[1] else min(abs(x[0]), abs(x[1]))), max(abs(x[0]), abs(x[1]))
 
 
-def _exponential(x: Range) -> Range:
-    return 0.0, 2.0 ** min(x[1], 1000.0)  # what is small may be 0
+def _bounded(of: Traits) -> bool:
+    """Whether something follows from the operands' ranges."""
+    return bool(of.linear or of.magnitude or of.exponential or of.extremum or of.chooses or of.repeats or of.logistic)
 
 
-_RULES: dict[str, Callable[..., Range]] = {
-    "+": _sum,
-    "-": lambda x, y: _sum(x, _negated(y)),
-    "neg": _negated,
-    "abs": _magnitude,
-    "exp2": _exponential,
-    "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
-    "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
-    "where": lambda c, x, y: _either(x, y),
-    "ifexp": lambda c, x, y: _either(x, y),
-    "full": lambda x: x,
-    "tanh": lambda x: (-1.0, 1.0),
-}
+def _applied(of: Traits, given: list[Range]) -> Range:
+    """An operation on numbers of these ranges."""
+    x = given[0]
+    if of.linear:
+        return functools.reduce(_sum, (r if by > 0 else _negated(r) for r, by in zip(given, of.linear, strict=True)))
+    if of.magnitude:
+        return _magnitude(x)
+    if of.exponential:
+        return 0.0, float(of.exponential) ** min(x[1], 1000.0)  # what is small may be 0
+    if of.extremum:
+        least_or_greatest = min if of.extremum == "min" else max
+        return least_or_greatest(r[0] for r in given), least_or_greatest(r[1] for r in given)
+    if of.chooses:
+        return _either(*given[1:])
+    return x if of.repeats else (-1.0, 1.0)
+
 
 __all__ = ["EVERYTHING", "Range", "float_range"]

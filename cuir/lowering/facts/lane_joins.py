@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...ops.traits import SUM
 from ..ir import ops
 from ..ir.types import TileT, is_scalar
 from ..passes.fusion import inlined
@@ -19,9 +20,6 @@ from .flow import Loop, sources
 from .memory import Accessed, Array, Memory, accesses, evaluated
 from .multiples import multiple
 from .stores import own_rows
-
-# becomes the trait `joins_worker`
-JOINING = ("sync", "named_barrier.sync", "copy_wait", "copy_async.bulk", "copy_async.cp", "store_async", "store_wait")
 
 Dims = tuple[int | None, int | None]  # the dims of a tensor along which a tile's rows and columns lie
 
@@ -121,7 +119,7 @@ class _Joins:
     def _meets(self, op: ops.Perform) -> bool:
         if self.own is not None and "bulk_store" in (op.entry.effects.group, op.entry.effects.drains):
             return False  # each warp stores for itself
-        return op.op in JOINING
+        return op.kind.joins_worker
 
     def _touched(self, op: Operation) -> _Touched:
         written, read, stable = set(), set(), set()
@@ -156,7 +154,7 @@ class _Joins:
             if size == -1 and start is not None and not is_scalar(start):
                 along = self._from_multiple(start)
             elif size not in (-1, 1):
-                along = "cols" if dim == len(place.parts) - 1 else "rows"
+                along = "column" if dim == len(place.parts) - 1 else "row"
                 if start is not None and not multiple(start, self.rows):
                     return None
             else:
@@ -164,10 +162,10 @@ class _Joins:
             if along is None or along in found:
                 return None
             found[along] = dim
-        return found.get("rows"), found.get("cols") if cols > 1 else None
+        return found.get("row"), found.get("column") if cols > 1 else None
 
     def _from_multiple(self, tile: SSAValue) -> str | None:
-        """ "rows" or "cols" if an index tile is the worker's rows or columns from a multiple on."""
+        """ "row" or "column" if an index tile is the worker's rows or columns from a multiple on."""
         kinds, left, seen = set[str | None](), [tile], set[SSAValue]()
         while left:
             value = left.pop()
@@ -177,12 +175,12 @@ class _Joins:
             op = value.owner
             if (given := sources(value)) is not None:
                 left += given
-            elif isinstance(op, ops.Apply) and op.op == "+":  # becomes the trait `linear`
+            elif isinstance(op, ops.Apply) and op.kind.linear == SUM:
                 a, b = op.arguments[::-1] if is_scalar(op.arguments[0]) else op.arguments
                 kinds |= set() if is_scalar(b) and multiple(b, self.rows) else {None}
                 left.append(a)
             else:
-                kinds.add(op.op if isinstance(op, ops.Apply) and op.op in ("rows", "cols") else None)  # becomes the trait `index_of`
+                kinds.add(ops.kind_of(value).index_of)
         return kinds.pop() if len(kinds) == 1 else None
 
 

@@ -7,8 +7,6 @@ from xdsl.ir import BlockArgument, SSAValue
 from ..ir import ops
 from .flow import sources
 
-SUMS, PRODUCTS = ("+", "-", "neg"), ("*",)  # become traits: `linear`; `factors` of both operands
-
 
 def multiple(value: SSAValue, n: int, assumed: frozenset[SSAValue] = frozenset()) -> bool:
     """Whether an i32 scalar is a multiple of `n`, a power of two (so that 32 bits keep it one). assumed: values that are, if the others are."""
@@ -23,9 +21,11 @@ def multiple(value: SSAValue, n: int, assumed: frozenset[SSAValue] = frozenset()
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
         return isinstance(loop, ops.For) and loop.step.data % n == 0 and multiple(loop.start, n, assumed)
-    if isinstance(op, ops.Apply) and op.op in SUMS:
+    if not isinstance(op, ops.Apply):
+        return False
+    if op.kind.linear:
         return all(multiple(a, n, assumed) for a in op.arguments)
-    return isinstance(op, ops.Apply) and op.op in PRODUCTS and any(multiple(a, n, assumed) for a in op.arguments)
+    return op.kind.multiplies and any(multiple(a, n, assumed) for a in op.arguments)
 
 
 __all__ = ["multiple"]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue, Use
 
+from ...ops.traits import NEGATIVE, Traits
 from ..ir import ops
 from ..ir.machine_tiles import After, ReadColumns
 from ..ir.rows import RowPart
@@ -17,11 +18,21 @@ from ..ir.types import ScalarT, TensorT, TileT, dtype_of, is_tile
 from ..ir.warps import Pinned, RowBound
 from .flow import sources, targets
 
-# become traits: `chooses` or `extremum`; `converts`, `magnitude`, `linear == (-1,)`, `reduction == "max"`; `linear` or `factors` of two operands
-CHOICES = ("where", "ifexp", "min", "max")
-KEPT = ("cast", "abs", "tanh", "row_max", "full")  # a NaN of the operand may come through with its sign
-ARITHMETIC = ("+", "-", "*")
-SPREADING = (*ARITHMETIC, "/", "min", "max", "neg", "abs", "exp2", "log2", "tanh")  # a NaN in an operand gives one
+
+def _chooses(of: Traits) -> bool:
+    """Whether the result is one of the operands."""
+    return bool(of.chooses or of.extremum)
+
+
+def _keeps_sign(of: Traits) -> bool:
+    """Whether a NaN of the operand may come through with its sign."""
+    return bool(of.converts or of.magnitude or of.logistic or of.reduction == "max" or of.repeats)
+
+
+def _spreads(of: Traits) -> bool:
+    """Whether a NaN in an operand gives one."""
+    arithmetic = of.linear or of.multiplies or of.divides_floats or of.extremum or of.magnitude
+    return bool(arithmetic or of.exponential or of.logarithm or of.logistic)
 
 
 class Nans:
@@ -53,15 +64,16 @@ class Nans:
         if isinstance(op, ops.Constant):
             return True
         if isinstance(op, ops.Perform):
-            return op.op == "gather"  # outside of the tensor it is 0
+            return op.gathers  # outside of the tensor it is 0
         if isinstance(op, ReadColumns):
             return True
         if not isinstance(op, ops.Apply):
             return False
-        if op.op == "zeros":
+        if op.kind.constant is not None:
             return True
-        chosen = [a in self._constant for a in op.arguments if op.op not in CHOICES or dtype_of(a) == dtype_of(value)]
-        return bool(chosen) and (any(chosen) if op.op in CHOICES else all(chosen))
+        choice = _chooses(op.kind)
+        chosen = [a in self._constant for a in op.arguments if not choice or dtype_of(a) == dtype_of(value)]
+        return bool(chosen) and (any(chosen) if choice else all(chosen))
 
     def _may_be_negative(self, value: SSAValue) -> bool:
         if (given := sources(value)) is not None:
@@ -77,18 +89,19 @@ class Nans:
             return any(v in self._negative or isinstance(v.type, TensorT) for v in op.operands)
         if not isinstance(op, ops.Apply):
             return False
-        if op.op == "neg":
+        of = op.kind
+        if of.linear == NEGATIVE:
             return ops.known(op.arguments[0]) is None
-        if op.op in CHOICES or op.op in KEPT:
+        if _chooses(of) or _keeps_sign(of):
             return any(a in self._negative for a in op.arguments)
-        return op.op in ARITHMETIC and any(self._unchanged(op, i) for i in range(2))
+        return bool(of.linear or of.multiplies) and any(self._unchanged(op, i) for i in range(2))
 
     def _unchanged(self, op: ops.Apply, i: int) -> bool:
         """Whether arithmetic with a known number may be operand `i` itself with its sign bit set, or its negative."""
         value, other = op.arguments[i], op.arguments[1 - i]
         if other not in self._constant:
             return False
-        turned = i == 1 if op.op == "-" else op.op == "*" and ops.known(other) in (None, -1)
+        turned = ops.known(other) in (None, -1) if op.kind.multiplies else op.kind.linear[i] < 0
         return turned or value in self._negative
 
 
@@ -118,8 +131,8 @@ def _spread(use: Use) -> Sequence[SSAValue] | None:
     if isinstance(op, ops.Apply):
         if op.entry.reduces:
             return []
-        kept = op.op == "cast" and dtype_of(op.result).is_float
-        return [op.result] if is_tile(op.result) and (kept or op.op in SPREADING) else None
+        kept = op.kind.converts and dtype_of(op.result).is_float
+        return [op.result] if is_tile(op.result) and (kept or _spreads(op.kind)) else None
     if getattr(op, "ELEMENTWISE", False):
         return list(op.results)  # arithmetic
     if isinstance(op, (RowPart, RowBound, Pinned, After)):

@@ -10,12 +10,17 @@ from dataclasses import dataclass
 
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
-from ...syntax.types import I32
+from ...ops import OPERATORS
+from ...ops.expressions import subscript
+from ...syntax.types import I32, Scalar
 from ..ir import ops
 from ..ir.types import ElementT, TensorT, is_scalar
 from .uniformity import reads_constant
 
-DIVISION, LOAD = (ops.entry(name).traits.cost for name in ("//", "element"))  # instructions, about; what counts is that they are many
+DIVISION = min(
+    op.traits.cost for op in OPERATORS.values() if op.traits.divides_integers
+)  # instructions, about; what counts is that they are many
+LOAD = subscript(Scalar(I32)).traits.cost
 
 
 @dataclass(frozen=True)
@@ -138,8 +143,8 @@ def element_of(op: ops.Perform) -> ops.At | None:
 
 
 def _cost(op: ops.Apply) -> int:
-    of = op.entry.traits
-    value = ops.known(op.arguments[1]) if of.rounds or of.remainder else None
+    of = op.kind
+    value = ops.known(op.arguments[1]) if of.divides_integers else None
     power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
     return (2 if of.rounds == "up" else 1) if power else of.cost
 

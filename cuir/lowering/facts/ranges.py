@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...ops.traits import DIFFERENCE, NEGATIVE, SUM, Traits
 from ...syntax.types import BOOL, I32
 from ..ir import machine, ops, types
 
@@ -69,13 +70,16 @@ class Ranges:
     def fits(self, value: SSAValue) -> bool:
         """Whether it is i32 arithmetic that stays within 32 bits, so that it needs no wrapping: of values far from the ends, and of products one by a known number."""
         op = value.owner
-        if not isinstance(op, ops.Apply) or op.op not in ("+", "-", "*", "neg", "cdiv") or not _is_i32(value):
+        if not isinstance(op, ops.Apply) or not _is_i32(value):
+            return False
+        of = op.kind
+        if not (_wraps(of) or of.rounds == "up"):
             return False
         given = [self[a] for a in op.arguments]
-        if op.op != "cdiv" and all(r.least > -INF and r.most < INF for r in given):
-            exact = _BOUNDS[op.op](*given)
-            return exact[0] >= LEAST and exact[1] <= MOST
-        return not any(r.reaches for r in given) and (op.op != "*" or any(r.small for r in given))
+        if _wraps(of) and all(r.least > -INF and r.most < INF for r in given):
+            least, most = _bounds(of, given)
+            return least >= LEAST and most <= MOST
+        return not any(r.reaches for r in given) and (not of.multiplies or any(r.small for r in given))
 
 
 def ranges(kernel: ops.Kernel) -> Ranges:
@@ -175,50 +179,56 @@ class _Flow:
         elif isinstance(op, ops.Parameter):
             yield Range(0) if op.dim is not None else NEAR if op.judged is not None else ANYTHING
         elif isinstance(op, ops.Apply):
-            yield self.apply(op.op, op.arguments, op.result)
+            yield self.apply(op.kind, op.arguments, op.result)
         elif isinstance(op, (machine.Quotient, machine.Remainder)):
-            name = "%" if isinstance(op, machine.Remainder) else "//" if op.up is None else "cdiv"
-            yield self.apply(name, [op.x, op.y], op.result)
+            yield self.apply(op.entry.traits, [op.x, op.y], op.result)
         else:
             yield from (ANYTHING for _ in op.results)
 
-    def apply(self, name: str, args: Sequence[SSAValue], result: SSAValue) -> Range | None:
+    def apply(self, of: Traits, args: Sequence[SSAValue], result: SSAValue) -> Range | None:
         if not _is_i32(result):
             return None
-        if name == "cast":
+        if of.converts:
             return Range(0, 1) if types.dtype_of(args[0]) == BOOL else self.of(args[0])
-        if name in ("rows", "cols"):
+        if of.index_of:
             assert isinstance(result.type, types.TileT)
-            return Range(0, result.type.shape[name == "cols"] - 1)
-        if name in ("cta_rank", "zeros"):
-            return Range(0, self.kernel.cluster.data - 1 if name == "cta_rank" else 0)
-        given = [self.of(a) for a in (args[1:] if name in ("where", "ifexp") else args)]
+            return Range(0, result.type.shape[of.index_of == "column"] - 1)
+        if of.rank:
+            return Range(0, self.kernel.cluster.data - 1)
+        if of.constant is not None:
+            return Range(of.constant, of.constant)
+        given = [self.of(a) for a in (args[1:] if of.chooses else args)]
         if any(r is None for r in given):
             return None
-        return _applied(name, [r for r in given if r is not None])
+        return _applied(of, [r for r in given if r is not None])
 
 
-def _applied(name: str, given: list[Range]) -> Range:
+def _wraps(of: Traits) -> bool:
+    """Whether it is the sum, difference, product or negative of numbers."""
+    return bool(of.linear) or of.multiplies
+
+
+def _applied(of: Traits, given: list[Range]) -> Range:
     """An operation on i32 of known ranges."""
-    if name in ("where", "ifexp"):
+    if of.chooses:
         return _join(given)
-    if name in ("full", "row_max"):
+    if of.repeats or of.reduction == "max":
         return given[0]
-    if name in ("+", "-", "*", "neg"):
-        return _arithmetic(name, given)
-    if name not in _BOUNDS:
+    if _wraps(of):
+        return _arithmetic(of, given)
+    if not _bounded(of):
         return ANYTHING if any(r.reaches for r in given) else NEAR
-    least, most = _BOUNDS[name](*given)
-    low, high = _ENDS.get(name, _all_ends)(*given)
+    least, most = _bounds(of, given)
+    low, high = _ends(of, given)
     return _of_bounds(least, most, low, high)
 
 
-def _arithmetic(name: str, given: list[Range]) -> Range:
+def _arithmetic(of: Traits, given: list[Range]) -> Range:
     """What may wrap: it does not if no operand is near an end, or if the bounds say so."""
     reaches = any(r.reaches for r in given)
     if reaches:
         given = [Range(max(r.least, LEAST), min(r.most, MOST)) for r in given]
-    least, most = _BOUNDS[name](*given)
+    least, most = _bounds(of, given)
     below, above = (least < LEAST, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
     if below or above:
         return ANYTHING
@@ -270,6 +280,9 @@ def _by(round_up: bool) -> Callable[[Range, Range], Bounds]:
     return bounds
 
 
+_DOWN, _UP = _by(round_up=False), _by(round_up=True)
+
+
 def _remainder(x: Range, y: Range) -> Bounds:
     """It has the sign of the divisor."""
     least, most = min(0, _plus(y.least, 1)), max(0, _plus(y.most, -1))
@@ -294,22 +307,34 @@ def _or(x: Range, y: Range) -> Bounds:
     return 0, INF if most >= INF else (1 << most.bit_length()) - 1
 
 
-_BOUNDS: dict[str, Callable[..., Bounds]] = {
-    "+": _sum,
-    "-": lambda x, y: _sum(x, _negated(y)),
-    "*": _product,
-    "neg": lambda x: (-x.most, -x.least),
-    "~": lambda x: (_plus(-x.most, -1), _plus(-x.least, -1)),
-    "//": _by(round_up=False),
-    "cdiv": _by(round_up=True),
-    "%": _remainder,
-    "min": lambda *given: (min(r.least for r in given), min(r.most for r in given)),
-    "max": lambda *given: (max(r.least for r in given), max(r.most for r in given)),
-    "abs": _magnitude,
-    "&": _and,
-    "|": _or,
-    "^": _or,
-}
+def _bounded(of: Traits) -> bool:
+    """Whether the result's bounds follow from the operands'."""
+    bits = of.decided_by is not None or of.involutive  # one by one
+    return _wraps(of) or bits or of.divides_integers or of.magnitude or of.extremum is not None
+
+
+def _bounds(of: Traits, given: Sequence[Range]) -> Bounds:
+    x, y = given[0], given[-1]
+    if of.linear == SUM:
+        return _sum(x, y)
+    if of.linear == DIFFERENCE:
+        return _sum(x, _negated(y))
+    if of.linear == NEGATIVE:
+        return -x.most, -x.least
+    if of.multiplies:
+        return _product(x, y)
+    if of.rounds:
+        return (_UP if of.rounds == "up" else _DOWN)(x, y)
+    if of.remainder:
+        return _remainder(x, y)
+    if of.extremum:
+        extreme = min if of.extremum == "min" else max
+        return extreme(r.least for r in given), extreme(r.most for r in given)
+    if of.magnitude:
+        return _magnitude(x)
+    if of.complements:  # -x - 1
+        return _plus(-x.most, -1), _plus(-x.least, -1)
+    return _and(x, y) if of.decided_by is False else _or(x, y)
 
 
 # ---- ends of the 32-bit range that a result may be near
@@ -327,13 +352,15 @@ def _of_quotient(x: Range, y: Range) -> Ends:
     return (x.low, x.high) if y.least >= 0 else _all_ends(x)
 
 
-_ENDS: dict[str, Callable[..., Ends]] = {
-    "//": _of_quotient,
-    "cdiv": _of_quotient,
-    "%": lambda x, y: _all_ends(y),
-    "min": lambda *given: (any(r.low for r in given), all(r.high for r in given)),
-    "max": lambda *given: (all(r.low for r in given), any(r.high for r in given)),
-}
+def _ends(of: Traits, given: Sequence[Range]) -> Ends:
+    if of.rounds:
+        return _of_quotient(*given)
+    if of.remainder:
+        return _all_ends(given[1])
+    if of.extremum:
+        low, high = (any, all) if of.extremum == "min" else (all, any)
+        return low(r.low for r in given), high(r.high for r in given)
+    return _all_ends(*given)
 
 
 def _join(given: Sequence[Range]) -> Range:

@@ -75,7 +75,7 @@ class Uniformity:
                 self._put([result], self._of([op.decision, *given]))
         elif isinstance(op, ops.Perform):
             self._put(op.outputs, self._of(op.arguments) if reads_constant(op) else Follows.RUN)
-        elif isinstance(op, ops.Apply) and op.op == "cta_rank":
+        elif isinstance(op, ops.Apply) and op.kind.rank:
             self._put(op.results, Follows.CTA)
         elif isinstance(op, (ops.Apply, ops.Constant, ops.At, ops.Declaration)) or op.has_trait(Pure):
             self._put(op.results, self._of(op.operands))

@@ -16,7 +16,9 @@ from ...calls.index_ranges import judged
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...checking.views import Drop, view_of
-from ...ops.base import Param
+from ...ops.base import Op, Param
+from ...ops.expressions import operator, subscript, traits
+from ...ops.traits import NEGATIVE
 from ...syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Str, Subscript, Unary
 from ...syntax.nodes import Attribute as Member
 from ...syntax.types import BOOL, F32, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Void
@@ -257,25 +259,23 @@ class _Body:
             return self.to.add(ops.constant(float("inf"), F32)) if expr.id == "inf" else self.env[expr.id]
         if isinstance(t, (SharedView, GlobalView, BarrierType)):
             return self.place(expr)
-        if isinstance(expr, Unary):
-            if expr.op == "-" and expr.operand == Name("inf"):
-                return self.to.add(ops.constant(float("-inf"), F32))
-            name = {"-": "neg"}.get(expr.op, expr.op)
-            return self._apply(name, [self.value(expr.operand)], expr)
-        if isinstance(expr, Binary):
-            if expr.op in ("and", "or") and not _total(self.checked, expr.right):
-                return self._lazy(expr.left, *((expr.right, Literal(False)) if expr.op == "and" else (Literal(True), expr.right)))
-            return self._apply(expr.op, [self.value(expr.left), self.value(expr.right)], expr)
-        if isinstance(expr, IfExp):
-            if not (_total(self.checked, expr.then) and _total(self.checked, expr.other)):
-                return self._lazy(expr.cond, expr.then, expr.other)
-            return self._apply("ifexp", [self.value(expr.cond), self.value(expr.then), self.value(expr.other)], expr)
+        if (found := operator(expr)) is not None:
+            return self._operator(*found, expr)
         if isinstance(expr, Subscript):
-            name = "gather" if isinstance(t, TileType) else "element"
-            made = ops.perform(name, {"place": self.place(expr)}, [types.from_language(t)])
-            return self.to.add(made)
+            return self.to.add(ops.perform(subscript(t).name, {"place": self.place(expr)}, [types.from_language(t)]))
         assert isinstance(expr, Call), expr
         return self._call(expr).results[0]
+
+    def _operator(self, entry: Op, operands: tuple[Expr, ...], expr: Expr) -> SSAValue:
+        of = entry.traits
+        if of.linear == NEGATIVE and operands[0] == Name("inf"):
+            return self.to.add(ops.constant(float("-inf"), F32))
+        if of.lazy and not all(_total(self.checked, x) for x in operands[1:]):
+            if of.chooses:
+                return self._lazy(*operands)
+            left, right = operands
+            return self._lazy(left, Literal(True), right) if of.decided_by else self._lazy(left, right, Literal(False))
+        return self._apply(entry.name, [self.value(x) for x in operands], expr)
 
     def _apply(self, name: str, args: Sequence[SSAValue], expr: Expr) -> SSAValue:
         return self.to.add(ops.apply(name, args, types.from_language(self.checked.type_of(expr))))
@@ -294,10 +294,11 @@ class _Body:
     def _call(self, call: Call) -> Operation:
         bound, t = self.checked.call(call), self.checked.type_of(call)
         name, entry = bound.op.name, bound.op
-        if name == "nbytes":
-            view = self.checked.type_of(bound.args["x"])
+        if entry.traits.measures:
+            (array,) = bound.args.values()
+            view = self.checked.type_of(array)
             assert isinstance(view, SharedView)
-            return self.to.put(ops.constant(self._nbytes(bound.args["x"], view), I32))
+            return self.to.put(ops.constant(self._nbytes(view), I32))
         if any(p.variadic for p in entry.params) and not isinstance(t, Void):  # of two at a time, from the left
             first, *rest = (self.value(a) for a in bound.args.values())
             for x in rest:
@@ -319,7 +320,7 @@ class _Body:
             return self.to.put(ops.perform(name, values, [] if isinstance(t, Void) else [types.from_language(t)], consts))
         return self.to.put(ops.apply(name, list(values.values()), types.from_language(t)))
 
-    def _nbytes(self, expr: Expr, view: SharedView) -> int:
+    def _nbytes(self, view: SharedView) -> int:
         """Bytes of a view, the padding of its rows included."""
         rows = 1
         for d in view.dims[:-1]:
@@ -378,7 +379,7 @@ def _total(checked: Checked, expr: Expr) -> bool:
         return True
     if isinstance(expr, Subscript):
         return False
-    if isinstance(expr, Binary) and expr.op in ("//", "%", "cdiv"):
+    if isinstance(expr, Binary) and traits(expr).divides_integers:
         return isinstance(expr.right, Literal) and expr.right.value != 0 and _total(checked, expr.left)
     if isinstance(expr, Call):
         bound = checked.call(expr)

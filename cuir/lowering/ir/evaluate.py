@@ -152,7 +152,7 @@ class _Compiler:
         operands, result = self.all(op.arguments), self.place(op.result)
         if op.op in STRUCTURAL:
             structural = STRUCTURAL[op.op](op)
-            if not operands and op.op != "cta_rank":
+            if not operands and not op.kind.rank:
                 self.initial[result] = structural(None)
                 return None
 
@@ -470,7 +470,7 @@ def _barrier(d: ops.Barrier, of_cta: str, rings: dict[tuple[str, int], list[Mbar
     name, made = d.symbol.data, list[Any]()
     for stage in range(max(1, kind.stages.data)):
         text = f"{name}[{stage}]{of_cta}" if kind.stages.data else f"{name}{of_cta}"
-        if kind.kind.data == "mbarrier":
+        if not ops.entry(kind.kind.data).traits.hardware:
             same = rings.setdefault((name, stage), [])
             made.append(Mbarrier(text, d.count.data, same))
             same.append(made[-1])

@@ -23,6 +23,9 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from ...ops import entries
+from ...ops.base import Op
+from ...ops.traits import Traits
 from ...syntax.types import I32
 from . import ops
 from .types import ScalarT, UnitsT, scalar
@@ -195,8 +198,14 @@ class _Division(IRDLOperation):
     traits = traits_def(Pure())
     ONE_LANE: ClassVar = True
 
-    def _exact(self, name: str, x: Any, y: Any) -> list[Any]:
-        meaning = ops.entry(name).evaluate
+    @property
+    def entry(self) -> Op:
+        """The operation of the table that it is, of any numbers."""
+        raise NotImplementedError
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        x, y, *_ = operands
+        meaning = self.entry.evaluate
         assert meaning is not None
         return [-1 if isinstance(y, int) and y == 0 else meaning(x, y)]
 
@@ -222,8 +231,9 @@ class Quotient(_Division):
     name = "tile.quotient"
     up = opt_prop_def(UnitAttr)
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
-        return self._exact("//" if self.up is None else "cdiv", *operands[:2])
+    @property
+    def entry(self) -> Op:
+        return entries.FLOOR_DIVIDE if self.up is None else entries.CEIL_DIVIDE
 
 
 @irdl_op_definition
@@ -232,14 +242,15 @@ class Remainder(_Division):
 
     name = "tile.remainder"
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
-        return self._exact("%", *operands[:2])
+    @property
+    def entry(self) -> Op:
+        return entries.REMAINDER
 
 
-def division(name: str, x: SSAValue, y: SSAValue, result: Attribute, inverse: SSAValue | None = None) -> Quotient | Remainder:
-    """`x // y`, `x % y` or `cdiv(x, y)` of numbers that are not negative."""
-    cls = Remainder if name == "%" else Quotient
-    properties: dict[str, Attribute] = {"up": UnitAttr()} if name == "cdiv" else {}
+def division(of: Traits, x: SSAValue, y: SSAValue, result: Attribute, inverse: SSAValue | None = None) -> Quotient | Remainder:
+    """The quotient or remainder of integers with these traits, of numbers that are not negative."""
+    cls = Remainder if of.remainder else Quotient
+    properties: dict[str, Attribute] = {"up": UnitAttr()} if of.rounds == "up" else {}
     return cls(operands=[x, y, [inverse] if inverse else []], properties=properties, result_types=[result])
 
 

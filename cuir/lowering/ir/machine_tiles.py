@@ -29,7 +29,8 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from ...ops import OPERATORS, TABLE
+from ...ops import entries
+from ...ops.base import Op
 from ...syntax.types import F32, I32
 from .types import ScalarT, TensorT, TileT, dtype_of, is_scalar
 
@@ -66,7 +67,7 @@ class _Function(IRDLOperation):
 
 
 # ---- numbers a row
-FUNCTIONS = ("log2", "one_over")
+LOGARITHM, ONE_OVER = FUNCTIONS = entries.LOG2.name, "one_over"
 
 
 @irdl_op_definition
@@ -81,7 +82,7 @@ class ByRows(IRDLOperation):
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
         (x,) = operands
-        return [_table("log2", x) if self.function.data == "log2" else _table("/", 1.0, x)]
+        return [_of(entries.LOG2, x) if self.function.data == LOGARITHM else _of(entries.DIVIDE, 1.0, x)]
 
     def verify_(self) -> None:
         if self.function.data not in FUNCTIONS or self.x.type != self.result.type or self.result.type.layout.data != "rows":
@@ -238,8 +239,8 @@ class ByReciprocal(_Function):
         y = operands[-1]
         if self.spreads is not None:
             y = y + 0.0 * self._of_four(y)
-        inverse = _table("/", 1.0, y)
-        return [(inverse if self.x is None else _table("*", operands[0], inverse)).expand(self.result.type.shape).clone()]
+        inverse = _of(entries.DIVIDE, 1.0, y)
+        return [(inverse if self.x is None else _of(entries.MULTIPLY, operands[0], inverse)).expand(self.result.type.shape).clone()]
 
     def _of_four(self, y: torch.Tensor) -> torch.Tensor:
         """0, but NaN in place of four that share if one of them is: columns 2q, 2q + 1, 2q + 8 and 2q + 9 of 16, q < 4."""
@@ -273,13 +274,14 @@ class SharedTanh(_Function):
     result = result_def(TileT)
     ELEMENTWISE: ClassVar[bool] = True
     SPECIAL: ClassVar[bool] = True
+    RATE: ClassVar = entries.TANH.traits.logistic
 
     @classmethod
     def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
         return cls(operands=[operands[0], list(operands[1:])], result_types=[result])
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
-        return [_table("tanh", operands[0] if self.factor is None else _table("*", *operands))]
+        return [_of(entries.TANH, operands[0] if self.factor is None else _of(entries.MULTIPLY, *operands))]
 
     def verify_(self) -> None:
         if self.x.type != self.result.type or not can_share(self.result.type):
@@ -316,9 +318,9 @@ def read_columns(box: SSAValue, result: Attribute) -> ReadColumns:
     return ReadColumns(operands=[box], result_types=[result])
 
 
-def _table(name: str, *operands: Any) -> Any:
+def _of(entry: Op, *operands: Any) -> Any:
     """What an operation of the table gives."""
-    meaning = (OPERATORS[name] if name in OPERATORS else TABLE[name]).evaluate
+    meaning = entry.evaluate
     assert meaning is not None
     return meaning(*operands)
 

@@ -18,12 +18,14 @@ from xdsl.utils.exceptions import VerifyException
 
 from ...ops import OPERATORS, TABLE
 from ...ops.base import Op
+from ...ops.traits import Traits
 from ...syntax.types import BOOL, I32, DType
 from .control import Branch, For, ForUnits, If, Kernel, Role, Word, Yield, branch, end, loop, loop_over_units, words_attribute
 from .declarations import Barrier, Declaration, Parameter, Shared, Tensor, Units
-from .types import ScalarT, print_operands, scalar
+from .types import ScalarT, is_tile, print_operands, scalar
 
 Const = int | str | bool
+_NONE = Traits()
 
 
 def entry(name: str) -> Op:
@@ -100,6 +102,11 @@ class Apply(IRDLOperation):
     def entry(self) -> Op:
         return entry(self.primitive.data)
 
+    @property
+    def kind(self) -> Traits:
+        """What holds of the primitive. (`traits` are xDSL's.)"""
+        return entry(self.primitive.data).traits
+
     def verify_(self) -> None:
         _known(self.op)
 
@@ -125,6 +132,11 @@ def apply(primitive: str, arguments: Sequence[SSAValue], result: Attribute, exac
     if exact:
         properties["exact"] = UnitAttr()
     return Apply(operands=[list(arguments)], properties=properties, result_types=[result])
+
+
+def kind_of(value: SSAValue) -> Traits:
+    """What holds of the pure operation that makes a value; of other values nothing is known."""
+    return value.owner.kind if isinstance(value.owner, Apply) else _NONE
 
 
 @irdl_op_definition
@@ -212,6 +224,16 @@ class Perform(IRDLOperation):
         return entry(self.primitive.data)
 
     @property
+    def kind(self) -> Traits:
+        """What holds of the primitive. (`traits` are xDSL's.)"""
+        return entry(self.primitive.data).traits
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it reads elements, each at indices of its own, into a tile."""
+        return self.kind.indexed and is_tile(self.outputs[0])
+
+    @property
     def args(self) -> dict[str, SSAValue]:
         """Operands by the parameters' names."""
         return {p.data: a for p, a in zip(self.params.data, self.arguments, strict=True)}
@@ -297,6 +319,6 @@ OPERATIONS: list[type[Operation]] = [
 
 __all__ = [
     "OPERATIONS", "Apply", "At", "Barrier", "Branch", "Constant", "Declaration", "For", "ForUnits", "If", "Kernel", "Parameter", "Perform", "Role", "Shared",
-    "Tensor", "Units", "Word", "Yield", "apply", "at", "branch", "constant", "end", "entry", "known", "loop", "loop_over_units", "perform", "value_of",
+    "Tensor", "Units", "Word", "Yield", "apply", "at", "branch", "constant", "end", "entry", "kind_of", "known", "loop", "loop_over_units", "perform", "value_of",
     "words_attribute",
 ]  # fmt: skip

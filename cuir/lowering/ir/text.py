@@ -25,10 +25,19 @@ def dialect() -> Dialect:
     )
 
 
+class _Noting(Printer):
+    """Writes marks that passes leave on an operation (`op.attributes`) as a comment behind it: they follow from the rest, and `parse` skips them."""
+
+    def print_op(self, op: Operation) -> None:
+        super().print_op(op)
+        if op.attributes and not op.regions:
+            self.print_string(f"  // {', '.join(op.attributes)}")
+
+
 def show(op: Operation) -> str:
     """An operation and all inside it, as text that `parse` reads."""
     out = io.StringIO()
-    Printer(out).print_op(op)
+    _Noting(out).print_op(op)
     return out.getvalue() + "\n"
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 
-from xdsl.ir import Operation, SSAValue, Use
+from xdsl.ir import Attribute, Operation, SSAValue, Use
 
+from ...ops.traits import DIFFERENCE, SUM
 from ...syntax.types import F32
-from ..ir import ops
+from ..ir import make, ops
 from ..ir.machine import note
 from ..ir.machine_tiles import Line, alike_along_rows, line, pin
 from ..ir.types import TileT, dtype_of, tile
@@ -27,7 +28,7 @@ Step = tuple[ops.Apply, int]  # an operation, and which operand of it is followe
 
 def run(kernel: ops.Kernel) -> None:
     for op in every(kernel):
-        if isinstance(op, ops.Apply) and op.op in ("+", "-") and op.exact is None:
+        if isinstance(op, ops.Apply) and op.kind.linear in (SUM, DIFFERENCE) and op.exact is None:
             _sum(op)
 
 
@@ -40,15 +41,14 @@ def _sum(op: ops.Apply) -> None:
     assert isinstance(found, Line)
     if found.rows is None or not readers.all_can:
         return
-    shift = found.rows if op.op == "+" or i == 0 else insert(op, ops.apply("neg", [found.rows], found.rows.type))
+    shift = found.rows if op.kind.linear[i] == 1 else insert(op, make.negate(found.rows, found.rows.type))
     before(op, note("what a bias adds alike along a row is kept apart, as one number a row"))
     if isinstance(shift.type, TileT):  # elsewhere its parts cost registers at the wrong place, and a spill
         shift = insert(op, pin(shift))
         shift.name_hint = "shift"
     columns = insert(op, line(found.slope, None, tile(F32, 1, t.shape[1])))
     arguments = [columns if k == i else a for k, a in enumerate(op.arguments)]
-    kept = ops.apply(op.op, arguments, t)
-    replace(op, [insert(op, kept)])
+    replace(op, [insert(op, make.of_kind(op, arguments, t))])
     for reader in readers.maxima:
         _add_to_maximum(reader, shift)
     for steps, exponential in readers.exponentials:
@@ -79,7 +79,7 @@ class _Readers:
     def _passed_on(self, use: Use) -> SSAValue | None:
         """The value that has the same shift: of a mask, or of a branch that yields it."""
         op = use.operation
-        if isinstance(op, ops.Apply) and op.op == "where" and use.index in (1, 2):
+        if isinstance(op, ops.Apply) and op.kind.chooses and use.index in (1, 2):
             other = number(op.arguments[3 - use.index])
             return op.result if other == -math.inf and op.exact is None else None
         if isinstance(op, ops.Yield) and isinstance(branch := op.parent_op(), ops.Branch):
@@ -99,15 +99,15 @@ class _Readers:
     def _reads(self, use: Use, steps: list[Step]) -> bool:
         """Whether a maximum of rows reads it, or exponentials alone of what sums and products with numbers a row make of it."""
         op = use.operation
-        if isinstance(op, RowBound) or (isinstance(op, ops.Apply) and op.op == "row_max"):
+        if isinstance(op, RowBound) or (isinstance(op, ops.Apply) and op.kind.reduction == "max"):
             self.maxima.append(op)
             return not steps
         if not isinstance(op, ops.Apply) or op.exact is not None:
             return False
-        if op.op == "exp2":
+        if op.kind.exponential == 2:
             self.exponentials.append((steps, op))
             return True
-        if op.op not in ("+", "-", "*", "neg") or dtype_of(op.result) != F32:
+        if not (op.kind.linear or op.kind.multiplies) or dtype_of(op.result) != F32:
             return False
         others = [a for k, a in enumerate(op.arguments) if k != use.index]
         uses = list(op.result.uses)
@@ -117,7 +117,7 @@ class _Readers:
 def _add_to_maximum(op: Operation, shift: SSAValue) -> None:
     """Of a maximum or a bound of it: what is less than all four threads' bounds with the shift is less than all sums."""
     maximum = insert(op, op.clone())
-    replace(op, [insert(op, ops.apply("+", [maximum, shift], maximum.type))])
+    replace(op, [insert(op, make.add(maximum, shift, maximum.type))])
 
 
 def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:
@@ -127,20 +127,20 @@ def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:
     negative = False
     for step, i in steps:
         others = [a for k, a in enumerate(step.arguments) if k != i]
-        shift = _rows(op, step.op, *(shift if k == i else a for k, a in enumerate(step.arguments)))
-        if step.op == "*":
-            factor = others[0] if factor is None else _rows(op, "*", factor, others[0])
-        elif step.op == "neg" or (step.op == "-" and i == 1):
+        given = [shift if k == i else a for k, a in enumerate(step.arguments)]
+        shift = insert(op, make.of_kind(step, given, _of_rows(*given)))
+        if step.kind.multiplies:
+            factor = others[0] if factor is None else insert(op, make.multiply(factor, others[0], _of_rows(factor, others[0])))
+        elif step.kind.linear[i] < 0:
             negative = not negative
     t = op.result.type
     if factor is not None:
-        x = insert(op, ops.apply("*", [x, factor], t))
-    exponent = insert(op, ops.apply("-", [shift, x], t) if negative else ops.apply("+", [x, shift], t))
-    replace(op, [insert(op, ops.apply("exp2", [exponent], t))])
+        x = insert(op, make.multiply(x, factor, t))
+    exponent = insert(op, make.subtract(shift, x, t) if negative else make.add(x, shift, t))
+    replace(op, [insert(op, make.exp2(exponent, t))])
 
 
-def _rows(op: Operation, name: str, *operands: SSAValue) -> SSAValue:
-    """An operation on numbers a row, put before `op`."""
+def _of_rows(*operands: SSAValue) -> Attribute:
+    """The type of an operation on numbers a row."""
     shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
-    t = tile(F32, max(r for r, _ in shapes), 1) if shapes else operands[0].type
-    return insert(op, ops.apply(name, operands, t))
+    return tile(F32, max(r for r, _ in shapes), 1) if shapes else operands[0].type

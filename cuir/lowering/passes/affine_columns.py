@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
+from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, LESS, NEGATIVE, SUM
 from ...syntax.types import BOOL, I32
 from ..facts.ranges import ranges
-from ..ir import ops
+from ..ir import make, ops
 from ..ir.indices import limit_of
 from ..ir.machine_tiles import Line
 from ..ir.types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
@@ -34,9 +35,10 @@ def run(kernel: ops.Kernel) -> None:
     far = ranges(kernel).far
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply):
-            if op.op in ("<", "<=") and is_tile(op.result) and dtype_of(op.arguments[0]) == I32:
+            of = op.kind
+            if of.compares in BELOW and is_tile(op.result) and dtype_of(op.arguments[0]) == I32:
                 _compare(op, far)
-            elif op.op in ("&", "|") and is_tile(op.result) and dtype_of(op.result) == BOOL:
+            elif of.decided_by is not None and is_tile(op.result) and dtype_of(op.result) == BOOL:
                 _combine(op)
 
 
@@ -51,43 +53,45 @@ def affine(value: SSAValue, at: Operation) -> Affine | None:
         return Affine(op.rows, slope) if isinstance(slope, int) else None
     if not isinstance(op, ops.Apply):
         return None
-    if op.op == "cols":
+    of = op.kind
+    if of.index_of == "column":
         return Affine(None, 1)
-    if op.op == "full":
+    if of.repeats:
         return Affine(op.arguments[0], 0)
-    if op.op not in ("+", "-", "*", "neg"):
+    if not (of.linear or of.multiplies):
         return None
     parts = [affine(a, at) for a in op.arguments]
     if any(p is None for p in parts):
         return None
     known = [p for p in parts if p is not None]
-    if op.op == "neg":
-        return Affine(_sum("neg", at, known[0].base), -known[0].slope)
+    if of.linear == NEGATIVE:
+        return Affine(_negated(known[0].base, at), -known[0].slope)
     x, y = known
-    if op.op == "+":
+    if of.linear == SUM:
         return Affine(_add(x.base, y.base, at), x.slope + y.slope)
-    if op.op == "-":
+    if of.linear == DIFFERENCE:
         return Affine(_subtract(x.base, y.base, at), x.slope - y.slope)
     for a, b in ((x, y), (y, x)):
         if b.slope == 0 and b.base is not None and (n := number(b.base)) is not None:
-            return Affine(None if a.base is None else _sum("*", at, a.base, b.base), a.slope * int(n))
-    return None if x.slope or y.slope else Affine(_sum("*", at, x.base, y.base) if x.base is not None and y.base is not None else None, 0)
+            return Affine(_product(a.base, b.base, at), a.slope * int(n))
+    return None if x.slope or y.slope else Affine(_product(x.base, y.base, at), 0)
 
 
-def _sum(name: str, at: Operation, *operands: SSAValue | None) -> SSAValue | None:
-    """An operation on bases: a scalar, or a tile of the shape that the operands have together."""
-    given = [o for o in operands if o is not None]
-    if len(given) < len(operands):
-        return None
-    return insert(at, ops.apply(name, given, _together(*given)))
-
-
+# ---- operations on bases: scalars, or tiles of the shape that the operands have together; None is 0
 def _add(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return y if x is None else x if y is None else _sum("+", at, x, y)
+    return y if x is None else x if y is None else insert(at, make.add(x, y, _together(x, y)))
 
 
 def _subtract(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return x if y is None else _sum("neg", at, y) if x is None else _sum("-", at, x, y)
+    return x if y is None else _negated(y, at) if x is None else insert(at, make.subtract(x, y, _together(x, y)))
+
+
+def _negated(x: SSAValue | None, at: Operation) -> SSAValue | None:
+    return None if x is None else insert(at, make.negate(x, _together(x)))
+
+
+def _product(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
+    return None if x is None or y is None else insert(at, make.multiply(x, y, _together(x, y)))
 
 
 def _compare(op: ops.Apply, far: Callable[[SSAValue], bool]) -> None:
@@ -99,11 +103,11 @@ def _compare(op: ops.Apply, far: Callable[[SSAValue], bool]) -> None:
         return
     columns = next(c for x in op.arguments if (c := _some_columns(x)) is not None)
     if a.slope > b.slope:  # base_a + column < base_b
-        bound = _bound(b.base, a.base, int(op.op == "<="), far(op.arguments[0]), op)
-        new = ops.apply("<", [columns, bound], op.result.type)
+        bound = _bound(b.base, a.base, int(op.kind.compares == AT_MOST), far(op.arguments[0]), op)
+        new = make.less(columns, bound, op.result.type)
     else:  # base_a < base_b + column
-        bound = _bound(a.base, b.base, int(op.op == "<"), far(op.arguments[1]), op)
-        new = ops.apply("<=", [bound, columns], op.result.type)
+        bound = _bound(a.base, b.base, int(op.kind.compares == LESS), far(op.arguments[1]), op)
+        new = make.at_most(bound, columns, op.result.type)
     replace(op, [insert(op, new)])
 
 
@@ -115,9 +119,8 @@ def _bound(y: SSAValue | None, x: SSAValue | None, plus: int, far: bool, at: Ope
     found = _value(_subtract(y, x, at), at)
     if not plus:
         return found
-    made = _sum("+", at, found, insert(at, ops.constant(plus, I32)))
-    assert made is not None
-    return made
+    more = insert(at, ops.constant(plus, I32))
+    return insert(at, make.add(found, more, _together(found, more)))
 
 
 def _together(*operands: SSAValue) -> TileT | ScalarT:
@@ -135,17 +138,18 @@ def _some_columns(value: SSAValue) -> SSAValue | None:
     op = value.owner
     if not isinstance(op, ops.Apply):
         return None
-    if op.op == "cols":
+    if op.kind.index_of == "column":
         return value
     return next((c for a in op.arguments if (c := _some_columns(a)) is not None), None)
 
 
 def is_limit(op: ops.Apply) -> bool:
     """Whether a comparison is `column < bound` or `bound <= column`, the bound the same for all columns."""
-    if op.op not in ("<", "<="):
+    holds = op.kind.compares
+    if holds not in BELOW:
         return False
-    columns, bound = op.arguments if op.op == "<" else op.arguments[::-1]
-    return isinstance(columns.owner, ops.Apply) and columns.owner.op == "cols" and not _wide(bound)
+    columns, bound = op.arguments if holds == LESS else op.arguments[::-1]
+    return ops.kind_of(columns).index_of == "column" and not _wide(bound)
 
 
 def _wide(value: SSAValue) -> bool:
@@ -159,26 +163,24 @@ def _combine(op: ops.Apply) -> None:
     for part in parts:
         limit = part.owner
         if isinstance(limit, ops.Apply) and is_limit(limit):
-            below = limit.op == "<"
+            below = limit.kind.compares == LESS
             groups.setdefault((limit.arguments[0 if below else 1], below), []).append(part)
     if all(len(limits) == 1 for limits in groups.values()):
         return
     for (columns, below), limits in groups.items():
         if len(limits) == 1:
             continue
-        name = "min" if below == (op.op == "&") else "max"  # of two upper limits the least holds for both
+        extreme = make.least if below == (op.kind.decided_by is False) else make.greatest  # of two upper limits the least holds for both
         merged, *bounds = (limit.owner.operands[1 if below else 0] for limit in limits)  # type: ignore[union-attr]
         for bound in bounds:
-            more = _sum(name, op, merged, bound)
-            assert more is not None
-            merged = more
-        pair = [columns, merged] if below else [merged, columns]
-        made = insert(op, ops.apply("<" if below else "<=", pair, _truths(limits)))
+            merged = insert(op, extreme(merged, bound, _together(merged, bound)))
+        t = _truths(limits)
+        made = insert(op, make.less(columns, merged, t) if below else make.at_most(merged, columns, t))
         first, *others = limits
         parts = [made if p is first else p for p in parts if p not in others]
     whole = parts[0]
     for part in parts[1:]:
-        whole = insert(op, ops.apply(op.op, [whole, part], _truths([whole, part])))
+        whole = insert(op, make.of_kind(op, [whole, part], _truths([whole, part])))
     if whole.type == op.result.type:
         replace(op, [whole])
 

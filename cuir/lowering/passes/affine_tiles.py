@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from ...ops.traits import NEGATIVE, SUM
 from ...syntax.types import F32, I32, DType
 from ..facts.ranges import ranges
-from ..ir import ops
+from ..ir import make, ops
 from ..ir.machine_tiles import Line, alike_along_rows, line
-from ..ir.types import TileT, dtype_of, is_scalar, scalar, tile
+from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from . import affine_columns
 from .rewriting import every, insert, replace
 from .simplify import number
 
 ROUNDING = True
-LINEAR = ("+", "-", "*", "neg")
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,19 @@ def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] | None = None) -> N
         near = lambda value: not far(value)  # noqa: E731
     for op in _tiles(kernel, F32):
         found = None
-        if op.op == "cast" and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
+        if op.kind.converts and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
             found = _converted(op)
-        elif op.op in LINEAR and any(isinstance(a.owner, Line) for a in op.arguments):
+        elif _of_lines(op) and any(isinstance(a.owner, Line) for a in op.arguments):
             found = _combined(op)
         _replace(op, found)
     for op in _tiles(kernel, I32):
-        if op.op in LINEAR:
+        if _of_lines(op):
             _replace(op, _of_indices(op.result, op), near(op.result))
+
+
+def _of_lines(op: ops.Apply) -> bool:
+    """Whether it may give a line of lines."""
+    return bool(op.kind.linear) or op.kind.multiplies
 
 
 def _tiles(kernel: ops.Kernel, dtype: DType) -> Iterator[ops.Apply]:
@@ -71,14 +76,14 @@ def _of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:
 
 
 def _converted(op: ops.Apply) -> _Line | None:
-    """cast(index tile)."""
+    """An index tile as floats."""
     found = affine_columns.affine(op.arguments[0], op)
     if found is None or found.slope == 0:
         return None
     rows = found.base
     if rows is not None:
         t = tile(F32, *rows.type.shape) if isinstance(rows.type, TileT) else scalar(F32)
-        rows = insert(op, ops.apply("cast", [rows], t))
+        rows = insert(op, make.cast(rows, t))
     return _Line(rows, insert(op, ops.constant(float(found.slope), F32)))
 
 
@@ -89,9 +94,10 @@ def _combined(op: ops.Apply) -> _Line | None:
         return None
     x, y = (parts * 2)[:2]
     assert x is not None and y is not None
-    if op.op == "neg":
-        return _Line(_row(op, "neg", x.rows), _row(op, "neg", x.slope))
-    if op.op != "*":
+    of = op.kind
+    if of.linear == NEGATIVE:
+        return _Line(_negated(op, x.rows), _negated(op, x.slope))
+    if not of.multiplies:
         return _Line(_sum(op, x.rows, y.rows), _sum(op, x.slope, y.slope))
     if x.slope is not None and y.slope is not None:
         return None
@@ -99,7 +105,7 @@ def _combined(op: ops.Apply) -> _Line | None:
         x, y = y, x
     if y.rows is None or not is_scalar(y.rows):  # each row has a slope of its own
         return None
-    return _Line(_row(op, "*", x.rows, y.rows), _row(op, "*", x.slope, y.rows))
+    return _Line(_product(op, x.rows, y.rows), _product(op, x.slope, y.rows))
 
 
 def _part(value: SSAValue) -> _Line | None:
@@ -112,16 +118,22 @@ def _sum(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | No
     """x + y or x - y, as the operation is."""
     if y is None:
         return x
-    return _row(op, op.op, x, y) if x is not None else y if op.op == "+" else _row(op, "neg", y)
+    if x is None:
+        return y if op.kind.linear == SUM else _negated(op, y)
+    return insert(op, make.of_kind(op, [x, y], _of_rows(x, y)))
 
 
-def _row(op: ops.Apply, name: str, *operands: SSAValue | None) -> SSAValue | None:
-    """An operation on numbers a row, put before `op`; None if an operand is 0 (of these operations the result is)."""
-    given = [o for o in operands if o is not None]
-    if len(given) < len(operands):
+def _negated(op: ops.Apply, x: SSAValue | None) -> SSAValue | None:
+    return None if x is None else insert(op, make.negate(x, _of_rows(x)))
+
+
+def _product(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
+    if x is None or y is None:
         return None
-    if name == "*" and number(given[0]) == 1 and is_scalar(given[0]):
-        return given[1]
-    shapes = [o.type.shape for o in given if isinstance(o.type, TileT)]
-    t = tile(F32, max(r for r, _ in shapes), 1) if shapes else scalar(F32)
-    return insert(op, ops.apply(name, given, t))
+    return y if number(x) == 1 and is_scalar(x) else insert(op, make.multiply(x, y, _of_rows(x, y)))
+
+
+def _of_rows(*operands: SSAValue) -> TileT | ScalarT:
+    """The type of an operation on numbers a row."""
+    shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
+    return tile(F32, max(r for r, _ in shapes), 1) if shapes else scalar(F32)

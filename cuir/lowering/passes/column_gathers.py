@@ -19,7 +19,7 @@ from .value_numbering import unchanging
 
 def run(kernel: ops.Kernel) -> None:
     for op in every(kernel):
-        if isinstance(op, ops.Perform) and op.op == "gather" and unchanging(op):
+        if isinstance(op, ops.Perform) and op.gathers and unchanging(op):
             _gather(op)
 
 
@@ -57,6 +57,6 @@ def _given(op: ops.Perform, parts: list[tuple[SSAValue | None, int]]) -> list[tu
 def _number(base: SSAValue) -> SSAValue | None:
     """The scalar that a tile repeats; None if it is no such tile."""
     op = base.owner
-    if isinstance(op, ops.Apply) and op.op == "full" and is_scalar(op.arguments[0]):
+    if isinstance(op, ops.Apply) and op.kind.repeats and is_scalar(op.arguments[0]):
         return op.arguments[0]
     return base if number(base) is not None and is_scalar(base) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir import machine, ops
-from .rewriting import every, give, last, uncarry
+from .rewriting import before, every, give, last, uncarry
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -20,6 +20,11 @@ def removable(op: Operation) -> bool:
         reads = all(a.mode == "read" and not a.late for a in e.accesses)
         return reads and bool(op.results) and not (e.arrives or e.waits or e.drains or e.commits or e.group or e.fences or e.joins)
     return not op.regions and bool(op.results)
+
+
+def finishes(op: Operation) -> bool:
+    """Whether an operation is a wait for products, which needs only those tiles that somebody reads behind it."""
+    return isinstance(op, ops.Perform) and op.entry.effects.drains is not None and len(op.results) == len(op.arguments) > 0
 
 
 class _Live:
@@ -39,6 +44,8 @@ class _Live:
             elif isinstance(op, machine.HandOut):
                 for word in op.words:
                     self.need(word)
+            elif finishes(op):
+                continue
             elif (not removable(op) and not isinstance(op, ops.Yield)) or (isinstance(op, ops.Declaration)):
                 for operand in op.operands:
                     self.need(operand)
@@ -63,6 +70,8 @@ class _Live:
                 self.need(last(region).values[value.index])  # type: ignore[attr-defined]
         elif isinstance(owner, (ops.For, ops.ForUnits)):
             self._carried(owner, value.index)  # type: ignore[attr-defined]
+        elif isinstance(owner, Operation) and finishes(owner):
+            self.need(owner.operands[value.index])  # type: ignore[attr-defined]
         else:
             assert isinstance(owner, Operation)
             for operand in owner.operands:
@@ -86,6 +95,9 @@ def _sweep(block: Block, live: _Live) -> None:
             if len(kept) < len(op.results):
                 _drop_uses(op, kept)
                 op = uncarry(op, kept)
+        elif isinstance(op, ops.Perform) and finishes(op):
+            _keep(op, [i for i, r in enumerate(op.results) if r in live.values])
+            continue
         elif removable(op) and not isinstance(op, ops.Declaration) and not any(r in live.values for r in op.results):
             op.detach()
             op.erase(safe_erase=False)
@@ -95,6 +107,20 @@ def _sweep(block: Block, live: _Live) -> None:
         if isinstance(op, (ops.Branch, ops.For)) and not op.results and all(_empty(r.block) for r in op.regions):
             op.detach()
             op.erase()
+
+
+def _keep(wait: ops.Perform, kept: list[int]) -> None:
+    """The wait for these of its tiles; it waits as long."""
+    if len(kept) == len(wait.results):
+        return
+    args = list(wait.args.items())
+    made = ops.perform(wait.op, dict(args[i] for i in kept), [args[i][1].type for i in kept], {k: wait.const(k) for k in wait.consts.data})
+    before(wait, made)
+    for i, result in zip(kept, made.results, strict=True):
+        result.name_hint = wait.results[i].name_hint
+        wait.results[i].replace_all_uses_with(result)
+    wait.detach()
+    wait.erase(safe_erase=False)
 
 
 def _empty(block: Block) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
-from ..ir import ops, rows
+from ..ir import make, ops, rows
 from ..ir.types import TileT, dtype_of, tile
 from .rewriting import every, insert, replace
 from .simplify import number
@@ -70,9 +70,12 @@ def _operands(value: SSAValue, flows: dict[SSAValue, list[SSAValue]]) -> list[SS
     if value in flows:
         return flows[value]
     op = value.owner
-    if isinstance(op, ops.Apply) and op.op in ("+", "-", "neg", "*", "/"):
+    if not isinstance(op, ops.Apply):
+        return []
+    of = op.kind
+    if of.linear or of.multiplies or of.divides_floats:
         return list(op.arguments)
-    return list(op.arguments[1:]) if isinstance(op, ops.Apply) and op.op == "where" else []
+    return list(op.arguments[1:]) if of.chooses else []
 
 
 def _linear(value: SSAValue, kept: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> bool:
@@ -85,15 +88,14 @@ def _linear(value: SSAValue, kept: set[SSAValue], flows: dict[SSAValue, list[SSA
         return isinstance(t, TileT) and t.layout.data == "full"
     if op.exact is not None:
         return False
-    if op.op in ("+", "-", "neg"):
+    of = op.kind
+    if of.linear:
         return all(_part(a, kept) for a in op.arguments)
-    if op.op == "*":
+    if of.multiplies:
         return any(_part(a, kept) for a in op.arguments)
-    if op.op == "/":
+    if of.divides_floats:
         return _part(op.arguments[0], kept)
-    if op.op == "where":
-        return all(_part(a, kept) for a in op.arguments[1:])
-    return False
+    return of.chooses is not None and all(_part(a, kept) for a in op.arguments[1:])
 
 
 def _of_parts(value: SSAValue, kept: set[SSAValue]) -> bool:
@@ -101,9 +103,10 @@ def _of_parts(value: SSAValue, kept: set[SSAValue]) -> bool:
     op = value.owner
     if not isinstance(op, ops.Apply):
         return False
-    if op.op == "where":
+    of = op.kind
+    if of.chooses:
         return op.arguments[0] in kept
-    return (op.op == "*" and all(a in kept for a in op.arguments)) or (op.op == "/" and op.arguments[1] in kept)
+    return (of.multiplies and all(a in kept for a in op.arguments)) or (of.divides_floats and op.arguments[1] in kept)
 
 
 def _part(value: SSAValue, kept: set[SSAValue]) -> bool:
@@ -182,4 +185,4 @@ def _zeros_of(op: ops.Apply, parts: TileT) -> None:
 
 def _zero_parts(at: object, parts: TileT) -> SSAValue:
     assert isinstance(at, (ops.Yield, ops.For, ops.ForUnits, ops.Apply))
-    return insert(at, ops.apply("full", [insert(at, ops.constant(0.0, F32))], parts))
+    return insert(at, make.full(insert(at, ops.constant(0.0, F32)), parts))

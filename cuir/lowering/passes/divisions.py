@@ -13,8 +13,6 @@ from ..facts.uniformity import Follows, uniformity
 from ..ir import machine, ops
 from ..ir.types import is_scalar
 
-DIVISIONS = ("//", "%", "cdiv")
-
 
 def run(kernel: ops.Kernel) -> None:
     facts = _Facts(kernel)
@@ -50,17 +48,17 @@ class _Divisions:
     def run(self) -> None:
         for top in list(self.block.ops):
             for op in list(top.walk()):
-                if isinstance(op, ops.Apply) and op.op in DIVISIONS and all(map(self.facts.nonnegative, op.arguments)):
+                if isinstance(op, ops.Apply) and op.kind.divides_integers and all(map(self.facts.nonnegative, op.arguments)):
                     self.division(op, top)
 
     def division(self, op: ops.Apply, top: Operation) -> None:
         x, y = op.arguments
         known = ops.known(y)
-        if known == 1 or (isinstance(known, int) and known > 0 and known & (known - 1) == 0 and op.op != "cdiv"):
+        if known == 1 or (isinstance(known, int) and known > 0 and known & (known - 1) == 0 and op.kind.rounds != "up"):
             return
         once = self.inverses and known is None and all(self.facts.of_cta(v) and self._movable(v) for v in (x, y))
         inverse = self.inverse(y, top) if self.inverses and known is None and not once else None
-        made = machine.division(op.op, x, y, op.result.type, inverse)
+        made = machine.division(op.kind, x, y, op.result.type, inverse)
         made.location, made.result.name_hint = op.location, op.result.name_hint
         self.facts.was[made.result] = op.result
         block = op.parent_block()
@@ -97,7 +95,7 @@ class _Divisions:
         op = value.owner
         total = isinstance(op, (ops.Constant, machine.Inverse, machine.Quotient, machine.Remainder))
         if isinstance(op, ops.Apply):
-            total = op.op not in DIVISIONS or bool(ops.known(op.arguments[1]))
+            total = not op.kind.divides_integers or bool(ops.known(op.arguments[1]))
         return total and isinstance(op, Operation) and all(map(self._movable, op.operands))
 
     def _move(self, value: SSAValue, top: Operation) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
 
+from ...ops.traits import BELOW
 from ...syntax.types import BOOL, I32
 from ..ir import ops
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
@@ -17,7 +18,12 @@ from ..ir.warps import WarpIf
 from .rewriting import before, every
 
 MARK = "inlined"
-FREE = ("full", "rows", "cols")  # tiles that cost nothing to make
+
+
+def _free(op: ops.Apply) -> bool:
+    """Whether a tile costs nothing to make: of one number, or of indices."""
+    of = op.kind
+    return of.repeats is not None or of.index_of is not None
 
 
 def _apart(op: ops.Apply) -> None:
@@ -38,7 +44,7 @@ def _apart(op: ops.Apply) -> None:
 def run(kernel: ops.Kernel) -> None:
     for op in list(every(kernel)):
         op.attributes.pop(MARK, None)
-        if isinstance(op, ops.Apply) and op.op in FREE:
+        if isinstance(op, ops.Apply) and _free(op):
             _apart(op)
     for op in every(kernel):  # readers come later: whether an operand is free is known when its reader is asked
         if _inlined(op):
@@ -53,7 +59,7 @@ def inlined(value: SSAValue) -> bool:
 
 def _inlined(op: Operation) -> bool:
     if isinstance(op, ops.Perform):
-        return op.op == "gather" and _single(op, effects=True)
+        return op.gathers and _single(op, effects=True)
     if not isinstance(op, ops.Apply):
         return _of_machine(op)
     uses = list(op.result.uses)
@@ -61,7 +67,7 @@ def _inlined(op: Operation) -> bool:
         return len(uses) == 1 and _takes_scalar(uses[0].operation, op) and uses[0].operation.parent is op.parent
     if op.entry.reduces:
         return False
-    if op.op in FREE:
+    if _free(op):
         return all(elementwise(u.operation) for u in uses)
     if limit(op.result):
         return all(elementwise(u.operation) for u in uses)
@@ -97,7 +103,7 @@ def _single(op: Operation, effects: bool = False) -> bool:
         return False
     if isinstance(user, ops.Apply) or getattr(user, "ELEMENTWISE", False):
         r = user.results[0].type
-        if not isinstance(r, TileT) or r.layout != t.layout or r.shape != t.shape:
+        if not isinstance(r, TileT) or ((r.layout != t.layout or r.shape != t.shape) and not _truth_of_columns(op, r)):
             return False
     between = op.next_op
     while between is not user:
@@ -107,13 +113,20 @@ def _single(op: Operation, effects: bool = False) -> bool:
     return True
 
 
+def _truth_of_columns(op: Operation, reader: TileT) -> bool:
+    """Whether an operation compares a number a column, for a reader of all rows: an instruction for each row costs no more than keeping a truth value a column."""
+    t = op.results[0].type
+    compares = isinstance(op, ops.Apply) and bool(op.kind.compares)
+    return compares and isinstance(t, TileT) and t.layout.data == "columns" and reader.layout.data == "full"
+
+
 def _reads_memory(op: Operation) -> bool:
     """Whether an operation, or an operand worked out with it, reads memory."""
     return isinstance(op, ops.Perform) or any(inlined(o) and isinstance(o.owner, Operation) and _reads_memory(o.owner) for o in op.operands)
 
 
 def _harmless(op: ops.Perform) -> bool:
-    return op.op in ("gather", "element")
+    return op.kind.indexed
 
 
 def elementwise(op: Operation) -> bool:
@@ -122,7 +135,7 @@ def elementwise(op: Operation) -> bool:
         return not op.entry.reduces
     if isinstance(op, (ops.At, WarpIf)):
         return True
-    return getattr(op, "ELEMENTWISE", False) or (isinstance(op, ops.Perform) and op.op == "gather")
+    return getattr(op, "ELEMENTWISE", False) or (isinstance(op, ops.Perform) and op.gathers)
 
 
 def limit(value: SSAValue) -> bool:
@@ -130,15 +143,12 @@ def limit(value: SSAValue) -> bool:
     op = value.owner
     if not isinstance(op, ops.Apply) or dtype_of(value) != BOOL or not is_tile(value):
         return False
-    if op.op in ("&", "|", "~"):
+    of = op.kind
+    if of.decided_by is not None or of.complements:
         return all(limit(a) for a in op.arguments)
-    if op.op not in ("<", "<=") or dtype_of(op.arguments[0]) != I32:
+    if of.compares not in BELOW or dtype_of(op.arguments[0]) != I32:
         return False
-    return any(_columns(a) and not has_columns(b) for a, b in (op.arguments, op.arguments[::-1]))
-
-
-def _columns(value: SSAValue) -> bool:
-    return isinstance(value.owner, ops.Apply) and value.owner.op == "cols"
+    return any(ops.kind_of(a).index_of == "column" and not has_columns(b) for a, b in (op.arguments, op.arguments[::-1]))
 
 
 def has_columns(value: SSAValue) -> bool:

@@ -80,7 +80,7 @@ class _Maker:
             return False
         if number in self.same or isinstance(value.op, ops.Constant):
             return True
-        total = isinstance(value.op, ops.Apply) and (value.op.op not in ("//", "%", "cdiv") or bool(ops.known(value.op.arguments[1])))
+        total = isinstance(value.op, ops.Apply) and (not value.op.kind.divides_integers or bool(ops.known(value.op.arguments[1])))
         return total and all(map(self._same, value.operands))
 
     def _one(self, number: int, worker: int, block: Block, own: Scope, inner: Scope | None) -> SSAValue:

@@ -85,6 +85,9 @@ def _flowing(role: ops.Role, web: Web) -> set[SSAValue]:
                 targets.append(op.results[i])
             elif isinstance(op, ops.Perform) and op.entry.effects.drains:
                 targets = [op.results[use.index]]
+                if targets[0] not in found and targets[0] not in web:  # behind the last wait: it joins nothing, and is read
+                    found.add(targets[0])
+                    left.append(targets[0])
             for target in targets:
                 if target in web and target not in found:
                     found.add(target)

@@ -16,6 +16,7 @@ from . import (
     deferred_row_sums,
     divisions,
     exact,
+    finish_before_copy,
     fusion,
     lazy_zeros,
     pinned_waits,
@@ -54,7 +55,7 @@ class Pass:
 
 
 CLEAN = (
-    Pass(simplify, "one form for equal expressions; constants folded"),
+    Pass(simplify, "one form for equal expressions; constants folded", needed=True),
     Pass(value_numbering, "equal values computed once"),
     Pass(dead_code, "what nobody needs goes"),
 )
@@ -80,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(slope_products, "slope times column: once where registers allow, else late"),
     Pass(pinned_waits, "exponentials stay before the wait that the program puts behind them"),
     Pass(fusion, "what is worked out inside the expression that reads it", needed=True),
+    Pass(finish_before_copy, "a product in flight is waited for before its registers are copied", needed=True),
 )
 
 
@@ -88,16 +90,15 @@ def optional() -> tuple[str, ...]:
     return tuple(dict.fromkeys(p.name for p in PASSES if not p.needed))
 
 
-def stages(kernel: ops.Kernel, without: Collection[str] = ()) -> Iterator[Pass]:
-    """Runs the passes on a kernel, in place, and gives each after it ran."""
-    for p in PASSES:
+def chosen(without: Collection[str] = ()) -> Iterator[tuple[int, Pass]]:
+    """The passes that run if those named `without` are left out, each with its number in the pipeline, from 1."""
+    for number, p in enumerate(PASSES, 1):
         if p.needed or p.name not in without:
-            p.run(kernel)
-            yield p
+            yield number, p
 
 
 def optimise(kernel: ops.Kernel, without: Collection[str] = ()) -> None:
-    """Runs all passes on a kernel, in place."""
-    for _ in stages(kernel, without):
-        pass
+    """Runs the passes on a kernel, in place."""
+    for _, p in chosen(without):
+        p.run(kernel)
     kernel.verify()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from xdsl.ir import Operation, SSAValue
 
+from ...ops.traits import SUM
 from ...syntax.types import BOOL, I32
-from ..ir import ops
+from ..ir import make, ops
 from ..ir.types import dtype_of, is_scalar, scalar
 from .rewriting import every, replace
 from .webs import Companions, Web, webs
@@ -42,11 +43,11 @@ def _next(role: ops.Role) -> tuple[Web, int] | None:
 
 def _place(op: Operation) -> tuple[SSAValue, int, bool] | None:
     """(counter, stages, whether it is the parity) of `i % n` and `i // n % 2`."""
-    if not (isinstance(op, ops.Apply) and op.op == "%" and is_scalar(op.result)):
+    if not (isinstance(op, ops.Apply) and op.kind.remainder and is_scalar(op.result)):
         return None
     value, n = op.arguments[0], ops.known(op.arguments[1])
     inner = value.owner
-    if isinstance(inner, ops.Apply) and inner.op == "//" and n == 2:
+    if isinstance(inner, ops.Apply) and inner.kind.rounds == "down" and n == 2:
         stages = ops.known(inner.arguments[1])
         return (inner.arguments[0], int(stages), True) if stages is not None and stages > 1 else None
     return (value, int(n), False) if n is not None and n > 1 else None
@@ -55,7 +56,13 @@ def _place(op: Operation) -> tuple[SSAValue, int, bool] | None:
 def _counted(value: SSAValue) -> list[SSAValue]:
     """x of x + 1."""
     op = value.owner
-    if isinstance(op, ops.Apply) and op.op == "+" and is_scalar(value) and dtype_of(value) == I32 and ops.known(op.arguments[1]) == 1:
+    if (
+        isinstance(op, ops.Apply)
+        and op.kind.linear == SUM
+        and is_scalar(value)
+        and dtype_of(value) == I32
+        and ops.known(op.arguments[1]) == 1
+    ):
         return [op.arguments[0]]
     return []
 
@@ -79,11 +86,11 @@ def _make(beside: Companions, value: SSAValue, stages: int) -> list[SSAValue]:
         return [number(int(start) % stages), number(int(start) // stages % 2)]
     stage, parity = beside.of(_counted(value)[0])
     one, zero = number(1), number(0)
-    following = put(ops.apply("+", [stage, one], scalar(I32)))
-    full = put(ops.apply("==", [following, number(stages)], scalar(BOOL)))
-    turned = put(ops.apply("^", [parity, one], scalar(I32)))
-    new = put(ops.apply("ifexp", [full, zero, following], scalar(I32)))
+    following = put(make.add(stage, one, scalar(I32)))
+    full = put(make.equal(following, number(stages), scalar(BOOL)))
+    turned = put(make.exclusive_or(parity, one, scalar(I32)))
+    new = put(make.choose(full, zero, following, scalar(I32)))
     new.name_hint = "stage"
-    flipped = put(ops.apply("ifexp", [full, turned, parity], scalar(I32)))
+    flipped = put(make.choose(full, turned, parity, scalar(I32)))
     flipped.name_hint = "parity"
     return [new, flipped]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...syntax.types import F32
 from ..ir import ops
-from ..ir.machine_tiles import by_rows
+from ..ir.machine_tiles import LOGARITHM, ONE_OVER, by_rows
 from ..ir.types import TileT
 from .rewriting import every, insert, replace
 from .simplify import number
@@ -23,6 +23,6 @@ def _function(op: ops.Apply) -> str | None:
     t = op.result.type
     if not isinstance(t, TileT) or t.element != F32 or t.layout.data != "rows":
         return None
-    if op.op == "log2":
-        return "log2"
-    return "one_over" if op.op == "/" and op.exact is None and number(op.arguments[0]) == 1 else None
+    if op.kind.logarithm == 2:
+        return LOGARITHM
+    return ONE_OVER if op.kind.divides_floats and op.exact is None and number(op.arguments[0]) == 1 else None

@@ -16,7 +16,7 @@ from ..facts import nans
 from ..facts.float_ranges import float_range
 from ..ir import ops
 from ..ir.machine import note
-from ..ir.machine_tiles import by_reciprocal, can_share, shared_tanh
+from ..ir.machine_tiles import SharedTanh, by_reciprocal, can_share, shared_tanh
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
 from .rewriting import before, every, insert, replace
 from .simplify import number
@@ -31,10 +31,10 @@ def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils
     for op in every(kernel):
         if not isinstance(op, ops.Apply) or not is_tile(op.result) or dtype_of(op.result) != F32:
             continue
-        if op.op == "tanh" and can_share(op.result.type):
+        if op.kind.logistic == SharedTanh.RATE and can_share(op.result.type):
             before(op, note(SHARED))
             replace(op, [insert(op, shared_tanh(*_argument(op.arguments[0])))])
-        elif op.op == "/" and op.exact is None and in_range(op.arguments[1]):
+        elif op.kind.divides_floats and op.exact is None and in_range(op.arguments[1]):
             x, y = op.arguments
             shared = can_share(op.result.type) and isinstance(y.type, TileT) and y.type.layout.data == "full"
             spreads = shared and spoils_row(op.result)
@@ -52,7 +52,7 @@ def in_range(divisor: SSAValue) -> bool:
 def _argument(x: SSAValue) -> tuple[SSAValue, SSAValue | None]:
     """x and f of tanh(x * f) with a scalar f: the factor of the exponential is multiplied with that, not with each element."""
     op = x.owner
-    if isinstance(op, ops.Apply) and op.op == "*" and op.exact is None:
+    if isinstance(op, ops.Apply) and op.kind.multiplies and op.exact is None:
         for tile, factor in (op.arguments, op.arguments[::-1]):
             if is_scalar(factor) and tile.type == x.type:
                 return tile, factor

@@ -5,20 +5,20 @@ Exact: no result changes, not even the last bit of a float (a NaN may look diffe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
-from xdsl.ir import BlockArgument, Operation, Region, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...ops import meaning
 from ...ops.meaning import DivisionByZero
+from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, EQUAL, LESS, SUM, UNEQUAL, Traits, opposite, turned
 from ...syntax.types import BOOL, F32, I32
-from ..ir import ops
-from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, is_tile, scalar
+from ..ir import make, ops
+from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar
 from .rewriting import before, inline, insert, last, move_body, replace
 
-TURNED = {">": "<", ">=": "<="}  # a > b is b < a
-OPPOSITE = {"==": "!=", "!=": "==", "<": "<=", "<=": "<"}  # of integers; not (a < b) is b <= a
-SWAPPED = ("<", "<=")
+Rule = Callable[[ops.Apply], Operation | SSAValue | None]
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -58,7 +58,7 @@ class _Simplify:
                 return
 
     def _rule(self, op: ops.Apply) -> Operation | SSAValue | None:
-        for rule in (_folded, _spread, _ordered, *_RULES.get(op.op, ())):
+        for rule in (_folded, _spread, _ordered, *_rules(op.op)):
             found = rule(op)
             if found is not None:
                 return found
@@ -67,13 +67,13 @@ class _Simplify:
     # ---- branches
     def _if(self, op: ops.If) -> None:
         test = op.condition.owner
-        if isinstance(test, ops.Apply) and test.op in ("not", "~"):
+        if isinstance(test, ops.Apply) and test.kind.complements:
             op = self._turned(op, test.arguments[0])
             test = op.condition.owner
-        if isinstance(test, ops.Apply) and test.op == "!=":
-            op = self._turned(op, insert(op, ops.apply("==", test.arguments, scalar(BOOL))))
-        if isinstance(test, ops.Apply) and test.op == "<=" and dtype_of(test.arguments[0]) == I32:
-            op = self._turned(op, insert(op, ops.apply("<", test.arguments[::-1], scalar(BOOL))))
+        if isinstance(test, ops.Apply) and test.kind.compares == UNEQUAL:
+            op = self._turned(op, insert(op, make.compare(EQUAL, test.arguments, scalar(BOOL))))
+        if isinstance(test, ops.Apply) and test.kind.compares == AT_MOST and dtype_of(test.arguments[0]) == I32:
+            op = self._turned(op, insert(op, make.compare(LESS, test.arguments[::-1], scalar(BOOL))))
         value = ops.known(op.condition)
         if value is not None:
             region = op.then if value else op.orelse
@@ -115,17 +115,13 @@ def _constant_like(value: int | float | bool, op: ops.Apply) -> Operation:
     number = ops.constant(value, t.element)
     if isinstance(t, ScalarT):
         return number
-    return ops.apply("full", [insert(op, number)], t)
-
-
-def _apply_like(op: ops.Apply, name: str, *args: SSAValue) -> ops.Apply:
-    return ops.apply(name, args, op.result.type, op.exact is not None)
+    return make.full(insert(op, number), t)
 
 
 def number(value: SSAValue) -> int | float | bool | None:
     """The known number that a scalar, or every element of a tile, is."""
     owner = value.owner
-    if isinstance(owner, ops.Apply) and owner.op == "full":
+    if isinstance(owner, ops.Apply) and owner.kind.repeats:
         value = owner.arguments[0]
     return ops.known(value)
 
@@ -134,7 +130,7 @@ def number(value: SSAValue) -> int | float | bool | None:
 def _folded(op: ops.Apply) -> Operation | None:
     """Of known numbers the result, where all evaluators have the same bits."""
     entry = op.entry
-    if entry.evaluate is None or not entry.evaluate.rounded or entry.reduces or op.op == "full":
+    if entry.evaluate is None or not entry.evaluate.rounded or entry.reduces:
         return None
     numbers = [number(a) for a in op.arguments]
     if not numbers or any(n is None for n in numbers):
@@ -144,7 +140,7 @@ def _folded(op: ops.Apply) -> Operation | None:
         return None
     function = entry.evaluate.scalar(dtype)
     try:
-        if op.op == "cast":
+        if entry.traits.converts:
             return _constant_like(meaning.cast(numbers[0], dtype, result), op)
         return None if function is None else _constant_like(function(*numbers), op)
     except (DivisionByZero, OverflowError):
@@ -154,17 +150,17 @@ def _folded(op: ops.Apply) -> Operation | None:
 def _spread(op: ops.Apply) -> Operation | None:
     """A number in the place of a tile of it, where another operand gives the result its shape."""
     t = op.result.type
-    if not isinstance(t, TileT) or op.op == "full" or op.entry.reduces or op.entry.evaluate is None:
+    if not isinstance(t, TileT) or op.entry.reduces or op.entry.evaluate is None:
         return None
-    made = [isinstance(a.owner, ops.Apply) and a.owner.op == "full" for a in op.arguments]
+    made = [ops.kind_of(a).repeats is not None for a in op.arguments]
     if not any(made):
         return None
     kept = [a.type.shape for a, m in zip(op.arguments, made, strict=True) if not m and isinstance(a.type, TileT)]
     if not kept or (max(r for r, _ in kept), max(c for _, c in kept)) != t.shape:
         return None
-    if op.op == "where" and made[0]:
+    if op.kind.chooses and made[0]:
         return None
-    return _apply_like(op, op.op, *(a.owner.arguments[0] if m else a for a, m in zip(op.arguments, made, strict=True)))  # type: ignore[union-attr]
+    return make.like(op, [a.owner.operands[0] if m else a for a, m in zip(op.arguments, made, strict=True)])  # type: ignore[union-attr]
 
 
 def _rank(value: SSAValue) -> tuple[int, int]:
@@ -175,28 +171,39 @@ def _rank(value: SSAValue) -> tuple[int, int]:
 
 
 def _ordered(op: ops.Apply) -> Operation | None:
-    if op.op in TURNED:
-        return _apply_like(op, TURNED[op.op], *op.arguments[::-1])
-    if op.entry.traits.commutative and _rank(op.arguments[0]) > _rank(op.arguments[1]):
-        return _apply_like(op, op.op, *op.arguments[::-1])
+    of = op.kind
+    if turned(of.compares) in BELOW:  # a > b is b < a
+        return _compared(op, turned(of.compares), op.arguments[::-1])
+    if of.commutative and _rank(op.arguments[0]) > _rank(op.arguments[1]):
+        return make.like(op, op.arguments[::-1])
     return None
+
+
+def _compared(op: ops.Apply, signs: tuple[int, ...], operands: Sequence[SSAValue]) -> Operation:
+    return make.compare(signs, operands, op.result.type, op.exact is not None)
 
 
 def _not(op: ops.Apply) -> Operation | SSAValue | None:
     inner = op.arguments[0].owner
     if dtype_of(op.arguments[0]) != BOOL or not isinstance(inner, ops.Apply):
         return None
-    if inner.op in ("not", "~") and dtype_of(inner.arguments[0]) == BOOL:
+    of = inner.kind
+    if of.complements and dtype_of(inner.arguments[0]) == BOOL:
         return inner.arguments[0]
-    if inner.op in ("==", "!="):
-        return _apply_like(op, OPPOSITE[inner.op], *inner.arguments)
-    if inner.op in SWAPPED and dtype_of(inner.arguments[0]) in (I32, BOOL):
-        return _apply_like(op, OPPOSITE[inner.op], *inner.arguments[::-1])
+    if of.compares in (EQUAL, UNEQUAL):
+        return _compared(op, opposite(of.compares), inner.arguments)
+    if of.compares in BELOW and dtype_of(inner.arguments[0]) in (I32, BOOL):  # of integers not (a < b) is b <= a
+        return _compared(op, turned(opposite(of.compares)), inner.arguments[::-1])
+    if (
+        of.decided_by is not None and dtype_of(inner.result) == BOOL
+    ):  # the opposites of comparisons are comparisons, and limits of one direction meet
+        sides = [insert(op, make.of_kind(op, [x], x.type)) for x in inner.arguments]
+        return make.dual(inner, sides, op.result.type, op.exact is not None)
     return None
 
 
 def _choice(op: ops.Apply) -> Operation | SSAValue | None:
-    """where and ifexp: of equal values, of a known or a negated condition."""
+    """Of equal values, by a known or a negated condition."""
     c, x, y = op.arguments
     same_type = x.type == op.result.type
     if x is y and same_type:
@@ -206,23 +213,20 @@ def _choice(op: ops.Apply) -> Operation | SSAValue | None:
         chosen = x if value else y
         return chosen if chosen.type == op.result.type else None
     test = c.owner
-    if isinstance(test, ops.Apply) and test.op in ("not", "~"):
-        return _apply_like(op, op.op, test.arguments[0], y, x)
-    if isinstance(test, ops.Apply) and test.op == "!=":
-        return _apply_like(op, op.op, insert(op, ops.apply("==", test.arguments, test.result.type)), y, x)
-    if (
-        isinstance(test, ops.Apply)
-        and test.op == "<="
-        and dtype_of(test.arguments[0]) == I32
-        and number(x) is not None
-        and number(y) is None
-    ):
-        return _apply_like(op, op.op, insert(op, ops.apply("<", test.arguments[::-1], test.result.type)), y, x)
+    if not isinstance(test, ops.Apply):
+        return None
+    of = test.kind
+    if of.complements:
+        return make.like(op, [test.arguments[0], y, x])
+    if of.compares == UNEQUAL:
+        return make.like(op, [insert(op, make.compare(EQUAL, test.arguments, test.result.type)), y, x])
+    if of.compares == AT_MOST and dtype_of(test.arguments[0]) == I32 and number(x) is not None and number(y) is None:
+        return make.like(op, [insert(op, make.compare(LESS, test.arguments[::-1], test.result.type)), y, x])
     return None
 
 
-def _neutral(value: int, keeps: Sequence[int] = (0, 1)) -> Callable[[ops.Apply], SSAValue | None]:
-    """x op value is x, of integers."""
+def _neutral(value: int, keeps: Sequence[int] = (0, 1)) -> Rule:
+    """x op value is x, of integers; `keeps`: which operands may be the value."""
 
     def rule(op: ops.Apply) -> SSAValue | None:
         if dtype_of(op.result) != I32:
@@ -244,14 +248,15 @@ def _sum_of_constants(op: ops.Apply) -> Operation | None:
     d = number(y)
     if d is None or not is_scalar(y):
         return None
-    if op.op == "-":
-        return _apply_like(op, "+", x, insert(op, ops.constant(meaning.wrap(-int(d)), I32)))
-    inner = x.owner
-    if isinstance(inner, ops.Apply) and inner.op == "+" and is_scalar(inner.arguments[1]) and (c := number(inner.arguments[1])) is not None:
-        if inner.arguments[0].type != op.result.type:
-            return None
-        return _apply_like(op, "+", inner.arguments[0], insert(op, ops.constant(meaning.wrap(int(c) + int(d)), I32)))
-    return None
+    t, exact = op.result.type, op.exact is not None
+    if op.kind.linear == DIFFERENCE:
+        return make.add(x, insert(op, ops.constant(meaning.wrap(-int(d)), I32)), t, exact)
+    if ops.kind_of(x).linear != SUM:
+        return None
+    first, second = x.owner.operands  # type: ignore[union-attr]
+    if not is_scalar(second) or (c := number(second)) is None or first.type != t:
+        return None
+    return make.add(first, insert(op, ops.constant(meaning.wrap(int(c) + int(d)), I32)), t, exact)
 
 
 def _times_zero(op: ops.Apply) -> Operation | None:
@@ -261,7 +266,7 @@ def _times_zero(op: ops.Apply) -> Operation | None:
 
 
 def _logic(op: ops.Apply) -> Operation | SSAValue | None:
-    """& and | of truth values with themselves and with known ones."""
+    """Truth values joined with themselves and with known ones."""
     x, y = op.arguments
     if dtype_of(op.result) != BOOL:
         return None
@@ -270,14 +275,14 @@ def _logic(op: ops.Apply) -> Operation | SSAValue | None:
     value = number(y)
     if value is None:
         return None
-    absorbs = op.op in ("|", "or")
-    if bool(value) == absorbs:
-        return _constant_like(absorbs, op)
+    decided = op.kind.decided_by
+    if bool(value) is decided:
+        return _constant_like(decided, op)
     return x if x.type == op.result.type else None
 
 
 def _extreme(op: ops.Apply) -> Operation | SSAValue | None:
-    """min and max: of equal operands; of known ones folded together."""
+    """The least or greatest of equal operands; of known ones folded together."""
     x, y = op.arguments
     if x is y:
         return x
@@ -286,7 +291,7 @@ def _extreme(op: ops.Apply) -> Operation | SSAValue | None:
         c = number(inner.arguments[1])
         function = op.entry.evaluate.scalar(dtype_of(y)) if op.entry.evaluate else None
         if c is not None and function is not None and inner.arguments[0].type == op.result.type:
-            return _apply_like(op, op.op, inner.arguments[0], insert(op, ops.constant(function(c, d), dtype_of(y))))
+            return make.like(op, [inner.arguments[0], insert(op, ops.constant(function(c, d), dtype_of(y)))])
     return None
 
 
@@ -294,8 +299,10 @@ def _cast(op: ops.Apply) -> SSAValue | None:
     return op.arguments[0] if op.arguments[0].type == op.result.type else None
 
 
-def _zeros(op: ops.Apply) -> Operation:
-    return _constant_like(0, op)
+def _constant(op: ops.Apply) -> Operation:
+    value = op.kind.constant
+    assert value is not None
+    return _constant_like(value, op)
 
 
 def _vote(op: ops.Apply) -> Operation | None:
@@ -313,17 +320,33 @@ def _times_one(op: ops.Apply) -> SSAValue | None:
 def _by_one(op: ops.Apply) -> Operation | SSAValue | None:
     if number(op.arguments[1]) != 1:
         return None
-    if op.op == "%":
+    if op.kind.remainder:
         return _constant_like(0, op)
     return op.arguments[0] if op.arguments[0].type == op.result.type else None
 
 
-_RULES: dict[str, tuple[Callable[[ops.Apply], Operation | SSAValue | None], ...]] = {
-    "not": (_not,), "~": (_not,), "where": (_choice,), "ifexp": (_choice,),
-    "+": (_neutral(0), _sum_of_constants), "-": (_neutral(0, (1,)), _sum_of_constants), "*": (_neutral(1), _times_zero, _times_one), "/": (_times_one,), "warp_any": (_vote,),
-    "&": (_logic,), "|": (_logic,), "and": (_logic,), "or": (_logic,), "min": (_extreme,), "max": (_extreme,),
-    "cast": (_cast,), "zeros": (_zeros,), "//": (_by_one,), "%": (_by_one,), "cdiv": (_by_one,),
-}  # fmt: skip
+def _of_traits(of: Traits) -> tuple[Rule, ...]:
+    if of.linear in (SUM, DIFFERENCE):
+        return _neutral(0, [i for i in (0, 1) if of.linear[1 - i] == 1]), _sum_of_constants
+    if of.multiplies:
+        return _neutral(1), _times_zero, _times_one
+    if of.divides_floats:
+        return (_times_one,)
+    if of.divides_integers:
+        return (_by_one,)
+    if of.decided_by is not None:
+        return (_logic,)
+    if of.constant is not None:
+        return (_constant,)
+    found: tuple[tuple[object, Rule], ...] = (
+        (of.complements, _not), (of.chooses, _choice), (of.votes, _vote), (of.extremum, _extreme), (of.converts, _cast),
+    )  # fmt: skip
+    return tuple(rule for holds, rule in found if holds)
+
+
+@functools.cache
+def _rules(primitive: str) -> tuple[Rule, ...]:
+    return _of_traits(ops.entry(primitive).traits)
+
 
 __all__ = ["number", "run"]
-_ = (Region, is_tile)

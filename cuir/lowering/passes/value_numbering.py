@@ -8,7 +8,7 @@ from __future__ import annotations
 from xdsl.ir import Block, Operation
 from xdsl.traits import Pure
 
-from ..ir import ops
+from ..ir import machine, ops
 from .rewriting import replace
 
 Key = tuple[object, ...]
@@ -22,7 +22,7 @@ def _block(block: Block, known: dict[Key, Operation]) -> None:
     known = dict(known)
     for op in list(block.ops):
         for region in op.regions:
-            _block(region.block, known)
+            _block(region.block, _numbers(known) if isinstance(op, (ops.Role, machine.Queue)) else known)
         key = number(op)
         if key is None:
             continue
@@ -32,6 +32,11 @@ def _block(block: Block, known: dict[Key, Operation]) -> None:
             replace(op, known[key].results)
         else:
             known[key] = op
+
+
+def _numbers(known: dict[Key, Operation]) -> dict[Key, Operation]:
+    """What roles share: known numbers. Of what the frame computes a role would have to keep a register from before it began."""
+    return {key: op for key, op in known.items() if isinstance(op, ops.Constant)}
 
 
 def number(op: Operation) -> Key | None:

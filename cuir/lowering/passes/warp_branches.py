@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from ...ops.traits import BELOW
 from ...syntax.types import BOOL, F32
-from ..ir import ops
+from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.warps import RowBound, WarpIf
 from .rewriting import before, every, insert, replace
@@ -27,13 +28,13 @@ def run(kernel: ops.Kernel) -> None:
 def _votes(value: SSAValue) -> SSAValue | None:
     """x of warp_any(x)."""
     op = value.owner
-    return op.arguments[0] if isinstance(op, ops.Apply) and op.entry.traits.votes else None
+    return op.arguments[0] if isinstance(op, ops.Apply) and op.kind.votes else None
 
 
 def _block(block: Block, slab: int) -> None:
     done: set[SSAValue] = set()
     for op in list(block.ops):
-        if op.parent is block and isinstance(op, ops.Apply) and op.op == "where":
+        if op.parent is block and isinstance(op, ops.Apply) and op.kind.chooses:
             vote = op.arguments[0]
             if _votes(vote) is not None and vote not in done:
                 done.add(vote)
@@ -43,7 +44,7 @@ def _block(block: Block, slab: int) -> None:
 def _branch(block: Block, vote: SSAValue, slab: int) -> None:
     group: list[ops.Apply] = []
     for op in block.ops:
-        if isinstance(op, ops.Apply) and op.op == "where" and op.arguments[0] is vote:
+        if isinstance(op, ops.Apply) and op.kind.chooses and op.arguments[0] is vote:
             if group and not _movable(op.arguments[1:], group[0]):
                 break
             group.append(op)
@@ -51,25 +52,24 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
     for op in group[1:]:  # what the later choices take comes before the first one; choices before them are known inside the branch
         for x in op.arguments[1:]:
             _move(x, first, {g.result for g in group})
+    asked = _votes(vote)
+    assert asked is not None
+    known = all(number(op.arguments[2]) is not None for op in group)  # every row moves away from a known number
+    part = None if known else _partial(asked, first)
     sides = []
     for k in (1, 2):
         chosen: dict[SSAValue, SSAValue] = {}
         inner = Block()
         for op in group:
-            chosen[op.result] = _inside(op.arguments[k], op, inner, chosen, k)
-        values = [chosen[op.result] for op in group]
-        if k == 1 and any(isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab for op in group):
-            values = [_selected(op, v, inner) for op, v in zip(group, values, strict=True)]
-        inner.add_op(ops.end(values))
+            value = _inside(op.arguments[k], op, inner, chosen, k)
+            several = isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab
+            # a warp that holds several groups of rows chooses for each; one whose vote may hold where it need not asks again
+            chosen[op.result] = _selected(op, value, inner) if k == 1 and (several or part is not None) else value
+        inner.add_op(ops.end([chosen[op.result] for op in group]))
         sides.append(Region(inner))
-    decided = vote
-    asked = _votes(vote)
-    assert asked is not None
-    if not all(number(op.arguments[2]) is not None for op in group):  # else every row moves away from a known number
-        part = _partial(asked, first)
-        decided = part if part is not None else asked
-    else:
-        decided = asked
+    decided = asked if part is None else part
+    if is_scalar(decided):
+        decided = insert(first, make.full(decided, tile(BOOL, 1, 1)))
     new = WarpIf.made(decided, *sides)
     before(first, new)
     for op, result in zip(group, new.results, strict=True):
@@ -82,8 +82,8 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
 
 
 def _selected(op: ops.Apply, value: SSAValue, inner: Block) -> SSAValue:
-    """A warp that holds several groups of rows chooses for each."""
-    made = ops.apply("where", [op.arguments[0], value, op.arguments[2]], op.result.type)
+    """A value of the side that is taken if the vote holds, by the vote itself."""
+    made = make.where(op.arguments[0], value, op.arguments[2], op.result.type)
     inner.add_op(made)
     return made.result
 
@@ -94,7 +94,7 @@ def _movable(values: Iterable[SSAValue], first: Operation) -> bool:
         op = value.owner
         if not isinstance(op, Operation) or op.parent is not first.parent or op.is_before_in_block(first):
             continue
-        if isinstance(op, ops.Apply) and op.op == "where" and op.arguments[0] is first.arguments[0]:  # type: ignore[attr-defined]
+        if isinstance(op, ops.Apply) and op.kind.chooses and op.arguments[0] is first.arguments[0]:  # type: ignore[attr-defined]
             continue
         if not isinstance(op, (ops.Apply, ops.Constant)) or not _movable(op.operands, first):
             return False
@@ -130,14 +130,14 @@ def _inside(value: SSAValue, choice: ops.Apply, inner: Block, chosen: dict[SSAVa
     op = value.owner
     t, made = value.type, value
     if isinstance(op, ops.Apply) and any(_reads_any(o, chosen) for o in op.operands):
-        copy = ops.apply(op.op, [_inside(o, choice, inner, chosen, side) for o in op.operands], op.result.type, op.exact is not None)
+        copy = make.like(op, [_inside(o, choice, inner, chosen, side) for o in op.operands])
         copy.location = op.location
         inner.add_op(copy)
         made = copy.result
     if made.type == choice.result.type or not isinstance(choice.result.type, TileT):
         return made
     if is_scalar(made):  # a number for all rows
-        full = ops.apply("full", [made], choice.result.type)
+        full = make.full(made, choice.result.type)
         full.location = choice.location
         inner.add_op(full)
         return full.result
@@ -188,8 +188,8 @@ def _partial(value: SSAValue, at: Operation) -> SSAValue | None:
     made = _with(value, found, bound.result, at)
     for sign in signs:  # a factor that is negative turns the order around: then all rows are looked at
         zero = insert(at, ops.constant(0.0, F32))
-        test = insert(at, ops.apply("<", [sign, zero], _bool_like(sign)))
-        made = insert(at, ops.apply("|", [made, test], made.type))
+        test = insert(at, make.less(sign, zero, _bool_like(sign)))
+        made = insert(at, make.either(made, test, made.type))
     return made
 
 
@@ -202,7 +202,7 @@ def _maximum(value: SSAValue) -> SSAValue | None:
     op = value.owner
     if not isinstance(op, ops.Apply):
         return None
-    if op.entry.traits.reduction == "max":
+    if op.kind.reduction == "max":
         return value
     found = {m for o in op.operands if (m := _maximum(o)) is not None}
     return found.pop() if len(found) == 1 else None
@@ -216,16 +216,14 @@ def _rises(value: SSAValue, top: SSAValue, signs: list[SSAValue], falling: bool 
         return True
     op = value.owner
     assert isinstance(op, ops.Apply)
-    if op.op in ("<", "<="):
+    of = op.kind
+    if of.compares in BELOW:
         a, b = op.arguments
         return dtype_of(a) == F32 and _rises(b, top, signs, falling) and _rises(a, top, signs, not falling)
-    if op.op in ("+", "min", "max"):
-        return all(_rises(a, top, signs, falling) for a in op.arguments)
-    if op.op == "-":
-        return _rises(op.arguments[0], top, signs, falling) and _rises(op.arguments[1], top, signs, not falling)
-    if op.op == "neg":
-        return _rises(op.arguments[0], top, signs, not falling)
-    if op.op == "*":
+    if of.linear or of.extremum:
+        times = of.linear or (1,) * len(op.arguments)
+        return all(_rises(a, top, signs, falling if by > 0 else not falling) for a, by in zip(op.arguments, times, strict=True))
+    if of.multiplies:
         for x, factor in (op.arguments, op.arguments[::-1]):
             if _depends(x, top) and not _depends(factor, top):
                 n = number(factor)
@@ -249,4 +247,4 @@ def _with(value: SSAValue, old: SSAValue, new: SSAValue, at: Operation) -> SSAVa
         return value
     op = value.owner
     assert isinstance(op, ops.Apply)
-    return insert(at, ops.apply(op.op, [_with(o, old, new, at) for o in op.operands], op.result.type, op.exact is not None))
+    return insert(at, make.like(op, [_with(o, old, new, at) for o in op.operands]))

@@ -1,7 +1,7 @@
 """Units of work come by a queue where that pays, and values that follow from a unit alone are computed once per CTA, by the warp that hands the units out.
 
 A value travels from that warp to the roles if every unit runs through its computation in some role, if it follows from the unit and from nothing that a role
-does, and if it is more than one cheap operation away from what is there anyway. A value that also depends on which worker of its role reads it travels once
+does, and if it is more than a few cheap operations away from what is there anyway. A value that also depends on which worker of its role reads it travels once
 for each of them. Without a warp that no role has, a warp of the first role hands out dynamic units, and each role computes its values itself.
 """
 
@@ -139,8 +139,8 @@ def _shared(numbers: Numbers, wanted: set[int], may: set[int]) -> set[int]:
 
 
 def _pays(numbers: Numbers, value: Number, free: Container[int]) -> bool:
-    """Whether a value is worth its words: each costs a move, and picking one's own of several a few."""
-    return numbers.cost(value.number, free) > 2 * value.copies - 1
+    """Whether a value is worth its words: each costs a move and a register, where the compiler could make it again, and picking one's own of several a few."""
+    return numbers.cost(value.number, free) > 2 * value.copies + 1
 
 
 def _live(role: ops.Role, numbers: Numbers, given: Container[int]) -> set[SSAValue]:

@@ -56,7 +56,7 @@ def read_columns(role: RolePrinter, op: ReadColumns) -> None:
     texts, scalars = [], []
     for start, size in place.parts:
         first = "0" if start is None else role.elements.scalar(start)
-        texts.append(first if size == -1 else f"({summand(first)} + {LANES} * x_ + lane)")
+        texts.append(first if size == -1 else f"({summand(first)} + ({LANES} * x_ + lane))")
         scalars.append(size == -1)
     read = kernel.tensor_read(tensor, kernel.index(tensor, texts, scalars))
     ctype, own, count = CTYPE[t.element], out.temp("own"), -(-cols // LANES)

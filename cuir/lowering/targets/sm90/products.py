@@ -142,3 +142,5 @@ def wait(role: RolePrinter, op: ops.Perform) -> None:
     over = [role.storage(r).name for r in op.results if r in live]
     for name in dict.fromkeys([*(n for n in over if n not in made), *made]):
         out.line(f"cuir::fence_regs({name});")
+    copied = [(r, x) for r, x in zip(op.results, op.arguments, strict=True) if r in live]
+    role.move([r for r, _ in copied], [x for _, x in copied])

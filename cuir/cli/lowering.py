@@ -1,0 +1,227 @@
+"""The command `lower`: a program as CUDA, and what each pass of the lowering does to it. Owns no pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..text.diagnostics import CuirError
+from .jobs import Consts, Json, KernelName
+from .output import print_errors, print_json, stderr, stdout
+from .together import asked_for, not_beside, only_with
+
+if TYPE_CHECKING:
+    from ..checking.checked import Checked
+    from ..lowering import Cuda, Stage
+
+Number = int | float | bool
+OURS = re.compile(r"\d\d-[a-z_]+\.ir")  # names of files that --stages writes
+
+
+def lower(
+    context: typer.Context,
+    file: Annotated[str | None, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)] = None,
+    kernel: KernelName = None, const: Consts = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the CUDA source there instead of printing it", show_default=False)] = None,
+    cubin: Annotated[Path | None, typer.Option("--cubin", help="compile, and write the cubin there (needs nvcc)", show_default=False)] = None,
+    stages: Annotated[Path | None, typer.Option("--stages", help="write the IR after each pass into this folder, and list the passes", show_default=False)] = None,
+    validate: Annotated[bool, typer.Option("--validate", help="run the IR on random inputs before and after each pass: do results stay as they are?")] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="with --validate: of the inputs")] = 0,
+    dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="with --validate: lengths of dims, -d B=1,M=100 (left out: by the seed)", show_default=False)] = None,
+    without: Annotated[list[str] | None, typer.Option("--without", help="leave out a pass, and again another one", show_default=False)] = None,
+    passes: Annotated[bool, typer.Option("--passes", help="list the passes of the lowering, and run none")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="with --passes: as markdown (docs/passes.md)")] = False,
+    as_json: Json = False,
+) -> int:  # fmt: skip
+    """Print the CUDA C++ of a program, or compile it; show and check what each pass does to it."""
+    from ..checking.checker import check
+    from ..lowering import lower as run_lower
+    from ..runtime.nvcc import compile_cuda
+    from .inputs import kept, read_consts, read_numbers, read_program
+
+    only_with(context, "validate", "seed", "dim")
+    only_with(context, "passes", "markdown")
+    not_beside(
+        context, "passes", "lists the passes of any program", "file", "kernel", "const", "out", "cubin", "stages", "validate", "without"
+    )
+    not_beside(context, "markdown", "prints the page of the passes", "as_json")
+    if passes:
+        return _list_passes(markdown, as_json)
+    if file is None:
+        raise CuirError.of("U100", "missing argument FILE", hint="`cuir lower --help` lists what it takes")
+    left_out = _optional(without or ())
+    for path in filter(None, (out, cubin)):
+        kept(path, [file])
+    checked = check(read_program(file), kernel, read_consts(const or ()))
+    shown = stages is not None or validate
+    found: list[Stage] = []
+    error: CuirError | None = None
+    if shown:
+        given, ctas = _arguments(checked, seed, read_numbers(dim or (), "-d")) if validate else (None, 1)
+        found, error, cuda = _stages(checked, left_out, stages, given, ctas)
+    else:
+        cuda = run_lower(checked, left_out)
+    compiled = compile_cuda(cuda) if cubin is not None and cuda is not None else None
+    written = _outputs(out, cuda.source.encode() if cuda else None) + _outputs(cubin, compiled.cubin if compiled else None)
+    if as_json:
+        print_json({
+            "ok": error is None, "diagnostics": [d.as_json() for d in error.diagnostics] if error else [],
+            "source": cuda.source if cuda else None, "choices": list(cuda.choices) if cuda else [], "resources": compiled.resources.as_json() if compiled else None,
+            **({"stages": [_as_json(s, stages) for s in found]} if shown else {}),
+        })  # fmt: skip
+        return 1 if error else 0
+    if shown:
+        _print_stages(found, stages, validate)
+    if error is not None:
+        print_errors(error.diagnostics, False)
+        return 1
+    if cuda is not None and not (shown or asked_for(context, "out", "cubin")):
+        print(cuda.source, end="")
+    for path in written:
+        stderr().print(f"written: {path}", soft_wrap=True)
+    if compiled is not None:
+        stdout().print(compiled.resources.as_text(), markup=False)
+    return 0
+
+
+# ---- passes
+def _optional(names: Iterable[str]) -> set[str]:
+    """Passes to leave out. Raises CuirError for a name that is none, or that of a pass without which nothing can be printed."""
+    from ..lowering.passes.pipeline import PASSES, optional
+    from .inputs import suggestion
+
+    known = {p.name for p in PASSES}
+    for name in names:
+        if name not in known:
+            raise CuirError.of("U100", f"no pass is called `{name}`", hint=suggestion(name, optional(), "passes that can be left out"))
+        if name not in optional():
+            raise CuirError.of("U100", f"without `{name}` the lowering cannot print anything", hint=f"passes that can be left out: {', '.join(optional())}")  # fmt: skip
+    return set(names)
+
+
+def _list_passes(markdown: bool, as_json: bool) -> int:
+    from . import passes
+    from .tables import print_table
+
+    if markdown:
+        print(passes.markdown(), end="")
+    elif as_json:
+        print_json({"ok": True, "diagnostics": [], "passes": passes.as_json()})
+    else:
+        rows = [(f"{n:02} {p.name}", passes.kind(p), p.purpose) for n, p in passes.numbered()]
+        print_table("", ("pass", "", "purpose"), rows)
+    return 0
+
+
+# ---- stages
+def _arguments(checked: Checked, seed: int, dims: Mapping[str, Number]) -> tuple[dict[str, Any], int]:
+    """Random arguments, and how many CTAs share the work. Raises CuirError U113 for lengths that are none."""
+    import torch
+
+    from ..lowering.validate import ctas_for, random_arguments
+    from .inputs import suggestion
+
+    torch.set_num_threads(1)
+    lengths: dict[str, int] = {}
+    for name, length in dims.items():
+        if name not in checked.dims:
+            raise CuirError.of("U113", f"`{checked.name}` has no dim `{name}`", hint=suggestion(name, checked.dims, "it has"))
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            raise CuirError.of("U113", f"the length of {name} is a positive integer, found {length}", hint=f"for example -d {name}=100")
+        lengths[name] = length
+    return random_arguments(checked, torch.Generator().manual_seed(seed), lengths), ctas_for(checked)
+
+
+def _stages(
+    checked: Checked, without: Collection[str], folder: Path | None, given: Mapping[str, Any] | None, ctas: int
+) -> tuple[list[Stage], CuirError | None, Cuda | None]:
+    """Runs the passes, writing the IR behind each into the folder, if there is one. Gives them with the error that names the first pass to blame for other
+    results on `given`, or the kernel's CUDA."""
+    from ..lowering import Lowering
+    from ..lowering.ir.evaluate_workers import Fault
+
+    if folder is not None:
+        _clear(folder)
+    lowering = Lowering(checked, without)
+    found: list[Stage] = []
+    try:
+        for stage in lowering.stages(given, ctas):
+            found.append(stage)
+            if folder is not None and stage.text is not None:
+                _write(folder / _file(stage), stage.text.encode())
+    except Fault as fault:
+        raise CuirError.of("L013", f"before any pass the IR cannot be run on these inputs: {fault}", checked.origin.span,
+                           "`cuir run` and `cuir verify` say what is wrong with a program; -d and --seed give other inputs") from None  # fmt: skip
+    wrong = next((s for s in found if s.outcome is not None and not s.outcome.ok), None)
+    if wrong is None:
+        return found, None, lowering.cuda()
+    what = "cannot be run" if wrong.outcome is not None and wrong.outcome.error else "changes what the kernel computes"
+    error = CuirError.of(
+        "L012",
+        f"pass {wrong.number:02} {what}: {wrong.outcome}",
+        checked.origin.span,
+        f"--stages DIR writes the IR before and behind it; --without {wrong.name} leaves it out",
+    )
+    return found, error, None
+
+
+def _file(stage: Stage) -> str:
+    return f"{stage.number:02}-{stage.name}.ir"
+
+
+def _clear(folder: Path) -> None:
+    """Makes the folder, and removes what an earlier call wrote into it. Raises CuirError U108."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if OURS.fullmatch(path.name) and path.is_file():
+                path.unlink()
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot write into {folder}: {error.strerror}", hint="name another folder with --stages") from None
+
+
+def _print_stages(found: Collection[Stage], folder: Path | None, validated: bool) -> None:
+    from .tables import print_table
+
+    head = ["pass", "operations", "seconds", *(["results"] if validated else []), "purpose"]
+    rows = []
+    for s in found:
+        failed = s.outcome is not None and s.outcome.error
+        count = "" if failed else str(s.after) if not s.number else f"{s.before} -> {s.after}" if s.text is not None else "unchanged"
+        verdict = [s.outcome.verdict if s.outcome else ""] if validated else []
+        rows.append((f"{s.number:02} {s.name}", count, f"{s.seconds:.3f}", *verdict, s.purpose))
+    print_table("", head, rows)
+    if folder is not None:
+        stderr().print(f"written: {sum(s.text is not None for s in found)} stages to {folder}", soft_wrap=True)
+
+
+def _as_json(s: Stage, folder: Path | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "number": s.number, "pass": s.name, "purpose": s.purpose, "before": s.before, "after": s.after, "seconds": s.seconds, "changed": s.text is not None,
+    }  # fmt: skip
+    if folder is not None:
+        shown["file"] = str(folder / _file(s)) if s.text is not None else None
+    if s.outcome is not None:
+        differs = {n: {"share": share, "most": most} for n, (share, most) in s.outcome.tensors.items()}
+        shown["results"] = {"verdict": s.outcome.verdict, "differs": differs, "error": s.outcome.error or None}
+    return shown
+
+
+# ---- files
+def _outputs(path: Path | None, content: bytes | None) -> list[Path]:
+    """Writes a file that is asked for and there is something for."""
+    if path is None or content is None:
+        return []
+    _write(path, content)
+    return [path]
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file, in a folder that is there") from None

@@ -1,0 +1,72 @@
+"""Which products may be in flight where: their registers belong to the tensor core until a wait, and may be neither copied nor given another value.
+
+Groups of products finish in the order of their issue, so the age of a product (how many were issued after it, on the path with the fewest) is how many a wait
+for it may leave running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from ..ir import ops
+from ..ir.flights import MOST
+from ..ir.types import is_tile
+from ..passes.rewriting import last
+
+Ages = Mapping[SSAValue, int]
+GROUP = "wgmma"
+
+
+class InFlight:
+    """For each operation of a role: the tiles that products in flight may write before and behind it, with the products' ages; of `operands`: that they read."""
+
+    def __init__(self, body: Block, operands: bool = False):
+        self.operands = operands
+        self.before: dict[Operation, Ages] = {}
+        self.after: dict[Operation, Ages] = {}
+        self.at_start: dict[Block, Ages] = {}
+        self._block(body, {})
+
+    def _block(self, block: Block, ages: Ages) -> Ages:
+        self.at_start[block] = ages
+        for op in block.ops:
+            self.before[op] = ages
+            ages = self._through(op, ages)
+            self.after[op] = ages
+        return ages
+
+    def _through(self, op: Operation, ages: Ages) -> Ages:
+        if isinstance(op, ops.Branch):
+            return _least(*(_handed(self._block(r.block, ages), last(r).values, op.results) for r in (op.then, op.orelse)))
+        if isinstance(op, (ops.For, ops.ForUnits)):
+            state = _handed(ages, op.carried, op.inner)
+            while (again := _least(state, _handed(self._block(op.body.block, state), last(op.body).values, op.inner))) != state:
+                state = again
+            return _handed(state, op.inner, op.results)
+        if not isinstance(op, ops.Perform):
+            for region in op.regions:
+                self._block(region.block, ages)
+            return ages
+        if op.entry.effects.group == GROUP:
+            taken = op.args.get("c")  # the product has its registers now
+            new = [v for n, v in op.args.items() if n != "c" and is_tile(v)] if self.operands else op.results
+            return {v: min(age + 1, MOST) for v, age in ages.items() if v is not taken} | dict.fromkeys(new, 0)
+        if op.entry.effects.drains == GROUP:
+            return {v: age for v, age in ages.items() if age < op.const("pending")}
+        return ages
+
+
+def _handed(ages: Ages, values: Sequence[SSAValue], into: Sequence[SSAValue]) -> Ages:
+    """Where values have become others."""
+    rest = {v: age for v, age in ages.items() if v not in values and v not in into}
+    return rest | {target: ages[v] for target, v in zip(into, values, strict=True) if v in ages}
+
+
+def _least(*paths: Ages) -> Ages:
+    found: dict[SSAValue, int] = {}
+    for ages in paths:
+        for value, age in ages.items():
+            found[value] = min(age, found.get(value, MOST))
+    return found

@@ -1,0 +1,117 @@
+"""Operations of the table that passes make, by what they do. Owns which entry that is; passes ask traits of what they find.
+
+Each takes its operands and the type of the result; `exact`: it is computed as written, since a comparison follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Attribute, SSAValue
+
+from ...ops import entries
+from ...ops.base import Op
+from ...ops.traits import AT_MOST, EQUAL, LESS, Signs
+from .ops import Apply, apply
+
+
+def like(op: Apply, arguments: Sequence[SSAValue]) -> Apply:
+    """The same operation, with a result of the same type, of other operands."""
+    return apply(op.op, arguments, op.result.type, op.exact is not None)
+
+
+def of_kind(op: Apply, arguments: Sequence[SSAValue], t: Attribute) -> Apply:
+    """The same operation with a result of another type."""
+    return apply(op.op, arguments, t)
+
+
+def _of(entry: Op, t: Attribute, exact: bool, *arguments: SSAValue) -> Apply:
+    return apply(entry.name, arguments, t, exact)
+
+
+# ---- arithmetic
+def add(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return _of(entries.ADD, t, exact, x, y)
+
+
+def subtract(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return _of(entries.SUBTRACT, t, exact, x, y)
+
+
+def multiply(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return _of(entries.MULTIPLY, t, exact, x, y)
+
+
+def negate(x: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return _of(entries.NEGATE, t, exact, x)
+
+
+def least(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return _of(entries.LEAST, t, exact, x, y)
+
+
+def greatest(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return _of(entries.GREATEST, t, exact, x, y)
+
+
+def exp2(x: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return _of(entries.EXP2, t, exact, x)
+
+
+# ---- truth values and bits
+def compare(signs: Signs, operands: Sequence[SSAValue], t: Attribute, exact: bool = False) -> Apply:
+    """The comparison that holds for these signs of the difference of two operands."""
+    return _of(entries.COMPARISONS[signs], t, exact, *operands)
+
+
+def less(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return compare(LESS, (x, y), t, exact)
+
+
+def at_most(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return compare(AT_MOST, (x, y), t, exact)
+
+
+def equal(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    return compare(EQUAL, (x, y), t, exact)
+
+
+def either(x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
+    """x or y of truth values, element by element."""
+    return _of(entries.OR, t, False, x, y)
+
+
+def dual(op: Apply, operands: Sequence[SSAValue], t: Attribute, exact: bool = False) -> Apply:
+    """Either in place of both, both in place of either: of opposites it gives the opposite (De Morgan)."""
+    return _of(entries.DUALS[op.op], t, exact, *operands)
+
+
+def exclusive_or(x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
+    """Of the bits of numbers."""
+    return _of(entries.EXCLUSIVE_OR, t, False, x, y)
+
+
+# ---- choices, conversions, tiles
+def choose(condition: SSAValue, x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
+    """x or y by a scalar condition."""
+    return _of(entries.CHOOSE, t, False, condition, x, y)
+
+
+def where(condition: SSAValue, x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
+    """x or y, element by element."""
+    return _of(entries.CHOOSE_BY_ELEMENT, t, False, condition, x, y)
+
+
+def cast(x: SSAValue, t: Attribute) -> Apply:
+    return _of(entries.CAST, t, False, x)
+
+
+def full(x: SSAValue, t: Attribute) -> Apply:
+    """A tile of one number."""
+    return _of(entries.FULL, t, False, x)
+
+
+__all__ = [
+    "add", "at_most", "cast", "choose", "compare", "dual", "either", "equal", "exclusive_or", "exp2", "full", "greatest", "least", "less", "like", "multiply",
+    "negate", "of_kind", "subtract", "where",
+]  # fmt: skip

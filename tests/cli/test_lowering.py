@@ -1,0 +1,197 @@
+"""`cuir lower`: what each pass does to a program, whether results stay as they are, and which pass is to blame. What passes do has tests of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cuir.cli import passes as page
+from cuir.lowering.ir import ops
+from cuir.lowering.ir.text import parse
+from cuir.lowering.passes import pipeline
+from cuir.lowering.passes.rewriting import every
+from cuir.syntax.types import F32
+
+ROOT = Path(__file__).parents[2]
+ARGV = ("lower", "flash_fwd", "-c", "T=f16,D=64,BN=64")
+SMALL = ("-d", "B=1,H=1,HK=1,M=40,N=70")
+DEADLOCK = str(files("corpus") / "faulty" / "D401_swapped_parity.cuir")
+
+
+def lines(folder: Path) -> dict[str, str]:
+    return {p.name: p.read_text(encoding="utf-8") for p in sorted(folder.iterdir())}
+
+
+def broken(name: str, run: Callable[[ops.Kernel], None]) -> pipeline.Pass:
+    module = ModuleType(f"cuir.lowering.passes.{name}")
+    module.run = run  # type: ignore[attr-defined]
+    return pipeline.Pass(module, "a fault for a test")
+
+
+def larger(kernel: ops.Kernel) -> None:
+    """A pass that computes something else: the first number that a tile is multiplied by is 3."""
+    op = next(op for op in every(kernel) if isinstance(op, ops.Apply) and op.op == "exp2")
+    wrong = ops.constant(3.0, F32)
+    op.parent.insert_op_before(wrong, op)  # type: ignore[union-attr]
+    made = ops.apply("*", [op.arguments[0], wrong.result], op.result.type)
+    op.parent.insert_op_before(made, op)  # type: ignore[union-attr]
+    op.operands[0] = made.result
+
+
+def untyped(kernel: ops.Kernel) -> None:
+    """A pass that makes a name that the table does not have."""
+    op = next(op for op in every(kernel) if isinstance(op, ops.Apply))
+    op.properties["primitive"] = type(op.primitive)("nothing_of_this_name")
+
+
+@pytest.fixture
+def with_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, pipeline.Pass], None]:
+    """Puts a pass into the pipeline, with this number."""
+
+    def put(number: int, p: pipeline.Pass) -> None:
+        monkeypatch.setattr(pipeline, "PASSES", (*pipeline.PASSES[: number - 1], p, *pipeline.PASSES[number - 1 :]))
+
+    return put
+
+
+# ---- stages
+def test_stages_are_written_and_listed(cuir: Callable, tmp_path: Path) -> None:
+    shown = cuir(*ARGV, "--stages", tmp_path / "ir")
+    written = lines(tmp_path / "ir")
+    assert shown.code == 0 and "__global__" not in shown.out and f"{len(written)} stages" in shown.err
+    rows = {row.split()[1]: row for row in shown.out.splitlines() if row[:2].isdigit()}
+    assert rows.keys() == {"build", *(p.name for p in pipeline.PASSES)}, "those that changed nothing are named, too"
+    assert list(written)[:2] == ["00-build.ir", "01-simplify.ir"] and len(written) < len(pipeline.PASSES)
+    assert all(parse(text).symbol.data == "flash_fwd" for text in written.values())
+    texts = list(written.values())
+    assert all(a != b for a, b in itertools.pairwise(texts)), "what changed nothing writes nothing"
+    assert "// inlined" in texts[-1] and "// inlined" not in texts[0]
+
+
+def test_stages_as_json(cuir: Callable, tmp_path: Path) -> None:
+    (tmp_path / "77-simplify.ir").write_text("of another program")
+    (tmp_path / "mine.txt").write_text("kept")
+    found = cuir(*ARGV, "--stages", tmp_path, "--json").json
+    stages = found["stages"]
+    assert found["ok"] and found["source"] == cuir(*ARGV).out
+    assert [s["number"] for s in stages] == list(range(len(pipeline.PASSES) + 1))
+    assert {Path(s["file"]).name for s in stages if s["changed"]} | {"mine.txt"} == lines(tmp_path).keys(), (
+        "files of an earlier call are gone"
+    )
+    assert all(s["file"] is None for s in stages if not s["changed"])
+    assert all(a["after"] == b["before"] for a, b in itertools.pairwise(stages)) and "results" not in stages[0]
+
+
+def test_stages_beside_the_source(cuir: Callable, tmp_path: Path) -> None:
+    shown = cuir(*ARGV, "--stages", tmp_path / "ir", "-o", tmp_path / "k.cu")
+    assert shown.code == 0 and (tmp_path / "k.cu").read_text() == cuir(*ARGV).out
+
+
+def test_a_folder_that_cannot_be_written(cuir: Callable, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "in"):
+        shown = cuir(*ARGV, "--stages", folder)
+        assert shown.code == 2 and "U108" in shown.err and "--stages" in shown.err
+
+
+# ---- results
+def test_results_stay_as_they_are(cuir: Callable) -> None:
+    shown = cuir(*ARGV, "--validate", *SMALL)
+    assert shown.code == 0 and "same" in shown.out and "differs" not in shown.out
+    first, second, other = (cuir(*ARGV, "--validate", *SMALL, "--seed", s, "--json").json for s in ("1", "1", "2"))
+    told = [[s["results"] for s in found["stages"][1:]] for found in (first, second, other)]
+    assert told[0] == told[1] and told[0] != told[2], "by the seed"
+    assert {r["verdict"] for r in told[0]} == {"same", "within roundings"} and "results" not in first["stages"][0]
+
+
+def test_the_first_pass_to_blame_is_named(cuir: Callable, with_pass: Callable, tmp_path: Path) -> None:
+    with_pass(3, broken("too_large", larger))
+    with_pass(9, broken("larger_still", larger))
+    shown = cuir(*ARGV, "--validate", *SMALL, "-o", tmp_path / "k.cu")
+    assert shown.code == 1 and shown.out.count("differs") == 2 and not (tmp_path / "k.cu").exists()
+    assert "error[L012]: pass 03 changes what the kernel computes: too_large: O: " in shown.err and "--without too_large" in shown.err
+    found = cuir(*ARGV, "--validate", *SMALL, "--json")
+    stage = found.json["stages"][3]
+    assert found.code == 1 and found.json["ok"] is False and found.json["source"] is None and found.json["diagnostics"][0]["code"] == "L012"
+    assert stage["pass"] == "too_large" and stage["results"]["verdict"] == "differs" and stage["results"]["differs"]["O"]["share"] > 0.05
+    assert cuir(*ARGV, "--validate", *SMALL, "--without", "too_large", "--without", "larger_still").code == 0
+
+
+def test_a_pass_that_breaks_the_ir_is_named(cuir: Callable, with_pass: Callable) -> None:
+    with_pass(4, broken("untyped", untyped))
+    shown = cuir(*ARGV, "--validate", *SMALL)
+    assert shown.code == 1 and "fails" in shown.out and "\n05 " not in shown.out
+    assert "error[L012]: pass 04 cannot be run: untyped: VerifyException: there is no primitive `nothing_of_this_name`" in shown.err
+
+
+def test_a_program_that_cannot_be_run_is_no_fault_of_a_pass(cuir: Callable) -> None:
+    shown = cuir("lower", DEADLOCK, "--validate")
+    assert shown.code == 1 and "error[L013]" in shown.err and "deadlock" in shown.err
+    assert cuir("lower", DEADLOCK, "--validate", "--json").json["diagnostics"][0]["code"] == "L013"
+
+
+# ---- passes
+def test_a_pass_left_out(cuir: Callable) -> None:
+    plain, less = cuir(*ARGV).out, cuir(*ARGV, "--without", "ring_indices").out
+    assert "__global__" in less and less != plain
+    stages = cuir(*ARGV, "--without", "ring_indices", "--without", "dead_code", "--validate", *SMALL, "--json").json
+    names = {s["pass"]: s["number"] for s in stages["stages"]}
+    assert not {"ring_indices", "dead_code"} & names.keys() and names["fusion"] == len(pipeline.PASSES), "numbers stay"
+
+
+def test_every_pass_that_may_be_left_out_may(cuir: Callable) -> None:
+    for name in pipeline.optional():
+        assert cuir(*ARGV, "--without", name).code == 0, name
+    everything = [word for name in pipeline.optional() for word in ("--without", name)]
+    assert cuir(*ARGV, *everything, "--validate", *SMALL).code == 0
+
+
+def test_the_list_of_passes(cuir: Callable) -> None:
+    shown = cuir("lower", "--passes")
+    assert shown.code == 0 and all(p.name in shown.out for p in pipeline.PASSES)
+    found = cuir("lower", "--passes", "--json").json["passes"]
+    assert [p["name"] for p in found] == [p.name for p in pipeline.PASSES]
+    assert {p["name"] for p in found if not p["needed"]} == set(pipeline.optional())
+    assert cuir("lower", "--passes", "--markdown").out == page.markdown()
+
+
+def test_page_of_passes_is_up_to_date() -> None:
+    assert (ROOT / "docs/passes.md").read_text(encoding="utf-8") == page.markdown(), "run `make docs`"
+
+
+@pytest.mark.parametrize("p", pipeline.PASSES, ids=lambda p: p.name)
+def test_every_pass_says_what_it_is_for(p: pipeline.Pass) -> None:
+    said = p.module.__doc__ or ""
+    assert p.purpose and not p.purpose.endswith(".") and said.strip().endswith((".", ":", "`"))
+    assert replace(p, needed=True).name == p.name == Path(p.module.__file__ or "").stem
+
+
+# ---- bad input
+@pytest.mark.parametrize(("argv", "code", "said"), [
+    (("gemm", "-c", "T=f16", "--without", "ring_index"), "U100", "did you mean `ring_indices`?"),
+    (("gemm", "-c", "T=f16", "--without", "qqqq"), "U100", "passes that can be left out: value_numbering"),
+    (("gemm", "-c", "T=f16", "--without", "fusion"), "U100", "cannot print anything"),
+    (("gemm", "-c", "T=f16", "--seed", "3"), "U100", "--seed is for --validate"),
+    (("gemm", "-c", "T=f16", "-d", "M=3"), "U100", "--dim is for --validate"),
+    (("gemm", "-c", "T=f16", "--validate", "--seed", "-1"), "U100", "--seed"),
+    (("gemm", "-c", "T=f16", "--validate", "-d", "L=3"), "U113", "no dim `L`"),
+    (("gemm", "-c", "T=f16", "--validate", "-d", "M=0"), "U113", "positive integer"),
+    (("gemm", "-c", "T=f16", "--validate", "-d", "M=1.5"), "U113", "positive integer"),
+    (("gemm", "-c", "T=f16", "--validate", "-d", "M"), "U103", "NAME=VALUE"),
+    (("gemm", "-c", "T=f16", "--markdown"), "U100", "--markdown is for --passes"),
+    (("gemm", "--passes"), "U100", "FILE says nothing beside --passes"),
+    (("--passes", "--stages", "x"), "U100", "--stages says nothing beside --passes"),
+    (("--passes", "--markdown", "--json"), "U100", "--json says nothing beside --markdown"),
+    (("--validate",), "U100", "missing argument FILE"),
+    ((), "U100", "missing argument FILE"),
+])  # fmt: skip
+def test_wrong_calls(cuir: Callable, argv: tuple[str, ...], code: str, said: str) -> None:
+    shown = cuir("lower", *argv)
+    text = shown.err if "--json" not in argv else shown.out
+    assert shown.code == 2 and code in text and said in text
