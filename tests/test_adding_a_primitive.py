@@ -36,7 +36,7 @@ def run(place: Path, *argv: str) -> str:
 
 
 def test_the_page_has_its_steps() -> None:
-    assert [Path(name).parent.as_posix() for name in STEPS] == ["cuir/ops", "cuir/ops/meaning", "cuir/interp/ops", "cuir/lowering/ops"]
+    assert [Path(name).parent.as_posix() for name in STEPS] == ["cuir/ops", "cuir/ops/meaning", "cuir/interp/ops", "cuir/lowering/cuda"]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def said(copy: Path) -> list[str]:
     """What one process that uses the copy prints: gaps of the table, whether the lowered program calls the new function, and what a wrong dtype is told."""
     code = (
         "import cuir, torch\n"
-        "from cuir.interp.ops import gaps as a; from cuir.lowering.cuda.registry import gaps as b\n"
+        "from cuir.interp.ops import gaps as a; from cuir.lowering.targets import gaps as b\n"
         "print(any([*a(), *b()]))\n"
         "checked = cuir.check(cuir.load('norms.cuir'))\n"
         "x = torch.randn(100, 64); y = torch.zeros(100, 64)\n"
@@ -60,7 +60,7 @@ def said(copy: Path) -> list[str]:
 
 def test_the_entry_is_complete(copy: Path, said: list[str]) -> None:
     shown = run(copy, "-m", "cuir", "ops", "rsqrt")
-    assert "interpreter: cuir/interp/ops/compute.py" in shown and "lowering: cuir/lowering/ops/compute.py" in shown
+    assert "interpreter: cuir/interp/ops/compute.py" in shown and "lowering: cuir/lowering/cuda/operators.py" in shown
     assert said[0] == "False"
 
 

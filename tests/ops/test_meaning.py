@@ -29,7 +29,7 @@ from cuir.verification.evaluate import Evaluator
 LOW, HIGH = -(2**31), 2**31 - 1
 ENTRIES = {**TABLE, **OPERATORS}
 OPS: dict[str, Meaning] = {n: o.evaluate for n, o in ENTRIES.items() if o.evaluate is not None}
-ROWS, CONVERSIONS = ("row_max", "row_sum"), ("cast",)  # with tests of their own below
+ROWS, CONVERSIONS = ("row_max", "row_sum", "warp_any"), ("cast",)  # with tests of their own below
 OF_SCALARS, OF_TILES = ("and", "or", "not", "ifexp", "cdiv"), ("where", *ROWS)
 SMALLEST, NORMAL, LARGEST = 2.0**-149, 2.0**-126, float(np.finfo(np.float32).max)
 FLOATS = [0.0, -0.0, SMALLEST, -SMALLEST, NORMAL - SMALLEST, NORMAL, -NORMAL, 1.0, -1.0, 1 + 2.0**-23, 1 - 2.0**-24, 0.1, 0.5, 1.5, 2.5, 3.0, -7.0,
@@ -378,3 +378,15 @@ def test_bits_do_not_depend_on_layout_or_on_what_is_computed_with_them(name: str
     part = function(x[:lanes].clone())
     turned = function(x[:lanes].mT.contiguous().mT)
     assert torch.equal(part, wanted[:lanes]) and torch.equal(turned, wanted[:lanes])
+
+
+@pytest.mark.parametrize("rows", [1, 16, 24, 64])
+def test_a_vote_holds_for_the_sixteen_rows_of_a_warp(rows: int) -> None:
+    x = torch.rand(2, rows, 5, generator=torch.Generator().manual_seed(rows)) > 0.98
+    function = OPS["warp_any"].tile(BOOL)
+    assert function is not None
+    found = function(x)
+    assert found.shape == (2, rows, 1)
+    for lane in range(2):
+        for r in range(rows):
+            assert bool(found[lane, r]) == bool(x[lane, r // 16 * 16 : r // 16 * 16 + 16].any())
