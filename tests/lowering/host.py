@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from cuir.lowering import Cuda
-from cuir.lowering.cuda.prelude import render
 from cuir.lowering.cuda.writer import symbol
+from cuir.lowering.targets import target_of
 
 GXX = shutil.which("g++")
 
@@ -118,7 +118,7 @@ def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False,
     head, body = cuda.source.split("  // ---- role ", 1)
     params = re.sub(r"__restrict__ ", "", head[head.rindex(f"\n{symbol(cuda.name)}(") + len(symbol(cuda.name)) + 2 : head.rindex(") {\n")])
     body = body[body.index("\n") : body.rindex("}")]
-    parts = render(re.sub(rf"cuir::({'|'.join(OURS)})\b", "", body), {})
+    parts = target_of(cuda.arch).render(re.sub(rf"cuir::({'|'.join(OURS)})\b", "", body), {})
     parts = re.sub(rf"DEV (float|int|void) ({'|'.join(OURS)})\(.*(\n|$)", "", parts)  # instructions of a GPU
     parts = re.sub(r'asm\("rcp.approx.ftz.f64.*\n', "r = rcp64(b);\n", parts)
     path = folder / "kernel.cpp"

@@ -10,7 +10,7 @@ import pytest
 
 from cuir.checking.checker import check
 from cuir.explore import explore
-from cuir.lowering.cuda.prelude import render
+from cuir.lowering.targets import target_of
 from cuir.syntax.parser import parse
 from tests.strategies.arguments import arguments
 
@@ -73,7 +73,7 @@ def test_a_queue_with_a_fault_does(fault: str) -> None:
 
 def test_the_queue_is_still_the_one_that_is_modelled() -> None:
     """Waits, arrivals and parities of the CUDA text, in its order: whoever changes them changes the program above."""
-    text = render("cuir::TileQueue<1, 4> q(slots);", {})
+    text = target_of("sm_90a").render("cuir::TileQueue<1, 4> q(slots);", {})
     for line in (
         "void reserve() { wait(&slots->empty[use % SLOTS], use / SLOTS % 2 ^ 1); }",
         "void reserve_ahead() { wait(&slots->ahead, (use - 1) % 2); reserve(); }",
