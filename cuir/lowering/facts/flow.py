@@ -1,7 +1,9 @@
-"""Where values come from and go to through control flow: what loops carry, what branches give, what comes
-with units of work, tiles that pass through a wait."""
+"""Where values come from and go to: through control flow (what loops carry, what branches give, what comes
+with units of work, tiles that pass through a wait), and by arithmetic."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 
 from xdsl.ir import BlockArgument, SSAValue, Use
 
@@ -51,4 +53,16 @@ def targets(use: Use) -> list[SSAValue]:
     return [op.result] if isinstance(op, (Pin, After)) and i == 0 else []
 
 
-__all__ = ["Loop", "sources", "targets"]
+def made_of(value: SSAValue, ends: Callable[[SSAValue], bool] = lambda _: False) -> Iterator[SSAValue]:
+    """A value and what pure operations make it of, each once, however often it is read. ends: values whose operands are left out."""
+    left, seen = [value], {value}
+    while left:
+        value = left.pop()
+        yield value
+        if isinstance(value.owner, ops.Apply) and not ends(value):
+            new = [a for a in reversed(value.owner.arguments) if a not in seen]
+            seen.update(new)
+            left += dict.fromkeys(new)
+
+
+__all__ = ["Loop", "made_of", "sources", "targets"]

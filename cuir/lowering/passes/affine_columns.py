@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, LESS, NEGATIVE, SUM
 from ...syntax.types import BOOL, I32
+from ..facts.flow import made_of
 from ..facts.ranges import ranges
 from ..ir import make, ops
 from ..ir.indices import limit_of
@@ -42,8 +43,15 @@ def run(kernel: ops.Kernel) -> None:
                 _combine(op)
 
 
-def affine(value: SSAValue, at: Operation) -> Affine | None:
-    """A value as such a sum; what it takes is put before `at`. None if it is none."""
+def affine(value: SSAValue, at: Operation, found: dict[SSAValue, Affine | None] | None = None) -> Affine | None:
+    """A value as such a sum; what it takes is put before `at`. None if it is none. found: what is known of values at this place."""
+    found = {} if found is None else found
+    if value not in found:
+        found[value] = _affine(value, at, found)
+    return found[value]
+
+
+def _affine(value: SSAValue, at: Operation, found: dict[SSAValue, Affine | None]) -> Affine | None:
     t = value.type
     if not isinstance(t, TileT) or t.layout.data in ("rows", "one"):
         return Affine(None, 0) if number(value) == 0 else Affine(value, 0)
@@ -60,7 +68,7 @@ def affine(value: SSAValue, at: Operation) -> Affine | None:
         return Affine(op.arguments[0], 0)
     if not (of.linear or of.multiplies):
         return None
-    parts = [affine(a, at) for a in op.arguments]
+    parts = [affine(a, at, found) for a in op.arguments]
     if any(p is None for p in parts):
         return None
     known = [p for p in parts if p is not None]
@@ -98,10 +106,11 @@ def _compare(op: ops.Apply, far: Callable[[SSAValue], bool]) -> None:
     """a < b or a <= b with slopes that differ by one: `column < bound` or `bound <= column`."""
     if is_limit(op):
         return
-    a, b = (affine(x, op) for x in op.arguments)
+    found: dict[SSAValue, Affine | None] = {}
+    a, b = (affine(x, op, found) for x in op.arguments)
     if a is None or b is None or abs(a.slope - b.slope) != 1:
         return
-    columns = next(c for x in op.arguments if (c := _some_columns(x)) is not None)
+    columns = next(v for x in op.arguments for v in made_of(x) if ops.kind_of(v).index_of == "column")
     if a.slope > b.slope:  # base_a + column < base_b
         bound = _bound(b.base, a.base, int(op.kind.compares == AT_MOST), far(op.arguments[0]), op)
         new = make.less(columns, bound, op.result.type)
@@ -131,16 +140,6 @@ def _together(*operands: SSAValue) -> TileT | ScalarT:
 
 def _value(base: SSAValue | None, at: Operation) -> SSAValue:
     return insert(at, ops.constant(0, I32)) if base is None else base
-
-
-def _some_columns(value: SSAValue) -> SSAValue | None:
-    """The column indices that an affine tile is made of."""
-    op = value.owner
-    if not isinstance(op, ops.Apply):
-        return None
-    if op.kind.index_of == "column":
-        return value
-    return next((c for a in op.arguments if (c := _some_columns(a)) is not None), None)
 
 
 def is_limit(op: ops.Apply) -> bool:

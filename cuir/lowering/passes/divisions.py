@@ -44,6 +44,7 @@ class _Divisions:
     def __init__(self, facts: _Facts, block: Block, inverses: bool):
         self.facts, self.block, self.inverses = facts, block, inverses
         self.made: dict[SSAValue, SSAValue] = {}  # divisor -> inverse
+        self.movable: dict[SSAValue, bool] = {}
 
     def run(self) -> None:
         for top in list(self.block.ops):
@@ -90,9 +91,11 @@ class _Divisions:
 
     def _movable(self, value: SSAValue) -> bool:
         """Whether it can be computed before every loop and branch: where nothing asks for it either, without a division by 0 or a read outside of a tensor."""
-        if self._stands(value):
-            return True
-        op = value.owner
+        if value not in self.movable:
+            self.movable[value] = self._stands(value) or self._total(value.owner)
+        return self.movable[value]
+
+    def _total(self, op: Operation | Block) -> bool:
         total = isinstance(op, (ops.Constant, machine.Inverse, machine.Quotient, machine.Remainder))
         if isinstance(op, ops.Apply):
             total = not op.kind.divides_integers or bool(ops.known(op.arguments[1]))

@@ -18,6 +18,7 @@ from ..ir.warps import WarpIf
 from .rewriting import before, every
 
 MARK = "inlined"
+LIMITS = 8  # that are worked out together again for each reader; more are kept
 
 
 def _free(op: ops.Apply) -> bool:
@@ -139,14 +140,22 @@ def elementwise(op: Operation) -> bool:
 
 
 def limit(value: SSAValue) -> bool:
-    """Whether a truth value is a limit on columns, or a combination of limits: it is worked out where it is read, from a number a row."""
-    op = value.owner
-    if not isinstance(op, ops.Apply) or dtype_of(value) != BOOL or not is_tile(value):
-        return False
-    of = op.kind
-    if of.decided_by is not None or of.complements:
-        return all(limit(a) for a in op.arguments)
-    if of.compares not in BELOW or dtype_of(op.arguments[0]) != I32:
+    """Whether a truth value is a limit on columns, or a combination of few limits: it is worked out where it is read, from a number a row."""
+    left, count = [value], 0
+    while left:
+        op = left.pop().owner
+        if not isinstance(op, ops.Apply) or dtype_of(op.result) != BOOL or not is_tile(op.result):
+            return False
+        if op.kind.decided_by is not None or op.kind.complements:
+            left += op.arguments  # once for each time that it is read, as its text is
+        elif not _compares_column(op) or (count := count + 1) > LIMITS:
+            return False
+    return True
+
+
+def _compares_column(op: ops.Apply) -> bool:
+    """Whether it compares a column's index with a number a row."""
+    if op.kind.compares not in BELOW or dtype_of(op.arguments[0]) != I32:
         return False
     return any(ops.kind_of(a).index_of == "column" and not has_columns(b) for a, b in (op.arguments, op.arguments[::-1]))
 

@@ -16,6 +16,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import F32
 from ..cuda.storage import HALVES, Liveness, count_of
+from ..facts.flow import made_of
 from ..ir import ops
 from ..ir.machine import note
 from ..ir.machine_tiles import Line, after, line, pin
@@ -51,6 +52,7 @@ class _Role:
     def __init__(self, role: ops.Role):
         self.role, self.liveness = role, Liveness(role.body.block)
         self.order: dict[Operation, int] = {op: i for i, op in enumerate(every(role))}
+        self.numbers = _Numbers()
 
     def run(self) -> None:
         lines = [op for op in every(self.role) if isinstance(op, Line) and dtype_of(op.result) == F32]
@@ -58,7 +60,7 @@ class _Role:
         for op in lines:
             if op.rows is None and op.result.type.layout.data == "columns":
                 known = self._known(op.slope, op)
-                entry = found.setdefault((_key(op.slope), known, op.result.type), _Products(op.slope, op.result.type, known))
+                entry = found.setdefault((self.numbers.of(op.slope), known, op.result.type), _Products(op.slope, op.result.type, known))
                 for use in op.result.uses:
                     entry.readers.append((use.operation, use.index))
                     entry.in_loop |= any(isinstance(a, Loop) for a in _between(use.operation, known[0]))
@@ -152,25 +154,30 @@ def _movable(op: object) -> bool:
     return isinstance(op, ops.Apply) and op.entry.evaluate is not None and not (op.entry.evaluate.divides and dtype_of(op.result) != F32)
 
 
-def _leaves(value: SSAValue) -> Iterator[SSAValue]:
+def _leaves(value: SSAValue) -> list[SSAValue]:
     """What a scalar is made of by operations that may be moved."""
-    op = value.owner
-    if _movable(op):
-        assert isinstance(op, Operation)
-        for operand in op.operands:
-            yield from _leaves(operand)
-    else:
-        yield value
+    return [v for v in made_of(value, lambda v: not _movable(v.owner)) if not _movable(v.owner)]
 
 
-def _key(value: SSAValue) -> object:
-    """What is equal of scalars that are computed alike from the same values."""
-    op = value.owner
-    if isinstance(op, ops.Constant):
-        return op.text.data, value.type
-    if isinstance(op, ops.Apply) and _movable(op):
-        return op.op, value.type, tuple(_key(a) for a in op.arguments)
-    return value
+class _Numbers:
+    """Numbers of scalars: those that are computed alike from the same values have the same."""
+
+    def __init__(self) -> None:
+        self._keys: dict[object, int] = {}
+        self._found: dict[SSAValue, int] = {}
+
+    def of(self, value: SSAValue) -> int:
+        if value not in self._found:
+            self._found[value] = self._keys.setdefault(self._key(value), len(self._keys))
+        return self._found[value]
+
+    def _key(self, value: SSAValue) -> object:
+        op = value.owner
+        if isinstance(op, ops.Constant):
+            return op.text.data, value.type
+        if isinstance(op, ops.Apply) and _movable(op):
+            return op.op, value.type, tuple(map(self.of, op.arguments))
+        return value
 
 
 def _copied(value: SSAValue, at: Operation, done: dict[SSAValue, SSAValue]) -> SSAValue:

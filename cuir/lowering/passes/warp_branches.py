@@ -12,6 +12,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, F32
+from ..facts.flow import made_of
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.warps import RowBound, WarpIf
@@ -61,7 +62,7 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
         chosen: dict[SSAValue, SSAValue] = {}
         inner = Block()
         for op in group:
-            value = _inside(op.arguments[k], op, inner, chosen, k)
+            value = _as(_inside(op.arguments[k], group[0], inner, chosen), op.result, inner)
             several = isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab
             # a warp that holds several groups of rows chooses for each; one whose vote may hold where it need not asks again
             chosen[op.result] = _selected(op, value, inner) if k == 1 and (several or part is not None) else value
@@ -88,24 +89,26 @@ def _selected(op: ops.Apply, value: SSAValue, inner: Block) -> SSAValue:
     return made.result
 
 
-def _movable(values: Iterable[SSAValue], first: Operation) -> bool:
+def _movable(values: Iterable[SSAValue], first: ops.Apply) -> bool:
     """Whether what makes these values can stand before an operation of its block: it is pure there, or made before."""
     for value in values:
-        op = value.owner
-        if not isinstance(op, Operation) or op.parent is not first.parent or op.is_before_in_block(first):
-            continue
-        if isinstance(op, ops.Apply) and op.kind.chooses and op.arguments[0] is first.arguments[0]:  # type: ignore[attr-defined]
-            continue
-        if not isinstance(op, (ops.Apply, ops.Constant)) or not _movable(op.operands, first):
-            return False
+        for v in made_of(value, ends := lambda v: _stands_before(v, first) or _votes_alike(v, first)):
+            if not ends(v) and not isinstance(v.owner, (ops.Apply, ops.Constant)):
+                return False
     return True
+
+
+def _votes_alike(value: SSAValue, choice: ops.Apply) -> bool:
+    """Whether a value is chosen by the same vote."""
+    op = value.owner
+    return isinstance(op, ops.Apply) and op.kind.chooses is not None and op.arguments[0] is choice.arguments[0]
 
 
 def _move(value: SSAValue, first: Operation, choices: set[SSAValue]) -> None:
     op = value.owner
-    if value in choices or not isinstance(op, Operation) or op.parent is not first.parent or op.is_before_in_block(first):
+    if value in choices or not isinstance(op, Operation) or _stands_before(value, first):
         return
-    if any(o in choices or _reads(o, choices, first) for o in op.operands):
+    if any(v in choices for v in made_of(value, lambda v: _stands_before(v, first))):
         return  # it goes inside
     for operand in op.operands:
         _move(operand, first, choices)
@@ -114,42 +117,39 @@ def _move(value: SSAValue, first: Operation, choices: set[SSAValue]) -> None:
     first.parent.insert_op_before(op, first)
 
 
-def _reads(value: SSAValue, choices: set[SSAValue], first: Operation) -> bool:
+def _stands_before(value: SSAValue, first: Operation) -> bool:
     op = value.owner
-    if value in choices:
-        return True
-    if not isinstance(op, Operation) or op.parent is not first.parent or op.is_before_in_block(first):
-        return False
-    return any(_reads(o, choices, first) for o in op.operands)
+    return not isinstance(op, Operation) or op.parent is not first.parent or op.is_before_in_block(first)
 
 
-def _inside(value: SSAValue, choice: ops.Apply, inner: Block, chosen: dict[SSAValue, SSAValue], side: int) -> SSAValue:
-    """A value as it is on one side of the branch, where earlier choices are known: what reads them is worked out anew inside."""
-    if value in chosen:
-        return chosen[value]
-    op = value.owner
-    t, made = value.type, value
-    if isinstance(op, ops.Apply) and any(_reads_any(o, chosen) for o in op.operands):
-        copy = make.like(op, [_inside(o, choice, inner, chosen, side) for o in op.operands])
-        copy.location = op.location
-        inner.add_op(copy)
-        made = copy.result
-    if made.type == choice.result.type or not isinstance(choice.result.type, TileT):
-        return made
-    if is_scalar(made):  # a number for all rows
-        full = make.full(made, choice.result.type)
-        full.location = choice.location
-        inner.add_op(full)
-        return full.result
-    assert t == choice.result.type, (t, choice.result.type)
-    return made
+def _inside(value: SSAValue, first: Operation, inner: Block, known: dict[SSAValue, SSAValue]) -> SSAValue:
+    """A value on one side of the branch, where earlier choices are known: what is made of them is worked out anew there. known: values of this side."""
+    if value not in known:
+        op = value.owner
+        known[value] = value
+        if isinstance(op, ops.Apply) and not _stands_before(value, first):
+            operands = [_inside(o, first, inner, known) for o in op.operands]
+            if operands != list(op.operands):
+                copy = make.like(op, operands)
+                copy.location = op.location
+                inner.add_op(copy)
+                known[value] = copy.result
+    return known[value]
 
 
-def _reads_any(value: SSAValue, chosen: dict[SSAValue, SSAValue]) -> bool:
-    if value in chosen:
-        return True
-    op = value.owner
-    return isinstance(op, ops.Apply) and any(_reads_any(o, chosen) for o in op.operands)
+def _as(value: SSAValue, choice: SSAValue, inner: Block) -> SSAValue:
+    """A value with the type of the choice: one number for all rows, or one a row or a column, as a tile."""
+    if value.type == choice.type or not isinstance(choice.type, TileT):
+        return value
+    if is_scalar(value):
+        new: list[Operation] = [make.full(value, choice.type)]
+    else:  # a choice that is none: what the table has that repeats a row's or a column's number
+        always = ops.constant(True, BOOL)
+        new = [always, make.where(always.result, value, value, choice.type)]
+    for op in new:
+        op.location = choice.owner.location  # type: ignore[union-attr]
+        inner.add_op(op)
+    return new[-1].results[0]
 
 
 def _sink(branch: WarpIf) -> None:
@@ -177,74 +177,84 @@ def _region_of(op: Operation, branch: WarpIf) -> Region | None:
 # ---- votes by parts
 def _partial(value: SSAValue, at: Operation) -> SSAValue | None:
     """The vote with each thread's own elements in the place of a row's maximum, if it can only become true with a greater one; None if it cannot be so."""
-    found = _maximum(value)
-    if found is None:
+    maxima = [v for v in made_of(value, _is_maximum) if _is_maximum(v)]
+    if len(maxima) != 1:
         return None
-    bound = RowBound(operands=[found.owner.arguments[0]], result_types=[found.type])  # type: ignore[union-attr]
-    signs: list[SSAValue] = []
-    if not _rises(value, found, signs):
-        return None
-    insert(at, bound)
-    made = _with(value, found, bound.result, at)
-    for sign in signs:  # a factor that is negative turns the order around: then all rows are looked at
-        zero = insert(at, ops.constant(0.0, F32))
-        test = insert(at, make.less(sign, zero, _bool_like(sign)))
-        made = insert(at, make.either(made, test, made.type))
-    return made
+    votes = _Monotone(value, maxima[0])
+    return votes.with_bound(at) if votes.rises else None
+
+
+def _is_maximum(value: SSAValue) -> bool:
+    return ops.kind_of(value).reduction == "max"
+
+
+class _Monotone:
+    """A vote and the maximum of rows that it is made of. `rises`: it does not fall as the maximum rises, given that the factors in `signs` are not negative."""
+
+    def __init__(self, vote: SSAValue, top: SSAValue):
+        self.vote, self.top = vote, top
+        self.signs: dict[SSAValue, None] = {}
+        self.depends: dict[SSAValue, bool] = {top: True}
+        self.known: dict[tuple[SSAValue, bool], bool] = {}
+        self.rises = self._rises(vote, False)
+
+    def with_bound(self, at: Operation) -> SSAValue:
+        """The vote with a bound of the maximum in its place, put before `at`."""
+        maximum = self.top.owner
+        assert isinstance(maximum, ops.Apply)
+        bound = insert(at, RowBound(operands=[maximum.arguments[0]], result_types=[self.top.type]))
+        made = self._anew(self.vote, {self.top: bound}, at)
+        for sign in self.signs:  # a factor that is negative turns the order around: then all rows are looked at
+            zero = insert(at, ops.constant(0.0, F32))
+            test = insert(at, make.less(sign, zero, _bool_like(sign)))
+            made = insert(at, make.either(made, test, made.type))
+        return made
+
+    def _depends(self, value: SSAValue) -> bool:
+        if value not in self.depends:
+            self.depends[value] = isinstance(value.owner, ops.Apply) and any(map(self._depends, value.owner.arguments))
+        return self.depends[value]
+
+    def _rises(self, value: SSAValue, falling: bool) -> bool:
+        """`falling`: whether it does not rise instead."""
+        if value is self.top:
+            return not falling
+        if not self._depends(value):
+            return True
+        key = value, falling
+        if key not in self.known:
+            assert isinstance(value.owner, ops.Apply)
+            self.known[key] = self._operation(value.owner, falling)
+        return self.known[key]
+
+    def _operation(self, op: ops.Apply, falling: bool) -> bool:
+        of = op.kind
+        if of.compares in BELOW:
+            a, b = op.arguments
+            return dtype_of(a) == F32 and self._rises(b, falling) and self._rises(a, not falling)
+        if of.linear or of.extremum:
+            times = of.linear or (1,) * len(op.arguments)
+            return all(self._rises(a, falling if by > 0 else not falling) for a, by in zip(op.arguments, times, strict=True))
+        if of.multiplies:
+            for x, factor in (op.arguments, op.arguments[::-1]):
+                if self._depends(x) and not self._depends(factor):
+                    n = number(factor)
+                    if n is None:
+                        self.signs[factor] = None
+                    elif not n >= 0:
+                        return False
+                    return self._rises(x, falling)
+        return False
+
+    def _anew(self, value: SSAValue, known: dict[SSAValue, SSAValue], at: Operation) -> SSAValue:
+        if not self._depends(value):
+            return value
+        if value not in known:
+            op = value.owner
+            assert isinstance(op, ops.Apply)
+            known[value] = insert(at, make.like(op, [self._anew(a, known, at) for a in op.arguments]))
+        return known[value]
 
 
 def _bool_like(value: SSAValue) -> TileT | ScalarT:
     return tile(BOOL, *value.type.shape) if isinstance(value.type, TileT) else scalar(BOOL)
-
-
-def _maximum(value: SSAValue) -> SSAValue | None:
-    """The maximum of rows that a value is made of, if it is one alone."""
-    op = value.owner
-    if not isinstance(op, ops.Apply):
-        return None
-    if op.kind.reduction == "max":
-        return value
-    found = {m for o in op.operands if (m := _maximum(o)) is not None}
-    return found.pop() if len(found) == 1 else None
-
-
-def _rises(value: SSAValue, top: SSAValue, signs: list[SSAValue], falling: bool = False) -> bool:
-    """Whether a value does not fall as `top` rises (or, `falling`, does not rise), given that `signs` are not negative."""
-    if value is top:
-        return not falling
-    if not _depends(value, top):
-        return True
-    op = value.owner
-    assert isinstance(op, ops.Apply)
-    of = op.kind
-    if of.compares in BELOW:
-        a, b = op.arguments
-        return dtype_of(a) == F32 and _rises(b, top, signs, falling) and _rises(a, top, signs, not falling)
-    if of.linear or of.extremum:
-        times = of.linear or (1,) * len(op.arguments)
-        return all(_rises(a, top, signs, falling if by > 0 else not falling) for a, by in zip(op.arguments, times, strict=True))
-    if of.multiplies:
-        for x, factor in (op.arguments, op.arguments[::-1]):
-            if _depends(x, top) and not _depends(factor, top):
-                n = number(factor)
-                if n is None:
-                    signs.append(factor)
-                elif not n >= 0:
-                    return False
-                return _rises(x, top, signs, falling)
-    return False
-
-
-def _depends(value: SSAValue, top: SSAValue) -> bool:
-    return value is top or (isinstance(value.owner, ops.Apply) and any(_depends(o, top) for o in value.owner.operands))
-
-
-def _with(value: SSAValue, old: SSAValue, new: SSAValue, at: Operation) -> SSAValue:
-    """A value anew, with one of the values that it is made of exchanged."""
-    if value is old:
-        return new
-    if not _depends(value, old):
-        return value
-    op = value.owner
-    assert isinstance(op, ops.Apply)
-    return insert(at, make.like(op, [_with(o, old, new, at) for o in op.operands]))
