@@ -43,17 +43,21 @@ VARIANT = "variant:"
 CHAIN, SPELLING = "chain", "spelling"
 
 # How else the condition of the lazy rescale might be written; `same`: the same bits for every input. Text of the canonical form.
-NEW, REFERENCE = "    new = max(top, row_max(S) * c)\n", "    new = where(new - top > THRESHOLD, new, top)"
+MOST, NEW = "    most = row_max(S) * c\n", "where(some, where(moves, most, top), top)"
+MOVES = "    moves = most - top > THRESHOLD "  # a comment follows
 SPELLINGS: dict[str, tuple[bool, str, str]] = {
-    "mirrored comparison": (True, REFERENCE, "    new = where(THRESHOLD < new - top, new, top)"),
-    "not strict": (False, REFERENCE, "    new = where(new - top >= THRESHOLD, new, top)"),
-    "named condition": (True, REFERENCE, "    grows = new - top > THRESHOLD\n    new = where(grows, new, top)"),
-    "named difference": (True, REFERENCE, "    growth = new - top\n    new = where(growth > THRESHOLD, new, top)"),
-    "split maximum": (True, NEW, "    largest = row_max(S) * c\n    new = max(top, largest)\n"),
-    "branches swapped": (True, REFERENCE, "    new = where(~(new - top > THRESHOLD), top, new)"),
-    "commuted maximum": (True, NEW, "    new = max(row_max(S) * c, top)\n"),
-    "commuted product": (True, NEW, "    new = max(top, c * row_max(S))\n"),
-    "turned comparison": (False, REFERENCE, "    new = where(new - top <= THRESHOLD, top, new)"),  # another one with a NaN alone
+    "mirrored comparison": (True, MOVES, "    moves = THRESHOLD < most - top "),
+    "not strict": (False, MOVES, "    moves = most - top >= THRESHOLD "),
+    "named difference": (True, MOVES, "    growth = most - top\n    moves = growth > THRESHOLD "),
+    "turned comparison": (False, MOVES, "    moves = ~(most - top <= THRESHOLD) "),  # another one with a NaN alone
+    "condition without a name": (True, "where(moves, most, top)", "where(most - top > THRESHOLD, most, top)"),
+    "vote without a name": (True, NEW, "where(warp_any(moves), where(moves, most, top), top)"),
+    "branches swapped": (True, NEW, "where(~some, top, where(moves, most, top))"),
+    "choices swapped": (True, NEW, "where(some, where(~moves, top, most), top)"),
+    "both at once": (True, NEW, "where(some & moves, most, top)"),
+    "split product": (True, MOST, "    largest = row_max(S)\n    most = largest * c\n"),
+    "commuted product": (True, MOST, "    most = c * row_max(S)\n"),
+    "a maximum of both": (True, NEW, "where(some, where(moves, max(most, top), top), top)"),
 }
 
 

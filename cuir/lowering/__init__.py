@@ -1,7 +1,7 @@
 """From a checked kernel to CUDA, by way of a tile IR: `lower` gives the text, of which cuir/runtime makes a kernel that is called."""
 
 from .compiler import lower
-from .kernel import Cuda, TensorMap
+from .lowered import Cuda, TensorMap
 from .stages import Lowering, Stage
 
 __all__ = ["Cuda", "Lowering", "Stage", "TensorMap", "lower"]

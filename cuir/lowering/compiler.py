@@ -15,7 +15,7 @@ from .facts import Facts
 from .facts.lanes import one_lane
 from .ir.build import build
 from .ir.ops import Kernel
-from .kernel import Cuda
+from .lowered import Cuda
 from .passes.pipeline import optimise
 
 Source = Checked | Program | str | os.PathLike[str]

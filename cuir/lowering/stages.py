@@ -11,9 +11,9 @@ from .ir import ops
 from .ir.build import build
 from .ir.evaluate import Argument
 from .ir.text import show
-from .kernel import Cuda
+from .ir.walk import every
+from .lowered import Cuda
 from .passes.pipeline import chosen
-from .passes.rewriting import every
 from .validate import Judge, Outcome
 
 

@@ -9,8 +9,8 @@ from cuir.checking.checker import check
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build import build
 from cuir.lowering.ir.text import parse
+from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import dead_code, fusion, simplify, value_numbering
-from cuir.lowering.passes.rewriting import every
 from cuir.syntax.parser import parse as parse_program
 
 FRAME = """\

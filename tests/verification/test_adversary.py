@@ -16,7 +16,7 @@ from cuir.syntax.types import F16
 from cuir.verification import verify
 
 EXPERT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
-NEW_TOP = "    new = max(top, row_max(S) * c)\n"
+MOST = "    most = row_max(S) * c\n"
 DRAINED = """
                 if pending:
                     u, uphase = ring(vi, STAGES)
@@ -30,13 +30,13 @@ DRAINED = """
 EDITS: dict[str, tuple[Sequence[tuple[str, str]], dict[str, Any], str, str]] = {
     "the scale is not used": ([("    return S, scale * LOG2E\n", "    return S, 0.125 * LOG2E\n")], {}, "numbers", "V301"),
     "the reference moves by maxima before the scale": (
-        [(NEW_TOP, "    new = max(top, row_max(S))\n"), ("P = exp2(S * c - new)", "P = exp2(S * c - new * c)"),
-         ("alpha = exp2(top - new)", "alpha = exp2((top - new) * c)"), ("(top + log2(total)) * LN2", "(top * scale * LOG2E + log2(total)) * LN2")],
+        [(MOST, "    most = row_max(S)\n"), ("P = exp2(S * c - new)", "P = exp2(S * c - new * c)"),
+         ("exp2(top - new)", "exp2((top - new) * c)"), ("(top + log2(total)) * LN2", "(top * scale * LOG2E + log2(total)) * LN2")],
         {}, "numbers", "V302",
     ),
     "the reference follows downwards": (
-        [(NEW_TOP, "    new = max(row_max(S) * c, NEVER)\n"),
-         ("where(new - top > THRESHOLD, new, top)", "where((new - top > THRESHOLD) | (top - new > THRESHOLD) & (new > NEVER), new, top)")],
+        [(MOST, "    most = max(row_max(S) * c, NEVER)\n"),
+         ("moves = most - top > THRESHOLD ", "moves = (most - top > THRESHOLD) | (top - most > THRESHOLD) & (most > NEVER) ")],
         {}, "numbers", "V302",
     ),
     "logits below the first reference": ([("NEVER = -1e30", "NEVER = -10000.0")], {}, "numbers", "V301"),

@@ -1,56 +1,45 @@
-"""Texts of scalars and of elements of tiles, and the loops over a thread's elements that make a tile."""
+"""Texts of scalars and of elements of tiles."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
 from ...ops.expressions import comparison
 from ...ops.traits import BELOW, turned
-from ...syntax.types import F32, I32
 from ...text.diagnostics import CuirError
 from ..ir import ops
 from ..ir.indices import LimitOf
+from ..ir.inlining import inlined
+from ..ir.layouts import Fragment
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
-from ..passes.fusion import inlined
-from . import operators, quads
-from .layouts import Fragment
+from . import operators
+from .loops import LOOP, At, index_of
 from .operators import strip
-from .storage import CTYPE, HALVES, Storage
+from .places import Places
+from .scope import Scope
+from .storage import Storage
 
 if TYPE_CHECKING:
-    from .role import RolePrinter
-
-
-@dataclass(frozen=True)
-class At:
-    """A place in a loop over a tile, as texts: element i of a full tile, row value r, column value c, column k less the thread's first."""
-
-    i: str
-    r: str
-    c: str
-    k: str
-
-
-LOOP = At("i_", "r_", "c_", "k_")
+    pass
 
 
 class Elements:
-    """Texts of one role's values."""
+    """Texts of one scope's values."""
 
-    def __init__(self, role: RolePrinter):
-        self.role, self.out = role, role.out
-        self.reciprocals: dict[
-            Operation, str
-        ] = {}  # while a loop over four neighbours is printed: divisions -> texts of the reciprocals that they share
-        self.hoisted: dict[str, str] = {}  # texts computed before the loops of the current statement -> their names
+    def __init__(self, scope: Scope):
+        self.scope, self.out = scope, scope.out
+        self.places = Places(scope, self.scalar)
+        # while a loop over four neighbours is printed: divisions -> texts of the reciprocals that they share
+        self.reciprocals: dict[Operation, str] = {}
+        self.start_statement()
 
-    def fragment(self, t: TileT) -> Fragment:
-        return Fragment(*t.shape, self.role.threads)
+    def start_statement(self) -> None:
+        """Forgets what was computed for the statement before."""
+        self._hoisted: dict[str, str] = {}  # texts computed before the loops of the statement -> their names
+        self.arrays: dict[SSAValue, str] = {}  # tiles without a place of their own that it made -> their names
 
     # ---- scalars
     def scalar(self, value: SSAValue) -> str:
@@ -58,16 +47,16 @@ class Elements:
         if isinstance(owner, ops.Constant):
             return operators.literal(owner.value, dtype_of(value))
         if not inlined(value) or isinstance(owner, ops.Parameter):
-            return self.role.name(value)
+            return self.scope.name(value)
         assert isinstance(owner, ops.Apply), owner
         return self.apply(owner, self.scalar)
 
     def apply(self, op: ops.Apply, text: Callable[[SSAValue], str]) -> str:
         """An operation on numbers, of operands whose texts `text` gives."""
-        emit = self.role.kernel.target.text(op.op)
+        emit = self.scope.kernel.target.text(op.op)
         if emit is None:
-            raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` here", self.role.span(op))
-        t, facts = op.result.type, self.role.kernel.facts
+            raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` here", self.scope.span(op))
+        t, facts = op.result.type, self.scope.kernel.facts
         few = isinstance(t, ScalarT) or (isinstance(t, TileT) and t.layout.data in ("rows", "one", "partial"))
         cx = operators.Operation(
             dtype_of(op.arguments[1 if op.kind.chooses else 0]) if op.arguments else dtype_of(op.result),
@@ -88,11 +77,11 @@ class Elements:
             return self.scalar(value)
         assert isinstance(t, TileT), t
         if not inlined(value):
-            return self.read(self.role.storage(value), t, at)
+            return self.read(self.scope.storage(value), t, at)
         op = value.owner
         assert isinstance(op, Operation)
         if isinstance(op, ops.Perform):
-            return self.role.places.gather(op, lambda v: self.element(v, at))
+            return self.places.gather(op, lambda v: self.element(v, at))
         return self.computed(op, at)
 
     def read(self, s: Storage, t: TileT, at: At) -> str:
@@ -118,7 +107,7 @@ class Elements:
             return None
         t, places = bound.type, [LOOP]
         if isinstance(t, TileT) and t.layout.data == "rows":
-            places = [At("", str(r), "", "") for r in range(self.fragment(t).row_values)]
+            places = [At("", str(r), "", "") for r in range(self.scope.fragment(t).row_values)]
         texts = [self._less_column(bound, p) for p in places]
         limit = self.hoist("int", texts, at)
         holds = op.kind.compares
@@ -127,7 +116,7 @@ class Elements:
 
     def _less_column(self, bound: SSAValue, at: At) -> str:
         """A limit less the thread's first column, without leaving the range."""
-        op, facts = bound.owner, self.role.kernel.facts
+        op, facts = bound.owner, self.scope.kernel.facts
         if isinstance(op, LimitOf) and not facts.far(op.x):  # else its sum with the column may wrap
             return f"cuir::limit<{op.plus.data}>({strip(self.element(op.y, at))}, cuir::add({strip(self.element(op.x, at))}, col))"
         if isinstance(op, ops.Apply) and op.kind.extremum and facts.far(bound):
@@ -138,67 +127,21 @@ class Elements:
     def hoist(self, ctype: str, texts: Sequence[str], at: At) -> str:
         """Texts that depend on the row alone, computed before the loop; the text to read them by."""
         key = f"{ctype}:{'|'.join(texts)}"
-        name = self.hoisted.get(key)
+        name = self._hoisted.get(key)
         if name is None:
-            name = self.hoisted[key] = self.out.temp({"int": "limit", "float": "f"}[ctype])
+            name = self._hoisted[key] = self.out.temp({"int": "limit", "float": "f"}[ctype])
             values = ", ".join(strip(t) for t in texts)
             self.out.line(f"const {ctype} {name} = {values};" if len(texts) == 1 else f"const {ctype} {name}[{len(texts)}] = {{{values}}};")
         return name if len(texts) == 1 else f"{name}[{at.r}]"
 
-    # ---- loops
-    def loop(self, t: TileT, body: Callable[[At], str]) -> None:
-        """An unrolled loop over a thread's values of a tile. `body` gives the text, and may write what must stand before the loop."""
-        layout, frag = t.layout.data, self.fragment(t)
-        if layout == "one":
-            self.out.line(body(At("0", "0", "0", "0")))
-            return
-        text = body(LOOP)
-        lines = []
-        if layout == "full":
-            lines = positions(frag)
-            head = f"for (int i_ = 0; i_ < {frag.count}; ++i_)"
-        elif layout == "columns":
-            head = f"for (int c_ = 0; c_ < {2 * frag.groups}; ++c_)"
-            lines = [("k_", "const int k_ = 8 * (c_ / 2) + c_ % 2;")]
-        else:
-            head = f"for (int r_ = 0; r_ < {frag.row_values}; ++r_)"
-        needed = [line for name, line in lines if re.search(rf"\b{name}\b", text)]
-        if not needed and "\n" not in text and len(text) < 130:
-            self.out.line(f"#pragma unroll\n{head} {text}")
-            return
-        with self.out.block(f"#pragma unroll\n{head}"):
-            for line in needed:
-                self.out.line(line)
-            self.out.line(text)
-
-    def into(self, target: Storage, value: SSAValue, expression: Operation | None = None) -> None:
-        """target = value, element by element; `expression`: the operation to be computed, if the value is stored in target."""
-        t = value.type
-        if isinstance(t, ScalarT):
-            assert expression is None or isinstance(expression, ops.Apply)
-            text = self.scalar(value) if expression is None else self.apply(expression, self.scalar)
-            self.out.line(f"{target.name} = {strip(text)};")
-            return
-        assert isinstance(t, TileT)
-
-        def text_at(at: At) -> str:
-            return self.element(value, at) if expression is None else self.computed(expression, at)
-
-        if quads.into(self, target, t, value if expression is None else expression):
-            return
-        if target.packed:
-            self._into_packed(target, t, value, expression, text_at)
-            return
-        self.loop(t, lambda at: f"{target.name}[{index_of(t, at)}] = {strip(text_at(at))};")
-
     def computed(self, op: Operation, at: At) -> str:
         """An element of an operation's result, whether or not that has a place of its own."""
-        if (emit := self.role.kernel.target.element(op.name)) is not None:
+        if (emit := self.scope.kernel.target.element(op.name)) is not None:
             return emit(self, op, at)
         assert isinstance(op, ops.Apply), op
         if op.kind.index_of == "row":
             assert isinstance(op.result.type, TileT)
-            return self.row(self.fragment(op.result.type), at.r) if op.result.type.shape[0] > 1 else "0"
+            return self.row(self.scope.fragment(op.result.type), at.r) if op.result.type.shape[0] > 1 else "0"
         if op.kind.index_of == "column":
             assert isinstance(op.result.type, TileT)
             return f"(col + {at.k})" if op.result.type.shape[1] > 1 else "0"
@@ -206,66 +149,6 @@ class Elements:
             return text
         return self.apply(op, lambda v: self.element(v, at))
 
-    def _into_packed(self, target: Storage, t: TileT, value: SSAValue, expression: Operation | None, text_at: Callable[[At], str]) -> None:
-        head = f"#pragma unroll\nfor (int p_ = 0; p_ < {target.count}; ++p_)"
-        source = value if expression is None else None
-        if source is not None and not inlined(source):
-            self.out.line(f"{head} {target.name}[p_] = {self.role.storage(source).name}[p_];")
-            return
-        pack = f"cuir::pack_{t.dtype.data}"
-        op = expression if expression is not None else value.owner
-        if isinstance(op, ops.Apply) and op.kind.converts and dtype_of(op.arguments[0]).is_float:  # packing rounds
-            x = op.arguments[0]
-            if not inlined(x) and dtype_of(x) == F32:
-                name = self.role.storage(x).name
-                self.out.line(f"{head} {target.name}[p_] = {pack}({name}[2 * p_], {name}[2 * p_ + 1]);")
-                return
-            text = self.element(x, LOOP)
-        else:
-            text = text_at(LOOP)
-        pair = self.out.temp("v")
-        with self.out.block(head):
-            self.out.line(f"float {pair}[2];")
-            with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 2; ++e_)"):
-                self.out.line("const int i_ = 2 * p_ + e_;")
-                for name, line in positions(self.fragment(t)):
-                    if re.search(rf"\b{name}\b", text):
-                        self.out.line(line)
-                self.out.line(f"{pair}[e_] = {strip(text)};")
-            self.out.line(f"{target.name}[p_] = {pack}({pair}[0], {pair}[1]);")
-
-    def array(self, value: SSAValue) -> str:
-        """The name of an array with a tile, made now if the tile has no place of its own."""
-        if not inlined(value):
-            return self.role.storage(value).name
-        t = value.type
-        assert isinstance(t, TileT)
-        key = f"array:{id(value)}"
-        if key not in self.hoisted:
-            made = self.role.fresh(value)
-            self.out.line(f"{made.ctype} {made.name}[{made.count}];")
-            self.into(made, value)
-            self.hoisted[key] = made.name
-        return self.hoisted[key]
-
-
-def index_of(t: TileT, at: At) -> str:
-    return {"full": at.i, "rows": at.r, "partial": at.r, "columns": at.c, "one": "0"}[t.layout.data]
-
-
-def positions(frag: Fragment) -> list[tuple[str, str]]:
-    """Declarations of row value, column value and column of element i_ of a full tile."""
-    group = f"i_ / 4 % {frag.groups}" if frag.slabs > 1 else "i_ / 4"
-    row = f"2 * (i_ / {4 * frag.groups}) + i_ / 2 % 2" if frag.slabs > 1 else "i_ / 2 % 2"
-    return [
-        ("r_", f"const int r_ = {row};"),
-        ("c_", f"const int c_ = 2 * ({group}) + i_ % 2;"),
-        ("k_", f"const int k_ = 8 * ({group}) + i_ % 2;"),
-    ]
-
 
 def _is_column(value: SSAValue) -> bool:
     return ops.kind_of(value).index_of == "column"
-
-
-__all__ = ["CTYPE", "HALVES", "I32", "LOOP", "At", "Elements", "index_of", "positions"]

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import SSAValue
 
-from ...checking.checked import Barrier, Checked, TensorParam
-from ...checking.tensor_modes import exchanged
-from ...checking.views import root_name
+from ...checking.checked import Checked
 from ...ops.limits import register_pool
-from ...syntax.nodes import NOWHERE, Literal
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..facts import Facts
 from ..ir import machine, ops
+from ..ir.inlining import inlined
 from ..ir.types import dtype_of, is_scalar
-from ..kernel import Cuda, TensorMap
-from ..passes.fusion import inlined
-from ..targets import target_of
-from . import units
-from .dtypes import CTYPE, MEMORY, from_memory
+from ..lowered import Cuda
+from . import queues
+from .context import WARPS, KernelContext
+from .dtypes import CTYPE, MEMORY
 from .elements import Elements
-from .operators import strip, summand
+from .operators import strip
 from .role import RolePrinter
+from .scope import Scope
 from .writer import Writer, identifier, symbol
-
-WARPS = 4  # of a warpgroup
 
 
 def last_warpgroup(members: Sequence[ops.Role]) -> int:
@@ -36,119 +30,14 @@ def last_warpgroup(members: Sequence[ops.Role]) -> int:
     return max(r.warpgroup.data + -(-(r.warp.data + r.workers.data * (r.threads.data // 32)) // WARPS) for r in members)
 
 
-class KernelPrinter:
+class KernelPrinter(KernelContext):
     """Prints a kernel. `single`: the roles that run on one lane of their warp."""
 
     def __init__(
         self, kernel: ops.Kernel, checked: Checked, facts: Facts, single: frozenset[str], spans: Mapping[tuple[str, int, int], Span]
     ):
-        self.kernel, self.checked, self.facts, self.single, self.spans = kernel, checked, facts, single, spans
-        self.target = target_of(checked.arch)
-        self.out = Writer()
-        self.tensors: dict[str, TensorParam] = {t.name: t for t in checked.tensors}
-        self.maps: dict[tuple[str, tuple[int, ...]], TensorMap] = {}
-        self.pointers: dict[str, None] = {}
-        self.functions: dict[str, str] = {}  # of this kernel alone: wgmma shapes
-        self.choices: dict[str, None] = {}
-        self.aligned: dict[str, None] = {}  # addressed by cp.async
-        self.next_barrier = 1  # hardware barrier 0 is the whole CTA's
-        self.named: dict[str, int] = {}
-        self.worker_barriers: dict[str, int] = {}
-        self.handed = exchanged(checked)
-        self.frame: dict[SSAValue, str] = {}
-        for op in kernel.body.block.ops:
-            if isinstance(op, ops.Parameter):
-                self.frame[op.result] = identifier(op.symbol.data)
-        self.queue = next((op for op in kernel.body.block.ops if isinstance(op, machine.Queue)), None)
-        self.names = {*self.frame.values(), *(identifier(n) for n in (*self.tensors, *checked.barriers)), "tile_count"}
-
-    @functools.cached_property
-    def between_ctas(self) -> frozenset[str]:
-        """Barriers that are arrived at across the cluster in a kernel whose CTAs may hand over data in tensors: they order these, too."""
-        if self.checked.cluster == 1 or not self.handed:
-            return frozenset()
-        found = set()
-        for bound in self.checked.calls():
-            across = bound.args.get("cluster")
-            if bound.op.effects.arrives and isinstance(across, Literal) and across.value:
-                found.add(root_name(bound.args[bound.op.effects.arrives]) or "")
-        return frozenset(found)
-
-    @property
-    def draws(self) -> bool:
-        """Whether units of work are drawn from a counter in global memory."""
-        return self.queue is not None and self.queue.dynamic is not None
-
-    # ---- services of the printers
-    def span_of(self, location: FileLineColLoc | None) -> Span:
-        """The place in the program that a location names."""
-        if location is None:
-            return self.checked.origin.span
-        key = location.filename.data, location.line.data, location.column.data
-        return self.spans.get(key, self.checked.origin.span)
-
-    def choice(self, text: str, span: Span | None) -> None:
-        self.choices[f"line {span.line}: {text}" if span else text] = None
-
-    def index(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool] = ()) -> str:
-        """Offset of an element inside the tensor, in elements; `uniform`: which indices are scalars, whose sign then need not be extended."""
-        self.pointers[tensor] = None
-        ident = identifier(tensor)
-        parts = []
-        for i, x in enumerate(indices[:-1]):
-            text = f"uint32_t({strip(x)})" if any(uniform[i : i + 1]) else strip(x) if " " not in strip(x) else f"({strip(x)})"
-            parts.append(f"{text} * {ident}_stride{i}")
-        return " + ".join([*parts, summand(indices[-1])])
-
-    def tests_inside(self, tensor: str, indices: Sequence[str]) -> list[str]:
-        """Conditions that indices lie in the tensor, one a dim."""
-        dims = self.tensors[tensor].dims
-        return [
-            f"unsigned({strip(x)}) < unsigned({d if isinstance(d, int) else identifier(d)})" for x, d in zip(indices, dims, strict=True)
-        ]
-
-    def inside(self, tensor: str, indices: Sequence[str]) -> str:
-        return " && ".join(self.tests_inside(tensor, indices))
-
-    def tensor_read(self, tensor: str, offset: str) -> str:
-        return from_memory(self.tensors[tensor].dtype, f"{identifier(tensor)}[{offset}]")
-
-    # ---- hardware barriers
-    def _take(self, n: int, span: Span) -> int:
-        first, self.next_barrier = self.next_barrier, self.next_barrier + n
-        limit = self.target.limits.named_barriers
-        if self.next_barrier > limit:
-            what = f"the kernel needs more than the {limit - 1} hardware barriers that a CTA has for named barriers and joins of workers"
-            raise CuirError.of("L004", what, span, "use fewer named barriers or stages")
-        return first
-
-    def named_barrier(self, name: str) -> int:
-        barrier = self.checked.barriers[name]
-        if name not in self.named:
-            self.named[name] = self._take(barrier.stages or 1, barrier.span)
-        return self.named[name]
-
-    def worker_barrier(self, role: ops.Role) -> str:
-        """Hardware barrier that joins a warpgroup's four warps."""
-        name = role.symbol.data
-        if name not in self.worker_barriers:
-            span = next(r.span for r in self.checked.roles if r.name == name)
-            self.worker_barriers[name] = self._take(role.workers.data, span)
-        first = self.worker_barriers[name]
-        return str(first) if role.workers.data == 1 else f"{first} + {self.worker_index(role)}"
-
-    def worker_index(self, role: ops.Role) -> str:
-        warpgroup, warp = role.warpgroup.data, role.warp.data
-        if role.threads.data == 128:
-            return f"(warpgroup - {warpgroup})" if warpgroup else "warpgroup"
-        if role.workers.data <= WARPS - warp:
-            return f"(warp - {warp})" if warp else "warp"
-        return f"(4 * (warpgroup - {warpgroup}) + warp - {warp})"
-
-    def arrivals(self, barrier: Barrier) -> int:
-        """Arrivals of hardware that end a phase: one a warp."""
-        threads = next((r.threads for r in self.checked.roles if r.name == barrier.arrivers), 32)
-        return barrier.count * (WARPS if threads == 128 else 1)
+        super().__init__(kernel, checked, facts, spans)
+        self.single = single
 
     # ---- the file
     def emit(self) -> Cuda:
@@ -188,11 +77,10 @@ class KernelPrinter:
         """Scalars of the frame, which all roles read."""
         out = self.out
         out.depth = 1
-        texts = _FrameElements(self)
+        texts = Elements(_Frame(self))
         for op in self.kernel.body.block.ops:
             if isinstance(op, (ops.Apply, ops.Perform)) and is_scalar(op.results[0]) and not inlined(op.results[0]):
-                location = op.location
-                out.mark(self.span_of(location if isinstance(location, FileLineColLoc) else None))
+                out.mark(self.span(op))
                 name = identifier((op.results[0].name_hint or "v").replace(".", "_"))
                 while name in self.names:
                     name += "_"
@@ -201,7 +89,7 @@ class KernelPrinter:
                 text = texts.apply(op, texts.scalar) if isinstance(op, ops.Apply) else texts.places.element(op.arg("place"))
                 out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {name} = {strip(text)};")
             elif isinstance(op, machine.Note):
-                self.choice(op.text.data, self.span_of(op.location if isinstance(op.location, FileLineColLoc) else None))
+                self.choice(op.text.data, self.span(op))
             elif isinstance(op, ops.Units):
                 out.line(f"const int tile_count = {strip(texts.scalar(op.count))};")
         out.span = None
@@ -248,7 +136,7 @@ class KernelPrinter:
             offset += 8 * stages
         if self.queue is not None:
             offset = -(-offset // 16) * 16
-            inits += units.declare(self, self.queue, offset)
+            inits += queues.declare(self, self.queue, offset)
             offset += self.queue.nbytes
         limit = self.target.limits.shared_bytes
         if offset > limit:
@@ -317,23 +205,11 @@ class KernelPrinter:
             out.line("// ---- a spare warp hands out the units of work")
             spare = self.queue.spare.data
             with out.block(f"else if (warpgroup == {spare // WARPS} && warp == {spare % WARPS} && {self.target.say('elect')})"):
-                units.hand_out(RolePrinter(self, self.queue, True), self.queue)
+                queues.hand_out(RolePrinter(self, self.queue, True), self.queue)
 
 
-class _FrameElements(Elements):
-    """Scalars of the kernel's frame, outside of all roles."""
-
-    def __init__(self, kernel: KernelPrinter):
-        from .places import Places
-
-        self.kernel = kernel
-        self.out, self.hoisted = kernel.out, {}
-        self.role = self  # type: ignore[assignment]
-        self.elements = self
-        self.places = Places(self)  # type: ignore[arg-type]
+class _Frame(Scope):
+    """The kernel's frame, outside of all roles."""
 
     def name(self, value: SSAValue) -> str:
         return self.kernel.frame[value]
-
-    def span(self, op: object) -> Span:
-        return NOWHERE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
@@ -16,10 +15,8 @@ from ..ir import ops
 from ..ir.types import ElementT, SharedT, TensorT, dtype_of, is_scalar
 from .dtypes import MEMORY
 from .operators import strip, summand
+from .scope import Scope
 from .writer import identifier
-
-if TYPE_CHECKING:
-    from .role import RolePrinter
 
 
 def unsupported(what: str, span: Span, hint: str | None = None) -> CuirError:
@@ -87,10 +84,10 @@ class _Sum:
 
 
 class Places:
-    """Places of one role."""
+    """Places as one scope sees them. `scalar` gives the text of a scalar."""
 
-    def __init__(self, role: RolePrinter):
-        self.role, self.kernel = role, role.kernel
+    def __init__(self, scope: Scope, scalar: Callable[[SSAValue], str]):
+        self.scope, self.kernel, self.scalar = scope, scope.kernel, scalar
 
     # ---- shared memory
     def shared(self, value: SSAValue) -> SharedRef:
@@ -102,7 +99,7 @@ class Places:
         else:
             assert isinstance(place, ops.At) and isinstance(place.array.owner, ops.Shared)
             alloc, parts = self.kernel.checked.shared[place.array.owner.symbol.data], place.parts  # type: ignore[assignment]
-        span = self.role.span(place)
+        span = self.scope.span(place)
         if alloc.panelled and alloc.rows % 8:
             raise unsupported(f"`{alloc.name}` has stages of {alloc.rows} rows; swizzled panels hold multiples of 8", alloc.span)
         address = _Sum()
@@ -132,7 +129,7 @@ class Places:
 
     def _scaled(self, total: _Sum, index: SSAValue, factor: int) -> None:
         known = ops.known(index)
-        total.add(int(known) if known is not None else self.role.elements.scalar(index), factor)
+        total.add(int(known) if known is not None else self.scalar(index), factor)
 
     def _panel(self, total: _Sum, start: SSAValue, alloc: SharedAlloc) -> None:
         width, size = PANEL_BYTES // alloc.dtype.itemsize, alloc.rows * PANEL_BYTES
@@ -140,7 +137,7 @@ class Places:
         if known is not None:
             total.add(int(known) // width * size)
         else:
-            total.add(f"({self.role.elements.scalar(start)} / {width})", size)
+            total.add(f"({self.scalar(start)} / {width})", size)
 
     # ---- boxes of tensors
     def box(self, value: SSAValue) -> Box:
@@ -153,12 +150,12 @@ class Places:
             tensor, parts = place.array.owner.symbol.data, place.parts  # type: ignore[assignment]
         starts, sizes = [], []
         for (start, size), dim in zip(parts, self.kernel.tensors[tensor].dims, strict=True):
-            starts.append("0" if start is None else strip(self.role.elements.scalar(start)))
+            starts.append("0" if start is None else strip(self.scalar(start)))
             if size == 0:
-                raise unsupported(f"a box as long as the run-time dim `{dim}`", self.role.span(place), "slice it: x : x + c")
+                raise unsupported(f"a box as long as the run-time dim `{dim}`", self.scope.span(place), "slice it: x : x + c")
             sizes.append(1 if size == -1 else int(size))
         if parts[-1][1] == -1:
-            raise unsupported("a box whose columns are no slice of the innermost dim", self.role.span(place), "slice the last dim")
+            raise unsupported("a box whose columns are no slice of the innermost dim", self.scope.span(place), "slice the last dim")
         return Box(tensor, tuple(starts), tuple(sizes))
 
     def box_indices(self, box: Box, row: str, column: str) -> list[str]:
@@ -191,11 +188,11 @@ class Places:
         name, indices = self.elements(value)
         if name in self.kernel.checked.shared:
             return f"cuir::get<{MEMORY[dtype_of(value)]}>({self.shared_element(name, indices)})"
-        return self.kernel.tensor_read(name, self.kernel.index(name, [self.role.elements.scalar(i) for i in indices]))
+        return self.kernel.tensor_read(name, self.kernel.index(name, [self.scalar(i) for i in indices]))
 
     def shared_element(self, name: str, indices: Sequence[SSAValue]) -> str:
         """The address of an element of a shared array."""
-        alloc, text = self.kernel.checked.shared[name], self.role.elements.scalar
+        alloc, text = self.kernel.checked.shared[name], self.scalar
         row = "0"
         for index, dim in zip(indices[:-1], alloc.dims[:-1], strict=True):
             row = text(index) if row == "0" else f"({row} * {dim} + {text(index)})"
@@ -209,7 +206,7 @@ class Places:
         """The element at index tiles, 0 outside of the tensor."""
         name, indices = self.elements(op.arg("place"))
         if name in self.kernel.checked.shared:
-            raise unsupported("a gather from shared memory", self.role.span(op), "load the view")
+            raise unsupported("a gather from shared memory", self.scope.span(op), "load the view")
         texts = [text(i) for i in indices]
         read = self.kernel.tensor_read(name, self.kernel.index(name, texts, [is_scalar(i) for i in indices]))
         return f"({self.kernel.inside(name, texts)} ? {read} : {self.zero(name)})"

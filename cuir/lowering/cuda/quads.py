@@ -5,22 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import F32
 from ..ir import ops
+from ..ir.inlining import inlined
+from ..ir.layouts import Fragment
 from ..ir.machine_tiles import ByReciprocal, SharedTanh
 from ..ir.types import TileT, dtype_of
-from ..passes.fusion import inlined
 from ..passes.shared_reciprocals import LARGEST
-from .layouts import Fragment
+from .elements import Elements
+from .loops import LOOP, At, positions
 from .operators import strip
 from .storage import Storage
-
-if TYPE_CHECKING:
-    from .elements import At, Elements
 
 SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less what the product may be rounded by
 _TWICE_LOG2E = "2.885390081777927f"
@@ -31,8 +29,6 @@ Site = ByReciprocal | SharedTanh
 
 def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operation) -> bool:
     """target = value, if what is worked out in its loop shares reciprocals; False if nothing does. `value`: an operation, whose result is stored in target."""
-    from .elements import LOOP
-
     root = value.owner if isinstance(value, SSAValue) and inlined(value) else value
     if not isinstance(root, Operation) or t.layout.data != "full":
         return False
@@ -46,7 +42,7 @@ def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operat
             source = root.arguments[0].owner
             assert isinstance(source, Operation)
             root = source
-    loops = _Loops(elements, elements.fragment(t), lambda: strip(elements.computed(root, LOOP)))
+    loops = _Loops(elements, elements.scope.fragment(t), lambda: strip(elements.computed(root, LOOP)))
     small = loops.small_arguments(sites[0], target, packed) if len(sites) == 1 else False
     with elements.out.block("else") if small else nullcontext():
         loops.shared(sites, target, packed)
@@ -67,7 +63,7 @@ class _Loops:
     """The loops of one tile; `text` gives an element of it."""
 
     def __init__(self, elements: Elements, frag: Fragment, text: Callable[[], str]):
-        self.elements, self.out, self.frag, self.text = elements, elements.role.out, frag, text
+        self.elements, self.out, self.frag, self.text = elements, elements.out, frag, text
 
     def line(self, line: str, positions: list[tuple[str, str]]) -> None:
         """A line of a loop over i_, behind the places that it reads."""
@@ -77,8 +73,6 @@ class _Loops:
         self.out.line(line)
 
     def shared(self, sites: list[Site], target: Storage, packed: str | None) -> None:
-        from .elements import LOOP, positions
-
         divisors: list[tuple[str, str, str]] = []
         self.elements.reciprocals = {}
         for site in sites:
@@ -111,8 +105,6 @@ class _Loops:
 
     def small_arguments(self, site: Site, target: Storage, packed: str | None) -> bool:
         """Polynomials, where no thread of the warp has a greater argument; False if the numbers of a tanh are not there yet, and would be computed twice."""
-        from .elements import LOOP, positions
-
         if not isinstance(site, SharedTanh) or inlined(site.x) or packed:
             return False
         self.elements.reciprocals = {site: _SMALL}

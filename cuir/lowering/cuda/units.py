@@ -1,45 +1,18 @@
-"""The text of how the warps of a CTA learn their next unit of work: a plain loop, or a queue in shared memory (see ir/machine.py)."""
+"""The text of a role's loop over units of work: it counts by itself, or reads a queue in shared memory (see ir/machine.py)."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from xdsl.ir import SSAValue
 
 from ...syntax.types import BOOL, F32
 from ..ir import machine, ops
 from ..ir.types import dtype_of
-from .operators import strip
-
-if TYPE_CHECKING:
-    from .frame import KernelPrinter
-    from .role import RolePrinter
-
-WARPS = 4  # of a warpgroup
+from .role_scope import RoleScope
 
 
 def ctype(queue: machine.Queue) -> str:
     return f"<{queue.slots.data}, {queue.words.data}>"
-
-
-def arrivals(queue: machine.Queue) -> int:
-    return queue.readers.data
-
-
-def declare(kernel: KernelPrinter, queue: machine.Queue, offset: int) -> list[str]:
-    """Declares the queue at an offset of shared memory; returns what makes its barriers."""
-    kernel.out.line(f"auto* const slots = reinterpret_cast<cuir::Slots{ctype(queue)}*>(smem + {offset});")
-    count, init = queue.slots.data, functools.partial(kernel.target.say, "init mbarrier")
-    inits = [f"for (int i = 0; i < {count}; ++i) {{ {init('&slots->full[i]', 1)} {init('&slots->empty[i]', arrivals(queue))} }}"]
-    if queue.ahead.data:
-        inits.append(init("&slots->ahead", queue.ahead.data))
-    if queue.drawn_for_others:
-        kernel.out.line("auto* const mail = reinterpret_cast<cuir::Mail*>(slots + 1);")
-        inits.append(f"{init('&mail->full', 1)} {init('&mail->empty', queue.ctas.data - 1)}")
-    return inits
 
 
 def strides(ctas: int) -> tuple[str, str]:
@@ -47,45 +20,15 @@ def strides(ctas: int) -> tuple[str, str]:
     return ("int(blockIdx.x)", "int(gridDim.x)") if ctas == 1 else (f"int(blockIdx.x) / {ctas}", f"int(gridDim.x) / {ctas}")
 
 
-def _next(queue: machine.Queue, t: str) -> str:
+def following(queue: machine.Queue, t: str) -> str:
     """The unit after t; the counter wraps to 0 with the last unit of the launch."""
     if queue.dynamic is not None:
         return "int(gridDim.x + atomicInc(counter, tile_count - 1))"
     return f"{t} + {strides(queue.ctas.data)[1]}"
 
 
-def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
-    """The text of the spare warp, on one lane."""
-    out, hand = role.out, queue.hand_out
-    name, unit = out.temp("queue"), out.temp("unit")
-    out.line(f"cuir::TileQueue{ctype(queue)} {name}(slots);")
-    role.block(queue.body.block)
-    t = role.name(hand.unit)
-    first, step = strides(queue.ctas.data)
-    following = _next(queue, t)
-    if queue.drawn_for_others:
-        tickets = out.temp("tickets")
-        out.line(f"cuir::Tickets<{queue.ctas.data}> {tickets}(mail, counter);")
-        following = f"{tickets}.next({step}, tile_count)"
-    with out.block(f"for (int {t} = {first};; {t} = {following})"):
-        out.line(f"int {unit}[{queue.words.data}] = {{{t}}};")
-        if hand.words:
-            with out.block(f"if ({t} < tile_count)"):
-                role.block(hand.body.block)
-                for i, word in enumerate(hand.words, 1):
-                    out.line(f"{unit}[{i}] = {_bits(role, word)};")
-        out.span = None
-        reserve = "reserve_ahead" if queue.ahead.data else "reserve"
-        out.line(f"{name}.post({unit});\nif ({t} >= tile_count) break;\n{name}.{reserve}();")
-
-
-def _bits(role: RolePrinter, value: SSAValue) -> str:
-    text = strip(role.elements.scalar(value))
-    return f"__float_as_int({text})" if dtype_of(value) == F32 else text
-
-
 @contextmanager
-def units(role: RolePrinter, op: ops.ForUnits) -> Iterator[None]:
+def units(role: RoleScope, op: ops.ForUnits) -> Iterator[None]:
     """The head and tail of a role's loop over the units; the body is printed inside."""
     out, queue, t = role.out, machine.queue_of(op), role.name(op.turn)
     first, step = strides(role.kernel.checked.cluster)
@@ -109,13 +52,13 @@ def units(role: RolePrinter, op: ops.ForUnits) -> Iterator[None]:
         yield
 
 
-def _words(role: RolePrinter, op: ops.ForUnits, unit: str) -> list[str]:
+def _words(role: RoleScope, op: ops.ForUnits, unit: str) -> list[str]:
     """What the words of a unit are called in the role."""
     lines = []
     for word, value in op.reads:
         place = f"{unit}[{word.index}]"
         if word.copies > 1:  # each worker's own, which follow each other
-            index = role.name(role.body_block.args[0])
+            index = role.name(role.worker)
             last = word.copies - 1
             choice = "".join(f"{index} == {i} ? {unit}[{word.index + i}] : " for i in range(last))
             lines.append(f"{place} = {choice}{unit}[{word.index + last}];")
@@ -127,18 +70,18 @@ def _words(role: RolePrinter, op: ops.ForUnits, unit: str) -> list[str]:
     return lines
 
 
-def _posting(role: RolePrinter, queue: machine.Queue) -> list[str]:
+def _posting(role: RoleScope, queue: machine.Queue) -> list[str]:
     """A role's own step of handing out: one lane posts the next unit. The lines after the declarations, which are written."""
     out, r = role.out, role.role
     assert isinstance(r, ops.Role)
-    tickets, following = out.temp("tickets"), out.temp("next")
-    out.line(f"cuir::TileQueue{ctype(queue)} {tickets}(slots);\nint {following} = int(blockIdx.x);")
+    tickets, unit = out.temp("tickets"), out.temp("next")
+    out.line(f"cuir::TileQueue{ctype(queue)} {tickets}(slots);\nint {unit} = int(blockIdx.x);")
     tests = [] if role.single and r.workers.data == 1 else [f"warpgroup == {r.warpgroup.data} && warp == {r.warp.data}"]
     tests += [] if role.single else ["lane == 0"]
     lines = [
-        f"int unit_[{queue.words.data}] = {{{following}}};",
+        f"int unit_[{queue.words.data}] = {{{unit}}};",
         f"{tickets}.reserve();",
         f"{tickets}.post(unit_);",
-        f"if ({following} < tile_count) {following} = {_next(queue, following)};",
+        f"if ({unit} < tile_count) {unit} = {following(queue, unit)};",
     ]
     return [f"if ({' && '.join(tests)}) {{" if tests else "{", *(f"  {x}" for x in lines), "}"]

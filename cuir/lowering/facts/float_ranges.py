@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import Traits
 from ..ir import ops
-from ..passes.rewriting import last
+from ..ir.walk import last
 
 Range = tuple[float, float]
 EVERYTHING: Range = (-math.inf, math.inf)

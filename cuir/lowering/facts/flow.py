@@ -9,7 +9,7 @@ from xdsl.ir import BlockArgument, SSAValue, Use
 
 from ..ir import machine, ops
 from ..ir.machine_tiles import After, Pin
-from ..passes.rewriting import last
+from ..ir.walk import last
 
 Loop = ops.For | ops.ForUnits
 

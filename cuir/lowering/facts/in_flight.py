@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ..ir import ops
 from ..ir.flights import MOST
 from ..ir.types import is_tile
-from ..passes.rewriting import last
+from ..ir.walk import last
 
 Ages = Mapping[SSAValue, int]
 GROUP = "wgmma"

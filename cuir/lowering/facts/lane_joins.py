@@ -14,8 +14,8 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.traits import SUM
 from ..ir import ops
+from ..ir.inlining import inlined
 from ..ir.types import TileT, is_scalar
-from ..passes.fusion import inlined
 from .flow import Loop, sources
 from .memory import Accessed, Array, Memory, accesses, evaluated
 from .multiples import multiple

@@ -9,8 +9,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.base import Access
 from ..ir import ops
+from ..ir.inlining import inlined
 from ..ir.types import ElementT, SharedT, TensorT
-from ..passes.fusion import inlined
 
 Array = ops.Tensor | ops.Shared
 

@@ -18,8 +18,9 @@ from ..ir import make, ops
 from ..ir.machine import note
 from ..ir.machine_tiles import Line, alike_along_rows, line, pin
 from ..ir.types import TileT, dtype_of, tile
+from ..ir.walk import every, last
 from ..ir.warps import RowBound
-from .rewriting import before, every, insert, last, replace
+from .rewriting import before, insert, replace
 from .simplify import number
 
 ROUNDING = True

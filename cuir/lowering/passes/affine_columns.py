@@ -20,7 +20,8 @@ from ..ir import make, ops
 from ..ir.indices import limit_of
 from ..ir.machine_tiles import Line
 from ..ir.types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
-from .rewriting import every, insert, replace
+from ..ir.walk import every
+from .rewriting import insert, replace
 from .simplify import number
 
 

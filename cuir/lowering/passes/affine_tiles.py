@@ -17,8 +17,9 @@ from ..facts.ranges import ranges
 from ..ir import make, ops
 from ..ir.machine_tiles import Line, alike_along_rows, line
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
+from ..ir.walk import every
 from . import affine_columns
-from .rewriting import every, insert, replace
+from .rewriting import insert, replace
 from .simplify import number
 
 ROUNDING = True

@@ -11,8 +11,9 @@ from xdsl.ir import SSAValue
 from ..ir import ops
 from ..ir.machine_tiles import read_columns
 from ..ir.types import TensorT, TileT, is_scalar
+from ..ir.walk import every
 from . import affine_columns
-from .rewriting import every, insert, replace
+from .rewriting import insert, replace
 from .simplify import number
 from .value_numbering import unchanging
 

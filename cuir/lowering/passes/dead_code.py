@@ -5,7 +5,8 @@ from __future__ import annotations
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir import machine, ops
-from .rewriting import before, every, give, last, uncarry
+from ..ir.walk import every, last
+from .rewriting import before, give, uncarry
 
 
 def run(kernel: ops.Kernel) -> None:

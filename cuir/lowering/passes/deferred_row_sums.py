@@ -11,7 +11,8 @@ from xdsl.ir import SSAValue
 from ...syntax.types import F32
 from ..ir import make, ops, rows
 from ..ir.types import TileT, dtype_of, tile
-from .rewriting import every, insert, replace
+from ..ir.walk import every
+from .rewriting import insert, replace
 from .simplify import number
 from .webs import joins
 

@@ -17,7 +17,7 @@ from ...syntax.types import BOOL, I32
 from ..facts.flow import sources, targets
 from ..ir import ops
 from ..ir.types import TileT, dtype_of
-from .rewriting import every
+from ..ir.walk import every
 
 
 def run(kernel: ops.Kernel) -> None:

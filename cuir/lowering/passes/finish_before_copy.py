@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from xdsl.ir import Operation, SSAValue
 
 from ...ops import TABLE
-from ..cuda.storage import Allocation
+from ..facts.flow import Loop
 from ..facts.in_flight import GROUP
+from ..facts.variables import Variables
 from ..ir import ops
 from ..ir.machine import note
-from .rewriting import before, every, last
+from ..ir.walk import every, last
+from .rewriting import before
 
 WAIT = next(name for name, entry in TABLE.items() if entry.effects.drains == GROUP)
 CHOICE = (
@@ -32,7 +34,7 @@ def run(kernel: ops.Kernel) -> None:
 
 def _finish_one(role: ops.Role) -> bool:
     """Waits before the first operation that copies products in flight; whether there was one."""
-    where = Allocation(role.body.block, role.threads.data, set())
+    where = Variables(role)
     for op in every(role):
         ages = where.flight.before[op]
         copied = [v for v in dict.fromkeys(copies(op, where)) if v in ages]
@@ -50,16 +52,16 @@ def _finish_one(role: ops.Role) -> bool:
     return False
 
 
-def copies(op: Operation, where: Allocation) -> Iterator[SSAValue]:
+def copies(op: Operation, where: Variables) -> Iterator[SSAValue]:
     """The values that are copied before an operation, or where it hands them on: of a loop's results also what it starts with, and what each turn yields."""
 
     def apart(a: SSAValue, b: SSAValue) -> bool:
-        return where.storage.get(a) is not where.storage.get(b)
+        return where.of.get(a) is not where.of.get(b)
 
     if isinstance(op, ops.Perform) and op.entry.effects.group and "c" in op.args and apart(op.args["c"], op.results[0]):
         yield op.args["c"]
     loop = op.parent_op() if isinstance(op, ops.Yield) else op
-    if isinstance(loop, (ops.For, ops.ForUnits)):
+    if isinstance(loop, Loop):
         given = last(loop.body).values if loop is not op else loop.carried
         yield from (v for v, a, r in zip(given, loop.inner, loop.results, strict=True) if apart(v, a) or apart(a, r))
     elif isinstance(op, ops.Yield) and isinstance(loop, ops.Branch):

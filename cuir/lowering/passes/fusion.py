@@ -7,17 +7,17 @@ index, a limit on columns) is worked out wherever it is read. A scalar goes into
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, I32
 from ..ir import ops
+from ..ir.inlining import inlined, mark, unmark
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
+from ..ir.walk import every
 from ..ir.warps import WarpIf
-from .rewriting import before, every
+from .rewriting import before
 
-MARK = "inlined"
 LIMITS = 8  # that are worked out together again for each reader; more are kept
 
 
@@ -44,18 +44,12 @@ def _apart(op: ops.Apply) -> None:
 
 def run(kernel: ops.Kernel) -> None:
     for op in list(every(kernel)):
-        op.attributes.pop(MARK, None)
+        unmark(op)
         if isinstance(op, ops.Apply) and _free(op):
             _apart(op)
     for op in every(kernel):  # readers come later: whether an operand is free is known when its reader is asked
         if _inlined(op):
-            op.attributes[MARK] = UnitAttr()
-
-
-def inlined(value: SSAValue) -> bool:
-    """Whether a value has no place of its own."""
-    owner = value.owner
-    return isinstance(owner, (ops.Constant, ops.Parameter, ops.At)) or (isinstance(owner, Operation) and MARK in owner.attributes)
+            mark(op)
 
 
 def _inlined(op: Operation) -> bool:
@@ -164,4 +158,4 @@ def has_columns(value: SSAValue) -> bool:
     return isinstance(value.type, TileT) and value.type.layout.data in ("columns", "full")
 
 
-__all__ = ["elementwise", "has_columns", "inlined", "limit", "run"]
+__all__ = ["elementwise", "has_columns", "limit", "run"]

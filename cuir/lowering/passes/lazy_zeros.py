@@ -12,7 +12,8 @@ from ...syntax.types import BOOL, F32
 from ..ir import ops
 from ..ir.rows import Nothing
 from ..ir.types import TileT, dtype_of
-from .rewriting import before, every, insert, last, replace
+from ..ir.walk import every, last
+from .rewriting import before, insert, replace
 from .simplify import number
 from .webs import Companions, Web, webs
 

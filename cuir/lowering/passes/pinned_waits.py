@@ -10,8 +10,9 @@ from xdsl.ir import Operation, SSAValue
 
 from ..ir import ops
 from ..ir.types import TileT
+from ..ir.walk import every
 from ..ir.warps import WarpIf, pinned
-from .rewriting import before, every
+from .rewriting import before
 
 
 def run(kernel: ops.Kernel) -> None:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..ir import ops
+from ..ir.walk import last
 
 Carrying = ops.For | ops.ForUnits
-
-
-def every(op: Operation) -> Iterator[Operation]:
-    """All operations inside one, in the order of the text; a list first, so that what is visited may go."""
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in list(block.ops):
-                if inner.parent is not None:
-                    yield inner
-                    yield from every(inner)
 
 
 def before(op: Operation, new: Operation) -> SSAValue | None:
@@ -45,13 +36,6 @@ def replace(op: Operation, values: Sequence[SSAValue]) -> None:
             new.name_hint = hint
     op.detach()
     op.erase()
-
-
-def last(region: Region) -> ops.Yield:
-    """The end of a region."""
-    found = region.block.last_op
-    assert isinstance(found, ops.Yield)
-    return found
 
 
 def set_yield(region: Region, values: Sequence[SSAValue]) -> None:

@@ -12,7 +12,8 @@ from ...ops.traits import SUM
 from ...syntax.types import BOOL, I32
 from ..ir import make, ops
 from ..ir.types import dtype_of, is_scalar, scalar
-from .rewriting import every, replace
+from ..ir.walk import every
+from .rewriting import replace
 from .webs import Companions, Web, webs
 
 

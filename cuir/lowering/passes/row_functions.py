@@ -9,7 +9,8 @@ from ...syntax.types import F32
 from ..ir import ops
 from ..ir.machine_tiles import LOGARITHM, ONE_OVER, by_rows
 from ..ir.types import TileT
-from .rewriting import every, insert, replace
+from ..ir.walk import every
+from .rewriting import insert, replace
 from .simplify import number
 
 

@@ -18,7 +18,8 @@ from ..ir import ops
 from ..ir.machine import note
 from ..ir.machine_tiles import SharedTanh, by_reciprocal, can_share, shared_tanh
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
-from .rewriting import before, every, insert, replace
+from ..ir.walk import every
+from .rewriting import before, insert, replace
 from .simplify import number
 
 ROUNDING = True

@@ -16,7 +16,8 @@ from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, EQUAL, LESS, SUM, UNEQUAL,
 from ...syntax.types import BOOL, F32, I32
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar
-from .rewriting import before, inline, insert, last, move_body, replace
+from ..ir.walk import last
+from .rewriting import before, inline, insert, move_body, replace
 
 Rule = Callable[[ops.Apply], Operation | SSAValue | None]
 

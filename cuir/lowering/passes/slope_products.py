@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import F32
-from ..cuda.storage import HALVES, Liveness, count_of
-from ..facts.flow import made_of
+from ..facts.flow import Loop, made_of
+from ..facts.liveness import Liveness
 from ..ir import ops
+from ..ir.inlining import inlined
+from ..ir.layouts import HALVES, registers
 from ..ir.machine import note
 from ..ir.machine_tiles import Line, after, line, pin
 from ..ir.types import TileT, dtype_of
+from ..ir.walk import every
 from . import fusion
-from .fusion import inlined
-from .rewriting import before, every, insert
+from .rewriting import before, insert
 from .simplify import number
 
 ROOM = 40  # registers for all but the tiles of a step; with fewer the compiler spills
-
-Loop = ops.For | ops.ForUnits
 
 
 @dataclass
@@ -66,7 +66,7 @@ class _Role:
                     entry.in_loop |= any(isinstance(a, Loop) for a in _between(use.operation, known[0]))
         taken = 0
         for entry in found.values():
-            count = count_of(entry.type, self.role.threads.data)
+            count = registers(entry.type, self.role.threads.data)
             if entry.in_loop and all(self._room(op) - taken - count >= ROOM for op, _ in entry.readers):
                 taken += count
                 self._keep(entry)
@@ -92,8 +92,7 @@ class _Role:
 
     def _registers(self, value: SSAValue) -> int:
         assert isinstance(value.type, TileT)
-        count = count_of(value.type, self.role.threads.data)
-        return count // 2 if value.type.element in HALVES else count
+        return registers(value.type, self.role.threads.data)
 
     def _known(self, slope: SSAValue, op: Line) -> tuple[Block, Operation | None]:
         """Block and operation behind which all that a slope is made of is there; None: the start of the block."""

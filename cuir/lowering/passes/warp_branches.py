@@ -15,8 +15,9 @@ from ...syntax.types import BOOL, F32
 from ..facts.flow import made_of
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
+from ..ir.walk import every
 from ..ir.warps import RowBound, WarpIf
-from .rewriting import before, every, insert, replace
+from .rewriting import before, insert, replace
 from .simplify import number
 
 

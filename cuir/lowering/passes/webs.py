@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import ops
-from .rewriting import Carrying, carry, every, give, last, set_yield
+from ..ir.walk import every, last
+from .rewriting import Carrying, carry, give, set_yield
 
 
 def joins(kernel: ops.Kernel | ops.Role) -> Iterator[tuple[SSAValue, list[SSAValue]]]:

@@ -9,7 +9,7 @@ import pytest
 from cuir.lowering.facts.float_ranges import EVERYTHING, float_range
 from cuir.lowering.ir.build import build
 from cuir.lowering.ir.ops import Perform
-from cuir.lowering.passes.rewriting import every
+from cuir.lowering.ir.walk import every
 from tests.lowering.conftest import kernel
 
 INF = math.inf

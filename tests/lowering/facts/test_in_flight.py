@@ -7,8 +7,8 @@ import pytest
 from cuir.lowering.facts.in_flight import InFlight
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build import build
+from cuir.lowering.ir.walk import every
 from cuir.lowering.passes.pipeline import optimise
-from cuir.lowering.passes.rewriting import every
 from tests.lowering.conftest import kernel
 
 

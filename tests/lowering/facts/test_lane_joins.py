@@ -15,8 +15,8 @@ from cuir.checking.checker import check
 from cuir.lowering.facts.lane_joins import LaneJoins, lane_joins
 from cuir.lowering.facts.stores import stores_by_warps
 from cuir.lowering.ir import ops
-from cuir.lowering.passes import fusion
-from cuir.lowering.passes.rewriting import every
+from cuir.lowering.ir.inlining import mark
+from cuir.lowering.ir.walk import every
 from cuir.syntax.parser import parse
 from tests.gpu.join_cases import TEXT
 from tests.lowering.tile_ir import cleaned, program, role
@@ -157,7 +157,7 @@ def test_a_store_that_works_out_what_it_reads() -> None:
         'tile.perform "store"(place: %p, tile: %g)',
     )
     gather = next(op for op in every(made) if isinstance(op, ops.Perform) and op.op == "gather")
-    gather.attributes[fusion.MARK] = gather.properties["primitive"]
+    mark(gather)
     found = lane_joins(made)
     assert [op.op for op in found.inside if isinstance(op, ops.Perform)] == ["store"] and not found.before
 

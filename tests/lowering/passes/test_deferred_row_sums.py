@@ -6,8 +6,8 @@ import pytest
 
 from cuir.lowering.ir.build import build
 from cuir.lowering.ir.rows import QuadSum
+from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import deferred_row_sums
-from cuir.lowering.passes.rewriting import every
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import clean

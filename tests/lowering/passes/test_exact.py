@@ -14,8 +14,8 @@ from cuir.checking.decisions import entry, expressions
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build import build
 from cuir.lowering.ir.text import parse, show
+from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import exact, value_numbering
-from cuir.lowering.passes.rewriting import every
 from cuir.syntax.nodes import Literal
 from cuir.syntax.parser import parse as parse_program
 from tests.lowering.tile_ir import kernel_of, program, role

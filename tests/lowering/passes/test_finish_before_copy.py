@@ -19,9 +19,9 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.build import build
 from cuir.lowering.ir.text import parse as parse_ir
 from cuir.lowering.ir.text import show
+from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import finish_before_copy
 from cuir.lowering.passes.pipeline import optimise
-from cuir.lowering.passes.rewriting import every
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16

@@ -6,8 +6,8 @@ import pytest
 
 from cuir.lowering.ir.build import build
 from cuir.lowering.ir.rows import Nothing
+from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import lazy_zeros
-from cuir.lowering.passes.rewriting import every
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import HEAD, kernel
 from tests.lowering.passes.lowering import clean

@@ -18,9 +18,9 @@ from cuir.lowering import lower
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build import build
 from cuir.lowering.ir.evaluate import evaluate
+from cuir.lowering.ir.walk import every
 from cuir.lowering.ir.warps import RowBound, WarpIf
 from cuir.lowering.passes import simplify, value_numbering, warp_branches
-from cuir.lowering.passes.rewriting import every
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import F16
 from tests.lowering.conftest import kernel

@@ -38,7 +38,7 @@ def row_sum(role: RolePrinter, op: ops.Apply) -> None:
     assert isinstance(t, TileT)
     part = role.out.temp("part")
     array = role.elements.array(x)
-    role.out.line(f"float {part}[{role.elements.fragment(t).row_values}];\ncuir::row_part({array}, {part});")
+    role.out.line(f"float {part}[{role.fragment(t).row_values}];\ncuir::row_part({array}, {part});")
     role.elements.loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({part}[{at.r}]);")
 
 

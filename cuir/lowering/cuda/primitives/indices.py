@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...ir import indices
 from ...ir.types import TileT, is_scalar
-from ..elements import index_of
+from ..loops import index_of
 from ..operators import strip
 from ..registry import prints
 

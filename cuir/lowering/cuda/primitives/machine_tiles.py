@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from ....syntax.types import F32
 from ...ir import ops
 from ...ir.machine_tiles import After, ByReciprocal, ByRows, Line, Pin, ReadColumns, SharedTanh
-from ...ir.types import TileT, dtype_of, is_scalar
+from ...ir.types import TileT, dtype_of
 from .. import quads
+from ..dtypes import CTYPE
+from ..loops import At
 from ..operators import strip, summand, wrapping
 from ..registry import element_of, prints
-from ..storage import CTYPE
 
 if TYPE_CHECKING:
-    from ..elements import At, Elements
+    from ..elements import Elements
     from ..role import RolePrinter
 
 LANES = 32
@@ -71,8 +72,6 @@ def read_columns(role: RolePrinter, op: ReadColumns) -> None:
 @element_of("tile.line")
 def line(elements: Elements, op: Line, at: At) -> str:
     """One operation an element; what is alike along a row, and the thread's first column, are taken together before the loop."""
-    from ..elements import At
-
     floats, near = dtype_of(op.result) == F32, op.near is not None
     slope, known = elements.scalar(op.slope), ops.known(op.slope)
 
@@ -81,9 +80,9 @@ def line(elements: Elements, op: Line, at: At) -> str:
 
     bases: tuple[str, ...] = (times("col"),)
     if op.rows is not None:
-        places = [at]
-        if not is_scalar(op.rows) and op.rows.type.layout.data == "rows":  # type: ignore[attr-defined]
-            places = [At("", str(r), "", "") for r in range(elements.fragment(op.rows.type).row_values)]  # type: ignore[arg-type]
+        places, t = [at], op.rows.type
+        if isinstance(t, TileT) and t.layout.data == "rows":
+            places = [At("", str(r), "", "") for r in range(elements.scope.fragment(t).row_values)]
         given = [elements.element(op.rows, p) for p in places]
         bases = tuple(f"{summand(x)} + {times('col')}" if floats or near else wrapping("+", x, times("col")) for x in given)
     base = elements.hoist("float" if floats else "int", bases, at)

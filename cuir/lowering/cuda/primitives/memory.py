@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ...ir import ops
+from ...ir.layouts import packed
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
-from ..dtypes import HALVES, MEMORY, from_memory, to_memory
-from ..elements import At, index_of
+from ..dtypes import MEMORY, from_memory, to_memory
+from ..loops import At, index_of
 from ..operators import strip
 from ..places import SharedRef
 from ..registry import prints
@@ -102,7 +103,7 @@ def _pack(role: RolePrinter, target: Storage, array: str, t: TileT) -> None:
 
 def _place(role: RolePrinter, t: TileT, at: At) -> tuple[str, str]:
     layout = t.layout.data
-    row = role.elements.row(role.elements.fragment(t), at.r) if layout in ("rows", "full") else "0"
+    row = role.elements.row(role.fragment(t), at.r) if layout in ("rows", "full") else "0"
     return row, f"(col + {at.k})" if layout in ("columns", "full") else "0"
 
 
@@ -122,8 +123,8 @@ def store(role: RolePrinter, op: ops.Perform) -> None:
 def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAValue, mask: SSAValue | None) -> None:
     t, out = tile.type, role.out
     assert isinstance(t, TileT)
-    packed = t.element in HALVES and t.layout.data == "full"
-    whole = packed and ref.alloc.panelled and t.shape[1] % 16 == 0 and mask is None
+    half = packed(t)
+    whole = half and ref.alloc.panelled and t.shape[1] % 16 == 0 and mask is None
     blocks = role.target.choice("store blocks") if whole else None
     value = role.elements.array(tile)
     if op in role.reads_what_it_stores:
@@ -137,7 +138,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
 
     def body(at: At) -> str:
         row, col = _place(role, t, at)
-        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if packed else f"{value}[{index_of(t, at)}]"
+        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if half else f"{value}[{index_of(t, at)}]"
         memory = MEMORY[ref.alloc.dtype]
         read = to_memory(t.element, read)
         test = _owner(role, t, mask, at)
@@ -184,7 +185,7 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     dtype, value = kernel.tensors[name].dtype, role.elements.array(tile)
     if op in role.reads_what_it_stores:
         role.join()
-    packed = t.element in HALVES and t.layout.data == "full"
+    half = packed(t)
 
     def body(at: At) -> str:
         uniform: list[bool] = []
@@ -194,7 +195,7 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
             assert isinstance(place.type, ElementT)
             texts = [role.elements.element(i, at) for i in indices]
             uniform = [is_scalar(i) for i in indices]
-        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if packed else f"{value}[{index_of(t, at)}]"
+        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if half else f"{value}[{index_of(t, at)}]"
         read = to_memory(dtype, read)
         test = _owner(role, t, mask, at)
         inside = f"if ({kernel.inside(name, texts)}) "

@@ -29,7 +29,7 @@ def warp_any(role: RolePrinter, op: ops.Apply) -> None:
             role.out.line(f"{vote} = {strip(role.elements.scalar(x))};")
         role.elements.loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {vote});")
         return
-    slabs, votes = role.elements.fragment(x.type).slabs, role.out.temp("votes")
+    slabs, votes = role.fragment(x.type).slabs, role.out.temp("votes")
     role.out.line(f"bool {votes}[{slabs}] = {{}};")
     role.elements.loop(x.type, lambda at: f"{votes}[{at.r} / 2] |= {strip(role.elements.element(x, at))};")
     role.elements.loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {votes}[{at.r} / 2]);")
@@ -67,4 +67,4 @@ def _unlikely(role: RolePrinter, value: SSAValue) -> str:
     assert isinstance(t, TileT)
     if t.layout.data == "full":
         return f"cuir::any_bits({name}) == 0x7f7f7f7f"
-    return " + ".join(f"{name}[{r}]" for r in range(role.elements.fragment(t).row_values)) + " > 3e38f"
+    return " + ".join(f"{name}[{r}]" for r in range(role.fragment(t).row_values)) + " > 3e38f"

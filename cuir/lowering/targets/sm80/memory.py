@@ -18,7 +18,7 @@ PRINTERS = Printers()
 @PRINTERS.choice("load blocks")
 def load_blocks(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t: TileT) -> None:
     """A packed tile whose columns are a multiple of 16; `base` is the address of its first element."""
-    frag = role.elements.fragment(t)
+    frag = role.fragment(t)
     warp_row = "16 * warp + " if role.threads == 128 else ""
     with role.out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; p_ += 4)"):
         per_slab = frag.groups * 2

@@ -23,7 +23,7 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
     a, b, out, span = op.arg("a"), op.arg("b"), role.out, role.span(op)
     result = op.results[0].type
     assert isinstance(result, TileT)
-    frag, target = role.elements.fragment(result), role.storage(op.results[0])
+    frag, target = role.fragment(result), role.storage(op.results[0])
     assert isinstance(a.type, (TileT, SharedT))
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     if not isinstance(b.type, SharedT):

@@ -11,17 +11,17 @@ from ...cuda.places import unsupported
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...kernel import TensorMap
+from ...lowered import TensorMap
 
 if TYPE_CHECKING:
-    from ...cuda.frame import KernelPrinter
+    from ...cuda.context import KernelContext
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
 HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal": "EVICT_NORMAL"}
 
 
-def _tensor_map(kernel: KernelPrinter, tensor: str, sizes: tuple[int, ...], span: Span) -> str:
+def _tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], span: Span) -> str:
     rank = kernel.target.limits.tensor_rank
     if len(sizes) > rank:
         what = f"a bulk copy takes tensors of up to {rank} dims, `{tensor}` has {len(sizes)}"

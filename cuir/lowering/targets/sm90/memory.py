@@ -18,7 +18,7 @@ PRINTERS = Printers()
 @PRINTERS.choice("store blocks")
 def store_blocks(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, value: str, t: TileT) -> None:
     """A packed tile whose columns are a multiple of 16; `base` is the address of its first element."""
-    frag = role.elements.fragment(t)
+    frag = role.fragment(t)
     if frag.slabs > 1:
         raise unsupported(
             "a store of more than one slab of rows to shared memory at once", role.span(op), f"store {frag.slab} rows at a time"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ....checking.checked import SharedAlloc
 from ....syntax.types import PANEL_BYTES
-from ...cuda.layouts import SWIZZLE_ROWS
 
+SWIZZLE_ROWS = 8  # after which the 128-byte swizzle repeats
 SBO = SWIZZLE_ROWS * PANEL_BYTES  # bytes between groups of 8 rows
 
 

@@ -69,7 +69,7 @@ def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()
 def _one(role: RolePrinter, op: ops.Perform) -> None:
     out, a, t, target = role.out, op.arg("a"), op.results[0].type, role.storage(op.results[0]).name
     assert isinstance(t, TileT) and isinstance(a.type, (TileT, SharedT))
-    frag = role.elements.fragment(t)
+    frag = role.fragment(t)
     register = role.elements.array(a) if isinstance(a.type, TileT) else None
     right = _operand(role, op.arg("b"), op, transposed_is_k_major=True)
     left = None if register else _operand(role, a, op, transposed_is_k_major=False)
@@ -138,7 +138,7 @@ def wait(role: RolePrinter, op: ops.Perform) -> None:
     for name in made:
         out.line(f"cuir::fence_regs({name});")
     out.line(f"cute::warpgroup_wait<{op.const('pending')}>();")
-    live = role.allocation.liveness.after[op]
+    live = role.live_behind(op)
     over = [role.storage(r).name for r in op.results if r in live]
     for name in dict.fromkeys([*(n for n in over if n not in made), *made]):
         out.line(f"cuir::fence_regs({name});")

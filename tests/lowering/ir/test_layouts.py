@@ -9,13 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checked import SharedAlloc
-from cuir.lowering.cuda.layouts import Fragment, shape_of, swizzled
-from cuir.lowering.targets.sm90.operands import SBO, Operand
-from cuir.syntax.types import BF16, F16, F32, TileType
+from cuir.lowering.ir.layouts import Fragment
+from cuir.lowering.targets.sm90.operands import SBO, SWIZZLE_ROWS, Operand
+from cuir.syntax.types import BF16, F16, PANEL_BYTES
 
 
 def alloc(rows: int, cols: int, dtype=F16) -> SharedAlloc:
     return SharedAlloc("s", dtype, (2, rows, cols), 0, None, None)  # type: ignore[arg-type]
+
+
+def swizzled(row: int, byte: int, rows: int) -> int:
+    """Offset in a panelled array of `rows` rows a stage: panels of rows x 128 bytes, chunks of 16 bytes permuted by row % 8."""
+    panel, within = divmod(byte, PANEL_BYTES)
+    chunk, rest = divmod(within, 16)
+    return panel * rows * PANEL_BYTES + row * PANEL_BYTES + ((chunk ^ row % SWIZZLE_ROWS) << 4) + rest
 
 
 def swizzle_of_hardware(address: int) -> int:
@@ -47,11 +54,6 @@ def test_an_accumulator_repacks_to_an_operand_in_place() -> None:
         lane = t % 32
         assert row == t // 32 * 16 + lane // 4 + 8 * (register % 2)  # PTX ISA, m64k16 matrix A
         assert col == 16 * k + lane % 4 * 2 + 8 * (register // 2) + e
-
-
-@pytest.mark.parametrize(("tile", "shape"), [((64, 64), "full"), ((64, 1), "rows"), ((1, 64), "cols"), ((1, 1), "one")])
-def test_shapes(tile: tuple[int, int], shape: str) -> None:
-    assert shape_of(TileType(F32, *tile)) == shape
 
 
 @given(st.sampled_from([8, 64, 80, 128, 192]), st.integers(1, 4))

@@ -1,20 +1,13 @@
-"""Where elements lie: register tiles over the threads of a worker, swizzled panels of shared memory. Plain arithmetic."""
+"""Which elements of a tile each thread of a worker holds, and in how many registers. Plain arithmetic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from ...syntax.types import PANEL_BYTES, TileType
+from ...syntax.types import BF16, F16
+from .types import TileT
 
-Shape = Literal["one", "rows", "cols", "full"]
-SWIZZLE_ROWS = 8  # rows after which the 128-byte swizzle repeats
-
-
-def shape_of(tile: TileType) -> Shape:
-    if tile.cols == 1:
-        return "one" if tile.rows == 1 else "rows"
-    return "cols" if tile.rows == 1 else "full"
+HALVES = (F16, BF16)  # two to a register in a full tile
 
 
 @dataclass(frozen=True)
@@ -62,8 +55,21 @@ class Fragment:
         return self.slab * (r // 2) + 8 * (r % 2)
 
 
-def swizzled(row: int, byte: int, rows: int) -> int:
-    """Offset in a panelled array of `rows` rows a stage: panels of rows x 128 bytes, chunks of 16 bytes permuted by row % 8."""
-    panel, within = divmod(byte, PANEL_BYTES)
-    chunk, rest = divmod(within, 16)
-    return panel * rows * PANEL_BYTES + row * PANEL_BYTES + ((chunk ^ row % SWIZZLE_ROWS) << 4) + rest
+def fragment(t: TileT, threads: int) -> Fragment:
+    return Fragment(*t.shape, threads)
+
+
+def count_of(t: TileT, threads: int) -> int:
+    """Numbers that a thread holds of a tile."""
+    frag = fragment(t, threads)
+    return {"one": 1, "rows": frag.row_values, "partial": frag.row_values, "columns": 2 * frag.groups, "full": frag.count}[t.layout.data]
+
+
+def packed(t: TileT) -> bool:
+    """Whether registers hold two elements of a tile each."""
+    return t.element in HALVES and t.layout.data == "full"
+
+
+def registers(t: TileT, threads: int) -> int:
+    """32-bit registers that a tile takes in each thread."""
+    return count_of(t, threads) // (2 if packed(t) else 1)

@@ -1,0 +1,36 @@
+"""Loops over a thread's values of a tile: how the places in them are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir.layouts import Fragment
+from ..ir.types import TileT
+
+
+@dataclass(frozen=True)
+class At:
+    """A place in a loop over a tile, as texts: element i of a full tile, row value r, column value c, column k less the thread's first."""
+
+    i: str
+    r: str
+    c: str
+    k: str
+
+
+LOOP = At("i_", "r_", "c_", "k_")
+
+
+def index_of(t: TileT, at: At) -> str:
+    return {"full": at.i, "rows": at.r, "partial": at.r, "columns": at.c, "one": "0"}[t.layout.data]
+
+
+def positions(frag: Fragment) -> list[tuple[str, str]]:
+    """Declarations of row value, column value and column of element i_ of a full tile."""
+    group = f"i_ / 4 % {frag.groups}" if frag.slabs > 1 else "i_ / 4"
+    row = f"2 * (i_ / {4 * frag.groups}) + i_ / 2 % 2" if frag.slabs > 1 else "i_ / 2 % 2"
+    return [
+        ("r_", f"const int r_ = {row};"),
+        ("c_", f"const int c_ = 2 * ({group}) + i_ % 2;"),
+        ("k_", f"const int k_ = 8 * ({group}) + i_ % 2;"),
+    ]

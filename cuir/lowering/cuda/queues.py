@@ -1,0 +1,58 @@
+"""The text of a queue of units of work around the roles: its place in shared memory, and the spare warp that hands out (see ir/machine.py)."""
+
+from __future__ import annotations
+
+import functools
+
+from xdsl.ir import SSAValue
+
+from ...syntax.types import F32
+from ..ir import machine
+from ..ir.types import dtype_of
+from .context import KernelContext
+from .operators import strip
+from .role import RolePrinter
+from .units import ctype, following, strides
+
+
+def declare(kernel: KernelContext, queue: machine.Queue, offset: int) -> list[str]:
+    """Declares the queue at an offset of shared memory; returns what makes its barriers."""
+    kernel.out.line(f"auto* const slots = reinterpret_cast<cuir::Slots{ctype(queue)}*>(smem + {offset});")
+    count, init = queue.slots.data, functools.partial(kernel.target.say, "init mbarrier")
+    inits = [f"for (int i = 0; i < {count}; ++i) {{ {init('&slots->full[i]', 1)} {init('&slots->empty[i]', queue.readers.data)} }}"]
+    if queue.ahead.data:
+        inits.append(init("&slots->ahead", queue.ahead.data))
+    if queue.drawn_for_others:
+        kernel.out.line("auto* const mail = reinterpret_cast<cuir::Mail*>(slots + 1);")
+        inits.append(f"{init('&mail->full', 1)} {init('&mail->empty', queue.ctas.data - 1)}")
+    return inits
+
+
+def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
+    """The text of the spare warp, on one lane."""
+    out, hand = role.out, queue.hand_out
+    name, unit = out.temp("queue"), out.temp("unit")
+    out.line(f"cuir::TileQueue{ctype(queue)} {name}(slots);")
+    role.block(queue.body.block)
+    t = role.name(hand.unit)
+    first, step = strides(queue.ctas.data)
+    after = following(queue, t)
+    if queue.drawn_for_others:
+        tickets = out.temp("tickets")
+        out.line(f"cuir::Tickets<{queue.ctas.data}> {tickets}(mail, counter);")
+        after = f"{tickets}.next({step}, tile_count)"
+    with out.block(f"for (int {t} = {first};; {t} = {after})"):
+        out.line(f"int {unit}[{queue.words.data}] = {{{t}}};")
+        if hand.words:
+            with out.block(f"if ({t} < tile_count)"):
+                role.block(hand.body.block)
+                for i, word in enumerate(hand.words, 1):
+                    out.line(f"{unit}[{i}] = {_bits(role, word)};")
+        out.span = None
+        reserve = "reserve_ahead" if queue.ahead.data else "reserve"
+        out.line(f"{name}.post({unit});\nif ({t} >= tile_count) break;\n{name}.{reserve}();")
+
+
+def _bits(role: RolePrinter, value: SSAValue) -> str:
+    text = strip(role.elements.scalar(value))
+    return f"__float_as_int({text})" if dtype_of(value) == F32 else text

@@ -1,0 +1,93 @@
+"""A role as its texts are printed: its variables, and conditions that single lanes meet."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from ..facts.lane_joins import LaneJoins, lane_joins
+from ..facts.stores import stores_by_warps
+from ..ir import machine, ops
+from ..ir.inlining import inlined
+from ..ir.types import TileT
+from .context import KernelContext
+from .scope import Scope
+from .storage import Storage, Storages
+
+
+class RoleScope(Scope):
+    """A role, or what the warp that hands out units does. `single`: it runs on one lane of its warp."""
+
+    def __init__(self, kernel: KernelContext, role: ops.Role | machine.Queue, single: bool):
+        super().__init__(kernel, role.threads.data if isinstance(role, ops.Role) else 32)
+        self.role, self.single = role, single
+        self.storages = Storages(role, self.threads, set(kernel.names))
+        joins = lane_joins(role) if isinstance(role, ops.Role) else LaneJoins()
+        self.joins = joins.before  # before which the lanes of the worker meet
+        self.reads_what_it_stores = joins.inside  # stores between whose reads and writes they meet
+        self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
+        self._once: dict[str, str] = {}  # text -> name of what is computed once, at the start of the role
+        self.start: list[str] = []  # lines of that
+
+    # ---- values
+    @property
+    def worker(self) -> SSAValue:
+        """The number of the worker within its role."""
+        return self.role.body.block.args[0]
+
+    def storage(self, value: SSAValue) -> Storage:
+        return self.storages[value]
+
+    def storage_or_none(self, value: SSAValue) -> Storage | None:
+        return self.storages.get(value)
+
+    def name(self, value: SSAValue) -> str:
+        """The name of a stored scalar, or of one of the kernel's frame."""
+        found = self.kernel.frame.get(value)
+        return found if found is not None else self.storage(value).name
+
+    def once(self, ctype: str, stem: str, text: str) -> str:
+        """The name of a value that never changes, computed at the start of the role."""
+        if text not in self._once:
+            self._once[text] = self.out.temp(stem)
+            self.start.append(f"{ctype} {self._once[text]} = {text};")
+        return self._once[text]
+
+    def live_behind(self, op: ops.Perform) -> frozenset[SSAValue]:
+        """The values that are needed behind an operation."""
+        return self.storages.variables.liveness.after[op]
+
+    def made_since(self, wait: ops.Perform) -> list[SSAValue]:
+        """Full tiles computed in the wait's block under the products that it waits for, and read behind it."""
+        sources = set(wait.arguments)
+        live, found = self.live_behind(wait), list[SSAValue]()
+        op = wait.prev_op
+        while op is not None and not any(r in sources for r in op.results):
+            for r in op.results:
+                full = isinstance(r.type, TileT) and r.type.layout.data == "full"
+                if full and not inlined(r) and r in live and not (isinstance(op, ops.Perform) and op.entry.effects.group):
+                    found.append(r)
+            op = op.prev_op
+        return found[::-1]
+
+    # ---- lanes of a worker
+    @property
+    def storing_lane(self) -> str:
+        """A condition that the threads meet which issue the worker's asynchronous stores."""
+        return "if (lane == 0) " if self.stores_by_warps else self.first_lane
+
+    def join(self) -> None:
+        """What any lane did before is done before what any lane does after."""
+        if self.single:
+            return
+        if self.threads == 32:
+            self.out.line("__syncwarp();")
+        else:
+            assert isinstance(self.role, ops.Role)
+            self.out.line(f"cuir::bar_sync({self.kernel.worker_barrier(self.role)}, 128);")
+
+    @property
+    def first_lane(self) -> str:
+        """A condition that one thread of the worker meets; empty on a single lane."""
+        if self.single:
+            return ""
+        return "if (lane == 0) " if self.threads == 32 else "if (threadIdx.x % 128 == 0) "
