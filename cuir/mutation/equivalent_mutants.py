@@ -322,19 +322,37 @@ def free_number(t: Trial) -> str | None:
 
 def never_equal(t: Trial) -> str | None:
     """A comparison of computed floats that is strict or not: they differ where both sides are equal, which no run shows."""
-    node, call = t.at.node, t.at.parents[-1]
+    node = t.at.node
     if not (isinstance(node, Binary) and isinstance(t.new, Binary) and node.left == t.new.left and node.right == t.new.right):
         return None
     of = traits(node)
     strict_or_not = of.compares and not of.commutative and of.slip == t.new.op
-    if not strict_or_not or not (isinstance(call, Call) and is_where(call)):
+    choice = _choice(t)
+    if not strict_or_not or choice is None:
         return None
+    call = choice.node
+    assert isinstance(call, Call)
     halves = replace(node, left=Binary("*", node.left, Literal(0.5)), right=Binary("*", node.right, Literal(0.5)))
     equal = Binary("==", node.left, node.right)
     marked = replace(call, args=(equal, _NAN, call))
-    if not t.same(edited(t.program, t.at.path, halves)) or not t.same(edited(t.program, t.at.path[:-1], marked)):
+    if not t.same(edited(t.program, t.at.path, halves)) or not t.same(edited(t.program, choice.path, marked)):
         return None  # not of floats, or equal somewhere
     return f"`{show(node.left)}` and `{show(node.right)}` are computed floats, never equal in {t.runs} runs; either side is right where they are"
+
+
+def _choice(t: Trial) -> Site | None:
+    """The choice that the changed comparison decides, by itself or by a name that its function gives it and does not change, nor what it compares."""
+    around = t.at.parents[-1]
+    if isinstance(around, Call):
+        return t.places.at[t.at.path[:-1]] if is_where(around) else None
+    function = t.at.parents[-2]
+    if not isinstance(around, Assign) or len(around.targets) != 1 or not isinstance(function, Func):
+        return None
+    times = assigned(function.body)
+    if any(times[name] > 1 for name in (*around.targets, *names_read(t.at.node))):
+        return None
+    calls = (s for s in t.places.at.values() if function in s.parents and isinstance(s.node, Call) and is_where(s.node))
+    return next((s for s in calls if s.node.args[0] == Name(around.targets[0])), None)  # type: ignore[attr-defined]
 
 
 def every_schedule(t: Trial) -> str | None:
