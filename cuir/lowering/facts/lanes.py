@@ -6,6 +6,7 @@ from xdsl.ir import Operation
 
 from ...ops.limits import TARGETS
 from ..ir import ops
+from ..ir.function import Function
 from ..ir.types import is_tile
 
 
@@ -21,7 +22,7 @@ def _by_one_lane(op: Operation) -> bool:
         return False
     if isinstance(op, (ops.Apply, ops.Perform)):
         return op.entry.traits.one_lane
-    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or getattr(op, "ONE_LANE", False)
+    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or (isinstance(op, Function) and op.ONE_LANE)
 
 
 __all__ = ["one_lane"]

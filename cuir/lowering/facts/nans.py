@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue, Use
 
 from ...ops.traits import NEGATIVE, Traits
 from ..ir import ops
+from ..ir.function import Function
 from ..ir.machine_tiles import After, ReadColumns
 from ..ir.rows import RowPart
 from ..ir.types import ScalarT, TensorT, TileT, dtype_of, is_tile
@@ -133,7 +134,7 @@ def _spread(use: Use) -> Sequence[SSAValue] | None:
             return []
         kept = op.kind.converts and dtype_of(op.result).is_float
         return [op.result] if is_tile(op.result) and (kept or _spreads(op.kind)) else None
-    if getattr(op, "ELEMENTWISE", False):
+    if isinstance(op, Function) and op.ELEMENTWISE:
         return list(op.results)  # arithmetic
     if isinstance(op, (RowPart, RowBound, Pinned, After)):
         return []  # whole rows, votes that only save time, and what stays before a wait

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr
 from xdsl.ir import Attribute, OpResult, Region, SSAValue
@@ -16,7 +16,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from ...syntax.types import I32
 from .declarations import Declaration
-from .types import ScalarT, UnitsT, print_operands, scalar
+from .operands import parse_operand, parse_operands, print_operands
+from .types import ScalarT, UnitsT, scalar
 
 
 @irdl_op_definition
@@ -32,7 +33,7 @@ class Yield(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Yield:
-        return Yield(operands=[parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)])
+        return Yield(operands=[parse_operands(parser)])
 
 
 def end(values: Sequence[SSAValue] = ()) -> Yield:
@@ -86,7 +87,7 @@ class _Loop(IRDLOperation):
         def one() -> None:
             argument = parser.parse_argument(expect_type=False)
             parser.parse_punctuation("=")
-            values.append(parser.parse_operand())
+            values.append(parse_operand(parser))
             arguments.append(argument.resolve(values[-1].type))
 
         if parser.parse_optional_keyword("carrying"):
@@ -120,9 +121,9 @@ class For(_Loop):
     def parse(cls, parser: Parser) -> For:
         turn = parser.parse_argument(expect_type=False)
         parser.parse_punctuation("=")
-        start = parser.parse_operand()
+        start = parse_operand(parser)
         parser.parse_keyword("to")
-        stop = parser.parse_operand()
+        stop = parse_operand(parser)
         step = parser.parse_integer() if parser.parse_optional_keyword("step") else 1
         return loop(start, stop, step, *cls._parse_carried(parser, turn))
 
@@ -189,7 +190,7 @@ class ForUnits(_Loop):
     def parse(cls, parser: Parser) -> ForUnits:
         turn = parser.parse_argument(expect_type=False)
         parser.parse_keyword("in")
-        units = parser.parse_operand()
+        units = parse_operand(parser)
         words, arguments = list[Word](), list[Any]()
 
         def word() -> None:
@@ -254,7 +255,7 @@ class Branch(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        decision = parser.parse_operand()
+        decision = parse_operand(parser)
         then = parser.parse_region()
         parser.parse_keyword("else")
         return cls.made(decision, then, parser.parse_region())
@@ -275,8 +276,35 @@ def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
     return If.made(condition, then, orelse)
 
 
+class _Named(IRDLOperation):
+    """name "symbol" word=value ... { body }. `WORDS`: the properties in the order of the text."""
+
+    if TYPE_CHECKING:
+        symbol: StringAttr
+        body: Region
+    WORDS: ClassVar[tuple[str, ...]] = ()
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f' "{self.symbol.data}"')
+        for name in self.WORDS:
+            data = self.properties[name].data  # type: ignore[attr-defined]
+            printer.print_string(f" {name}={data}" if isinstance(data, int) else f' {name}="{data}"')
+        printer.print_string(" ")
+        printer.print_region(self.body)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        properties: dict[str, Attribute] = {"symbol": StringAttr(parser.parse_str_literal())}
+        for name in cls.WORDS:
+            parser.parse_keyword(name)
+            parser.parse_punctuation("=")
+            text = parser.parse_optional_str_literal()
+            properties[name] = StringAttr(text) if text is not None else IntAttr(parser.parse_integer())
+        return cls(properties=properties, regions=[parser.parse_region()])
+
+
 @irdl_op_definition
-class Role(IRDLOperation):
+class Role(_Named):
     """What `workers` workers of `threads` threads run; its block takes the worker's number."""
 
     name = "tile.role"
@@ -287,10 +315,11 @@ class Role(IRDLOperation):
     warpgroup = prop_def(IntAttr)  # where its first warp stands
     warp = prop_def(IntAttr)
     body = region_def("single_block")
+    WORDS: ClassVar = ("workers", "threads", "registers", "warpgroup", "warp")
 
 
 @irdl_op_definition
-class Kernel(IRDLOperation):
+class Kernel(_Named):
     """A kernel: declarations, then roles."""
 
     name = "tile.kernel"
@@ -299,6 +328,7 @@ class Kernel(IRDLOperation):
     cluster = prop_def(IntAttr)  # CTAs
     threads = prop_def(IntAttr)  # of a CTA
     body = region_def("single_block")
+    WORDS: ClassVar = ("arch", "cluster", "threads")
 
     @property
     def roles(self) -> list[Role]:
@@ -306,34 +336,3 @@ class Kernel(IRDLOperation):
 
     def declaration(self, symbol: str) -> Declaration:
         return next(op for op in self.body.block.ops if isinstance(op, Declaration) and op.symbol.data == symbol)
-
-
-# `print`s of role and kernel: their properties as words
-def _print_words(*names: str) -> Callable[[Any, Printer], None]:
-    def write(self: Any, printer: Printer) -> None:
-        printer.print_string(f' "{self.symbol.data}"')
-        for name in names:
-            data = getattr(self, name).data
-            printer.print_string(f" {name}={data}" if isinstance(data, int) else f' {name}="{data}"')
-        printer.print_string(" ")
-        printer.print_region(self.body)
-
-    return write
-
-
-def _parse_words(cls: Any, *names: str) -> Any:
-    def parse(parser: Parser) -> Any:
-        properties: dict[str, Attribute] = {"symbol": StringAttr(parser.parse_str_literal())}
-        for name in names:
-            parser.parse_keyword(name)
-            parser.parse_punctuation("=")
-            text = parser.parse_optional_str_literal()
-            properties[name] = StringAttr(text) if text is not None else IntAttr(parser.parse_integer())
-        return cls(properties=properties, regions=[parser.parse_region()])
-
-    return parse
-
-
-for _cls, _names in ((Role, ("workers", "threads", "registers", "warpgroup", "warp")), (Kernel, ("arch", "cluster", "threads"))):
-    setattr(_cls, "print", _print_words(*_names))  # noqa: B010
-    setattr(_cls, "parse", _parse_words(_cls, *_names))  # noqa: B010

@@ -10,7 +10,8 @@ from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_prop_d
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from .types import BarrierT, ScalarT, SharedT, TensorT, UnitsT, print_operands
+from .operands import parse_operand, print_operands
+from .types import BarrierT, ScalarT, SharedT, TensorT, UnitsT
 
 
 class Declaration(IRDLOperation):
@@ -41,7 +42,7 @@ class Declaration(IRDLOperation):
             if parser.parse_optional_keyword(name):
                 given = parser.parse_optional_punctuation("=")
                 properties[name] = IntAttr(parser.parse_integer()) if given else UnitAttr()
-        operands = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand) or []
+        operands = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_operand(parser)) or []
         parser.parse_punctuation(":")
         return cls(operands=operands, properties=properties, result_types=[parser.parse_type()])
 

@@ -11,6 +11,8 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
 
+from .operands import parse_operands
+
 
 @irdl_op_definition
 class LimitOf(IRDLOperation):
@@ -31,7 +33,7 @@ class LimitOf(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> LimitOf:
-        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        operands = parse_operands(parser)
         parser.parse_keyword("plus")
         plus = parser.parse_integer()
         parser.parse_punctuation(":")

@@ -20,7 +20,7 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import IsTerminator, Pure
+from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ...ops import entries
@@ -28,6 +28,8 @@ from ...ops.base import Op
 from ...ops.traits import Traits
 from ...syntax.types import I32
 from . import ops
+from .function import Function
+from .operands import parse_operand
 from .types import ScalarT, UnitsT, scalar
 
 
@@ -137,7 +139,7 @@ class Queue(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Queue:
-        units, numbers = parser.parse_operand(), {}
+        units, numbers = parse_operand(parser), {}
         for name in cls.NUMBERS:
             parser.parse_keyword(name)
             parser.parse_punctuation("=")
@@ -161,13 +163,12 @@ def queue_of(loop: ops.ForUnits) -> Queue | None:
 
 # ---- division of numbers that are not negative
 @irdl_op_definition
-class Inverse(IRDLOperation):
+class Inverse(Function):
     """(2^32 - 1) // y, as the 32 bits of an unsigned number: what division by y needs beside a product. Total: of 0 it is 2^32 - 1."""
 
     name = "tile.inverse"
     divisor = operand_def(ScalarT)
     result = result_def(ScalarT)
-    traits = traits_def(Pure())
     ONE_LANE: ClassVar = True
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
@@ -175,53 +176,29 @@ class Inverse(IRDLOperation):
         bits = 0xFFFFFFFF // y if y else 0xFFFFFFFF
         return [bits - (bits >> 31 << 32)]
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_ssa_value(self.divisor)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Inverse:
-        return inverse(parser.parse_operand())
-
 
 def inverse(divisor: SSAValue) -> Inverse:
     return Inverse(operands=[divisor], result_types=[scalar(I32)])
 
 
-class _Division(IRDLOperation):
+class _Division(Function):
     """x by y of i32 numbers or tiles that are not negative, so that unsigned division will do; by a product where y's inverse is given. Total: by 0 it is some number."""
 
     x = operand_def()
     y = operand_def()
     inverse = opt_operand_def(ScalarT)
     result = result_def()
-    traits = traits_def(Pure())
     ONE_LANE: ClassVar = True
 
-    @property
-    def entry(self) -> Op:
-        """The operation of the table that it is, of any numbers."""
-        raise NotImplementedError
-
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
-        x, y, *_ = operands
-        meaning = self.entry.evaluate
-        assert meaning is not None
-        return [-1 if isinstance(y, int) and y == 0 else meaning(x, y)]
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string("(")
-        printer.print_list(self.operands, printer.print_ssa_value)
-        printer.print_string(")")
-        printer.print_string(" up : " if "up" in self.properties else " : ")
-        printer.print_attribute(self.result.type)
-
     @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
-        properties = {"up": UnitAttr()} if parser.parse_optional_keyword("up") else {}
-        parser.parse_punctuation(":")
-        return cls(operands=[*operands[:2], operands[2:]], properties=properties, result_types=[parser.parse_type()])
+    def made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+        return cls(operands=[*operands[:2], operands[2:]], properties=properties, result_types=[result])
+
+    @staticmethod
+    def _of(entry: Op, operands: Sequence[Any]) -> list[Any]:
+        x, y, *_ = operands
+        assert entry.evaluate is not None
+        return [-1 if isinstance(y, int) and y == 0 else entry.evaluate(x, y)]
 
 
 @irdl_op_definition
@@ -230,10 +207,15 @@ class Quotient(_Division):
 
     name = "tile.quotient"
     up = opt_prop_def(UnitAttr)
+    WORDS: ClassVar = ("up",)
 
     @property
     def entry(self) -> Op:
+        """The operation of the table that it is, of any numbers."""
         return entries.FLOOR_DIVIDE if self.up is None else entries.CEIL_DIVIDE
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return self._of(self.entry, operands)
 
 
 @irdl_op_definition
@@ -246,12 +228,15 @@ class Remainder(_Division):
     def entry(self) -> Op:
         return entries.REMAINDER
 
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return self._of(self.entry, operands)
+
 
 def division(of: Traits, x: SSAValue, y: SSAValue, result: Attribute, inverse: SSAValue | None = None) -> Quotient | Remainder:
     """The quotient or remainder of integers with these traits, of numbers that are not negative."""
     cls = Remainder if of.remainder else Quotient
     properties: dict[str, Attribute] = {"up": UnitAttr()} if of.rounds == "up" else {}
-    return cls(operands=[x, y, [inverse] if inverse else []], properties=properties, result_types=[result])
+    return cls.made([x, y, *([inverse] if inverse else [])], properties, result)
 
 
 # ---- for the reader of the lowering's report

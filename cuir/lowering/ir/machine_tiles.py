@@ -1,8 +1,6 @@
 """Operations on register tiles that the machine has and the language does not, each with what it means to the evaluator: `evaluate(context, operands)`.
 
-They are pure, but `tile.read_columns` reads a tensor that the kernel does not write. `ELEMENTWISE`: an element of the result follows from the elements of the
-operands at its place; `KEPT`: which have a place of their own. `FREE`: an element costs no more than reading one from a register, so it is worked out wherever it is read.
-`SPECIAL`: by the unit of exponentials and reciprocals.
+They are pure, but `tile.read_columns` reads a tensor that the kernel does not write.
 """
 
 from __future__ import annotations
@@ -14,71 +12,37 @@ import torch
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
     var_operand_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ...ops import entries
 from ...ops.base import Op
 from ...syntax.types import F32, I32
+from .function import Function
+from .operands import parse_operand
 from .types import ScalarT, TensorT, TileT, dtype_of, is_scalar
-
-
-class _Function(IRDLOperation):
-    """name(operands) words : type. `WORDS`: properties that are there or not."""
-
-    WORDS: ClassVar[tuple[str, ...]] = ()
-    ELEMENTWISE: ClassVar[bool] = False
-    KEPT: ClassVar[bool] = False
-    FREE: ClassVar[bool] = False
-    SPECIAL: ClassVar[bool] = False
-    traits = traits_def(Pure())
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string("(")
-        printer.print_list(self.operands, printer.print_ssa_value)
-        printer.print_string(")")
-        for word in self.WORDS:
-            printer.print_string(f" {word}" if word in self.properties else "")
-        printer.print_string(" : ")
-        printer.print_attribute(self.results[0].type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
-        properties: dict[str, Attribute] = {word: UnitAttr() for word in cls.WORDS if parser.parse_optional_keyword(word)}
-        parser.parse_punctuation(":")
-        return cls._made(operands, properties, parser.parse_type())
-
-    @classmethod
-    def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
-        return cls(operands=list(operands), properties=properties, result_types=[result])
-
 
 # ---- numbers a row
 LOGARITHM, ONE_OVER = FUNCTIONS = entries.LOG2.name, "one_over"
 
 
 @irdl_op_definition
-class ByRows(IRDLOperation):
+class ByRows(Function):
     """log2(x) or 1 / x of a number a row, of all rows of a warp at once: what is rare takes one branch for all of them."""
 
     name = "tile.by_rows"
     function = prop_def(StringAttr)
     x = operand_def(TileT)
     result = result_def(TileT)
-    traits = traits_def(Pure())
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
         (x,) = operands
@@ -89,17 +53,15 @@ class ByRows(IRDLOperation):
             raise VerifyException(f"tile.by_rows has the functions {', '.join(FUNCTIONS)} of a number a row")
 
     def print(self, printer: Printer) -> None:
-        printer.print_string(f' "{self.function.data}"(')
-        printer.print_ssa_value(self.x)
-        printer.print_string(") : ")
-        printer.print_attribute(self.result.type)
+        printer.print_string(f' "{self.function.data}"')
+        super().print(printer)
 
     @classmethod
     def parse(cls, parser: Parser) -> ByRows:
         function = parser.parse_str_literal("a function")
-        (x,) = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
-        parser.parse_punctuation(":")
-        return cls(operands=[x], properties={"function": StringAttr(function)}, result_types=[parser.parse_type()])
+        found = super().parse(parser)
+        found.properties["function"] = StringAttr(function)
+        return found
 
 
 def by_rows(function: str, x: SSAValue) -> ByRows:
@@ -108,7 +70,7 @@ def by_rows(function: str, x: SSAValue) -> ByRows:
 
 # ---- lines
 @irdl_op_definition
-class Line(IRDLOperation):
+class Line(Function):
     """rows[r] + slope * column, the column counted from the tile's first; no rows: 0. One multiply-add an element of an f32 tile, rounded once.
 
     i32 wraps; `near`: it stays within 32 bits.
@@ -119,9 +81,7 @@ class Line(IRDLOperation):
     rows = opt_operand_def()
     near = opt_prop_def(UnitAttr)
     result = result_def(TileT)
-    traits = traits_def(Pure())
     ELEMENTWISE: ClassVar[bool] = True
-    KEPT: ClassVar[bool] = False
     FREE: ClassVar[bool] = True
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
@@ -153,8 +113,8 @@ class Line(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Line:
-        slope = parser.parse_operand()
-        rows = parser.parse_operand() if parser.parse_optional_keyword("from") else None
+        slope = parse_operand(parser)
+        rows = parse_operand(parser) if parser.parse_optional_keyword("from") else None
         near = parser.parse_optional_keyword("near") is not None
         parser.parse_punctuation(":")
         return line(slope, rows, parser.parse_type(), near)
@@ -172,7 +132,7 @@ def alike_along_rows(value: SSAValue) -> bool:
 
 # ---- where values are computed and kept
 @irdl_op_definition
-class Pin(_Function):
+class Pin(Function):
     """The tile itself, computed here and kept in registers: the compiler computes it neither elsewhere nor anew."""
 
     name = "tile.pin"
@@ -190,7 +150,7 @@ def pin(x: SSAValue) -> Pin:
 
 
 @irdl_op_definition
-class After(_Function):
+class After(Function):
     """The f32 number itself, which the compiler does not know before a tile is there: what follows from it, made early, would fill registers meanwhile."""
 
     name = "tile.after"
@@ -208,7 +168,7 @@ def after(value: SSAValue, tile: SSAValue) -> After:
 
 # ---- divisions and tanh of a reciprocal
 @irdl_op_definition
-class ByReciprocal(_Function):
+class ByReciprocal(Function):
     """x times the reciprocal of y, a tile of numbers from 1 to 2^31 + 1; of y alone: its reciprocal. NaNs stay where they are, where `spreads` does not say otherwise.
 
     `shared`: of a full tile, four neighbours in a row take one reciprocal of their product. `spreads`: a NaN among them makes NaNs of all four.
@@ -224,7 +184,7 @@ class ByReciprocal(_Function):
     SPECIAL: ClassVar[bool] = True
 
     @classmethod
-    def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+    def made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
         return cls(operands=[list(operands)], properties=properties, result_types=[result])
 
     @property
@@ -265,7 +225,7 @@ def by_reciprocal(x: SSAValue | None, y: SSAValue, result: Attribute, shared: bo
 
 
 @irdl_op_definition
-class SharedTanh(_Function):
+class SharedTanh(Function):
     """tanh(x), or tanh(x * factor) with a scalar factor, of a full tile: four neighbours in a row take one reciprocal, small arguments a polynomial."""
 
     name = "tile.shared_tanh"
@@ -277,7 +237,7 @@ class SharedTanh(_Function):
     RATE: ClassVar = entries.TANH.traits.logistic
 
     @classmethod
-    def _made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+    def made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
         return cls(operands=[operands[0], list(operands[1:])], result_types=[result])
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
@@ -299,7 +259,7 @@ def can_share(t: Attribute) -> bool:
 
 # ---- reads
 @irdl_op_definition
-class ReadColumns(_Function):
+class ReadColumns(Function):
     """Consecutive elements of a tensor that the kernel does not write, one a column; 0 outside of the tensor. A warp reads each once."""
 
     name = "tile.read_columns"

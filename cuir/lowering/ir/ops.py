@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -23,7 +23,8 @@ from ...ops.traits import Traits
 from ...syntax.types import BOOL, I32, DType
 from .control import Branch, For, ForUnits, If, Kernel, Role, Word, Yield, branch, end, loop, loop_over_units, words_attribute
 from .declarations import Barrier, Declaration, Parameter, Shared, Tensor, Units
-from .types import ScalarT, is_tile, print_operands, scalar
+from .operands import parse_operand, parse_operands, parse_optional_operand, print_operands
+from .types import ScalarT, is_tile, scalar
 
 Const = int | str | bool
 _NONE = Traits()
@@ -33,11 +34,6 @@ _NONE = Traits()
 def entry(name: str) -> Op:
     """What the table of primitives and operators says of a name."""
     return OPERATORS[name] if name in OPERATORS else TABLE[name]
-
-
-def _known(name: str) -> None:
-    if name not in OPERATORS and name not in TABLE:
-        raise VerifyException(f"there is no primitive `{name}`")
 
 
 # ---- values
@@ -86,15 +82,11 @@ def known(value: SSAValue) -> int | float | bool | None:
     return value.owner.value if isinstance(value.owner, Constant) else None
 
 
-@irdl_op_definition
-class Apply(IRDLOperation):
-    """A pure operation of the table on scalars and tiles. `exact`: a comparison follows from it, so it is computed as written, nothing fused."""
+class Primitive(IRDLOperation):
+    """An operation that stands for an entry of the table."""
 
-    name = "tile.apply"
-    primitive = prop_def(StringAttr)
-    exact = opt_prop_def(UnitAttr)
-    arguments = var_operand_def()
-    result = result_def()
+    if TYPE_CHECKING:
+        primitive: StringAttr
 
     @property
     def op(self) -> str:
@@ -110,7 +102,19 @@ class Apply(IRDLOperation):
         return entry(self.primitive.data).traits
 
     def verify_(self) -> None:
-        _known(self.op)
+        if self.op not in OPERATORS and self.op not in TABLE:
+            raise VerifyException(f"there is no primitive `{self.op}`")
+
+
+@irdl_op_definition
+class Apply(Primitive):
+    """A pure operation of the table on scalars and tiles. `exact`: a comparison follows from it, so it is computed as written, nothing fused."""
+
+    name = "tile.apply"
+    primitive = prop_def(StringAttr)
+    exact = opt_prop_def(UnitAttr)
+    arguments = var_operand_def()
+    result = result_def()
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f' "{self.op}"')
@@ -123,7 +127,7 @@ class Apply(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> Apply:
         name = parser.parse_str_literal("the name of a primitive")
-        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        operands = parse_operands(parser)
         exact = parser.parse_optional_keyword("exact") is not None
         parser.parse_punctuation(":")
         return apply(name, operands, parser.parse_type(), exact)
@@ -177,11 +181,11 @@ class At(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> At:
-        array = parser.parse_operand()
+        array = parse_operand(parser)
         parts: list[tuple[SSAValue | None, int]] = []
 
         def part() -> None:
-            start = parser.parse_optional_operand()
+            start = parse_optional_operand(parser)
             size = -1
             if parser.parse_optional_punctuation(":"):
                 size = parser.parse_optional_integer() or 0
@@ -204,7 +208,7 @@ def at(array: SSAValue, parts: Sequence[tuple[SSAValue | None, int]], result: At
 
 
 @irdl_op_definition
-class Perform(IRDLOperation):
+class Perform(Primitive):
     """A primitive with an effect, or whose result depends on memory. `params` names its operands, `consts` what is known.
 
     A wait for products takes the tiles that are finished with it, and gives them anew: what reads them comes after it.
@@ -216,19 +220,6 @@ class Perform(IRDLOperation):
     consts = prop_def(DictionaryAttr)
     arguments = var_operand_def()
     outputs = var_result_def()
-
-    @property
-    def op(self) -> str:
-        return self.primitive.data
-
-    @property
-    def entry(self) -> Op:
-        return entry(self.primitive.data)
-
-    @property
-    def kind(self) -> Traits:
-        """What holds of the primitive. (`traits` are xDSL's.)"""
-        return entry(self.primitive.data).traits
 
     @property
     def gathers(self) -> bool:
@@ -250,7 +241,7 @@ class Perform(IRDLOperation):
         return bool(found.value.data) if not hasattr(found, "data") else found.data  # type: ignore[attr-defined]
 
     def verify_(self) -> None:
-        _known(self.op)
+        super().verify_()
         if len(self.params.data) != len(self.arguments):
             raise VerifyException(f"{len(self.params.data)} names for {len(self.arguments)} operands")
 
@@ -276,7 +267,7 @@ class Perform(IRDLOperation):
         def argument() -> None:
             names.append(parser.parse_identifier("a parameter"))
             parser.parse_punctuation(":")
-            operands.append(parser.parse_operand())
+            operands.append(parse_operand(parser))
 
         parser.parse_comma_separated_list(parser.Delimiter.PAREN, argument)
         consts: dict[str, Const] = {}

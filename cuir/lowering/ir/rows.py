@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def, traits_def
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import Pure
 
+from .function import Function
 from .types import TileT, tile
 
 
-class _Unary(IRDLOperation):
-    """An operation on one tile."""
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string("(")
-        printer.print_ssa_value(self.operands[0])
-        printer.print_string(") : ")
-        printer.print_attribute(self.results[0].type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        operand = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
-        parser.parse_punctuation(":")
-        return cls(operands=operand, result_types=[parser.parse_type()])
-
-
 @irdl_op_definition
-class RowPart(_Unary):
+class RowPart(Function):
     """The sum of a thread's own elements of each row: the four threads that share a row hold the sum of the row together."""
 
     name = "tile.row_part"
     x = operand_def(TileT)
     result = result_def(TileT)
-    traits = traits_def(Pure())
 
     def evaluate(self, context: Any, operands: Any) -> Any:
         """[R, 4]: thread q of a row holds columns c with c // 2 % 4 == q."""
@@ -49,13 +32,12 @@ class RowPart(_Unary):
 
 
 @irdl_op_definition
-class QuadSum(_Unary):
+class QuadSum(Function):
     """The sum of what the four threads of each row hold."""
 
     name = "tile.quad_sum"
     x = operand_def(TileT)
     result = result_def(TileT)
-    traits = traits_def(Pure())
 
     def evaluate(self, context: Any, operands: Any) -> Any:
         return [operands[0].sum(-1, keepdim=True)]

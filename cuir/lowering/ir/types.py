@@ -244,10 +244,3 @@ def is_scalar(value: SSAValue) -> bool:
 
 
 TYPES: list[type[Attribute]] = [ScalarT, TileT, SharedT, TensorT, ElementT, BarrierT, UnitsT]
-
-
-def print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
-    """Operands in parentheses."""
-    printer.print_string("(")
-    printer.print_list(values, printer.print_ssa_value)
-    printer.print_string(")")

@@ -13,16 +13,15 @@ from xdsl.irdl import (
     opt_operand_def,
     region_def,
     result_def,
-    traits_def,
     var_operand_def,
     var_result_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import Pure
 
 from . import ops
-from .rows import _Unary
+from .function import Function
+from .operands import parse_operand, parse_operands
 from .types import TileT
 
 if TYPE_CHECKING:
@@ -30,13 +29,12 @@ if TYPE_CHECKING:
 
 
 @irdl_op_definition
-class RowBound(_Unary):
+class RowBound(Function):
     """At least the greatest of a thread's own elements of each row, and not below 0: enough for a vote on whether any element of a warp is greater."""
 
     name = "tile.row_bound"
     x = operand_def(TileT)
     result = result_def(TileT)
-    traits = traits_def(Pure())
 
     def evaluate(self, context: Any, operands: Any) -> Any:
         return [operands[0].amax(-1, keepdim=True).clamp(min=0)]
@@ -81,14 +79,14 @@ class Pinned(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        values = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        values = parse_operands(parser)
         guard: list[list[SSAValue]] = [[], [], []]
         if parser.parse_optional_keyword("if"):
-            condition = parser.parse_operand()
+            condition = parse_operand(parser)
             parser.parse_keyword("wait")
-            barrier = parser.parse_operand()
+            barrier = parse_operand(parser)
             parser.parse_keyword("parity")
-            guard = [[condition], [barrier], [parser.parse_operand()]]
+            guard = [[condition], [barrier], [parse_operand(parser)]]
         return cls(operands=[values, *guard])
 
 

@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, I32
 from ..ir import ops
+from ..ir.function import Function
 from ..ir.inlining import inlined, mark, unmark
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
 from ..ir.walk import every
@@ -70,9 +71,9 @@ def _inlined(op: Operation) -> bool:
 
 
 def _of_machine(op: Operation) -> bool:
-    if not getattr(op, "ELEMENTWISE", False) or op.KEPT:  # type: ignore[attr-defined]
+    if not isinstance(op, Function) or not op.ELEMENTWISE or op.KEPT:
         return False
-    return all(elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _single(op)  # type: ignore[attr-defined]
+    return all(elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _single(op)
 
 
 def _takes_scalar(user: Operation, op: ops.Apply) -> bool:
@@ -96,7 +97,7 @@ def _single(op: Operation, effects: bool = False) -> bool:
         user = uses[0].operation
     if not elementwise(user) or not isinstance(t, TileT):
         return False
-    if isinstance(user, ops.Apply) or getattr(user, "ELEMENTWISE", False):
+    if isinstance(user, ops.Apply) or (isinstance(user, Function) and user.ELEMENTWISE):
         r = user.results[0].type
         if not isinstance(r, TileT) or ((r.layout != t.layout or r.shape != t.shape) and not _truth_of_columns(op, r)):
             return False
@@ -130,7 +131,9 @@ def elementwise(op: Operation) -> bool:
         return not op.entry.reduces
     if isinstance(op, (ops.At, WarpIf)):
         return True
-    return getattr(op, "ELEMENTWISE", False) or (isinstance(op, ops.Perform) and op.gathers)
+    if isinstance(op, Function):
+        return op.ELEMENTWISE
+    return isinstance(op, ops.Perform) and op.gathers
 
 
 def limit(value: SSAValue) -> bool:

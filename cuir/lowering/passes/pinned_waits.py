@@ -9,6 +9,7 @@ from __future__ import annotations
 from xdsl.ir import Operation, SSAValue
 
 from ..ir import ops
+from ..ir.function import Function
 from ..ir.types import TileT
 from ..ir.walk import every
 from ..ir.warps import WarpIf, pinned
@@ -62,7 +63,7 @@ def _special(op: Operation) -> list[SSAValue]:
     """Tiles made with the unit of exponentials and reciprocals."""
     if isinstance(op, WarpIf):
         return []
-    if getattr(op, "SPECIAL", False):
+    if isinstance(op, Function) and op.SPECIAL:
         return [op.results[0]]
     if isinstance(op, ops.Apply) and isinstance(op.result.type, TileT) and op.entry.traits.special:
         return [op.result]

@@ -117,7 +117,7 @@ WAITS = '    tile.perform "mbarrier.wait"(bar: %bar, parity: %four)'
         ('    %z = tile.apply "zeros"() : !tile.reg<f32, 64, 1>', 32, False),
         ('    tile.perform "store_wait"()', 32, True),
         ('    tile.perform "named_barrier.sync"(bar: %bar)', 32, False),
-        ("    %z = tile.inverse %four\n    %y = tile.quotient(%n, %four, %z) : !tile.scalar<i32>", 32, True),
+        ("    %z = tile.inverse(%four) : !tile.scalar<i32>\n    %y = tile.quotient(%n, %four, %z) : !tile.scalar<i32>", 32, True),
     ],
 )
 def test_roles_on_one_lane(body: str, threads: int, single: bool) -> None:

@@ -47,8 +47,8 @@ def test_a_divisor_that_never_changes_is_inverted_once() -> None:
     before, inside = divided(body)
     assert before == [
         '%d = tile.apply "max"(%M, %N) : !tile.scalar<i32>',
-        "%inverse = tile.inverse %d",
-        "%inverse_1 = tile.inverse %N",
+        "%inverse = tile.inverse(%d) : !tile.scalar<i32>",
+        "%inverse_1 = tile.inverse(%N) : !tile.scalar<i32>",
     ]
     assert inside == [
         "%a = tile.quotient(%t, %d, %inverse) : !tile.scalar<i32>",
@@ -67,7 +67,7 @@ def test_a_division_that_never_changes_is_done_once() -> None:
 %g = tile.apply "//"(%M, %N) : !tile.scalar<i32>
 %a = tile.apply "//"(%t, %g) : !tile.scalar<i32>
 """)
-    assert before == ["%g = tile.quotient(%M, %N) : !tile.scalar<i32>", "%inverse = tile.inverse %g"]
+    assert before == ["%g = tile.quotient(%M, %N) : !tile.scalar<i32>", "%inverse = tile.inverse(%g) : !tile.scalar<i32>"]
     assert inside == ["%a = tile.quotient(%t, %g, %inverse) : !tile.scalar<i32>"]
 
 
@@ -109,7 +109,7 @@ def test_a_product_with_the_inverse_is_the_quotient_or_one_less(y: int) -> None:
     """What the printer relies on: __umulhi(x, inverse) and one correction."""
     kernel = parse(
         role(
-            "%a = tile.inverse %N\n%b = tile.quotient(%M, %N, %a) : !tile.scalar<i32>\n%c = tile.remainder(%M, %N, %a) : !tile.scalar<i32>"
+            "%a = tile.inverse(%N) : !tile.scalar<i32>\n%b = tile.quotient(%M, %N, %a) : !tile.scalar<i32>\n%c = tile.remainder(%M, %N, %a) : !tile.scalar<i32>"
         )
     )
     inverse, quotient, remainder = [op for op in kernel.walk() if isinstance(op, (machine.Inverse, machine.Quotient, machine.Remainder))]
@@ -123,6 +123,6 @@ def test_a_product_with_the_inverse_is_the_quotient_or_one_less(y: int) -> None:
 
 def test_operations_in_text() -> None:
     assert isinstance(machine.note("x").text.data, str)
-    text = after(role("%a = tile.inverse %N\n%b = tile.quotient(%M, %N, %a) up : !tile.scalar<i32>"))
+    text = after(role("%a = tile.inverse(%N) : !tile.scalar<i32>\n%b = tile.quotient(%M, %N, %a) up : !tile.scalar<i32>"))
     assert text == show(parse(text)) and "tile.quotient(%M, %N, %a) up" in text
     assert all(op.name.startswith("tile.") for op in [*ops.OPERATIONS, *machine.OPERATIONS])

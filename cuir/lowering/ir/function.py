@@ -1,0 +1,51 @@
+"""Operations of the machine that are functions of their operands: their text, and what passes ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import IRDLOperation, traits_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+
+from .operands import parse_operands, print_operands
+
+
+class Function(IRDLOperation):
+    """name(operands) words : type. `WORDS`: properties that are there or not.
+
+    `ELEMENTWISE`: an element of the result follows from the elements of the operands at its place; `KEPT`: which has a place of its own. `FREE`: an element
+    costs no more than reading one from a register, so it is worked out wherever it is read. `SPECIAL`: by the unit of exponentials and reciprocals.
+    `ONE_LANE`: of numbers that one lane of a warp can work out.
+    """
+
+    WORDS: ClassVar[tuple[str, ...]] = ()
+    ELEMENTWISE: ClassVar[bool] = False
+    KEPT: ClassVar[bool] = False
+    FREE: ClassVar[bool] = False
+    SPECIAL: ClassVar[bool] = False
+    ONE_LANE: ClassVar[bool] = False
+    traits = traits_def(Pure())
+
+    def print(self, printer: Printer) -> None:
+        print_operands(printer, self.operands)
+        for word in self.WORDS:
+            printer.print_string(f" {word}" if word in self.properties else "")
+        printer.print_string(" : ")
+        printer.print_attribute(self.results[0].type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        operands = parse_operands(parser)
+        properties: dict[str, Attribute] = {word: UnitAttr() for word in cls.WORDS if parser.parse_optional_keyword(word)}
+        parser.parse_punctuation(":")
+        return cls.made(operands, properties, parser.parse_type())
+
+    @classmethod
+    def made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+        """The operation of a flat list of operands."""
+        return cls(operands=list(operands), properties=properties, result_types=[result])

@@ -1,0 +1,37 @@
+"""The text of operands: names in a list or alone. Their types are not repeated, since each is defined before it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.printer import Printer
+
+
+def print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
+    """Operands in parentheses."""
+    printer.print_string("(")
+    printer.print_list(values, printer.print_ssa_value)
+    printer.print_string(")")
+
+
+def parse_operands(parser: Parser) -> list[SSAValue]:
+    """Operands in parentheses."""
+    return parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_operand(parser))
+
+
+def parse_operand(parser: Parser) -> SSAValue:
+    return _defined(parser, parser.parse_unresolved_operand("a value"))
+
+
+def parse_optional_operand(parser: Parser) -> SSAValue | None:
+    found = parser.parse_optional_unresolved_operand()
+    return None if found is None else _defined(parser, found)
+
+
+def _defined(parser: Parser, operand: UnresolvedOperand) -> SSAValue:
+    values = parser.ssa_values.get(operand.operand_name, ())
+    if operand.index >= len(values):
+        parser.raise_error(f"SSA value used before assignment: %{operand.operand_name}", operand.span)
+    return values[operand.index]
