@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..ops import Op
+from ..ops.base import PRODUCTS
 from ..ops.build import arrival
 from ..ops.expressions import traits
 from ..syntax.nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Return, Subscript
@@ -24,7 +25,7 @@ def fault_of(of: Places, call: Call, op: Op) -> int:
     if e.waits and not op.traits.hardware:
         return 1 if root(call.func) in of.filled else 2
     if e.drains:
-        return {"wgmma": 4, "cp_async": 1, "bulk_store": 15}[e.drains]
+        return {PRODUCTS: 4, "cp_async": 1, "bulk_store": 15}[e.drains]
     if e.arrives:
         return 7 if e.expects else 10 if e.waits else 9
     if e.fences:
@@ -75,7 +76,7 @@ def swap(of: Places) -> Iterator[Mutant]:
                 copied = of.op(other.value)
                 if copied is not None and copied.effects.completes:
                     why = "bytes may land before the expect that announces them; the phase still lacks its arrival"
-            if of.passes_unseen(call, (other,)) and not (late and e.drains == "wgmma"):
+            if of.passes_unseen(call, (other,)) and not (late and e.drains == PRODUCTS):
                 why = UNSEEN
             yield made(of, kind, f"{'late' if late else 'early'} {word}", site, f"`{show(call)}` {how} `{_first_line(other)}`", of.moved(site, to), why)  # fmt: skip
 

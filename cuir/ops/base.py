@@ -17,6 +17,7 @@ from .meaning import Meaning
 from .traits import Traits
 
 Group = Literal["wgmma", "cp_async", "bulk_store"]
+PRODUCTS: Group = "wgmma"  # of asynchronous products, which finish in the order of their issue
 
 
 @dataclass(frozen=True)

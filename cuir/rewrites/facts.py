@@ -18,7 +18,7 @@ from ..checking.rule_context import is_literal
 from ..checking.scope import PRIMITIVES
 from ..mutation.places import Path, Site, edited, sites
 from ..ops import WRITTEN
-from ..ops.base import Effects
+from ..ops.base import PRODUCTS, Effects
 from ..ops.expressions import called, traits
 from ..syntax.nodes import (
     Assign,
@@ -49,7 +49,7 @@ from ..syntax.walk import assigned, names_read, walk
 from ..text.source import Span
 
 MEMORY = ("array", "barrier")  # arguments of declarations that make these must be known, or are a form of their own
-PRODUCTS = "wgmma"  # the group of asynchronous products
+
 
 Place = tuple[int, int, int, int]
 

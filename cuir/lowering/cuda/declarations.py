@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ..facts.flow import Loop
 from ..facts.liveness import leaves
+from ..ir import ops
 from .storage import Storage, Storages
 
 Path = list[tuple[Block, Operation]]  # from the role's block to an operation
@@ -26,7 +26,7 @@ def declarations(role: Operation, storages: Storages) -> dict[Operation, list[St
             for operand in op.operands:
                 for leaf in leaves(operand):
                     touch(leaf, here)
-            for result in (*op.results, *(op.inner if isinstance(op, Loop) else ())):  # what a loop carries is set before it
+            for result in (*op.results, *(op.inner if isinstance(op, ops.Loop) else ())):  # what a loop carries is set before it
                 touch(result, here)
             for region in op.regions:
                 visit(region.block, here)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import math
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from ...ops.traits import Traits
 from ..ir import ops
-from ..ir.walk import last
+from .flow import sources, waits
 
 Range = tuple[float, float]
 EVERYTHING: Range = (-math.inf, math.inf)
@@ -36,19 +36,11 @@ def _of(value: SSAValue, known: dict[SSAValue, Range]) -> Range:
     if isinstance(op, ops.Constant):
         number = float(op.value)
         return (number, number) if not math.isnan(number) else EVERYTHING
-    if isinstance(op, ops.Branch):
-        i = value.index  # type: ignore[attr-defined]
-        return _either(*(_range(last(region).values[i], known) for region in (op.then, op.orelse)))
+    given = sources(value)
+    if given is not None and not waits(op):
+        return functools.reduce(_either, (_range(v, known) for v in given))
     if isinstance(op, ops.Apply) and _bounded(op.kind):
         return _applied(op.kind, [_range(a, known) for a in op.arguments])
-    if not isinstance(op, Operation):  # what a loop carries, or a worker's number
-        loop = op.parent_op()
-        if isinstance(loop, (ops.For, ops.ForUnits)):
-            i = value.index - (len(op.args) - len(loop.carried))  # type: ignore[attr-defined]
-            return _either(_range(loop.carried[i], known), _range(last(loop.body).values[i], known)) if i >= 0 else EVERYTHING
-    if isinstance(op, (ops.For, ops.ForUnits)):
-        block = op.body.block
-        return _range(block.args[len(block.args) - len(op.carried) + value.index], known)  # type: ignore[attr-defined]
     return EVERYTHING
 
 

@@ -4,6 +4,7 @@ with units of work, tiles that pass through a wait), and by arithmetic."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypeGuard
 
 from xdsl.ir import BlockArgument, SSAValue, Use
 
@@ -11,7 +12,10 @@ from ..ir import machine, ops
 from ..ir.machine_tiles import After, Pin
 from ..ir.walk import last
 
-Loop = ops.For | ops.ForUnits
+
+def waits(op: object) -> TypeGuard[ops.Perform]:
+    """Whether an operation is a wait that tiles pass through."""
+    return isinstance(op, ops.Perform) and op.entry.effects.drains is not None and bool(op.outputs)
 
 
 def sources(value: SSAValue) -> list[SSAValue] | None:
@@ -19,20 +23,22 @@ def sources(value: SSAValue) -> list[SSAValue] | None:
     None of any other value."""
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
-        if not isinstance(loop, Loop):
+        if not isinstance(loop, ops.Loop):
             return None
         if isinstance(loop, ops.ForUnits) and (queue := machine.queue_of(loop)) is not None:
             for word, inside in loop.reads:
                 if inside is value:
                     return list(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
-        i = value.index - (len(value.block.args) - len(loop.carried))
-        return None if i < 0 else [loop.carried[i], last(loop.body).values[i]]
+        if value not in loop.inner:
+            return None
+        i = loop.inner.index(value)
+        return [loop.carried[i], last(loop.body).values[i]]
     op, i = value.owner, value.index  # type: ignore[attr-defined]
-    if isinstance(op, Loop):
+    if isinstance(op, ops.Loop):
         return [op.carried[i], last(op.body).values[i]]
     if isinstance(op, ops.Branch):
         return [last(op.then).values[i], last(op.orelse).values[i]]
-    if isinstance(op, ops.Perform) and op.entry.effects.drains:
+    if waits(op):
         return [op.arguments[i]]
     return [op.operands[0]] if isinstance(op, (Pin, After)) else None
 
@@ -40,15 +46,15 @@ def sources(value: SSAValue) -> list[SSAValue] | None:
 def targets(use: Use) -> list[SSAValue]:
     """The values that a use hands its value on to as it is; none if it reads it."""
     op, i = use.operation, use.index
-    if isinstance(op, Loop):
+    if isinstance(op, ops.Loop):
         i -= len(op.operands) - len(op.carried)
         return [] if i < 0 else [op.inner[i], op.results[i]]
     if isinstance(op, ops.Yield):
         around = op.parent_op()
-        if isinstance(around, Loop):
+        if isinstance(around, ops.Loop):
             return [around.inner[i], around.results[i]]
         return [around.results[i]] if isinstance(around, ops.Branch) else []
-    if isinstance(op, ops.Perform) and op.entry.effects.drains:
+    if waits(op):
         return [op.outputs[i]]
     return [op.result] if isinstance(op, (Pin, After)) and i == 0 else []
 
@@ -65,4 +71,4 @@ def made_of(value: SSAValue, ends: Callable[[SSAValue], bool] = lambda _: False)
             left += dict.fromkeys(new)
 
 
-__all__ = ["Loop", "made_of", "sources", "targets"]
+__all__ = ["made_of", "sources", "targets", "waits"]

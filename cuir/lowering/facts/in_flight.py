@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...ops.base import PRODUCTS
 from ..ir import ops
 from ..ir.flights import MOST
 from ..ir.types import is_tile
 from ..ir.walk import last
 
 Ages = Mapping[SSAValue, int]
-GROUP = "wgmma"
 
 
 class InFlight:
@@ -40,7 +40,7 @@ class InFlight:
     def _through(self, op: Operation, ages: Ages) -> Ages:
         if isinstance(op, ops.Branch):
             return _least(*(_handed(self._block(r.block, ages), last(r).values, op.results) for r in (op.then, op.orelse)))
-        if isinstance(op, (ops.For, ops.ForUnits)):
+        if isinstance(op, ops.Loop):
             state = _handed(ages, op.carried, op.inner)
             while (again := _least(state, _handed(self._block(op.body.block, state), last(op.body).values, op.inner))) != state:
                 state = again
@@ -49,11 +49,11 @@ class InFlight:
             for region in op.regions:
                 self._block(region.block, ages)
             return ages
-        if op.entry.effects.group == GROUP:
+        if op.entry.effects.group == PRODUCTS:
             taken = op.args.get("c")  # the product has its registers now
             new = [v for n, v in op.args.items() if n != "c" and is_tile(v)] if self.operands else op.results
             return {v: min(age + 1, MOST) for v, age in ages.items() if v is not taken} | dict.fromkeys(new, 0)
-        if op.entry.effects.drains == GROUP:
+        if op.entry.effects.drains == PRODUCTS:
             return {v: age for v, age in ages.items() if age < op.const("pending")}
         return ages
 

@@ -16,7 +16,7 @@ from ...ops.traits import SUM
 from ..ir import ops
 from ..ir.inlining import inlined
 from ..ir.types import TileT, is_scalar
-from .flow import Loop, sources
+from .flow import sources
 from .memory import Accessed, Array, Memory, accesses, evaluated
 from .multiples import multiple
 from .stores import own_rows
@@ -94,7 +94,7 @@ class _Joins:
                 assert not a.before | b.before, "a branch of warps only reads"
                 joins |= LaneJoins(frozenset({op}))
             return then | orelse, joins | a | b
-        if isinstance(op, Loop):
+        if isinstance(op, ops.Loop):
             start = state
             while True:  # what the end of the body leaves is there at its beginning, too
                 after, found = self.block(op.body.block, start)

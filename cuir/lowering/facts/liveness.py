@@ -9,7 +9,6 @@ from xdsl.ir import Block, Operation, SSAValue
 from ..ir import machine, ops
 from ..ir.inlining import inlined
 from ..ir.types import ScalarT, TileT
-from .flow import Loop
 
 
 def stored(value: SSAValue) -> bool:
@@ -48,7 +47,7 @@ class Liveness:
         rest = live - frozenset(op.results)
         if isinstance(op, ops.Branch):
             return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
-        if isinstance(op, Loop):
+        if isinstance(op, ops.Loop):
             end = _reads([op.stop] if isinstance(op, ops.For) else [])  # which is asked at each turn
             return self._again(op.body.block, rest | end) | _reads(op.operands)
         if len(op.results) == 1 and inlined(op.results[0]):

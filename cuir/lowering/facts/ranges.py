@@ -129,7 +129,7 @@ class _Flow:
             for result, found in zip(op.results, self.results(op), strict=True):
                 self.put(result, found)
 
-    def loop(self, op: ops.For | ops.ForUnits) -> None:
+    def loop(self, op: ops.Loop) -> None:
         for inside, start, following in zip(op.inner, op.carried, _yielded(op.body.block), strict=True):
             self.put(inside, self.of(start), self.of(following), carried=True)
         self.block(op.body.block)

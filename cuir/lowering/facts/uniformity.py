@@ -60,7 +60,7 @@ class Uniformity:
         elif isinstance(op, machine.HandOut):
             self._put([op.unit], Follows.UNIT)
             self._block(op.body.block)
-        elif isinstance(op, (ops.For, ops.ForUnits)):
+        elif isinstance(op, ops.Loop):
             self._put([op.turn], Follows.UNIT if isinstance(op, ops.ForUnits) else Follows.RUN)
             if isinstance(op, ops.ForUnits):
                 self._words(op)

@@ -15,7 +15,6 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir import ops
 from ..ir.walk import inner_first, last
-from .flow import Loop
 from .in_flight import Ages, InFlight
 from .liveness import Liveness, stored
 
@@ -94,7 +93,7 @@ def _taken_over(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
 
 def _loops(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     for op in inner_first(role):
-        if isinstance(op, Loop):
+        if isinstance(op, ops.Loop):
             yield from zip(op.inner, op.results, strict=True)
             yield from zip(op.inner, last(op.body).values, strict=True)
 
@@ -108,7 +107,7 @@ def _branches(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
 
 def _starts(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     for op in inner_first(role):
-        if isinstance(op, Loop):
+        if isinstance(op, ops.Loop):
             yield from zip(op.results, op.carried, strict=True)
 
 
@@ -117,7 +116,7 @@ def _head(value: SSAValue) -> bool:
     if not isinstance(value, BlockArgument):
         return False
     loop = value.block.parent_op()
-    return not isinstance(loop, Loop) or value not in loop.inner
+    return not isinstance(loop, ops.Loop) or value not in loop.inner
 
 
 def _declared_where_made(value: SSAValue) -> bool:

@@ -22,11 +22,11 @@ from ...ops.traits import NEGATIVE
 from ...syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Str, Subscript, Unary
 from ...syntax.nodes import Attribute as Member
 from ...syntax.types import BOOL, F32, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Void
-from ...syntax.walk import assigned
+from ...syntax.walk import Itself, assigned
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from . import ops, types
-from .flights import Flights, flights
+from .flights import Wait, Waits, flights
 
 
 def build(checked: Checked) -> ops.Kernel:
@@ -136,9 +136,9 @@ class _Kernel:
 class _Body:
     """Statements and expressions of a role, or of the kernel's frame. `env`: what each name is worth here."""
 
-    def __init__(self, checked: Checked, to: _Builder, env: Mapping[str, SSAValue], found: Flights | None = None):
+    def __init__(self, checked: Checked, to: _Builder, env: Mapping[str, SSAValue], waits: Waits | None = None):
         self.checked, self.to, self.env = checked, to, dict(env)
-        self.flights = found
+        self.waits = waits or {}
 
     # ---- statements
     def statements(self, body: Sequence[Stmt]) -> None:
@@ -155,8 +155,8 @@ class _Body:
                     value.name_hint = _hint(name)
                 self.env[name] = value
         elif isinstance(stmt, ExprStmt):
-            if isinstance(stmt.value, Call) and self.flights is not None and stmt.value in self.flights.waits:
-                self._wait(stmt.value)
+            if isinstance(stmt.value, Call) and (wait := self.waits.get(Itself(stmt.value))) is not None:
+                self._wait(stmt.value, wait)
             elif isinstance(stmt.value, Call):
                 self._call(stmt.value)
             else:
@@ -167,10 +167,8 @@ class _Body:
             assert isinstance(stmt, For)
             self._for(stmt)
 
-    def _wait(self, call: Call) -> None:
+    def _wait(self, call: Call, wait: Wait) -> None:
         """A wait for products: the tiles that it finishes are new values behind it."""
-        assert self.flights is not None
-        wait = self.flights.waits[call]
         if wait.pending is None:
             return  # nothing of this is in flight
         over: dict[SSAValue, list[str]] = {}
@@ -238,7 +236,7 @@ class _Body:
         return start, stop, step
 
     def _inside(self, block: Block) -> _Body:
-        return _Body(self.checked, _Builder(block, self.to.span), self.env, self.flights)
+        return _Body(self.checked, _Builder(block, self.to.span), self.env, self.waits)
 
     def _rebind(self, names: Sequence[str], values: Sequence[SSAValue]) -> None:
         for name, value in zip(names, values, strict=True):

@@ -40,7 +40,7 @@ def end(values: Sequence[SSAValue] = ()) -> Yield:
     return Yield(operands=[list(values)])
 
 
-class _Loop(IRDLOperation):
+class Loop(IRDLOperation):
     """A loop: its block takes the number of the turn and the values carried, its results are those values after the last turn."""
 
     if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Loop(IRDLOperation):
 
 
 @irdl_op_definition
-class For(_Loop):
+class For(Loop):
     """for i in range(start, stop, step), step a known number."""
 
     name = "tile.for"
@@ -148,7 +148,7 @@ class Word:
 
 
 @irdl_op_definition
-class ForUnits(_Loop):
+class ForUnits(Loop):
     """The loop of a role over the units of work that its CTA has. From a queue (ir/machine.py), `words` are values that come with each unit: its block takes
     them behind the unit's number."""
 

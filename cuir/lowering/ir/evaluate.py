@@ -281,7 +281,7 @@ class _Compiler:
 
         return self.turns(op, turns)
 
-    def turns(self, op: ops.For | ops.ForUnits, each: Callable[[Frame], Iterator[None]]) -> Step:
+    def turns(self, op: ops.Loop, each: Callable[[Frame], Iterator[None]]) -> Step:
         """A loop; `each` puts the number of a turn, and what comes with it, in its place."""
         last = op.body.block.last_op
         assert isinstance(last, ops.Yield)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
+from ...ops.base import PRODUCTS
 from ...syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
+from ...syntax.walk import Itself
 
 MOST = 7  # wgmma.wait_group counts that make sense; ages saturate here
 
@@ -24,54 +26,36 @@ class Wait:
     finished: dict[str, None] = field(default_factory=dict)
 
 
-@dataclass
-class Flights:
-    """The waits of a role, by call. Nodes are compared by identity here, since the same text may stand at several places."""
-
-    _waits: dict[int, tuple[Call, Wait]] = field(default_factory=dict)
-
-    @property
-    def waits(self) -> _ByNode:
-        return _ByNode(self._waits)
+Waits = dict[Itself, Wait]
 
 
-class _ByNode:
-    def __init__(self, table: dict[int, tuple[Call, Wait]]):
-        self.table = table
-
-    def __contains__(self, call: Call) -> bool:
-        return id(call) in self.table
-
-    def __getitem__(self, call: Call) -> Wait:
-        return self.table[id(call)][1]
-
-
-def flights(checked: Checked, role: CheckedRole) -> Flights:
-    found = Flights()
+def flights(checked: Checked, role: CheckedRole) -> Waits:
+    """The waits of a role, by call: the same text may stand at several places."""
+    found: Waits = {}
     _block(checked, role.body, {}, found)
     return found
 
 
-def _group(checked: Checked, expr: Expr) -> str | None:
-    """The asynchronous group whose products a call joins."""
-    return checked.call(expr).op.effects.group if isinstance(expr, Call) and checked.call(expr).op.family == "compute" else None
+def _issues(checked: Checked, expr: Expr) -> bool:
+    """Whether a call issues a product."""
+    return isinstance(expr, Call) and checked.call(expr).op.effects.group == PRODUCTS
 
 
-def _block(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], found: Flights) -> dict[str, int]:
+def _block(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], found: Waits) -> dict[str, int]:
     ages = dict(state)  # name -> products issued after the one that makes it
     for stmt in body:
         if isinstance(stmt, Assign):
             target, value = stmt.targets[0], stmt.value
-            if _group(checked, value):
+            if _issues(checked, value):
                 ages = {n: min(a + 1, MOST) for n, a in ages.items()}
                 ages[target] = 0
             elif isinstance(value, Name) and value.id in ages:
                 ages[target] = ages[value.id]
             else:
                 ages.pop(target, None)
-        elif isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) and checked.call(stmt.value).op.effects.drains == "wgmma":
+        elif isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) and checked.call(stmt.value).op.effects.drains == PRODUCTS:
             call = stmt.value
-            wait = found._waits.setdefault(id(call), (call, Wait()))[1]
+            wait = found.setdefault(Itself(call), Wait())
             waited = [ages[a.id] for a in checked.call(call).args.values() if isinstance(a, Name) and a.id in ages]
             if waited:
                 count = min(waited)

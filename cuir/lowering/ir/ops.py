@@ -21,7 +21,7 @@ from ...ops import OPERATORS, TABLE
 from ...ops.base import Op
 from ...ops.traits import Traits
 from ...syntax.types import BOOL, I32, DType
-from .control import Branch, For, ForUnits, If, Kernel, Role, Word, Yield, branch, end, loop, loop_over_units, words_attribute
+from .control import Branch, For, ForUnits, If, Kernel, Loop, Role, Word, Yield, branch, end, loop, loop_over_units, words_attribute
 from .declarations import Barrier, Declaration, Parameter, Shared, Tensor, Units
 from .operands import parse_operand, parse_operands, parse_optional_operand, print_operands
 from .types import ScalarT, is_tile, scalar
@@ -311,7 +311,7 @@ OPERATIONS: list[type[Operation]] = [
 ]  # fmt: skip
 
 __all__ = [
-    "OPERATIONS", "Apply", "At", "Barrier", "Branch", "Constant", "Declaration", "For", "ForUnits", "If", "Kernel", "Parameter", "Perform", "Role", "Shared",
+    "OPERATIONS", "Apply", "At", "Barrier", "Branch", "Constant", "Declaration", "For", "ForUnits", "If", "Kernel", "Loop", "Parameter", "Perform", "Role", "Shared",
     "Tensor", "Units", "Word", "Yield", "apply", "at", "branch", "constant", "end", "entry", "kind_of", "known", "loop", "loop_over_units", "perform", "value_of",
     "words_attribute",
 ]  # fmt: skip

@@ -62,14 +62,12 @@ class _Live:
         owner = value.owner
         if isinstance(value, BlockArgument):
             loop = value.block.parent_op()
-            if isinstance(loop, (ops.For, ops.ForUnits)):
-                i = value.index - (len(value.block.args) - len(loop.carried))
-                if i >= 0:
-                    self._carried(loop, i)
+            if isinstance(loop, ops.Loop) and value in loop.inner:
+                self._carried(loop, loop.inner.index(value))
         elif isinstance(owner, ops.Branch):
             for region in (owner.then, owner.orelse):
                 self.need(last(region).values[value.index])  # type: ignore[attr-defined]
-        elif isinstance(owner, (ops.For, ops.ForUnits)):
+        elif isinstance(owner, ops.Loop):
             self._carried(owner, value.index)  # type: ignore[attr-defined]
         elif isinstance(owner, Operation) and finishes(owner):
             self.need(owner.operands[value.index])  # type: ignore[attr-defined]
@@ -78,10 +76,10 @@ class _Live:
             for operand in owner.operands:
                 self.need(operand)
 
-    def _carried(self, loop: ops.For | ops.ForUnits, i: int) -> None:
+    def _carried(self, loop: ops.Loop, i: int) -> None:
         self.need(loop.carried[i])
         self.need(last(loop.body).values[i])
-        self.need(loop.body.block.args[len(loop.body.block.args) - len(loop.carried) + i])
+        self.need(loop.inner[i])
 
 
 def _sweep(block: Block, live: _Live) -> None:
@@ -90,9 +88,8 @@ def _sweep(block: Block, live: _Live) -> None:
             kept = [i for i, r in enumerate(op.results) if r in live.values]
             if len(kept) < len(op.results):
                 op, _ = give(op, [], kept)
-        elif isinstance(op, (ops.For, ops.ForUnits)):
-            args = op.body.block.args[len(op.body.block.args) - len(op.carried) :]
-            kept = [i for i, r in enumerate(op.results) if r in live.values or args[i] in live.values]
+        elif isinstance(op, ops.Loop):
+            kept = [i for i, r in enumerate(op.results) if r in live.values or op.inner[i] in live.values]
             if len(kept) < len(op.results):
                 _drop_uses(op, kept)
                 op = uncarry(op, kept)
@@ -128,11 +125,8 @@ def _empty(block: Block) -> bool:
     return len(block.ops) == 1
 
 
-def _drop_uses(loop: ops.For | ops.ForUnits, kept: list[int]) -> None:
+def _drop_uses(loop: ops.Loop, kept: list[int]) -> None:
     """What reads a value that goes is dead, too: it goes with the body's sweep, which needs the operations gone first."""
-    block = loop.body.block
-    first = len(block.args) - len(loop.carried)
-    doomed = {block.args[first + i] for i in range(len(loop.carried)) if i not in kept}
-    for argument in doomed:
-        start = loop.carried[argument.index - first]
-        argument.replace_all_uses_with(start)  # the readers are dead; any value of this type will do until they go
+    for i, (argument, start) in enumerate(zip(loop.inner, loop.carried, strict=True)):
+        if i not in kept:
+            argument.replace_all_uses_with(start)  # the readers are dead; any value of this type will do until they go

@@ -9,6 +9,7 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
+from ..facts.flow import targets
 from ..ir import make, ops, rows
 from ..ir.types import TileT, dtype_of, tile
 from ..ir.walk import every
@@ -39,7 +40,7 @@ def _role(role: ops.Role) -> None:
     if not kept:
         return
     for value in kept:
-        _summed_where_read(value, kept, flows)
+        _summed_where_read(value, kept)
     for value in kept:
         _parted(value, kept)
 
@@ -115,27 +116,15 @@ def _part(value: SSAValue, kept: set[SSAValue]) -> bool:
     return value in kept or number(value) == 0
 
 
-def _summed_where_read(value: SSAValue, kept: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> None:
+def _summed_where_read(value: SSAValue, kept: set[SSAValue]) -> None:
     for use in tuple(value.uses):
         op = use.operation
-        if isinstance(op, (ops.Yield, ops.For, ops.ForUnits)):
-            if _target(op, use.index) in kept:
-                continue
-        elif isinstance(op, ops.Apply) and op.result in kept:
+        into = targets(use) or ([op.result] if isinstance(op, ops.Apply) else [])
+        if any(v in kept for v in into):
             continue
         whole = insert(op, rows.quad_sum(value))
         whole.name_hint = value.name_hint
         op.operands[use.index] = whole
-
-
-def _target(op: object, index: int) -> SSAValue | None:
-    """The value that an operand of a loop or of the end of a region flows into."""
-    if isinstance(op, ops.Yield):
-        parent = op.parent_op()
-        return None if parent is None else parent.results[index]
-    assert isinstance(op, (ops.For, ops.ForUnits))
-    i = index - (len(op.operands) - len(op.carried))
-    return op.results[i] if i >= 0 else None
 
 
 def _parted(value: SSAValue, kept: set[SSAValue]) -> None:
@@ -168,9 +157,9 @@ def _zeros_beside(op: object, parts: TileT, kept: set[SSAValue]) -> None:
             for i, result in enumerate(parent.results):
                 if result in kept and isinstance(end.values[i].type, TileT) and number(end.values[i]) == 0 and end.values[i].type != parts:
                     end.operands[i] = _zero_parts(end, parts)
-        if isinstance(parent, (ops.For, ops.ForUnits)):
+        if isinstance(parent, ops.Loop):
             _zeros_beside(parent, parts, kept)
-    elif isinstance(op, (ops.For, ops.ForUnits)):
+    elif isinstance(op, ops.Loop):
         first = len(op.operands) - len(op.carried)
         for i, result in enumerate(op.results):
             start = op.operands[first + i]
@@ -185,5 +174,5 @@ def _zeros_of(op: ops.Apply, parts: TileT) -> None:
 
 
 def _zero_parts(at: object, parts: TileT) -> SSAValue:
-    assert isinstance(at, (ops.Yield, ops.For, ops.ForUnits, ops.Apply))
+    assert isinstance(at, (ops.Yield, ops.Loop, ops.Apply))
     return insert(at, make.full(insert(at, ops.constant(0.0, F32)), parts))

@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from xdsl.ir import Operation, SSAValue
 
 from ...ops import TABLE
-from ..facts.flow import Loop
-from ..facts.in_flight import GROUP
+from ...ops.base import PRODUCTS
 from ..facts.variables import Variables
 from ..ir import ops
 from ..ir.machine import note
 from ..ir.walk import every, last
 from .rewriting import before
 
-WAIT = next(name for name, entry in TABLE.items() if entry.effects.drains == GROUP)
+WAIT = next(name for name, entry in TABLE.items() if entry.effects.drains == PRODUCTS)
 CHOICE = (
     "a product in flight is waited for here, since its registers are copied: another value that is needed later lies where it would go on"
 )
@@ -27,7 +26,7 @@ CHOICE = (
 
 def run(kernel: ops.Kernel) -> None:
     for role in kernel.roles:
-        if any(isinstance(op, ops.Perform) and op.entry.effects.group == GROUP for op in every(role)):
+        if any(isinstance(op, ops.Perform) and op.entry.effects.group == PRODUCTS for op in every(role)):
             while _finish_one(role):
                 pass
 
@@ -61,7 +60,7 @@ def copies(op: Operation, where: Variables) -> Iterator[SSAValue]:
     if isinstance(op, ops.Perform) and op.entry.effects.group and "c" in op.args and apart(op.args["c"], op.results[0]):
         yield op.args["c"]
     loop = op.parent_op() if isinstance(op, ops.Yield) else op
-    if isinstance(loop, Loop):
+    if isinstance(loop, ops.Loop):
         given = last(loop.body).values if loop is not op else loop.carried
         yield from (v for v, a, r in zip(given, loop.inner, loop.results, strict=True) if apart(v, a) or apart(a, r))
     elif isinstance(op, ops.Yield) and isinstance(loop, ops.Branch):

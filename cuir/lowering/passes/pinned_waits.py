@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from xdsl.ir import Operation, SSAValue
 
+from ...ops.base import PRODUCTS
 from ..ir import ops
 from ..ir.function import Function
 from ..ir.types import TileT
@@ -18,7 +19,7 @@ from .rewriting import before
 
 def run(kernel: ops.Kernel) -> None:
     for op in every(kernel):
-        if isinstance(op, ops.Perform) and op.entry.effects.drains == "wgmma" and op.results:
+        if isinstance(op, ops.Perform) and op.entry.effects.drains == PRODUCTS and op.results:
             _pin(op)
 
 

@@ -9,8 +9,6 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from ..ir import ops
 from ..ir.walk import last
 
-Carrying = ops.For | ops.ForUnits
-
 
 def before(op: Operation, new: Operation) -> SSAValue | None:
     """Puts an operation before another one, with its location; gives its first result."""
@@ -57,7 +55,7 @@ def move_body(region: Region) -> Region:
     return new
 
 
-def carry(loop: Carrying, starts: Sequence[SSAValue]) -> tuple[Carrying, list[SSAValue]]:
+def carry(loop: ops.Loop, starts: Sequence[SSAValue]) -> tuple[ops.Loop, list[SSAValue]]:
     """A loop that carries further values, which it yields as it gets them until `set_yield` says otherwise: the new loop and the arguments of its block."""
     block, old = loop.body.block, last(loop.body)
     arguments = [block.insert_arg(v.type, len(block.args)) for v in starts]
@@ -67,7 +65,7 @@ def carry(loop: Carrying, starts: Sequence[SSAValue]) -> tuple[Carrying, list[SS
     return _remade(loop, [*loop.carried, *starts]), list(arguments)
 
 
-def uncarry(loop: Carrying, kept: Sequence[int]) -> Carrying:
+def uncarry(loop: ops.Loop, kept: Sequence[int]) -> ops.Loop:
     """A loop that carries these of its values alone; nobody uses the others but to carry them on."""
     block = loop.body.block
     values = list(last(loop.body).values)
@@ -80,13 +78,14 @@ def uncarry(loop: Carrying, kept: Sequence[int]) -> Carrying:
     return _remade(loop, [carried[i] for i in kept], kept)
 
 
-def _remade(loop: Carrying, carried: Sequence[SSAValue], kept: Sequence[int] | None = None) -> Carrying:
+def _remade(loop: ops.Loop, carried: Sequence[SSAValue], kept: Sequence[int] | None = None) -> ops.Loop:
     words = [word for word, _ in loop.reads] if isinstance(loop, ops.ForUnits) else []
     body = move_body(loop.body)
-    new: Carrying
+    new: ops.Loop
     if isinstance(loop, ops.For):
         new = ops.loop(loop.start, loop.stop, loop.step.data, carried, body)
     else:
+        assert isinstance(loop, ops.ForUnits)
         new = ops.loop_over_units(loop.units, carried, body, words)
     before(loop, new)
     old = list(loop.results)

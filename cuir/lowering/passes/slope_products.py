@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import F32
-from ..facts.flow import Loop, made_of
+from ..facts.flow import made_of
 from ..facts.liveness import Liveness
 from ..ir import ops
 from ..ir.inlining import inlined
@@ -63,7 +63,7 @@ class _Role:
                 entry = found.setdefault((self.numbers.of(op.slope), known, op.result.type), _Products(op.slope, op.result.type, known))
                 for use in op.result.uses:
                     entry.readers.append((use.operation, use.index))
-                    entry.in_loop |= any(isinstance(a, Loop) for a in _between(use.operation, known[0]))
+                    entry.in_loop |= any(isinstance(a, ops.Loop) for a in _between(use.operation, known[0]))
         taken = 0
         for entry in found.values():
             count = registers(entry.type, self.role.threads.data)

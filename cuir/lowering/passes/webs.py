@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import ops
 from ..ir.walk import every, last
-from .rewriting import Carrying, carry, give, set_yield
+from .rewriting import carry, give, set_yield
 
 
 def joins(kernel: ops.Kernel | ops.Role) -> Iterator[tuple[SSAValue, list[SSAValue]]]:
@@ -22,9 +22,8 @@ def joins(kernel: ops.Kernel | ops.Role) -> Iterator[tuple[SSAValue, list[SSAVal
         if isinstance(op, ops.Branch):
             for i, result in enumerate(op.results):
                 yield result, [last(op.then).values[i], last(op.orelse).values[i]]
-        elif isinstance(op, (ops.For, ops.ForUnits)):
-            arguments = op.body.block.args[len(op.body.block.args) - len(op.carried) :]
-            for i, argument in enumerate(arguments):
+        elif isinstance(op, ops.Loop):
+            for i, argument in enumerate(op.inner):
                 yield argument, [op.carried[i], last(op.body).values[i]]
                 yield op.results[i], [argument]
 
@@ -114,7 +113,7 @@ class Companions:
                 continue
             if isinstance(op, ops.Branch):
                 self._branch(op)
-            elif isinstance(op, (ops.For, ops.ForUnits)):
+            elif isinstance(op, ops.Loop):
                 self._loop(op)
             else:
                 for value in op.results:
@@ -134,17 +133,16 @@ class Companions:
             self.web.joined.add(new.results[i])
             self.known[new.results[i]] = results[k * n : (k + 1) * n]
 
-    def _loop(self, op: Carrying) -> None:
+    def _loop(self, op: ops.Loop) -> None:
         count = len(op.carried)
-        first = len(op.body.block.args) - count
-        chosen = [i for i in range(count) if op.body.block.args[first + i] in self.web.joined]
+        chosen = [i for i, argument in enumerate(op.inner) if argument in self.web.joined]
         if not chosen:
             self._block(op.body.block)
             return
         new, arguments = carry(op, [v for i in chosen for v in self.of(op.carried[i])])
         n = len(arguments) // len(chosen)
         for k, i in enumerate(chosen):
-            self.known[new.body.block.args[first + i]] = arguments[k * n : (k + 1) * n]
+            self.known[new.inner[i]] = arguments[k * n : (k + 1) * n]
         self._block(new.body.block)
         values = list(last(new.body).values)[:count]
         set_yield(new.body, [*values, *(v for i in chosen for v in self.of(values[i]))])

@@ -179,7 +179,7 @@ def _pure(op: Operation) -> bool:
 def _below(value: SSAValue) -> Iterator[SSAValue]:
     """What a value is made of, in this turn of its loop or the one before."""
     op = value.block.parent_op() if isinstance(value, BlockArgument) else value.owner
-    if isinstance(op, (ops.For, ops.ForUnits)):
+    if isinstance(op, ops.Loop):
         inside = op.inner if isinstance(value, BlockArgument) else op.outputs
         if value in inside:
             index = list(inside).index(value)
