@@ -64,7 +64,7 @@ def language_reference() -> str:
 
 def _meaning(op: Op) -> str:
     facts = reference.effects(op)
-    where = "" if op.where == "any" else " Stands before the roles." if op.where == "declaration" else " Stands in a role."
+    where = " Stands before the roles." if op.where == "declaration" else ""  # the others are told by one sentence of the prompt
     threads = "" if len(op.workers) != 1 else " By a warpgroup." if op.workers[0] == 128 else " By a warp."
     return f"{op.doc}{where}{threads}" + (f" Effects: {'; '.join(facts)}." if facts else "")
 
