@@ -21,7 +21,7 @@ from .values import POISON
 
 if TYPE_CHECKING:
     from .machine import Machine
-    from .perturb import Noise
+    from .noise import Noise
 
 
 class Action(State, ABC):

@@ -6,7 +6,7 @@ that nobody else holds, so that the next operation may overwrite it; all that ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -25,13 +25,11 @@ from .agents import Product, Taken
 from .budget import TURN
 from .faults import fault
 from .groups import check_rebinding
-from .machine import BLOCK, POINT, Block, Instruction, Worker
+from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
 from .perturb import deciding, perturbed
 from .registry import RUNS
 from .trace import expression_cost
 from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, uniform
-
-Evaluate = Callable[[Worker], Any]
 
 
 @dataclass
@@ -255,7 +253,7 @@ class Compiler:
     def applied(self, op: Op, args: Mapping[str, Expr], e: Expr) -> Evaluate:
         """What an entry of the table does with its arguments; with what its bounds allow, if that is asked for."""
         run = self.checkpoint(op, RUNS[op.name](Site(self, op, args, e)), e)
-        return perturbed(self, op, list(args.values()), e, run) if self.perturbs else run
+        return perturbed(self.checked, self.deciders, self.expr, op, list(args.values()), e, run) if self.perturbs else run
 
     def checkpoint(self, op: Op, run: Evaluate, e: Expr) -> Evaluate:
         """Reports a division by zero at its place."""

@@ -26,10 +26,10 @@ from ..syntax.types import F32
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
 from .budget import UNIT, Budget
-from .code import Compiler, Evaluate, Turns
-from .machine import Instruction, Launch, Machine, Program, Worker
+from .code import Compiler, Turns
+from .machine import Evaluate, Instruction, Launch, Machine, Program, Worker
+from .noise import Noise, noise_now, perturbing
 from .ops import RUNS
-from .perturb import Noise, noise_now, perturbing
 from .schedule import Schedule
 from .tensors import TensorArg
 from .trace import Trace

@@ -25,6 +25,7 @@ from .deadlocks import by_cause, causes
 from .faults import diagnostic, fault
 from .groups import Groups
 from .memory import Shared
+from .noise import Noise
 from .races import Actor, Event, Tracker
 from .registry import RUNS
 from .schedule import Picker, Schedule
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 GO, BLOCK, POINT = 0, 1, 2  # what an instruction says: go on, blocked (run it again), done and a point where others may act
 Instruction = Callable[["Worker"], int | None]
+Evaluate = Callable[["Worker"], Any]  # gives a value, or what an instruction says
 
 
 @dataclass
@@ -65,7 +67,7 @@ class Launch:
     work: Sequence[Sequence[int]]  # units of work of each cluster
     detect: bool = True
     trace: Trace | None = None
-    noise: Any = None  # perturb.Noise, of what is not exact
+    noise: Noise | None = None  # of what is not exact
     counts: dict[str, int] = field(default_factory=dict)  # events, each counted in every lane
     batches: int = 0
     splits: int = 0

@@ -13,9 +13,9 @@ from ..syntax.nodes import Expr, Literal, Name, Subscript
 from ..syntax.printer import show
 from ..text.source import Span
 from .barriers import Mbarrier, NamedBarrier
-from .code import Compiler, Evaluate, Site
+from .code import Compiler, Site
 from .faults import fault
-from .machine import Machine, Worker
+from .machine import Evaluate, Machine, Worker
 from .memory import SharedRef, nbytes, view_intervals
 from .races import Actor, Event, Record
 from .tensors import BoxRef, TensorArg

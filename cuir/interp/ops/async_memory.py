@@ -6,9 +6,9 @@ import numpy as np
 
 from ...syntax.types import SharedView
 from ..agents import Copy, Store
-from ..code import Evaluate, Site
+from ..code import Site
 from ..faults import fault
-from ..machine import GO, POINT, Worker
+from ..machine import GO, POINT, Evaluate, Worker
 from ..places import barrier_place, box_place, peers, shared_place, touch
 from ..registry import runs
 

@@ -10,8 +10,8 @@ from ...ops import meaning
 from ...ops.meaning import tiles
 from ...syntax.types import SharedView, TileType
 from ..agents import Product, Taken, product
-from ..code import Evaluate, Site, settled
-from ..machine import GO, Worker
+from ..code import Site, settled
+from ..machine import GO, Evaluate, Worker
 from ..memory import SharedRef
 from ..places import shared_place, touch
 from ..registry import runs

@@ -8,8 +8,8 @@ import torch
 
 from ...ops.meaning.tiles import round_to
 from ...syntax.types import GlobalView, Scalar, SharedView, TileType
-from ..code import Evaluate, Site
-from ..machine import GO, Worker
+from ..code import Site
+from ..machine import GO, Evaluate, Worker
 from ..memory import Shared, nbytes
 from ..places import box_place, indices_of, is_shared, shared_place, tensor_of, touch
 from ..registry import runs

@@ -12,9 +12,9 @@ from ...ops.meaning.tiles import nonzero, round_to
 from ...syntax.nodes import Binary, Call, Expr, Name, Node, Subscript
 from ...syntax.types import BOOL, DType, TileType
 from ...syntax.walk import walk
-from ..code import Evaluate, Site
+from ..code import Site
 from ..faults import fault
-from ..machine import Worker
+from ..machine import Evaluate, Worker
 from ..places import indices_of, is_shared, shared_place, tensor_of, touch
 from ..registry import runs
 from ..values import HELD, collapse, tile_operand, uniform

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...checking.checked import Barrier
 from ...text.source import Span
 from ..barriers import Mbarrier, NamedBarrier
-from ..code import Evaluate, Site
+from ..code import Site
 from ..faults import fault
-from ..machine import BLOCK, GO, POINT, Block, Worker
+from ..machine import BLOCK, GO, POINT, Block, Evaluate, Worker
 from ..places import barrier_place, peers
 from ..registry import runs
 from ..values import uniform
