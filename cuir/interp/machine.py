@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,10 +31,8 @@ from .registry import RUNS
 from .schedule import Picker, Schedule
 from .state import State, select
 from .tensors import TensorArg
+from .trace import Trace
 from .values import Diverge
-
-if TYPE_CHECKING:
-    from .trace import Trace
 
 GO, BLOCK, POINT = 0, 1, 2  # what an instruction says: go on, blocked (run it again), done and a point where others may act
 Instruction = Callable[["Worker"], int | None]

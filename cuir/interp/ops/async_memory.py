@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...syntax.types import SharedView
+from .. import recording
 from ..agents import Copy, Store
 from ..code import Site
 from ..faults import fault
@@ -39,8 +40,7 @@ def copy_bulk(site: Site) -> Evaluate:
         for action in copies:
             action.issue(m)
         m.count("bulk copies")
-        if m.launch.trace is not None:
-            m.launch.trace.copy(m, w, copies, source.text)
+        recording.copies_issued(w, copies, source.text)
         for action in copies:
             m.issue(action)
         return POINT
@@ -69,8 +69,7 @@ def copy_cp(site: Site) -> Evaluate:
         action.issue(m)
         w.groups.open.append(action)
         m.count("cp.async copies")
-        if m.launch.trace is not None:
-            m.launch.trace.copy(m, w, [action], source.text)
+        recording.copies_issued(w, [action], source.text)
         m.issue(action)
         return GO
 
@@ -93,8 +92,7 @@ def copy_wait(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         start = w.time
         w.groups.drain_copies(w.m, w, keep)
-        if w.m.launch.trace is not None:
-            w.m.launch.trace.waited(w.m, w, start, "copy_wait", span)
+        recording.waited(w, start, "copy_wait", span)
         return POINT
 
     return run
@@ -114,8 +112,7 @@ def store_async(site: Site) -> Evaluate:
         action.issue(m)
         w.groups.stores.append(action)
         m.count("bulk stores")
-        if m.launch.trace is not None:
-            m.launch.trace.store(m, w, action, ref.nbytes, target.text)
+        recording.store_issued(w, action, target.text)
         m.issue(action)
         return POINT
 
@@ -129,8 +126,7 @@ def store_wait(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         start = w.time
         w.groups.drain_stores(w.m, w)
-        if w.m.launch.trace is not None:
-            w.m.launch.trace.waited(w.m, w, start, "store_wait", span)
+        recording.waited(w, start, "store_wait", span)
         return POINT
 
     return run

@@ -9,6 +9,7 @@ import torch
 from ...ops import meaning
 from ...ops.meaning import tiles
 from ...syntax.types import SharedView, TileType
+from .. import recording
 from ..agents import Product, Taken, product
 from ..code import Site, settled
 from ..machine import GO, Evaluate, Worker
@@ -144,8 +145,7 @@ def mma_async(site: Site) -> Evaluate:
             w.groups.operands[a_name] = p
         m.count("products")
         m.launch.area += m.lanes * volume / 128**3
-        if m.launch.trace is not None:
-            m.launch.trace.product(m, w, p, volume)
+        recording.product_issued(w, p, volume)
         m.issue(p)
         return p
 
@@ -163,8 +163,7 @@ def mma_wait(site: Site) -> Evaluate:
             if v.__class__ is Product and not v.over:
                 start = w.time
                 w.groups.retire_products(w.m, w, v)
-                if w.m.launch.trace is not None:
-                    w.m.launch.trace.waited(w.m, w, start, "mma_wait", site.span)
+                recording.waited(w, start, "mma_wait", site.span)
         return GO
 
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...checking.checked import Barrier
 from ...text.source import Span
+from .. import recording
 from ..barriers import Mbarrier, NamedBarrier
 from ..code import Site
 from ..faults import fault
@@ -67,8 +68,7 @@ def wait(site: Site) -> Evaluate:
             return BLOCK
         start, w.time = w.time, max(w.time, b.seen_time)
         w.m.count("waits")
-        if w.m.launch.trace is not None:
-            w.m.launch.trace.waited(w.m, w, start, f"wait {b.text}", span)
+        recording.waited(w, start, f"wait {b.text}", span)
         return POINT
 
     return run
@@ -110,8 +110,7 @@ def join(w: Worker, bar: NamedBarrier, span: Span) -> int:
         return BLOCK
     w.ticket = None
     w.m.count("waits")
-    if w.m.launch.trace is not None:
-        w.m.launch.trace.waited(w.m, w, w.started, f"sync {bar.text}", span)
+    recording.waited(w, w.started, f"sync {bar.text}", span)
     return POINT
 
 
