@@ -21,7 +21,7 @@ from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Litera
 from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from ..syntax.walk import Itself
 from ..text.source import Span, spoken
-from .agents import Product, Taken
+from .actions import Product, Taken
 from .budget import TURN
 from .faults import fault
 from .groups import check_rebinding
@@ -116,7 +116,7 @@ class Compiler:
                 frame = w.frame
                 old = frame.get(name)
                 if old.__class__ is Product or w.groups.operands:
-                    check_rebinding(w.m, w, name, old, v, span)
+                    check_rebinding(w, name, old, v, span)
                 frame[name] = v
 
             return bind_tile
@@ -208,7 +208,8 @@ class Compiler:
                     w.frame[key] = k + 1
                 if handout is None:
                     return None
-                handout.take(w.m, w)
+                handout.take(w.number)
+                w.m.changed()
                 w.block = None
                 return POINT
 

@@ -25,6 +25,7 @@ from ..syntax.nodes import Program as CuirProgram
 from ..syntax.types import F32
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
+from . import main_loop
 from .budget import UNIT, Budget
 from .code import Compiler, Turns
 from .machine import Evaluate, Instruction, Launch, Machine, Program, Worker
@@ -211,7 +212,7 @@ def _finish(machine: Machine) -> None:
     while waiting:
         batch = waiting.pop()
         try:
-            batch.run()
+            main_loop.run(batch)
         except Diverge as diverged:
             waiting.extend(reversed(batch.split(diverged)))
         batch.release()

@@ -13,11 +13,14 @@ from ..syntax.nodes import Expr, Literal, Name, Subscript
 from ..syntax.printer import show
 from ..text.source import Span
 from .barriers import Mbarrier, NamedBarrier
+from .causes import unwritten
+from .clocks import Event
 from .code import Compiler, Site
 from .faults import fault
 from .machine import Evaluate, Machine, Worker
 from .memory import SharedRef, nbytes, view_intervals
-from .races import Actor, Event, Record
+from .races import access
+from .records import Actor, Record
 from .tensors import BoxRef, TensorArg
 from .values import collapse, uniform
 
@@ -142,12 +145,15 @@ def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site) -> list[Mbarrier]:
 
 
 def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Event | None, awaited: str = "") -> list[Record]:
-    """Enters the accesses of a call to shared memory, as the table declares them. `done`: None while an engine has them in flight."""
-    records = []
-    for access in op.effects.accesses:
-        ref = refs.get(access.arg)
+    """Enters the accesses of a call to shared memory, as the table declares them. `done`: None while an engine has them in flight.
+
+    Raises CuirError R401 (race), R403 (missing fence), M401 (never written).
+    """
+    m, records = w.m, []
+    for a in op.effects.accesses:
+        ref = refs.get(a.arg)
         if ref is not None:
-            records.append(w.m.trackers[ref.cta].access(w.m, actor, ref, access.mode, access.proxy, done, awaited))
-            if access.mode == "read":
-                w.m.shared[ref.cta].require_defined(w.m, ref, actor)
+            records.append(access(m, actor, ref, a.mode, a.proxy, done, awaited))
+            if a.mode == "read" and m.launch.detect and m.shared[ref.cta].undefined(ref):
+                raise unwritten(m, actor, ref)
     return records

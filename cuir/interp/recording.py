@@ -6,7 +6,7 @@ Invariant: the times of all batches are kept, for their waits; the trace shows t
 from __future__ import annotations
 
 from ..text.source import Span
-from .agents import Action, Copy, Product, Store
+from .actions import Action, Copy, Product, Store
 from .machine import Worker
 from .trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, Trace
 

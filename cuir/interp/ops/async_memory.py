@@ -6,9 +6,11 @@ import numpy as np
 
 from ...syntax.types import SharedView
 from .. import recording
-from ..agents import Copy, Store
+from ..actions import Copy, Store
 from ..code import Site
+from ..engines import enter_copy, enter_store, issue
 from ..faults import fault
+from ..groups import drain_copies, drain_stores
 from ..machine import GO, POINT, Evaluate, Worker
 from ..places import barrier_place, box_place, peers, shared_place, touch
 from ..registry import runs
@@ -38,11 +40,11 @@ def copy_bulk(site: Site) -> Evaluate:
             action.records = touch(op, w, actor, {"shared": r}, None, awaited)
             copies.append(action)
         for action in copies:
-            action.issue(m)
+            enter_copy(m, action)
         m.count("bulk copies")
         recording.copies_issued(w, copies, source.text)
         for action in copies:
-            m.issue(action)
+            issue(m, action)
         return POINT
 
     return run
@@ -66,11 +68,11 @@ def copy_cp(site: Site) -> Evaluate:
         awaited = f"{w.label} calls copy_commit and copy_wait"
         action = Copy(actor, source, ref, None, proxy, awaited)
         action.records = touch(op, w, actor, {"shared": ref}, None, awaited)
-        action.issue(m)
+        enter_copy(m, action)
         w.groups.open.append(action)
         m.count("cp.async copies")
         recording.copies_issued(w, [action], source.text)
-        m.issue(action)
+        issue(m, action)
         return GO
 
     return run
@@ -91,7 +93,7 @@ def copy_wait(site: Site) -> Evaluate:
 
     def run(w: Worker) -> int:
         start = w.time
-        w.groups.drain_copies(w.m, w, keep)
+        drain_copies(w, keep)
         recording.waited(w, start, "copy_wait", span)
         return POINT
 
@@ -109,11 +111,11 @@ def store_async(site: Site) -> Evaluate:
         actor = w.engine("bulk store", span, "the store")
         action = Store(actor, ref, target, add, proxy)
         action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls store_wait")
-        action.issue(m)
+        enter_store(m, action)
         w.groups.stores.append(action)
         m.count("bulk stores")
         recording.store_issued(w, action, target.text)
-        m.issue(action)
+        issue(m, action)
         return POINT
 
     return run
@@ -125,7 +127,7 @@ def store_wait(site: Site) -> Evaluate:
 
     def run(w: Worker) -> int:
         start = w.time
-        w.groups.drain_stores(w.m, w)
+        drain_stores(w)
         recording.waited(w, start, "store_wait", span)
         return POINT
 
