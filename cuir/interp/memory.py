@@ -1,6 +1,7 @@
 """Shared memory of a CTA: arrays as values, which bytes a view covers, which bytes are defined. Owns the panelled layout's addresses.
 
-Invariant: the byte ranges of a view are increasing, disjoint, and merged where they touch. f16 and bf16 arrays are held as float32 (values rounded to the dtype), so that a product needs no conversion.
+Invariant: the byte ranges of a view are increasing, disjoint, and merged where they touch. f16 and bf16 arrays are held as
+float32 (values rounded to the dtype), so that a product needs no conversion.
 """
 
 from __future__ import annotations

@@ -8,19 +8,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..checking.views import Drop, View, root_name, view_of
-from ..ops.base import Op
 from ..syntax.nodes import Expr, Literal, Name, Subscript
 from ..syntax.printer import show
 from ..text.source import Span
 from .barriers import Mbarrier, NamedBarrier
-from .causes import unwritten
-from .clocks import Event
 from .code import Compiler, Site
 from .faults import fault
 from .machine import Evaluate, Machine, Worker
 from .memory import SharedRef, nbytes, view_intervals
-from .races import access
-from .records import Actor, Record
 from .tensors import BoxRef, TensorArg
 from .values import collapse, uniform
 
@@ -142,18 +137,3 @@ def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site) -> list[Mbarrier]:
             found = [m.barriers[name, c][ring.index(bar)] for c in range(m.launch.checked.cluster)]
             return found  # type: ignore[return-value]
     raise AssertionError(site.op.name)
-
-
-def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Event | None, awaited: str = "") -> list[Record]:
-    """Enters the accesses of a call to shared memory, as the table declares them. `done`: None while an engine has them in flight.
-
-    Raises CuirError R401 (race), R403 (missing fence), M401 (never written).
-    """
-    m, records = w.m, []
-    for a in op.effects.accesses:
-        ref = refs.get(a.arg)
-        if ref is not None:
-            records.append(access(m, actor, ref, a.mode, a.proxy, done, awaited))
-            if a.mode == "read" and m.launch.detect and m.shared[ref.cta].undefined(ref):
-                raise unwritten(m, actor, ref)
-    return records

@@ -1,4 +1,4 @@
-"""Happens-before on shared memory: whether a new access is ordered after those before it. Knows effects, names no primitive.
+"""Accesses to shared memory, checked: ordered after those before (happens-before), and of bytes that were written. Knows effects, names no primitive.
 
 Invariant: an access that was entered is ordered after all records that it conflicts with, unless faults are not looked for.
 """
@@ -7,12 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .causes import of_conflict
+from ..ops.base import Op
+from .causes import of_conflict, unwritten
 from .clocks import Event
 from .faults import fault
-from .machine import Machine
+from .machine import Machine, Worker
 from .memory import SharedRef
 from .records import Actor, Record
+
+
+def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Event | None, awaited: str = "") -> list[Record]:
+    """Enters the accesses of a call to shared memory, as the table declares them. `done`: None while an engine has them in flight.
+
+    Raises CuirError R401 (race), R403 (missing fence), M401 (never written).
+    """
+    m, records = w.m, []
+    for a in op.effects.accesses:
+        ref = refs.get(a.arg)
+        if ref is not None:
+            records.append(access(m, actor, ref, a.mode, a.proxy, done, awaited))
+            if a.mode == "read" and m.launch.detect and m.shared[ref.cta].undefined(ref):
+                raise unwritten(m, actor, ref)
+    return records
 
 
 def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, done: Event | None, awaited: str = "") -> Record:

@@ -12,7 +12,8 @@ from ..engines import enter_copy, enter_store, issue
 from ..faults import fault
 from ..groups import drain_copies, drain_stores
 from ..machine import GO, POINT, Evaluate, Worker
-from ..places import barrier_place, box_place, peers, shared_place, touch
+from ..places import barrier_place, box_place, peers, shared_place
+from ..races import touch
 from ..registry import runs
 
 

@@ -16,7 +16,8 @@ from ..engines import issue, product
 from ..groups import retire_products, take_over
 from ..machine import GO, Evaluate, Worker
 from ..memory import SharedRef
-from ..places import shared_place, touch
+from ..places import shared_place
+from ..races import touch
 from ..registry import runs
 from ..values import HELD, tile_operand
 from .operators import combine, of_scalars, of_tiles, unary

@@ -12,7 +12,8 @@ from ..code import Site
 from ..elements import scatter, set_element
 from ..machine import GO, Evaluate, Worker
 from ..memory import Shared, nbytes
-from ..places import box_place, indices_of, is_shared, shared_place, tensor_of, touch
+from ..places import box_place, indices_of, is_shared, shared_place, tensor_of
+from ..races import touch
 from ..registry import runs
 from ..tensor_races import enter_read, enter_write
 from ..tensors import BoxRef

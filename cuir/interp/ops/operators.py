@@ -16,7 +16,8 @@ from .. import elements
 from ..code import Site
 from ..faults import fault
 from ..machine import Evaluate, Worker
-from ..places import indices_of, is_shared, shared_place, tensor_of, touch
+from ..places import indices_of, is_shared, shared_place, tensor_of
+from ..races import touch
 from ..registry import runs
 from ..values import HELD, collapse, tile_operand, uniform
 
