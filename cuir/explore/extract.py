@@ -19,13 +19,12 @@ from ..checking.checked import BoundCall, Checked
 from ..checking.tensor_modes import exchanged
 from ..checking.views import root_name
 from ..interp.barriers import NamedBarrier
-from ..interp.code import Compiler, Evaluate, Site
+from ..interp.code import Compiler, Site
 from ..interp.launch import prepare
-from ..interp.machine import Launch, Machine, Worker
-from ..interp.memory import SharedRef
+from ..interp.machine import Evaluate, Launch, Machine, Worker
+from ..interp.memory import Intervals, SharedRef
 from ..interp.ops.async_memory import copy_name
 from ..interp.places import barrier_place, box_place, peers, shared_place
-from ..interp.races import Intervals
 from ..interp.tensors import TensorArg
 from ..interp.values import uniform
 from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..interp.races import Intervals
+from ..interp.memory import Intervals
 
 
 def box_intervals(shape: Sequence[int], starts: Sequence[Any], sizes: Sequence[int]) -> Intervals:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..interp.races import Intervals, covers, overlap
+from ..interp.memory import Intervals, covers, overlap
 from ..text.source import Span
 
 Kind = Literal["wait", "arrive", "copy", "join", "pass", "named arrive", "take", "point"]

@@ -7,9 +7,9 @@ wait of the later party there, the phase that this wait meant, and what ended th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..text.source import Span
+from .barriers import Event, Mbarrier
 from .chains import (
     Cause,
     Said,
@@ -37,12 +37,9 @@ from .chains import (
     wrong_count,
 )
 from .faults import fault
-
-if TYPE_CHECKING:
-    from .barriers import Event, Mbarrier
-    from .machine import Machine, Worker
-    from .memory import SharedRef
-    from .races import Actor, Record
+from .machine import Machine, Worker
+from .memory import SharedRef
+from .records import Actor, Record
 
 
 def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause | None:
@@ -253,7 +250,7 @@ def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
     return Cause([], f"a barrier must lie between: {owner.label} arrives on it after its {old.mode} is over{over}, and {w.label} waits for that phase before this {new.mode}")  # fmt: skip
 
 
-def of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
+def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     """Why a read finds nothing written: what should have been waited for."""
     text, w = text_of(m.launch.checked), m.workers[actor.worker]
     rings = list(dict.fromkeys(u.name for u in text.of("lands", array=ref.alloc.name)))
@@ -279,7 +276,16 @@ def of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     return found or Cause([], "write it before, on every path and in every tile, and let a barrier lie between if another worker writes it")
 
 
-# ---- faults of the protocol
+# ---- faults
+def unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Exception:
+    """M401: a read of bytes that were never written, or were last written through an array over them."""
+    others = [a.name for a in m.shared[ref.cta].aliases[ref.alloc.name]]
+    over = f", or was overwritten through {' or '.join(f'`{n}`' for n in others)}" if others else ""
+    cause = _of_unwritten(m, actor, ref)
+    return fault(m, "M401", f"{actor.label} reads `{ref.text}`, which was never written{over}", actor.span, cause.hint,
+                 [*cause.notes, (f"`{ref.alloc.name}` is declared here", ref.alloc.span)])  # fmt: skip
+
+
 def too_many(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
     """S402: an arrival for a phase that has all of its arrivals, and not its bytes."""
     arrived = arrivals_of(bar, bar.phase)

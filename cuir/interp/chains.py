@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from ..checking.checked import Checked
 from ..checking.views import root_name
 from ..syntax.nodes import Call, For, If, Stmt
 from ..syntax.walk import walk
 from ..text.source import Span
-
-if TYPE_CHECKING:
-    from ..checking.checked import Checked
-    from .barriers import Event, Mbarrier, NamedBarrier
-    from .machine import Machine
+from .barriers import KEPT, Event, Mbarrier, NamedBarrier
+from .machine import Machine
 
 Said = tuple[str, Span | None]
-KEPT = 6  # phases of a barrier that its log reaches back
-
 RING = "the i-th use of a ring of n stages is its stage's phase i // n: a reader waits for parity i // n % 2, who fills it again for i // n % 2 ^ 1"
 
 

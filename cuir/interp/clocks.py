@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from .state import State
 
+Event = tuple[int, int]  # an entry and its value: a worker's epoch, or a phase of an mbarrier
+
 
 def join(into: list[int], other: list[int]) -> None:
     """Entry by entry the later of the two."""
@@ -32,9 +34,9 @@ class Clock(State):
         join(self.known, other.known)
         join(self.fenced, other.fenced)
 
-    def has(self, event: tuple[int, int]) -> bool:
+    def has(self, event: Event) -> bool:
         """Is the event (entry, value) known?"""
         return self.known[event[0]] >= event[1]
 
-    def has_fenced(self, event: tuple[int, int]) -> bool:
+    def has_fenced(self, event: Event) -> bool:
         return self.fenced[event[0]] >= event[1]

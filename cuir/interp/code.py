@@ -6,7 +6,7 @@ that nobody else holds, so that the next operation may overwrite it; all that ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -21,17 +21,15 @@ from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Litera
 from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from ..syntax.walk import Itself
 from ..text.source import Span, spoken
-from .agents import Product, Taken
+from .actions import Product, Taken
 from .budget import TURN
 from .faults import fault
 from .groups import check_rebinding
-from .machine import BLOCK, POINT, Block, Instruction, Worker
+from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
 from .perturb import deciding, perturbed
 from .registry import RUNS
 from .trace import expression_cost
 from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, uniform
-
-Evaluate = Callable[[Worker], Any]
 
 
 @dataclass
@@ -118,7 +116,7 @@ class Compiler:
                 frame = w.frame
                 old = frame.get(name)
                 if old.__class__ is Product or w.groups.operands:
-                    check_rebinding(w.m, w, name, old, v, span)
+                    check_rebinding(w, name, old, v, span)
                 frame[name] = v
 
             return bind_tile
@@ -210,7 +208,8 @@ class Compiler:
                     w.frame[key] = k + 1
                 if handout is None:
                     return None
-                handout.take(w.m, w)
+                handout.take(w.number)
+                w.m.changed()
                 w.block = None
                 return POINT
 
@@ -255,7 +254,7 @@ class Compiler:
     def applied(self, op: Op, args: Mapping[str, Expr], e: Expr) -> Evaluate:
         """What an entry of the table does with its arguments; with what its bounds allow, if that is asked for."""
         run = self.checkpoint(op, RUNS[op.name](Site(self, op, args, e)), e)
-        return perturbed(self, op, list(args.values()), e, run) if self.perturbs else run
+        return perturbed(self.checked, self.deciders, self.expr, op, list(args.values()), e, run) if self.perturbs else run
 
     def checkpoint(self, op: Op, run: Evaluate, e: Expr) -> Evaluate:
         """Reports a division by zero at its place."""

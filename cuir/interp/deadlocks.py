@@ -1,13 +1,13 @@
-"""Deadlocks: why each blocked worker will wait for ever, and whom to report first. Owns no rule of barriers."""
+"""Deadlocks: why each blocked worker will wait for ever, whom to report first, and the report. Owns no rule of barriers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ..checking.checked import Barrier
-from .barriers import Mbarrier, NamedBarrier
+from ..text.diagnostics import CuirError
+from .barriers import Handout, Mbarrier, NamedBarrier
 from .chains import (
     Cause,
     Said,
@@ -23,9 +23,8 @@ from .chains import (
     waits_of,
     wrong_bytes,
 )
-
-if TYPE_CHECKING:
-    from .machine import Machine, Worker
+from .faults import diagnostic
+from .machine import Machine, Worker
 
 
 def by_cause(workers: Sequence[Worker], barriers: Mapping[str, Barrier]) -> list[Worker]:
@@ -201,3 +200,32 @@ def _of_meeting(m: Machine, bar: NamedBarrier) -> Cause:
 def causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker, Cause]]:
     """Each blocked worker with its cause, the surest first; those that are equally sure in the order given."""
     yield from sorted(((w, of_block(m, w)) for w in blocked), key=lambda x: -x[1].sure)
+
+
+# ---- the report
+def deadlock(m: Machine) -> CuirError:
+    """One report for each blocked worker, the likely causes first: the others often only wait for them."""
+    found, order = [], by_cause(m.workers, m.launch.checked.barriers)
+    blocked = [w for w in order if not w.finished and w.block is not None]
+    for w, cause in causes(m, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]):
+        b = w.block
+        assert b is not None
+        bar = b.barrier
+        if isinstance(bar, Mbarrier):
+            message = f"deadlock: {w.label} waits for phase {b.phase} of `{bar.text}`, which is in phase {bar.phase} with {bar.missing()}"
+        else:
+            assert isinstance(bar, NamedBarrier)
+            message = f"deadlock: {w.label} waits at `{bar.text}`, where {len(bar.arrivals)} of {bar.count} have arrived"
+        notes = [*cause.notes[:2]]
+        ended = [x.label for x in m.workers if x.finished]
+        if ended:
+            notes.append((f"already at their end: {', '.join(ended)}", None))
+        found.append(diagnostic(m, "D401", message, b.span, cause.hint, notes))
+    for w in blocked:
+        b = w.block
+        if b is not None and isinstance(b.barrier, Handout):
+            who = ", ".join(m.workers[n].label for n in b.barrier.behind(b.phase))
+            message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {who} has not"
+            hint = "no worker may need, before it takes a unit of work, what another one does after the next"
+            found.append(diagnostic(m, "D401", message, b.span, hint, [("the units of work are declared here", b.barrier.span)]))
+    return CuirError(found)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
-
-if TYPE_CHECKING:
-    from .machine import Machine
+from .machine import Machine
 
 
 def fault(

@@ -25,11 +25,12 @@ from ..syntax.nodes import Program as CuirProgram
 from ..syntax.types import F32
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
+from . import main_loop
 from .budget import UNIT, Budget
-from .code import Compiler, Evaluate, Turns
-from .machine import Instruction, Launch, Machine, Program, Worker
+from .code import Compiler, Turns
+from .machine import Evaluate, Instruction, Launch, Machine, Program, Worker
+from .noise import Noise, noise_now, perturbing
 from .ops import RUNS
-from .perturb import Noise, noise_now, perturbing
 from .schedule import Schedule
 from .tensors import TensorArg
 from .trace import Trace
@@ -211,7 +212,7 @@ def _finish(machine: Machine) -> None:
     while waiting:
         batch = waiting.pop()
         try:
-            batch.run()
+            main_loop.run(batch)
         except Diverge as diverged:
             waiting.extend(reversed(batch.split(diverged)))
         batch.release()

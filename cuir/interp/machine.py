@@ -1,6 +1,7 @@
-"""The machine of one batch: workers, shared memory, barriers and engines of L clusters that take the same control flow, and its main loop.
+"""The machine of one batch, as state: workers, shared memory, barriers and engines of L clusters that take the same control flow.
 
-A worker is (pc, frame) over code made by compile.py, so that a batch can be copied and split at any statement. Owns no meaning of a primitive.
+Imports data alone. What is done to it stands in the modules that import it: protocol.py, races.py, engines.py, ..., and main_loop.py drives. Invariant: a
+worker is (pc, frame) over code made by code.py, so that a batch can be copied and split at any statement.
 """
 
 from __future__ import annotations
@@ -8,35 +9,31 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..checking.checked import Checked
 from ..ops.expressions import maker
-from ..text.diagnostics import CuirError
 from ..text.source import Span
-from .agents import Action, Copy
+from .actions import Action, Groups
 from .barriers import Handout, Mbarrier, NamedBarrier
 from .budget import Budget
-from .clocks import Clock
-from .deadlocks import by_cause, causes
-from .faults import diagnostic, fault
-from .groups import Groups
+from .clocks import Clock, Event
 from .memory import Shared
-from .races import Actor, Event, Tracker
+from .noise import Noise
+from .records import Actor, Tracker
 from .registry import RUNS
 from .schedule import Picker, Schedule
 from .state import State, select
 from .tensors import TensorArg
+from .trace import Trace
 from .values import Diverge
-
-if TYPE_CHECKING:
-    from .trace import Trace
 
 GO, BLOCK, POINT = 0, 1, 2  # what an instruction says: go on, blocked (run it again), done and a point where others may act
 Instruction = Callable[["Worker"], int | None]
+Evaluate = Callable[["Worker"], Any]  # gives a value, or what an instruction says
 
 
 @dataclass
@@ -65,7 +62,7 @@ class Launch:
     work: Sequence[Sequence[int]]  # units of work of each cluster
     detect: bool = True
     trace: Trace | None = None
-    noise: Any = None  # perturb.Noise, of what is not exact
+    noise: Noise | None = None  # of what is not exact
     counts: dict[str, int] = field(default_factory=dict)  # events, each counted in every lane
     batches: int = 0
     splits: int = 0
@@ -101,7 +98,7 @@ class Worker(State):
         self.time = 0.0
         self.started = 0.0  # when it came to the named barrier it waits at
 
-    def event(self) -> tuple[int, int]:
+    def event(self) -> Event:
         """What the worker does now, as an event that others learn of through its next release."""
         return self.number, self.clock.known[self.number]
 
@@ -183,94 +180,6 @@ class Machine(State):
         counts = self.launch.counts
         counts[what] = counts.get(what, 0) + len(self.clusters)
 
-    # ---- engines
-    def issue(self, action: Action) -> None:
-        """An engine has been told what to do; the schedule says when it does it."""
-        timing = self.picker.timing
-        if timing == "early":
-            action.act(self)
-        elif timing == "any" or (isinstance(action, Copy) and action.bar is not None):
-            self.pending.append(action)
-
-    def retired(self, action: Action) -> None:
-        if action in self.pending:
-            self.pending.remove(action)
-
-    # ---- the main loop
-    def run(self) -> None:
-        """Runs to the end of all workers. Raises Diverge when lanes part (call `split`), CuirError on a fault."""
-        picker = self.picker
-        everyone = [w.number for w in self.workers]
-        while True:
-            alive = [n for n in everyone if not self.workers[n].finished]
-            if not alive and not self.pending:
-                break
-            runnable = [n for n in alive if self.workers[n].block is None or self.workers[n].blocked_at != self.version]
-            if not runnable and not self.pending:
-                raise self.deadlock()
-            kind, n = self.replayed(runnable) or picker.pick(runnable, len(self.pending))
-            if kind == "worker":
-                self.advance(self.workers[n], picker.until_blocked)
-            else:
-                action = self.pending.pop(n)
-                action.act(self)
-                self.changed()
-        self.finish()
-
-    def replayed(self, runnable: list[int]) -> tuple[str, int] | None:
-        """The next step of a schedule that is written down."""
-        if self.launch.schedule.kind != "replay":
-            return None
-        step = self.picker.replayed([self.workers[n].label for n in runnable], [a.name for a in self.pending])
-        return step if step is None or step[0] == "engine" else ("worker", runnable[step[1]])
-
-    def advance(self, w: Worker, until_blocked: bool) -> None:
-        """Runs a worker until it blocks, ends, or reaches a point where the schedule may choose anew."""
-        code, last = w.code, len(w.code)
-        pc = w.pc
-        try:
-            while True:
-                pc = w.pc
-                if pc == last:
-                    w.groups.finish(self, w)
-                    w.finished = True
-                    return
-                w.pc = pc + 1
-                said = code[pc](w)
-                if said:
-                    if said == BLOCK:
-                        w.pc = pc
-                        w.blocked_at = self.version
-                        return
-                    w.block = None
-                    if not until_blocked:
-                        return
-        except Diverge:
-            w.pc = pc
-            raise
-
-    def finish(self) -> None:
-        """All workers are at their end: bulk stores complete, and no copy may still be in flight."""
-        for w in self.workers:
-            w.groups.drain_stores(self, w)
-        rounds = self.launch.rounds
-        for (name, _), ring in self.barriers.items():
-            for bar in ring:
-                if isinstance(bar, Mbarrier):
-                    rounds[name] = max(rounds.get(name, 0), bar.phase)
-        if not self.launch.detect:
-            return
-        for ring in self.barriers.values():
-            for bar in ring:
-                if (
-                    isinstance(bar, Mbarrier)
-                    and bar.used_phase >= 0
-                    and not any(w.clock.known[bar.entry] >= bar.used_phase for w in self.workers)
-                ):
-                    assert bar.user is not None
-                    raise fault(self, "M403", f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",
-                                bar.user.span, "every copy is waited for before the end")  # fmt: skip
-
     def release(self) -> None:
         """Lets go of tiles and arrays at once: a machine and its workers know each other, and would wait for the garbage collector."""
         for w in self.workers:
@@ -285,32 +194,3 @@ class Machine(State):
             part.number = self.launch.batches
             self.launch.batches += 1
         return parts
-
-    def deadlock(self) -> CuirError:
-        """One report for each blocked worker, the likely causes first: the others often only wait for them."""
-        found, order = [], by_cause(self.workers, self.launch.checked.barriers)
-        blocked = [w for w in order if not w.finished and w.block is not None]
-        for w, cause in causes(self, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]):
-            b = w.block
-            assert b is not None
-            bar = b.barrier
-            if isinstance(bar, Mbarrier):
-                message = (
-                    f"deadlock: {w.label} waits for phase {b.phase} of `{bar.text}`, which is in phase {bar.phase} with {bar.missing()}"
-                )
-            else:
-                assert isinstance(bar, NamedBarrier)
-                message = f"deadlock: {w.label} waits at `{bar.text}`, where {len(bar.arrivals)} of {bar.count} have arrived"
-            notes = [*cause.notes[:2]]
-            ended = [x.label for x in self.workers if x.finished]
-            if ended:
-                notes.append((f"already at their end: {', '.join(ended)}", None))
-            found.append(diagnostic(self, "D401", message, b.span, cause.hint, notes))
-        for w in blocked:
-            b = w.block
-            if b is not None and isinstance(b.barrier, Handout):
-                who = ", ".join(self.workers[n].label for n in b.barrier.behind(b.phase))
-                message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {who} has not"
-                hint = "no worker may need, before it takes a unit of work, what another one does after the next"
-                found.append(diagnostic(self, "D401", message, b.span, hint, [("the units of work are declared here", b.barrier.span)]))
-        return CuirError(found)

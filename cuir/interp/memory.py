@@ -1,26 +1,22 @@
 """Shared memory of a CTA: arrays as values, which bytes a view covers, which bytes are defined. Owns the panelled layout's addresses.
 
-f16 and bf16 arrays are held as float32 (values rounded to the dtype), so that a product needs no conversion.
+Invariant: the byte ranges of a view are increasing, disjoint, and merged where they touch. f16 and bf16 arrays are held as
+float32 (values rounded to the dtype), so that a product needs no conversion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..checking.checked import SharedAlloc
 from ..syntax.types import PANEL_BYTES
-from .causes import of_unwritten
-from .faults import fault
-from .races import Actor, Intervals
 from .state import State
 from .values import HELD, POISON
 
-if TYPE_CHECKING:
-    from .machine import Machine
+Intervals = tuple[tuple[int, int], ...]  # of bytes, from the start of the CTA's shared memory
 
 
 @dataclass(frozen=True)
@@ -35,9 +31,9 @@ class SharedRef:
     nbytes: int
     text: str
 
-    def values(self, m: Machine) -> torch.Tensor:
-        """[lanes, R, C], a view of the held array."""
-        t = m.shared[self.cta].arrays[self.alloc.name][(slice(None), *self.index)]
+    def values(self, shared: Sequence[Shared]) -> torch.Tensor:
+        """[lanes, R, C], a view of the held array; `shared`: of each CTA of the cluster."""
+        t = shared[self.cta].arrays[self.alloc.name][(slice(None), *self.index)]
         return t.transpose(1, 2) if self.transposed else t
 
     def at(self, cta: int) -> SharedRef:
@@ -56,15 +52,10 @@ class Shared(State):
             for a in allocs.values()
         }
 
-    def require_defined(self, m: Machine, ref: SharedRef, actor: Actor) -> None:
-        """Raises CuirError M401 if a byte of the view was never written, or was last written through an array over it."""
+    def undefined(self, ref: SharedRef) -> bool:
+        """Was a byte of the view never written, or last written through an array over it?"""
         defined, base = self.defined[ref.alloc.name], ref.alloc.offset
-        if m.launch.detect and any(defined.find(0, lo - base, hi - base) >= 0 for lo, hi in ref.intervals):
-            others = [a.name for a in self.aliases[ref.alloc.name]]
-            over = f", or was overwritten through {' or '.join(f'`{n}`' for n in others)}" if others else ""
-            cause = of_unwritten(m, actor, ref)
-            raise fault(m, "M401", f"{actor.label} reads `{ref.text}`, which was never written{over}", actor.span, cause.hint,
-                        [*cause.notes, (f"`{ref.alloc.name}` is declared here", ref.alloc.span)])  # fmt: skip
+        return any(defined.find(0, lo - base, hi - base) >= 0 for lo, hi in ref.intervals)
 
     def wrote(self, ref: SharedRef) -> None:
         """The view is defined now, and what lies over the same bytes is not."""
@@ -85,7 +76,7 @@ def nbytes(alloc_cols: int, rows: int, itemsize: int) -> int:
 
 
 def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Intervals:
-    """The byte ranges that a view covers, from the start of the CTA's shared memory, merged where they touch.
+    """The byte ranges that a view covers.
 
     index: an int or a slice with known bounds for each dim. Layout: see `SharedAlloc`.
     """
@@ -120,3 +111,12 @@ def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Interv
 
 def _span(i: int | slice) -> range:
     return range(i.start, i.stop) if isinstance(i, slice) else range(i, i + 1)
+
+
+def overlap(a: Intervals, b: Intervals) -> bool:
+    return any(x < v and u < y for x, y in a for u, v in b)
+
+
+def covers(a: Intervals, b: Intervals) -> bool:
+    """Does `a` contain all bytes of `b`? Intervals of one region are disjoint and merged, so each of b lies in one of a."""
+    return all(any(x <= u and v <= y for x, y in a) for u, v in b)

@@ -8,16 +8,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..checking.views import Drop, View, root_name, view_of
-from ..ops.base import Op
 from ..syntax.nodes import Expr, Literal, Name, Subscript
 from ..syntax.printer import show
 from ..text.source import Span
 from .barriers import Mbarrier, NamedBarrier
-from .code import Compiler, Evaluate, Site
+from .code import Compiler, Site
 from .faults import fault
-from .machine import Machine, Worker
+from .machine import Evaluate, Machine, Worker
 from .memory import SharedRef, nbytes, view_intervals
-from .races import Actor, Event, Record
 from .tensors import BoxRef, TensorArg
 from .values import collapse, uniform
 
@@ -139,15 +137,3 @@ def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site) -> list[Mbarrier]:
             found = [m.barriers[name, c][ring.index(bar)] for c in range(m.launch.checked.cluster)]
             return found  # type: ignore[return-value]
     raise AssertionError(site.op.name)
-
-
-def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Event | None, awaited: str = "") -> list[Record]:
-    """Enters the accesses of a call to shared memory, as the table declares them. `done`: None while an engine has them in flight."""
-    records = []
-    for access in op.effects.accesses:
-        ref = refs.get(access.arg)
-        if ref is not None:
-            records.append(w.m.trackers[ref.cta].access(w.m, actor, ref, access.mode, access.proxy, done, awaited))
-            if access.mode == "read":
-                w.m.shared[ref.cta].require_defined(w.m, ref, actor)
-    return records

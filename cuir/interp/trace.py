@@ -9,18 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..checking.checked import Checked
 from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Call, Expr, Unary
 from ..syntax.types import TileType
 from ..syntax.walk import walk
-from ..text.source import Span
-
-if TYPE_CHECKING:
-    from .agents import Copy, Product, Store
-    from .machine import Machine, Worker
 
 PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 2048, 32, 600, 128, 16
 
@@ -45,38 +40,18 @@ class Trace:
     idle_since: dict[str, float] = field(default_factory=dict)  # where each worker's current stretch of work began
 
     # ---- recording
-    def waited(self, m: Machine, w: Worker, start: float, name: str, span: Span) -> None:
-        if m.number:
-            return
-        self.work(w, start, span)
-        if w.time > start:
-            self.events.append(Event(w.label, name, "wait", start, w.time - start, span.line))
-        self.idle_since[w.label] = w.time
+    def waited(self, track: str, start: float, end: float, name: str, line: int) -> None:
+        """A worker waited from `start` to `end`, and worked since it waited before."""
+        since = self.idle_since.get(track, 0.0)
+        if start > since:
+            self.events.append(Event(track, "work", "work", since, start - since, line))
+        if end > start:
+            self.events.append(Event(track, name, "wait", start, end - start, line))
+        self.idle_since[track] = end
 
-    def work(self, w: Worker, until: float, span: Span) -> None:
-        since = self.idle_since.get(w.label, 0.0)
-        if until > since:
-            self.events.append(Event(w.label, "work", "work", since, until - since, span.line))
-
-    def product(self, m: Machine, w: Worker, p: Product, volume: int) -> None:
-        self._engine(m, p, w, "tensor core", "product", f"{w.label} line {p.actor.span.line}", volume / PRODUCT_RATE, 0)
-
-    def copy(self, m: Machine, w: Worker, copies: list[Copy], text: str) -> None:
-        """One copy; of a multicast the copies to all CTAs, which land together."""
-        first, *others = copies
-        self._engine(m, first, w, "copy engine", "copy", text, first.target.nbytes / COPY_RATE, COPY_LATENCY)
-        for c in others:
-            c.time = first.time
-
-    def store(self, m: Machine, w: Worker, s: Store, nbytes: int, text: str) -> None:
-        self._engine(m, s, w, "copy engine", "store", text, nbytes / COPY_RATE, 0)
-
-    def _engine(self, m: Machine, action: Any, w: Worker, engine: str, kind: str, name: str, busy: float, latency: float) -> None:
-        start = max(w.time, m.engine_time.get(engine, 0.0))
-        m.engine_time[engine] = start + busy
-        action.time = start + busy + latency
-        if not m.number:
-            self.events.append(Event(engine, name, kind, start, busy + latency, action.actor.span.line))
+    def busy(self, engine: str, name: str, kind: str, start: float, length: float, line: int) -> None:
+        """An engine was busy."""
+        self.events.append(Event(engine, name, kind, start, length, line))
 
     # ---- output
     def chrome(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from ..checking.checked import Checked
 from ..checking.views import root_name
 from ..interp import Schedule
-from ..interp.agents import Product
+from ..interp.actions import Product
 from ..interp.code import Compiler
 from ..interp.faults import ranges
 from ..interp.launch import prepare, run_each

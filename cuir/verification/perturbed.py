@@ -1,6 +1,6 @@
 """Verdicts that must not hang on the last bits of what is not exact: a problem is judged once more with noise, and what changes the verdict is named.
 
-Owns which problems, and the search for the comparison to blame. The noise is cuir/interp/perturb.py's.
+Owns which problems, and the search for the comparison to blame. The noise is cuir/interp/noise.py's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from ..checking.checked import Checked
 from ..checking.decisions import deciders, definitions, dtype_of, entry
-from ..interp.perturb import Noise, Truth, perturbing
+from ..interp.noise import Noise, Truth, perturbing
 from ..ops.base import Op
 from ..syntax.nodes import Expr, Name
 from ..syntax.printer import show

@@ -1,4 +1,4 @@
-"""Truth tables: every placement of write, fence, arrive, wait and read, against a Boolean oracle of happens-before; and the geometry of regions."""
+"""Truth tables: every placement of write, fence, arrive, wait and read, against a Boolean oracle of happens-before."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cuir.checking.checked import SharedAlloc
 from cuir.interp import Schedule
-from cuir.interp.memory import view_intervals
-from cuir.interp.races import covers, overlap
-from cuir.syntax.nodes import NOWHERE
-from cuir.syntax.types import BF16, F16, F32, I32
 
 SCHEDULES = [Schedule.in_order(), Schedule.adversarial("reverse"), Schedule.random(1), Schedule.adversarial("engines_first")]
 
@@ -175,39 +168,3 @@ def swap(X: Global[f32, 64, 64], Y: Global[f32, 64, 64]):
     assert lost.code in ("R401", "M401")
     arrives = execute(text.replace("both.sync()", "both.arrive()"), {"X": x, "Y": y})
     assert arrives.code in ("R401", "M401")
-
-
-# ---- geometry
-allocs = st.builds(
-    lambda dtype, lead, rows, cols, offset: SharedAlloc("a", dtype, (*lead, rows, cols), offset * 1024, None, NOWHERE),
-    st.sampled_from([F16, BF16, F32, I32]), st.lists(st.integers(1, 3), max_size=2), st.integers(1, 24), st.sampled_from([1, 3, 8, 32, 64, 128]), st.integers(0, 3),
-)  # fmt: skip
-
-
-@st.composite
-def views(draw, alloc):
-    index = []
-    for dim in alloc.dims:
-        start = draw(st.integers(0, dim - 1))
-        index.append(slice(start, draw(st.integers(start + 1, dim))) if draw(st.booleans()) else start)
-    return tuple(index)
-
-
-def cells(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> set[tuple[int, ...]]:
-    ranges = [range(i.start, i.stop) if isinstance(i, slice) else range(i, i + 1) for i in index]
-    return set(itertools.product(*ranges))
-
-
-@given(st.data())
-def test_intervals_are_the_bytes_of_the_elements(data) -> None:
-    """Disjoint, merged, inside the array, and as long as the view's elements; views share bytes iff they share elements."""
-    alloc = data.draw(allocs)
-    a, b = data.draw(views(alloc)), data.draw(views(alloc))
-    for index in (a, b):
-        found = view_intervals(alloc, index)
-        assert sum(hi - lo for lo, hi in found) == len(cells(alloc, index)) * alloc.dtype.itemsize
-        assert all(x[1] < y[0] for x, y in itertools.pairwise(found))
-        assert found[0][0] >= alloc.offset and found[-1][1] <= alloc.offset + alloc.nbytes
-    ia, ib = view_intervals(alloc, a), view_intervals(alloc, b)
-    assert overlap(ia, ib) == bool(cells(alloc, a) & cells(alloc, b))
-    assert covers(ia, ib) == (cells(alloc, a) >= cells(alloc, b))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from ...syntax.types import SharedView
-from ..agents import Copy, Store
-from ..code import Evaluate, Site
+from .. import recording
+from ..actions import Copy, Store
+from ..code import Site
+from ..engines import enter_copy, enter_store, issue
 from ..faults import fault
-from ..machine import GO, POINT, Worker
-from ..places import barrier_place, box_place, peers, shared_place, touch
+from ..groups import drain_copies, drain_stores
+from ..machine import GO, POINT, Evaluate, Worker
+from ..places import barrier_place, box_place, peers, shared_place
+from ..races import touch
 from ..registry import runs
 
 
@@ -37,12 +41,11 @@ def copy_bulk(site: Site) -> Evaluate:
             action.records = touch(op, w, actor, {"shared": r}, None, awaited)
             copies.append(action)
         for action in copies:
-            action.issue(m)
+            enter_copy(m, action)
         m.count("bulk copies")
-        if m.launch.trace is not None:
-            m.launch.trace.copy(m, w, copies, source.text)
+        recording.copies_issued(w, copies, source.text)
         for action in copies:
-            m.issue(action)
+            issue(m, action)
         return POINT
 
     return run
@@ -66,12 +69,11 @@ def copy_cp(site: Site) -> Evaluate:
         awaited = f"{w.label} calls copy_commit and copy_wait"
         action = Copy(actor, source, ref, None, proxy, awaited)
         action.records = touch(op, w, actor, {"shared": ref}, None, awaited)
-        action.issue(m)
+        enter_copy(m, action)
         w.groups.open.append(action)
         m.count("cp.async copies")
-        if m.launch.trace is not None:
-            m.launch.trace.copy(m, w, [action], source.text)
-        m.issue(action)
+        recording.copies_issued(w, [action], source.text)
+        issue(m, action)
         return GO
 
     return run
@@ -92,9 +94,8 @@ def copy_wait(site: Site) -> Evaluate:
 
     def run(w: Worker) -> int:
         start = w.time
-        w.groups.drain_copies(w.m, w, keep)
-        if w.m.launch.trace is not None:
-            w.m.launch.trace.waited(w.m, w, start, "copy_wait", span)
+        drain_copies(w, keep)
+        recording.waited(w, start, "copy_wait", span)
         return POINT
 
     return run
@@ -111,12 +112,11 @@ def store_async(site: Site) -> Evaluate:
         actor = w.engine("bulk store", span, "the store")
         action = Store(actor, ref, target, add, proxy)
         action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls store_wait")
-        action.issue(m)
+        enter_store(m, action)
         w.groups.stores.append(action)
         m.count("bulk stores")
-        if m.launch.trace is not None:
-            m.launch.trace.store(m, w, action, ref.nbytes, target.text)
-        m.issue(action)
+        recording.store_issued(w, action, target.text)
+        issue(m, action)
         return POINT
 
     return run
@@ -128,9 +128,8 @@ def store_wait(site: Site) -> Evaluate:
 
     def run(w: Worker) -> int:
         start = w.time
-        w.groups.drain_stores(w.m, w)
-        if w.m.launch.trace is not None:
-            w.m.launch.trace.waited(w.m, w, start, "store_wait", span)
+        drain_stores(w)
+        recording.waited(w, start, "store_wait", span)
         return POINT
 
     return run

@@ -9,11 +9,15 @@ import torch
 from ...ops import meaning
 from ...ops.meaning import tiles
 from ...syntax.types import SharedView, TileType
-from ..agents import Product, Taken, product
-from ..code import Evaluate, Site, settled
-from ..machine import GO, Worker
+from .. import recording
+from ..actions import Product, Taken
+from ..code import Site, settled
+from ..engines import issue, product
+from ..groups import retire_products, take_over
+from ..machine import GO, Evaluate, Worker
 from ..memory import SharedRef
-from ..places import shared_place, touch
+from ..places import shared_place
+from ..races import touch
 from ..registry import runs
 from ..values import HELD, tile_operand
 from .operators import combine, of_scalars, of_tiles, unary
@@ -101,7 +105,7 @@ def mma(site: Site) -> Evaluate:
         operands = {"a": a(w), "b": b(w)}
         acc = c(w) if c is not None else None
         touch(op, w, w.actor(span, "the product"), _shared(operands), w.event())
-        x, y = (v.values(w.m) if isinstance(v, SharedRef) else v for v in operands.values())
+        x, y = (v.values(w.m.shared) if isinstance(v, SharedRef) else v for v in operands.values())
         if acc is not None and not fresh:
             acc = acc.clone()
         w.m.count("products")
@@ -138,15 +142,14 @@ def mma_async(site: Site) -> Evaluate:
         p = Product(actor, m.products, operands["a"], operands["b"], acc, (a_name,) if a_name else ())
         p.records = touch(op, w, actor, _shared(operands), None, f"{w.label} calls mma_wait for it")
         if acc is not None:
-            w.groups.take_over(w, acc, p)
+            take_over(w, acc, p)
         w.groups.products.append(p)
         if a_name:
             w.groups.operands[a_name] = p
         m.count("products")
         m.launch.area += m.lanes * volume / 128**3
-        if m.launch.trace is not None:
-            m.launch.trace.product(m, w, p, volume)
-        m.issue(p)
+        recording.product_issued(w, p, volume)
+        issue(m, p)
         return p
 
     return run
@@ -162,9 +165,8 @@ def mma_wait(site: Site) -> Evaluate:
             v = value(w)
             if v.__class__ is Product and not v.over:
                 start = w.time
-                w.groups.retire_products(w.m, w, v)
-                if w.m.launch.trace is not None:
-                    w.m.launch.trace.waited(w.m, w, start, "mma_wait", site.span)
+                retire_products(w, v)
+                recording.waited(w, start, "mma_wait", site.span)
         return GO
 
     return run

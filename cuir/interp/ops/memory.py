@@ -8,11 +8,14 @@ import torch
 
 from ...ops.meaning.tiles import round_to
 from ...syntax.types import GlobalView, Scalar, SharedView, TileType
-from ..code import Evaluate, Site
-from ..machine import GO, Worker
+from ..code import Site
+from ..elements import scatter, set_element
+from ..machine import GO, Evaluate, Worker
 from ..memory import Shared, nbytes
-from ..places import box_place, indices_of, is_shared, shared_place, tensor_of, touch
+from ..places import box_place, indices_of, is_shared, shared_place, tensor_of
+from ..races import touch
 from ..registry import runs
+from ..tensor_races import enter_read, enter_write
 from ..tensors import BoxRef
 from ..values import HELD, collapse, tile_operand
 
@@ -73,7 +76,7 @@ def load(site: Site) -> Evaluate:
         def load_shared(w: Worker) -> torch.Tensor:
             ref = place(w)
             touch(op, w, w.actor(span, "the load"), {"view": ref}, w.event())
-            return ref.values(w.m).clone(memory_format=torch.contiguous_format)
+            return ref.values(w.m.shared).clone(memory_format=torch.contiguous_format)
 
         return load_shared
     box, t = box_place(site, "view"), site.result()
@@ -83,7 +86,7 @@ def load(site: Site) -> Evaluate:
     def load_tensor(w: Worker) -> torch.Tensor:
         out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device)
         ref = box(w)
-        ref.tensor.enter_read(w.m, w.actor(span, "the load"), ref, proxy, w.event())
+        enter_read(w.m, w.actor(span, "the load"), ref, proxy, w.event())
         ref.tensor.fetch(ref, out)
         return out
 
@@ -102,7 +105,7 @@ def store(site: Site) -> Evaluate:
         def store_shared(w: Worker) -> int:
             ref, v, keep = at(w), tile_operand(value(w), site.device), mask(w) if mask else None
             touch(op, w, w.actor(span, "the store"), {"place": ref}, w.event())
-            target = ref.values(w.m)
+            target = ref.values(w.m.shared)
             if keep is not None:
                 v = torch.where(keep, v, target)
             if isinstance(v, torch.Tensor):
@@ -119,10 +122,10 @@ def store(site: Site) -> Evaluate:
         def store_box(w: Worker) -> int:
             ref, v = box(w), value(w)
             if mask is None:
-                ref.tensor.enter_write(w.m, w.actor(span, "the store"), ref, add, proxy, w.event())
+                enter_write(w.m, w.actor(span, "the store"), ref, add, proxy, w.event())
                 ref.tensor.deliver(ref, v, w.m.lanes, add)
             else:
-                ref.tensor.scatter(w.m, w.actor(span, "the store"), _coordinates(ref, v), v, mask(w), add)
+                scatter(w.m, w.actor(span, "the store"), ref.tensor, _coordinates(ref, v), v, mask(w), add)
             return GO
 
         return store_box
@@ -134,9 +137,9 @@ def store(site: Site) -> Evaluate:
         v = value(w)
         actor = w.actor(span, "the store")
         if single:
-            tensor(w).set_element(w.m, actor, where, collapse(v), add)
+            set_element(w.m, actor, tensor(w), where, collapse(v), add)
         else:
-            tensor(w).scatter(w.m, actor, where, v, mask(w) if mask else None, add)
+            scatter(w.m, actor, tensor(w), where, v, mask(w) if mask else None, add)
         return GO
 
     return store_elements

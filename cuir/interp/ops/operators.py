@@ -12,10 +12,12 @@ from ...ops.meaning.tiles import nonzero, round_to
 from ...syntax.nodes import Binary, Call, Expr, Name, Node, Subscript
 from ...syntax.types import BOOL, DType, TileType
 from ...syntax.walk import walk
-from ..code import Evaluate, Site
+from .. import elements
+from ..code import Site
 from ..faults import fault
-from ..machine import Worker
-from ..places import indices_of, is_shared, shared_place, tensor_of, touch
+from ..machine import Evaluate, Worker
+from ..places import indices_of, is_shared, shared_place, tensor_of
+from ..races import touch
 from ..registry import runs
 from ..values import HELD, collapse, tile_operand, uniform
 
@@ -156,18 +158,18 @@ def element(site: Site) -> Evaluate:
         def read_shared(w: Worker) -> Any:
             ref = place(w)
             touch(op, w, w.actor(span, "the read"), {"place": ref}, w.event())
-            held = ref.values(w.m).cpu().numpy()
+            held = ref.values(w.m.shared).cpu().numpy()
             return collapse(held.astype(np.int64) if held.dtype == np.int32 else held.copy())
 
         return read_shared
     tensor, indices = tensor_of(site, "place"), indices_of(site, "place")
-    return lambda w: tensor(w).element(w.m, w.actor(span, "the read"), [collapse(i(w)) for i in indices])
+    return lambda w: elements.element(w.m, w.actor(span, "the read"), tensor(w), [collapse(i(w)) for i in indices])
 
 
 @runs("gather")
 def gather(site: Site) -> Evaluate:
     tensor, indices, span = tensor_of(site, "place"), indices_of(site, "place"), site.span
-    return lambda w: tensor(w).gather(w.m, w.actor(span, "the read"), [collapse(i(w)) for i in indices])
+    return lambda w: elements.gather(w.m, w.actor(span, "the read"), tensor(w), [collapse(i(w)) for i in indices])
 
 
 @runs("view", "T")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..clocks import Clock
-from ..code import Evaluate, Site
-from ..machine import Machine, Program, Worker
+from ..code import Site
+from ..machine import Evaluate, Machine, Program, Worker
 from ..registry import runs
 from ..schedule import partition
 

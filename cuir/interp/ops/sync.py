@@ -1,13 +1,14 @@
-"""Barriers and fences: who arrives, who waits. Phases and counts are kept in barriers.py."""
+"""Barriers and fences: who arrives, who waits. What that does to a barrier is protocol.py's."""
 
 from __future__ import annotations
 
 from ...checking.checked import Barrier
 from ...text.source import Span
+from .. import protocol, recording
 from ..barriers import Mbarrier, NamedBarrier
-from ..code import Evaluate, Site
+from ..code import Site
 from ..faults import fault
-from ..machine import BLOCK, GO, POINT, Block, Worker
+from ..machine import BLOCK, GO, POINT, Block, Evaluate, Worker
 from ..places import barrier_place, peers
 from ..registry import runs
 from ..values import uniform
@@ -31,7 +32,7 @@ def expect(site: Site) -> Evaluate:
         b, n = bar(w), uniform(size(w))
         if n < 0:
             raise fault(w.m, "S404", f"{w.label} expects {n} bytes on `{b.text}`", span, "bytes are nbytes(view) of the views to be copied")
-        b.arrive(w.m, w, span, n)
+        protocol.arrive(w.m, b, w, span, n)
         w.released()
         w.m.count("arrivals")
         return POINT
@@ -46,7 +47,7 @@ def arrive(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         b = bar(w)
         for peer in peers(w.m, w, b, site) if cluster else [b]:
-            peer.arrive(w.m, w, span)
+            protocol.arrive(w.m, peer, w, span)
         w.released()
         w.m.count("arrivals")
         return POINT
@@ -62,13 +63,12 @@ def wait(site: Site) -> Evaluate:
         b, p = bar(w), uniform(parity(w))
         if p not in (0, 1):
             raise fault(w.m, "S405", f"a parity is 0 or 1, {w.label} waits for {p}", span, "the parity of a phase is phase % 2")
-        if not b.wait(w.m, w, p, span):
+        if not protocol.wait(w.m, b, w, p, span):
             w.block = Block(b, b.phase_meant(w.clock.known[b.entry], p), span)
             return BLOCK
         start, w.time = w.time, max(w.time, b.seen_time)
         w.m.count("waits")
-        if w.m.launch.trace is not None:
-            w.m.launch.trace.waited(w.m, w, start, f"wait {b.text}", span)
+        recording.waited(w, start, f"wait {b.text}", span)
         return POINT
 
     return run
@@ -85,7 +85,7 @@ def named_arrive(site: Site) -> Evaluate:
     bar, span = barrier_place(site, "bar"), site.span
 
     def run(w: Worker) -> int:
-        bar(w).arrive(w.m, w, span, False)
+        protocol.meet(w.m, bar(w), w, span, False)
         w.released()
         w.m.count("arrivals")
         return POINT
@@ -102,16 +102,15 @@ def sync(site: Site) -> Evaluate:
 def join(w: Worker, bar: NamedBarrier, span: Span) -> int:
     """Arrives, then waits for the others: run again until they have come."""
     if w.ticket is None:
-        w.ticket = bar.arrive(w.m, w, span, True)
+        w.ticket = protocol.meet(w.m, bar, w, span, True)
         w.released()
         w.started = w.time
-    if not bar.passed(w, w.ticket):
+    if not protocol.passed(bar, w, w.ticket):
         w.block = Block(bar, w.ticket, span)
         return BLOCK
     w.ticket = None
     w.m.count("waits")
-    if w.m.launch.trace is not None:
-        w.m.launch.trace.waited(w.m, w, w.started, f"sync {bar.text}", span)
+    recording.waited(w, w.started, f"sync {bar.text}", span)
     return POINT
 
 

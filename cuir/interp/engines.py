@@ -1,0 +1,111 @@
+"""Engines: what each action does, from issue until retired. Late effects happen late.
+
+Without detection a copy poisons its destination until it acts. Owns no rule about who must wait: that is of the records (races.py) and the groups (groups.py).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import protocol
+from .actions import Action, Copy, Product, Store
+from .clocks import Event
+from .machine import Machine
+from .memory import SharedRef
+from .noise import Noise
+from .tensor_races import enter_read, enter_write
+from .values import POISON
+
+
+# ---- issue
+def enter_copy(m: Machine, copy: Copy) -> None:
+    """Writing the destination counts as done: who reads it early is told of the race, before it has a value; without detection it gets poison."""
+    ref = copy.target
+    copy.read = enter_read(m, copy.actor, copy.box, copy.proxy, None, copy.awaited)
+    if not m.launch.detect:
+        ref.values(m.shared).fill_(POISON[ref.alloc.dtype])
+    m.shared[ref.cta].wrote(ref)
+    if copy.bar is not None:
+        copy.records[0].bar = copy.bar
+        protocol.issued(m, copy.bar, ref.nbytes, copy.actor)
+
+
+def enter_store(m: Machine, store: Store) -> None:
+    """Writing the tensor counts as begun."""
+    enter_write(m, store.actor, store.box, store.add, store.proxy, None)
+
+
+def issue(m: Machine, action: Action) -> None:
+    """An engine has been told what to do; the schedule says when it does it."""
+    timing = m.picker.timing
+    if timing == "early":
+        act(m, action)
+    elif timing == "any" or (isinstance(action, Copy) and action.bar is not None):
+        m.pending.append(action)
+
+
+# ---- acting
+def act(m: Machine, action: Action) -> None:
+    """What the engine does, if it has not done it yet."""
+    if action.acted:
+        return
+    action.acted = True
+    if isinstance(action, Product):
+        _multiply(m, action)
+    elif isinstance(action, Copy):
+        _copy(m, action)
+    elif isinstance(action, Store):
+        action.box.tensor.deliver(action.box, action.source.values(m.shared), m.lanes, action.add)
+    else:
+        raise AssertionError(action)
+
+
+def _copy(m: Machine, copy: Copy) -> None:
+    copy.box.tensor.fetch(copy.box, copy.target.values(m.shared))
+    if copy.bar is not None:
+        event = protocol.land(m, copy.bar, copy.target.nbytes, copy.actor, copy.time)
+        copy.records[0].done = event
+        if copy.read is not None:
+            copy.read.retire(m.clusters, event)
+        _over(m, copy)
+
+
+def _multiply(m: Machine, p: Product) -> None:
+    c = p.c
+    if isinstance(c, Product):
+        act(m, c)
+        c = c.value
+    a = p.a.values(m.shared) if isinstance(p.a, SharedRef) else p.a
+    p.value = product(a, p.b.values(m.shared), c, m.lanes, m.launch.noise)
+    p.c = None
+
+
+def retire(m: Machine, action: Action, event: Event) -> None:
+    """Whoever knows the event knows that the accesses are over."""
+    act(m, action)
+    for r in action.records:
+        r.done = event
+    if action.read is not None:
+        action.read.retire(m.clusters, event)
+    _over(m, action)
+
+
+def _over(m: Machine, action: Action) -> None:
+    if action in m.pending:
+        m.pending.remove(action)
+
+
+def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, lanes: int, noise: Noise | None = None) -> torch.Tensor:
+    """a [lanes or 1, R, K] @ b [lanes or 1, K, C] + c, in float32; c is consumed. noise: summed in another order."""
+    if noise is not None:
+        order = noise.order(a.shape[2]).to(a.device)
+        a, b = a[:, :, order], b[:, order, :]
+    if a.stride(2) != 1:  # a tile's layout may depend on the number of lanes, and the last bit of a sum on the layout
+        a = a.contiguous()
+    n = max(a.shape[0], b.shape[0], 1 if c is None else c.shape[0])
+    a, b = a.expand(n, -1, -1), b.expand(n, -1, -1)
+    if c is None:
+        return torch.bmm(a, b)
+    if c.shape[0] == n and c.is_contiguous():
+        return torch.baddbmm(c, a, b, out=c)
+    return torch.baddbmm(c.expand(n, -1, -1), a, b)

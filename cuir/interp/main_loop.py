@@ -1,0 +1,88 @@
+"""The main loop: who acts next, by the schedule, until all workers are at their end and all engines at rest. Owns no meaning of a primitive.
+
+Invariant: a blocked worker is tried again only when something has changed since it blocked; where nobody can act, that is a deadlock.
+"""
+
+from __future__ import annotations
+
+from .barriers import Mbarrier
+from .deadlocks import deadlock
+from .engines import act
+from .faults import fault
+from .groups import drain_stores, finish
+from .machine import BLOCK, Machine, Worker
+from .values import Diverge
+
+
+def run(m: Machine) -> None:
+    """Runs to the end of all workers. Raises Diverge when lanes part (see Machine.split), CuirError on a fault."""
+    picker = m.picker
+    everyone = [w.number for w in m.workers]
+    while True:
+        alive = [n for n in everyone if not m.workers[n].finished]
+        if not alive and not m.pending:
+            break
+        runnable = [n for n in alive if m.workers[n].block is None or m.workers[n].blocked_at != m.version]
+        if not runnable and not m.pending:
+            raise deadlock(m)
+        kind, n = _replayed(m, runnable) or picker.pick(runnable, len(m.pending))
+        if kind == "worker":
+            _advance(m, m.workers[n], picker.until_blocked)
+        else:
+            action = m.pending.pop(n)
+            act(m, action)
+            m.changed()
+    _finish(m)
+
+
+def _replayed(m: Machine, runnable: list[int]) -> tuple[str, int] | None:
+    """The next step of a schedule that is written down."""
+    if m.launch.schedule.kind != "replay":
+        return None
+    step = m.picker.replayed([m.workers[n].label for n in runnable], [a.name for a in m.pending])
+    return step if step is None or step[0] == "engine" else ("worker", runnable[step[1]])
+
+
+def _advance(m: Machine, w: Worker, until_blocked: bool) -> None:
+    """Runs a worker until it blocks, ends, or reaches a point where the schedule may choose anew."""
+    code, last = w.code, len(w.code)
+    pc = w.pc
+    try:
+        while True:
+            pc = w.pc
+            if pc == last:
+                finish(w)
+                w.finished = True
+                return
+            w.pc = pc + 1
+            said = code[pc](w)
+            if said:
+                if said == BLOCK:
+                    w.pc = pc
+                    w.blocked_at = m.version
+                    return
+                w.block = None
+                if not until_blocked:
+                    return
+    except Diverge:
+        w.pc = pc
+        raise
+
+
+def _finish(m: Machine) -> None:
+    """All workers are at their end: bulk stores complete, and no copy may still be in flight."""
+    for w in m.workers:
+        drain_stores(w)
+    rounds = m.launch.rounds
+    for (name, _), ring in m.barriers.items():
+        for bar in ring:
+            if isinstance(bar, Mbarrier):
+                rounds[name] = max(rounds.get(name, 0), bar.phase)
+    if not m.launch.detect:
+        return
+    for ring in m.barriers.values():
+        for bar in ring:
+            if isinstance(bar, Mbarrier) and bar.used_phase >= 0 and not any(w.clock.known[bar.entry] >= bar.used_phase for w in m.workers):
+                assert bar.user is not None
+                raise fault(m, "M403", f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",
+                            bar.user.span, "every copy is waited for before the end")  # fmt: skip

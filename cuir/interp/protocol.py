@@ -1,0 +1,118 @@
+"""The protocol of barriers: what arrivals, copies that land and waits do, and what each of them learns. The rules are in docs/semantics.md.
+
+Invariant: whoever changes what a blocked worker may wait for says so to the machine (`changed`). Who blocks is the business of the main loop.
+"""
+
+from __future__ import annotations
+
+from ..text.source import Span
+from . import causes
+from .barriers import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
+from .clocks import Clock
+from .machine import Machine, Worker
+from .records import Actor
+
+
+# ---- mbarriers
+def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) -> None:
+    """One arrival of a worker, adding `expect` bytes to the phase. Raises CuirError S402 (too many arrivals)."""
+    n = w.number
+    if bar.pending == 0:
+        raise causes.too_many(m, bar, w, span)
+    m.tick += 1
+    bar.last = bar.log = Event(bar.log, m.tick, "arrive", bar.phase, n, w.label, span, expect, w.clock.known[n])
+    bar.came[n] = bar.came.get(n, 0) + 1
+    bar.clock.join(w.clock)
+    bar.pending -= 1
+    bar.bytes += expect
+    bar.expected += expect
+    bar.time = max(bar.time, w.time)
+    _complete(m, bar)
+
+
+def issued(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor) -> None:
+    """A copy that will land here was issued."""
+    m.tick += 1
+    bar.log = Event(bar.log, m.tick, "issue", bar.phase, actor.worker, actor.label, actor.span, nbytes, 0)
+
+
+def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> tuple[int, int]:
+    """Bytes of a copy arrived; returns the event at which the copy is over. Raises CuirError S403 (more bytes than expected)."""
+    event = (bar.entry, bar.phase)
+    m.tick += 1
+    bar.user = bar.log = Event(bar.log, m.tick, "land", bar.phase, actor.worker, actor.label, actor.span, nbytes, 0)
+    bar.used_phase = bar.phase
+    bar.bytes -= nbytes
+    bar.landed += nbytes
+    bar.time = max(bar.time, time)
+    if bar.pending == 0 and bar.bytes < 0:
+        raise causes.too_many_bytes(m, bar, actor.label, actor.span)
+    _complete(m, bar)
+    return event
+
+
+def _complete(m: Machine, bar: Mbarrier) -> None:
+    """Ends the phase, if nothing is missing. Raises CuirError S401 for a waiter that is a lap behind by that."""
+    if bar.pending or bar.bytes:
+        return
+    over = bar.phase
+    bar.clock.known[bar.entry] = bar.clock.fenced[bar.entry] = over
+    bar.phase, bar.pending = over + 1, bar.count
+    bar.expected = bar.landed = 0
+    bar.marks.append(bar.log)
+    if len(bar.marks) > KEPT and (end := bar.marks.pop(0)) is not None:
+        end.before = None
+    bar.seen = bar.clock.copy()
+    bar.seen_time = bar.time
+    m.changed()
+    for worker, wait in bar.waits.items():
+        if wait.phase == over - 1 and bar.seen.known[worker] < wait.epoch and m.launch.detect:
+            raise causes.lapped(m, bar, m.workers[worker], wait.phase, wait.span, wait)
+
+
+def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
+    """True, and the worker knows the phase, if it is over. Raises CuirError S401 (a lap behind)."""
+    known = w.clock.known[bar.entry]
+    phase = known if known % 2 == parity else known + 1
+    if bar.phase <= phase:
+        return False
+    if bar.phase > phase + 1 and m.launch.detect:
+        raise causes.lapped(m, bar, w, phase, span, None)
+    if phase >= 0:
+        w.clock.join(bar.seen)
+    n = w.number
+    m.tick += 1
+    bar.waits[n] = bar.log = Event(bar.log, m.tick, "wait", phase, n, w.label, span, parity, w.clock.known[n], known)
+    return True
+
+
+# ---- named barriers
+def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> int:
+    """One arrival; returns the generation it belongs to."""
+    bar.last = Arrival(w.label, span)
+    bar.arrivals.append(bar.last)
+    bar.came[w.number] = bar.came.get(w.number, 0) + 1
+    bar.clock.join(w.clock)
+    bar.time = max(bar.time, w.time)
+    bar.waiting += waits
+    mine = bar.generation
+    if len(bar.arrivals) == bar.count:
+        if bar.waiting:
+            bar.over[mine] = Generation(bar.clock, bar.waiting, bar.time)
+        bar.generation, bar.waiting, bar.arrivals = mine + 1, 0, []
+        bar.clock = Clock(*bar.size)
+        m.changed()
+    return mine
+
+
+def passed(bar: NamedBarrier, w: Worker, generation: int) -> bool:
+    """True, and the worker learns what the others did, if the generation is over."""
+    found = bar.over.get(generation)
+    if found is None:
+        return False
+    w.clock.join(found.clock)
+    w.time = max(w.time, found.time)
+    found.waiting -= 1
+    if found.waiting == 0:
+        del bar.over[generation]
+    return True

@@ -1,0 +1,171 @@
+"""Happens-before on tensors in device memory: whether a new access is ordered after all of them that it conflicts with. Names no primitive.
+
+Additions commute with each other, and so do reads; nothing orders the clusters of a launch. Invariant: each access to a tensor that has a shadow is
+entered in it, a box's when it is issued.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from .clocks import Event
+from .faults import fault
+from .machine import Machine
+from .records import Actor
+from .shadows import Access, Shadow
+from .tensors import BoxRef, TensorArg, region_at
+
+
+# ---- accesses
+def enter_read(m: Machine, actor: Actor, box: BoxRef, proxy: str, done: Event | None, awaited: str = "") -> Access | None:
+    """Checks a read of a box against the accesses before it. `done`: None while an engine may still do it. Gives what was entered, if anything."""
+    return _enter_box(m, actor, box, "read", proxy, done, awaited)
+
+
+def enter_write(m: Machine, actor: Actor, box: BoxRef, add: bool, proxy: str, done: Event | None) -> Access | None:
+    """Checks a write of a box against the accesses before it."""
+    return _enter_box(m, actor, box, "add" if add else "write", proxy, done)
+
+
+def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, done: Event | None, awaited: str = "") -> Access | None:
+    shadow = box.tensor.shadow
+    if shadow is None:
+        return None
+    if mode == "write" and box.lanes_overlap(len(m.clusters)):
+        raise _overlapping_lanes(m, shadow, actor)
+    access = shadow.enter(m.clusters, actor, mode, proxy, done, awaited)
+    entry = _Entry(m, shadow, actor, access)
+    for lanes, part, offsets in box.pieces(shadow.strides):
+        chosen = np.arange(len(m.clusters))[lanes]
+        for lane, offset in zip(chosen.tolist(), np.broadcast_to(offsets, len(chosen)).tolist()):
+            entry.region(lane, region_at(shadow.flat, shadow.strides, part, offset))
+    return access
+
+
+def enter_elements(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], inside: torch.Tensor, mode: str) -> None:
+    """Checks an access of a worker to single elements, where `inside`, against the accesses before it."""
+    shadow = tensor.shadow
+    if shadow is None:
+        return
+    lanes = len(m.clusters)
+    offset, _ = tensor.offsets(indices, shadow.strides)
+    shape = (lanes, *inside.shape[1:])
+    inside = inside.expand(shape)
+    where = offset.expand(shape)[inside]
+    lane = torch.arange(lanes, device=where.device).reshape(-1, 1, 1).expand(shape)[inside]
+    access = shadow.enter(m.clusters, actor, mode, "generic", (actor.worker, actor.clock.known[actor.worker]))
+    _Entry(m, shadow, actor, access).elements(where, lane)
+
+
+# ---- order
+class _Entry:
+    """An access on its way into the histories of the elements that it reaches."""
+
+    def __init__(self, m: Machine, shadow: Shadow, actor: Actor, access: Access):
+        self.m, self.shadow, self.actor, self.access = m, shadow, actor, access
+
+    def region(self, lane: int, region: torch.Tensor) -> None:
+        """An access of a lane to a region, a view of `flat`."""
+        low, high = (int(x) for x in region.aminmax())
+        if low == high:
+            region.fill_(self.after(lane, low))
+            return
+        seen, inverse = torch.unique(region, return_inverse=True)
+        new = [self.after(lane, history) for history in seen.tolist()]
+        region.copy_(torch.tensor(new, dtype=torch.int32, device=region.device)[inverse])
+
+    def elements(self, where: torch.Tensor, lane: torch.Tensor) -> None:
+        """An access to single elements, `where` in `flat`, each by a lane. Several lanes may not write one element."""
+        if not where.numel():
+            return
+        flat = self.shadow.flat
+        seen = flat[where]
+        numbers = self._after_all(seen, lane)
+        flat[where] = numbers
+        if len(self.m.clusters) > 1 and not torch.equal(flat[where], numbers):
+            if self.access.mode == "write":
+                raise _overlapping_lanes(self.m, self.shadow, self.actor)
+            flat[where] = seen
+            for one in torch.unique(lane).tolist():  # lanes meet: one after the other
+                mine = lane == one
+                flat[where[mine]] = self._after_all(flat[where[mine]], lane[mine])
+
+    def _after_all(self, seen: torch.Tensor, lane: torch.Tensor) -> torch.Tensor:
+        if not bool(seen.any()):
+            return (self.access.first + lane).to(torch.int32)
+        pairs, inverse = torch.unique(torch.stack((seen.to(torch.int64), lane)), dim=1, return_inverse=True)
+        new = [self.after(one, history) for history, one in pairs.T.tolist()]
+        return torch.tensor(new, dtype=torch.int32, device=seen.device)[inverse]
+
+    def after(self, lane: int, history: int) -> int:
+        """The history of elements that had `history` before the access of a lane. Raises CuirError R402 (no order), R403 (no fence)."""
+        m, shadow, actor, access = self.m, self.shadow, self.actor, self.access
+        number, cluster, mode = access.first + lane, int(access.clusters[lane]), access.mode
+        if history == 0:
+            return number
+        kept, same, clusters = [], False, set()
+        for n in shadow.longer.get(history, (history,)):
+            old, owner = shadow.find(n)
+            done = old.done(owner)
+            commute = mode == old.mode and mode != "write"
+            ordered = owner == cluster and done is not None and actor.clock.has(done) and (shadow.between or old.cta == actor.cta)
+            if not commute:
+                if not ordered:
+                    raise self._race(old, cluster, owner, done)
+                assert done is not None
+                if (
+                    access.proxy == "async"
+                    and old.proxy == "generic"
+                    and old.mode != "read"
+                    and not m.workers[old.worker].showed(done, actor.clock)
+                ):
+                    raise self._unfenced(old)
+            if ordered and (mode == "write" or commute):
+                if mode == old.mode and done == access.event and old.proxy == access.proxy:
+                    same = True  # the worker's own, and nobody was told anything since: it stands for both
+                else:
+                    continue  # who conflicts with it, unordered, does so with this access
+            kept.append(n)
+            if commute:
+                clusters.add(owner)
+        if not (
+            same or len(clusters) > 1
+        ):  # with two clusters in the history, whoever conflicts with this access conflicts with one of them
+            kept.append(number)
+        return shadow.history(kept)
+
+    # ---- reports
+    def _race(self, old: Access, cluster: int, owner: int, done: Event | None) -> Exception:
+        m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
+        whose = "" if owner == cluster else f" of another {'cluster' if m.launch.checked.cluster > 1 else 'CTA'} ({owner})"
+        if owner != cluster:
+            hint = "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True"
+        elif done is None and old.mode != "read":
+            hint = "a bulk store is over when the kernel ends"
+        elif done is None:
+            hint = f"{old.label} is over after {old.awaited}"
+        elif actor.clock.has(done):
+            hint = f"the kernel only writes `{name}`: barriers order CTAs of a cluster in tensors that it accesses in more than one way; here each element belongs to one CTA"
+        elif old.awaited:
+            hint = f"{old.label} is over after {old.awaited}, and that wait must happen before this {access.mode}"
+        else:
+            hint = "a barrier must lie between the two"
+            if old.cta != actor.cta:
+                hint += ": of CTAs of a cluster one whose arrivals are arrive(cluster=True)"
+        return fault(m, "R402", f"the {access.mode} of `{name}` by {actor.label} is not ordered after the {old.mode} by {old.label}{whose}", actor.span, hint,
+                     [(f"{old.what} here", old.span)])  # fmt: skip
+
+    def _unfenced(self, old: Access) -> Exception:
+        m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
+        rest = "" if old.worker == actor.worker else " and before the barrier that orders the two"
+        message = f"the {access.mode} of `{name}` by {actor.label} may miss the {old.mode} by {old.label}: what is stored to a tensor the ordinary way reaches the copy engine after a fence"
+        return fault(m, "R403", message, actor.span, f"{old.label} calls fence_async(tensors=True) after its {old.mode}{rest}; fence_async() alone is for shared memory",
+                     [(f"{old.what} here", old.span)])  # fmt: skip
+
+
+def _overlapping_lanes(m: Machine, shadow: Shadow, actor: Actor) -> Exception:
+    return fault(m, "R402", f"several CTAs write the same elements of `{shadow.name}` here", actor.span,
+                 "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True")  # fmt: skip
