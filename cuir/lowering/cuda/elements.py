@@ -108,7 +108,7 @@ class Elements:
         t, places = bound.type, [LOOP]
         if isinstance(t, TileT) and t.layout.data == "rows":
             places = [At("", str(r), "", "") for r in range(self.scope.fragment(t).row_values)]
-        texts = [self._less_column(bound, p) for p in places]
+        texts = [f"cuir::fixed({strip(self._less_column(bound, p))})" for p in places]
         limit = self.hoist("int", texts, at)
         holds = op.kind.compares
         sign = comparison(holds if columns is a else turned(holds))

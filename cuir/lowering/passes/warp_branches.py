@@ -34,6 +34,9 @@ def _votes(value: SSAValue) -> SSAValue | None:
 
 
 def _block(block: Block, slab: int) -> None:
+    for op in list(block.ops):
+        if isinstance(op, ops.Apply) and op.kind.chooses:
+            _apart(op)
     done: set[SSAValue] = set()
     for op in list(block.ops):
         if op.parent is block and isinstance(op, ops.Apply) and op.kind.chooses:
@@ -41,6 +44,20 @@ def _block(block: Block, slab: int) -> None:
             if _votes(vote) is not None and vote not in done:
                 done.add(vote)
                 _branch(block, vote, slab)
+
+
+def _apart(choice: ops.Apply) -> None:
+    """A choice by a vote and a condition of each row is one by the condition within one by the vote."""
+    test, x, y = choice.arguments
+    both = test.owner
+    if not isinstance(both, ops.Apply) or both.kind.decided_by is not False or dtype_of(test) != BOOL:
+        return
+    vote = next((v for v in both.arguments if _votes(v) is not None), None)
+    if vote is None:
+        return
+    rows = both.arguments[1] if both.arguments[0] is vote else both.arguments[0]
+    t = choice.result.type
+    replace(choice, [insert(choice, make.where(vote, insert(choice, make.where(rows, x, y, t)), y, t))])
 
 
 def _branch(block: Block, vote: SSAValue, slab: int) -> None:
@@ -56,8 +73,13 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
             _move(x, first, {g.result for g in group})
     asked = _votes(vote)
     assert asked is not None
-    known = all(number(op.arguments[2]) is not None for op in group)  # every row moves away from a known number
-    part = None if known else _partial(asked, first)
+    if all(
+        number(op.arguments[2]) is not None for op in group
+    ):  # nearly every warp moves away from a known number: a branch would only cost
+        for op in group:
+            _by_rows(op, asked)
+        return
+    part = _partial(asked, first)
     sides = []
     for k in (1, 2):
         chosen: dict[SSAValue, SSAValue] = {}
@@ -81,6 +103,19 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
         vote.owner.detach()
         vote.owner.erase()
     _sink(new)
+
+
+def _by_rows(choice: ops.Apply, asked: SSAValue) -> None:
+    """A choice whose one side chooses by row what the vote asks for the warp is that side."""
+    inner = choice.arguments[1].owner
+    if (
+        isinstance(inner, ops.Apply)
+        and inner.kind.chooses
+        and inner.arguments[0] is asked
+        and number(inner.arguments[2]) == number(choice.arguments[2])
+    ):
+        if inner.result.type == choice.result.type:
+            replace(choice, [inner.result])
 
 
 def _selected(op: ops.Apply, value: SSAValue, inner: Block) -> SSAValue:
