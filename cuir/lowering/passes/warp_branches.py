@@ -108,14 +108,10 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
 def _by_rows(choice: ops.Apply, asked: SSAValue) -> None:
     """A choice whose one side chooses by row what the vote asks for the warp is that side."""
     inner = choice.arguments[1].owner
-    if (
-        isinstance(inner, ops.Apply)
-        and inner.kind.chooses
-        and inner.arguments[0] is asked
-        and number(inner.arguments[2]) == number(choice.arguments[2])
-    ):
-        if inner.result.type == choice.result.type:
-            replace(choice, [inner.result])
+    if not isinstance(inner, ops.Apply) or not inner.kind.chooses or inner.result.type != choice.result.type:
+        return
+    if inner.arguments[0] is asked and number(inner.arguments[2]) == number(choice.arguments[2]):
+        replace(choice, [inner.result])
 
 
 def _selected(op: ops.Apply, value: SSAValue, inner: Block) -> SSAValue:
