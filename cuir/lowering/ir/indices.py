@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdsl.dialects.builtin import IntAttr
+from xdsl.dialects.builtin import IntAttr, UnitAttr
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
@@ -16,19 +16,23 @@ from .operands import parse_operands
 
 @irdl_op_definition
 class LimitOf(IRDLOperation):
-    """y - x + plus, or the end of the 32-bit range on whose side it lies: a limit on columns, of which none is there."""
+    """y - x + plus, or the end of the 32-bit range on whose side it lies: a limit on columns, of which none is there.
+
+    `sums`: x plus a column is a number of the program, and stays within 32 bits.
+    """
 
     name = "tile.limit"
     y = operand_def()
     x = operand_def()
     plus = prop_def(IntAttr)
+    sums = opt_prop_def(UnitAttr)
     result = result_def()
     traits = traits_def(Pure())
 
     def print(self, printer: Printer) -> None:
         printer.print_string("(")
         printer.print_list(self.operands, printer.print_ssa_value)
-        printer.print_string(f") plus {self.plus.data} : ")
+        printer.print_string(f") plus {self.plus.data}{' sums' if self.sums is not None else ''} : ")
         printer.print_attribute(self.result.type)
 
     @classmethod
@@ -36,8 +40,10 @@ class LimitOf(IRDLOperation):
         operands = parse_operands(parser)
         parser.parse_keyword("plus")
         plus = parser.parse_integer()
+        sums = parser.parse_optional_keyword("sums") is not None
         parser.parse_punctuation(":")
-        return cls(operands=operands, properties={"plus": IntAttr(plus)}, result_types=[parser.parse_type()])
+        y, x = operands
+        return limit_of(y, x, plus, parser.parse_type(), sums)
 
     def evaluate(self, context: Any, operands: Any) -> list[Any]:
         import torch
@@ -49,8 +55,9 @@ class LimitOf(IRDLOperation):
         return [found.clamp(-(2**31), 2**31 - 1).to(torch.int32)]
 
 
-def limit_of(y: SSAValue, x: SSAValue, plus: int, result: Attribute) -> LimitOf:
-    return LimitOf(operands=[y, x], properties={"plus": IntAttr(plus)}, result_types=[result])
+def limit_of(y: SSAValue, x: SSAValue, plus: int, result: Attribute, sums: bool = False) -> LimitOf:
+    properties: dict[str, Attribute] = {"plus": IntAttr(plus)} | ({"sums": UnitAttr()} if sums else {})
+    return LimitOf(operands=[y, x], properties=properties, result_types=[result])
 
 
 OPERATIONS = [LimitOf]

@@ -113,20 +113,20 @@ def _compare(op: ops.Apply, far: Callable[[SSAValue], bool]) -> None:
         return
     columns = next(v for x in op.arguments for v in made_of(x) if ops.kind_of(v).index_of == "column")
     if a.slope > b.slope:  # base_a + column < base_b
-        bound = _bound(b.base, a.base, int(op.kind.compares == AT_MOST), far(op.arguments[0]), op)
+        bound = _bound(b, a, int(op.kind.compares == AT_MOST), far(op.arguments[0]), op)
         new = make.less(columns, bound, op.result.type)
     else:  # base_a < base_b + column
-        bound = _bound(a.base, b.base, int(op.kind.compares == LESS), far(op.arguments[1]), op)
+        bound = _bound(a, b, int(op.kind.compares == LESS), far(op.arguments[1]), op)
         new = make.at_most(bound, columns, op.result.type)
     replace(op, [insert(op, new)])
 
 
-def _bound(y: SSAValue | None, x: SSAValue | None, plus: int, far: bool, at: Operation) -> SSAValue:
-    """y - x + plus; where x may be any number, without leaving the range."""
+def _bound(low: Affine, high: Affine, plus: int, far: bool, at: Operation) -> SSAValue:
+    """What `low` is more than `high` without their columns, plus `plus`; where `high` may be any number, without leaving the range."""
     if far:
-        y, x = _value(y, at), _value(x, at)
-        return insert(at, limit_of(y, x, plus, _together(y, x)))
-    found = _value(_subtract(y, x, at), at)
+        y, x = _value(low.base, at), _value(high.base, at)
+        return insert(at, limit_of(y, x, plus, _together(y, x), high.slope == 1))
+    found = _value(_subtract(low.base, high.base, at), at)
     if not plus:
         return found
     more = insert(at, ops.constant(plus, I32))
