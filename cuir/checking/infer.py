@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ops import Op
+from ..ops.base import PRODUCTS
 from ..ops.expressions import attribute, called, method, methods, operator, subscript, traits
 from ..ops.rules import broadcast
 from ..syntax.nodes import (
@@ -34,7 +35,7 @@ from ..syntax.nodes import (
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from ..text.diagnostics import Sink
 from ..text.source import Span, spoken
-from .checked import BoundCall, ScalarParam, TensorParam, bind, typed
+from .checked import BoundCall, ScalarParam, TensorParam, bind, call_of, typed
 from .rewrite_hints import instead
 from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
@@ -225,6 +226,9 @@ class Typer:
         for arg, e in args.items():
             if e.type is None:
                 self.infer(e, place=arg in accessed)
+            if (inner := call_of(e)) is not None and inner.op.effects.group == PRODUCTS:
+                self.sink.error("S222", "a product in flight is read here", e.span, "bind it to a name, S = mma_async(...), and wait for it")
+                typed(e, ErrorType())
         self.adapt(op, args)
         return self.tile_fits(op.rule(RuleContext(self, op, args, node)), node.span)
 

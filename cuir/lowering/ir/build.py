@@ -23,7 +23,6 @@ from ...syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp
 from ...syntax.nodes import Attribute as Member
 from ...syntax.types import BOOL, F32, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Void
 from ...syntax.walk import Itself, assigned
-from ...text.diagnostics import CuirError
 from ...text.source import Span
 from . import ops, types
 from .flights import Wait, Waits, flights
@@ -263,9 +262,6 @@ class _Body:
         if isinstance(expr, Subscript):
             return self.to.add(ops.perform(subscript(t).name, {"place": self.place(expr)}, [types.from_language(t)]))
         assert isinstance(expr, Call), expr
-        if self.checked.call(expr).op.effects.group == "wgmma":
-            what = "the lowering cannot do this yet: a product in flight inside an expression"
-            raise CuirError.of("L002", what, expr.span, "bind it to a name and wait for it: S = mma_async(...)")
         return self._call(expr).results[0]
 
     def _operator(self, entry: Op, operands: tuple[Expr, ...], expr: Expr) -> SSAValue:
