@@ -153,7 +153,7 @@ def everything() -> list[str]:
 def measured(program: Program, of: Subject) -> tuple[str, Measured]:
     """The CUDA text of a program in a subject's setting, and what nvcc makes of it. A kernel for sm_80 is measured as it is compiled for Hopper."""
     cuda = cuir.lower(cuir.check(program, of.kernel, of.consts))
-    compiled = compile_cuda(replace(cuda, arch="sm_90") if cuda.arch == "sm_80" else cuda)
+    compiled = compile_cuda(replace(cuda, arch="sm_90a") if cuda.arch == "sm_80" else cuda)
     r = compiled.resources
     (made,) = functions(compiled.cubin)
     return cuda.source, Measured(made.instructions, made.shortest_turns, r.registers, r.spill_stores + r.spill_loads)

@@ -44,11 +44,11 @@ def checked_of(source: Source) -> Checked:
 
 def _spans(checked: Checked) -> Mapping[tuple[str, int, int], Span]:
     """The spans of statements, by file, line and column: what a location in the IR says."""
-    found: dict[tuple[str, int, int], Span] = {}
+    spans: dict[tuple[str, int, int], Span] = {}
 
     def visit(body: tuple[Stmt, ...]) -> None:
         for stmt in body:
-            found.setdefault((stmt.span.source.name, stmt.span.line, stmt.span.column), stmt.span)
+            spans.setdefault((stmt.span.source.name, stmt.span.line, stmt.span.column), stmt.span)
             if isinstance(stmt, (For, If)):
                 visit(stmt.body)
             if isinstance(stmt, If):
@@ -56,8 +56,8 @@ def _spans(checked: Checked) -> Mapping[tuple[str, int, int], Span]:
 
     visit(checked.declarations)
     for role in checked.roles:
-        found.setdefault((role.span.source.name, role.span.line, role.span.column), role.span)
+        spans.setdefault((role.span.source.name, role.span.line, role.span.column), role.span)
         visit(role.body)
     if checked.tiles is not None:
-        found.setdefault((checked.tiles.span.source.name, checked.tiles.span.line, checked.tiles.span.column), checked.tiles.span)
-    return found
+        spans.setdefault((checked.tiles.span.source.name, checked.tiles.span.line, checked.tiles.span.column), checked.tiles.span)
+    return spans

@@ -45,8 +45,8 @@ class Outcome:
         return "fails" if self.error else "same" if not self.tensors else "within roundings" if self.within else "differs"
 
     def __str__(self) -> str:
-        found = [f"{n}: {share:.2%} of the elements differ, by up to {most:.3g}" for n, (share, most) in self.tensors.items()]
-        return f"{self.name}: {self.error or '; '.join(found)}"
+        lines = [f"{n}: {share:.2%} of the elements differ, by up to {most:.3g}" for n, (share, most) in self.tensors.items()]
+        return f"{self.name}: {self.error or '; '.join(lines)}"
 
 
 class Judge:
@@ -72,9 +72,9 @@ class Judge:
         except Exception as error:
             return Outcome(name, {}, error=f"{type(error).__name__}: {error}")
         before, self.before = self.before, after
-        found = {n: said for n, x in after.items() if (said := _differing(x, before[n], False)) is not None}
-        within = getattr(one, "ROUNDING", False) and all(_differing(after[n], before[n], True) is None for n in found)
-        return Outcome(name, found, bool(found) and within)
+        changed = {n: said for n, x in after.items() if (said := _differing(x, before[n], False)) is not None}
+        within = getattr(one, "ROUNDING", False) and all(_differing(after[n], before[n], True) is None for n in changed)
+        return Outcome(name, changed, bool(changed) and within)
 
 
 def validate(kernel: ops.Kernel, passes: Sequence[Any], arguments: Mapping[str, Argument], *, ctas: int = 1) -> Outcome | None:
@@ -90,17 +90,17 @@ def _results(kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int) -
     return {n: x for n in written if isinstance(x := given[n], torch.Tensor)}
 
 
-def _differing(found: torch.Tensor, wanted: torch.Tensor, rounds: bool) -> tuple[float, float] | None:
+def _differing(result: torch.Tensor, wanted: torch.Tensor, rounds: bool) -> tuple[float, float] | None:
     """The share of the elements that differ, and the largest difference; None if there is none."""
-    if not found.is_floating_point():
-        same = found == wanted
+    if not result.is_floating_point():
+        same = result == wanted
     else:
-        bits = {2: torch.int16, 4: torch.int32}[found.element_size()]
-        same = (found.view(bits) == wanted.view(bits)) | (found.isnan() & wanted.isnan())
-    apart = (found.double() - wanted.double()).abs()
-    if rounds and found.is_floating_point():
+        bits = {2: torch.int16, 4: torch.int32}[result.element_size()]
+        same = (result.view(bits) == wanted.view(bits)) | (result.isnan() & wanted.isnan())
+    apart = (result.double() - wanted.double()).abs()
+    if rounds and result.is_floating_point():
         most = wanted.double().abs().where(wanted.isfinite(), 0.0).amax() if wanted.numel() else 0.0
-        same |= apart <= TOLERANCE[found.dtype] * most
+        same |= apart <= TOLERANCE[result.dtype] * most
     if bool(same.all()):
         return None
     return 1 - same.double().mean().item(), apart[~same].nan_to_num(torch.inf, torch.inf).max().item()
@@ -140,6 +140,6 @@ def ctas_for(checked: Checked) -> int:
 
 def _long(checked: Checked) -> set[str]:
     """Dims that tiles go along: the innermost of a tensor, and the one before it where the innermost is known or there is no other."""
-    found = {t.dims[-1] for t in checked.tensors if t.dims}
-    found |= {t.dims[-2] for t in checked.tensors if len(t.dims) == 2 or (len(t.dims) > 2 and isinstance(t.dims[-1], int))}
-    return {d for d in found if isinstance(d, str)}
+    dims = {t.dims[-1] for t in checked.tensors if t.dims}
+    dims |= {t.dims[-2] for t in checked.tensors if len(t.dims) == 2 or (len(t.dims) > 2 and isinstance(t.dims[-1], int))}
+    return {d for d in dims if isinstance(d, str)}

@@ -53,12 +53,12 @@ class KernelContext:
         """Barriers that are arrived at across the cluster in a kernel whose CTAs may hand over data in tensors: they order these, too."""
         if self.checked.cluster == 1 or not self.handed:
             return frozenset()
-        found = set()
+        barriers = set()
         for bound in self.checked.calls():
             across = bound.args.get("cluster")
             if bound.op.effects.arrives and isinstance(across, Literal) and across.value:
-                found.add(root_name(bound.args[bound.op.effects.arrives]) or "")
-        return frozenset(found)
+                barriers.add(root_name(bound.args[bound.op.effects.arrives]) or "")
+        return frozenset(barriers)
 
     @property
     def draws(self) -> bool:

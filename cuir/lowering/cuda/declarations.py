@@ -32,10 +32,10 @@ def declarations(role: Operation, storages: Storages) -> dict[Operation, list[St
                 visit(region.block, here)
 
     visit(role.regions[0].block, [])
-    found: dict[Operation, list[Storage]] = {}
+    before: dict[Operation, list[Storage]] = {}
     for storage, uses in paths.items():
-        found.setdefault(_before(uses), []).append(storage)
-    return found
+        before.setdefault(_before(uses), []).append(storage)
+    return before
 
 
 def _before(paths: list[Path]) -> Operation:

@@ -18,7 +18,7 @@ from .declarations import declarations
 from .operators import strip
 from .role_scope import RoleScope
 from .storage import Storage
-from .tiles import Tiles
+from .tiles import TileEmitter
 from .units import units
 
 
@@ -27,7 +27,7 @@ class RolePrinter(RoleScope):
 
     def __init__(self, kernel: KernelContext, role: ops.Role | machine.Queue, single: bool):
         super().__init__(kernel, role, single)
-        self.elements = Tiles(self)
+        self.elements = TileEmitter(self)
         self.places = self.elements.places
         self.declared = declarations(role, self.storages)
 
@@ -157,12 +157,12 @@ class RolePrinter(RoleScope):
 
     # ---- values where paths meet
     def _moves(self, targets: Sequence[SSAValue], sources: Sequence[SSAValue]) -> list[tuple[Storage, SSAValue]]:
-        found = []
+        moves = []
         for target, source in zip(targets, sources, strict=True):
             to = self.storage(target)
             if inlined(source) or source in self.kernel.frame or self.storage(source) is not to:
-                found.append((to, source))
-        return found
+                moves.append((to, source))
+        return moves
 
     def move(self, targets: Sequence[SSAValue], sources: Sequence[SSAValue]) -> None:
         """Gives variables their values, all at once: none is written before it is read."""

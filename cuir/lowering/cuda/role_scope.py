@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from ..facts.lane_joins import LaneJoins, lane_joins
 from ..facts.stores import stores_by_warps
+from ..facts.warp_sync import WarpSyncs, warp_syncs
 from ..ir import machine, ops
 from ..ir.inlining import inlined
 from ..ir.types import TileT
@@ -21,7 +21,7 @@ class RoleScope(Scope):
         super().__init__(kernel, role.threads.data if isinstance(role, ops.Role) else 32)
         self.role, self.single = role, single
         self.storages = Storages(role, self.threads, set(kernel.names))
-        joins = lane_joins(role) if isinstance(role, ops.Role) else LaneJoins()
+        joins = warp_syncs(role) if isinstance(role, ops.Role) else WarpSyncs()
         self.joins = joins.before  # before which the lanes of the worker meet
         self.reads_what_it_stores = joins.inside  # stores between whose reads and writes they meet
         self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
@@ -42,8 +42,8 @@ class RoleScope(Scope):
 
     def name(self, value: SSAValue) -> str:
         """The name of a stored scalar, or of one of the kernel's frame."""
-        found = self.kernel.frame.get(value)
-        return found if found is not None else self.storage(value).name
+        in_frame = self.kernel.frame.get(value)
+        return in_frame if in_frame is not None else self.storage(value).name
 
     def once(self, ctype: str, stem: str, text: str) -> str:
         """The name of a value that never changes, computed at the start of the role."""
@@ -59,15 +59,15 @@ class RoleScope(Scope):
     def made_since(self, wait: ops.Perform) -> list[SSAValue]:
         """Full tiles computed in the wait's block under the products that it waits for, and read behind it."""
         sources = set(wait.arguments)
-        live, found = self.live_behind(wait), list[SSAValue]()
+        live, made = self.live_behind(wait), list[SSAValue]()
         op = wait.prev_op
         while op is not None and not any(r in sources for r in op.results):
             for r in op.results:
                 full = isinstance(r.type, TileT) and r.type.layout.data == "full"
                 if full and not inlined(r) and r in live and not (isinstance(op, ops.Perform) and op.entry.effects.group):
-                    found.append(r)
+                    made.append(r)
             op = op.prev_op
-        return found[::-1]
+        return made[::-1]
 
     # ---- lanes of a worker
     @property

@@ -18,7 +18,7 @@ from .operators import strip
 from .storage import Storage, storage_for
 
 
-class Tiles(Elements):
+class TileEmitter(Elements):
     """Writes the tiles of a role."""
 
     def loop(self, t: TileT, body: Callable[[At], str]) -> None:

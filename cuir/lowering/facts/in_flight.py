@@ -65,8 +65,8 @@ def _handed(ages: Ages, values: Sequence[SSAValue], into: Sequence[SSAValue]) ->
 
 
 def _least(*paths: Ages) -> Ages:
-    found: dict[SSAValue, int] = {}
+    youngest: dict[SSAValue, int] = {}
     for ages in paths:
         for value, age in ages.items():
-            found[value] = min(age, found.get(value, MOST))
-    return found
+            youngest[value] = min(age, youngest.get(value, MOST))
+    return youngest

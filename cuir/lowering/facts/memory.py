@@ -89,12 +89,12 @@ def _nbytes(array: ops.Shared) -> int:
 
 def modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
     """Which of "read", "write" and "add" the kernel does to its arrays and tensors."""
-    found: dict[Array, set[str]] = {}
+    modes: dict[Array, set[str]] = {}
     for op in kernel.walk():
         for a in accesses(op):
             assert isinstance(op, ops.Perform)
-            found.setdefault(a.array, set()).add("add" if a.writes and op.const("add") else a.access.mode)
-    return {array: frozenset(m) for array, m in found.items()}
+            modes.setdefault(a.array, set()).add("add" if a.writes and op.const("add") else a.access.mode)
+    return {array: frozenset(m) for array, m in modes.items()}
 
 
 __all__ = ["Accessed", "Array", "Memory", "accesses", "array_of", "evaluated", "modes"]

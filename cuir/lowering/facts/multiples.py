@@ -12,36 +12,36 @@ def multiple(value: SSAValue, n: int) -> bool:
     """Whether an i32 scalar is a multiple of `n`, a power of two (so that 32 bits keep it one)."""
     none: set[SSAValue] = set()
     while True:  # what depends on itself is taken for a multiple until it is found to be none
-        found: dict[SSAValue, bool] = {}
-        if not _multiple(value, n, found, none):
+        multiples: dict[SSAValue, bool] = {}
+        if not _multiple(value, n, multiples, none):
             return False
-        more = {v for v, holds in found.items() if not holds} - none
+        more = {v for v, holds in multiples.items() if not holds} - none
         if not more:
             return True
         none |= more
 
 
-def _multiple(value: SSAValue, n: int, found: dict[SSAValue, bool], none: set[SSAValue]) -> bool:
-    if value not in found:
-        found[value] = value not in none
-        found[value] &= _follows(value, n, found, none)
-    return found[value]
+def _multiple(value: SSAValue, n: int, multiples: dict[SSAValue, bool], none: set[SSAValue]) -> bool:
+    if value not in multiples:
+        multiples[value] = value not in none
+        multiples[value] &= _follows(value, n, multiples, none)
+    return multiples[value]
 
 
-def _follows(value: SSAValue, n: int, found: dict[SSAValue, bool], none: set[SSAValue]) -> bool:
+def _follows(value: SSAValue, n: int, multiples: dict[SSAValue, bool], none: set[SSAValue]) -> bool:
     known, op = ops.known(value), value.owner
     if known is not None:
         return int(known) % n == 0
     if (given := sources(value)) is not None:
-        return all(_multiple(v, n, found, none) for v in given)
+        return all(_multiple(v, n, multiples, none) for v in given)
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
-        return isinstance(loop, ops.For) and loop.step.data % n == 0 and _multiple(loop.start, n, found, none)
+        return isinstance(loop, ops.For) and loop.step.data % n == 0 and _multiple(loop.start, n, multiples, none)
     if not isinstance(op, ops.Apply):
         return False
     if op.kind.linear:
-        return all(_multiple(a, n, found, none) for a in op.arguments)
-    return op.kind.multiplies and any(_multiple(a, n, found, none) for a in op.arguments)
+        return all(_multiple(a, n, multiples, none) for a in op.arguments)
+    return op.kind.multiplies and any(_multiple(a, n, multiples, none) for a in op.arguments)
 
 
 __all__ = ["multiple"]

@@ -50,13 +50,13 @@ class Nans:
         """Whether a value may hold a NaN with its sign bit set."""
         return value in self._negative
 
-    def _grow(self, found: set[SSAValue], values: Sequence[SSAValue], holds: object) -> None:
+    def _grow(self, members: set[SSAValue], values: Sequence[SSAValue], holds: object) -> None:
         """The least set for which `holds` asks nothing more: a loop's value is in it for what it starts with, or for what a turn makes."""
         more = True
         while more:
-            before = len(found)
-            found.update(v for v in values if v not in found and holds(v))  # type: ignore[operator]
-            more = len(found) > before
+            before = len(members)
+            members.update(v for v in values if v not in members and holds(v))  # type: ignore[operator]
+            more = len(members) > before
 
     def _may_be_constant(self, value: SSAValue) -> bool:
         if (given := sources(value)) is not None:

@@ -53,11 +53,11 @@ class Ranges:
     """The ranges of a kernel's i32 values."""
 
     def __init__(self, kernel: ops.Kernel):
-        self._found = _Flow(kernel).found
+        self._bounds = _Flow(kernel).bounds
 
     def __getitem__(self, value: SSAValue) -> Range:
         """Nothing is known of values that are no i32, or of code that does not run."""
-        return self._found.get(value, ANYTHING)
+        return self._bounds.get(value, ANYTHING)
 
     def nonnegative(self, value: SSAValue) -> bool:
         """Whether it is certainly not negative."""
@@ -91,7 +91,7 @@ class _Flow:
 
     def __init__(self, kernel: ops.Kernel):
         self.kernel = kernel
-        self.found: dict[SSAValue, Range] = {}  # none yet: no path has come there
+        self.bounds: dict[SSAValue, Range] = {}  # none yet: no path has come there
         self.moves: dict[SSAValue, int] = {}
         self.changed = True
         while self.changed:
@@ -126,8 +126,8 @@ class _Flow:
                 for result, *given in zip(op.results, *(_yielded(region.block) for region in op.regions), strict=True):
                     self.put(result, *map(self.of, given))
         else:
-            for result, found in zip(op.results, self.results(op), strict=True):
-                self.put(result, found)
+            for result, bounds in zip(op.results, self.results(op), strict=True):
+                self.put(result, bounds)
 
     def loop(self, op: ops.Loop) -> None:
         for inside, start, following in zip(op.inner, op.carried, _yielded(op.body.block), strict=True):
@@ -155,21 +155,21 @@ class _Flow:
     # ---- values
     def of(self, value: SSAValue) -> Range | None:
         """None: no path has come there."""
-        return self.found.get(value) if _is_i32(value) else ANYTHING
+        return self.bounds.get(value) if _is_i32(value) else ANYTHING
 
     def put(self, value: SSAValue, *given: Range | None, carried: bool = False) -> None:
         """The value may be one of these too."""
         known = [r for r in given if r is not None]
         if not known or not _is_i32(value):
             return
-        old = self.found.get(value)
+        old = self.bounds.get(value)
         new = _join([*known, *([old] if old else [])])
         if old and carried:
             moves = self.moves[value] = self.moves.get(value, 0) + (new != old)
             if moves > ROUNDS:
                 new = Range(new.least if new.least == old.least else -INF, new.most if new.most == old.most else INF, new.low, new.high)
         if new != old:
-            self.found[value] = new
+            self.bounds[value] = new
             self.changed = True
 
     def results(self, op: Operation) -> Iterator[Range | None]:

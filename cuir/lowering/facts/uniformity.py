@@ -30,11 +30,11 @@ class Uniformity:
     """What the values of a kernel follow from."""
 
     def __init__(self, kernel: ops.Kernel):
-        self._found: dict[SSAValue, Follows] = {}
+        self._follows: dict[SSAValue, Follows] = {}
         self._block(kernel.body.block)
 
     def __getitem__(self, value: SSAValue) -> Follows:
-        return self._found[value]
+        return self._follows[value]
 
     def of_launch(self, value: SSAValue) -> bool:
         """Whether it is the same all through the launch."""
@@ -45,7 +45,7 @@ class Uniformity:
             self._operation(op)
 
     def _put(self, values: Sequence[SSAValue], what: Follows) -> None:
-        self._found.update(dict.fromkeys(values, what))
+        self._follows.update(dict.fromkeys(values, what))
 
     def _of(self, values: Sequence[SSAValue]) -> Follows:
         return reduce(or_, map(self.__getitem__, values), Follows.LAUNCH)

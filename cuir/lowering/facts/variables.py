@@ -46,8 +46,8 @@ class Variables:
         for pairs in (_taken_over, _loops, _branches, _starts):
             for a, b in pairs(role):
                 self._join(a, b)
-        found = {root: Variable(tuple(m), len(m) == 1 and _declared_where_made(m[0])) for root, m in self.members.items()}
-        self.of: dict[SSAValue, Variable] = {value: found[self._root(value)] for value in self.parent}
+        variables = {root: Variable(tuple(m), len(m) == 1 and _declared_where_made(m[0])) for root, m in self.members.items()}
+        self.of: dict[SSAValue, Variable] = {value: variables[self._root(value)] for value in self.parent}
 
     # ---- what is made where
     def _definitions(self, block: Block) -> Iterator[tuple[SSAValue, frozenset[SSAValue]]]:
@@ -134,11 +134,11 @@ def _tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
 
 def _same(value: SSAValue) -> set[SSAValue]:
     """A value, and the tiles before the waits that it passed through: making it writes nothing over them."""
-    found = {value}
+    alike = {value}
     while isinstance(op := value.owner, ops.Perform) and op.entry.effects.drains:
         value = op.arguments[value.index]  # type: ignore[attr-defined]
-        found.add(value)
-    return found
+        alike.add(value)
+    return alike
 
 
 def _together(x: SSAValue, y: SSAValue) -> bool:

@@ -257,8 +257,8 @@ class _Body:
             return self.to.add(ops.constant(float("inf"), F32)) if expr.id == "inf" else self.env[expr.id]
         if isinstance(t, (SharedView, GlobalView, BarrierType)):
             return self.place(expr)
-        if (found := operator(expr)) is not None:
-            return self._operator(*found, expr)
+        if (applied := operator(expr)) is not None:
+            return self._operator(*applied, expr)
         if isinstance(expr, Subscript):
             return self.to.add(ops.perform(subscript(t).name, {"place": self.place(expr)}, [types.from_language(t)]))
         assert isinstance(expr, Call), expr

@@ -63,8 +63,8 @@ class Loop(IRDLOperation):
         if not isinstance(last, Yield):
             raise VerifyException("the body of a loop ends with tile.yield")
         given = [v.type for v in self.carried]
-        for what, found in (("arguments", self.inner), ("yielded values", last.values), ("results", self.outputs)):
-            if [v.type for v in found] != given:
+        for what, carried in (("arguments", self.inner), ("yielded values", last.values), ("results", self.outputs)):
+            if [v.type for v in carried] != given:
                 raise VerifyException(f"the {what} of a loop have the types of what it carries: {', '.join(map(str, given))}")
 
     def _print_carried(self, printer: Printer) -> None:

@@ -25,10 +25,10 @@ class Declaration(IRDLOperation):
     def print(self, printer: Printer) -> None:
         printer.print_string(f' "{self.symbol.data}"')
         for name in self.WORDS:
-            found = self.properties.get(name)
-            if isinstance(found, IntAttr):
-                printer.print_string(f" {name}={found.data}")
-            elif found is not None:
+            given = self.properties.get(name)
+            if isinstance(given, IntAttr):
+                printer.print_string(f" {name}={given.data}")
+            elif given is not None:
                 printer.print_string(f" {name}")
         if self.operands:
             print_operands(printer, self.operands)

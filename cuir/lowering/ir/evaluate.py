@@ -61,21 +61,21 @@ class _Compiler:
             raise Fault("nobody waits before the roles begin")
 
     def place(self, value: SSAValue) -> int:
-        found = self.places.get(value)
-        if found is None:
-            found = self.places[value] = len(self.initial)
+        place = self.places.get(value)
+        if place is None:
+            place = self.places[value] = len(self.initial)
             self.initial.append(None)
-        return found
+        return place
 
     def operand(self, value: SSAValue) -> int:
         """The place of what an effect takes: of a whole array as a view, where it is one."""
         if not isinstance(value.owner, (ops.Shared, ops.Tensor)):
             return self.place(value)
-        found = self.wholes.get(value)
-        if found is None:
-            found = self.wholes[value] = len(self.initial)
+        place = self.wholes.get(value)
+        if place is None:
+            place = self.wholes[value] = len(self.initial)
             self.initial.append(None)
-        return found
+        return place
 
     def all(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
         return tuple(map(self.place, values))
@@ -86,17 +86,17 @@ class _Compiler:
 
     def steps(self, operations: Sequence[Operation]) -> Step:
         """Operations one after the other; those between two that wait are one function."""
-        found: list[tuple[Step, Operation]] = []
+        steps: list[tuple[Step, Operation]] = []
         for op in operations:
             try:
                 step = self.step(op)
             except Fault as fault:
                 raise _located(fault, op) from None
             if step is not None:
-                found.append((step, op))
+                steps.append((step, op))
         parts: list[tuple[Run, bool]] = []
         together: list[tuple[Run, Operation]] = []
-        for step, op in found:
+        for step, op in steps:
             if not step.waits:
                 together.append((step.run, op))
                 continue
@@ -381,7 +381,7 @@ class _Launch:
 
     def _arguments(self) -> dict[int, Any]:
         """Tensors and numbers by their places. Raises ValueError for those that the kernel does not take."""
-        found: dict[int, Any] = {}
+        values: dict[int, Any] = {}
         dims: dict[str, int] = {}
         unused = set(self.arguments)
         for d in self.code.declarations:
@@ -394,17 +394,17 @@ class _Launch:
                 for dim, n in zip(kind.sizes, t.shape, strict=True):
                     if n != (dim if isinstance(dim, int) else dims.setdefault(dim, n)):
                         raise ValueError(f"a dim of `{name}`, {dim}, has the length {n}")
-                found[place] = TensorArgument(name, t.detach(), kind.element)
+                values[place] = TensorArgument(name, t.detach(), kind.element)
                 unused.discard(name)
         for d in self.code.declarations:
             if isinstance(d, ops.Parameter):
                 name, place = d.symbol.data, self.code.place(d.result)
                 value: Any = dims[name] if d.dim is not None else self.arguments[name]
-                found[place] = f32(float(value)) if types.dtype_of(d.result) == F32 else value
+                values[place] = f32(float(value)) if types.dtype_of(d.result) == F32 else value
                 unused.discard(name)
         if unused:
             raise ValueError(f"`{self.code.kernel.symbol.data}` has no parameters {', '.join(sorted(unused))}")
-        return found
+        return values
 
     def _cluster(self, cluster: int) -> None:
         code, size = self.code, self.code.kernel.cluster.data
@@ -428,7 +428,7 @@ class _Launch:
                     frame[place] = UnitsOfCluster(self.units, cluster)
                 else:
                     frame[place] = self.given[place]
-            share_bytes([found[rank] for found in arrays.values()])
+            share_bytes([of_name[rank] for of_name in arrays.values()])
             for array, place in code.wholes.items():
                 frame[place] = frame[code.place(array)].whole()
             code.before.run(frame)

@@ -46,12 +46,12 @@ class UnitsOfQueue:
 
     def words(self, unit: int) -> list[Any]:
         """Words 1, 2, ... of the slot of a unit."""
-        found = self.known.get(unit)
-        if found is None:
+        words = self.known.get(unit)
+        if words is None:
             self.frame[self.unit] = unit
             self.each(self.frame)
-            found = self.known[unit] = [self.frame[v] for v in self.values]
-        return found
+            words = self.known[unit] = [self.frame[v] for v in self.values]
+        return words
 
 
 def _queue(to: Compiler, op: Queue) -> Step:

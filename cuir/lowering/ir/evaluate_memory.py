@@ -38,10 +38,10 @@ class SharedArray:
     def place(self, starts: tuple[int, ...], sizes: tuple[int, ...], transposed: bool) -> SharedPlace:
         """A view; a size of -1 drops its dim. Raises Fault outside of the array."""
         key = starts, sizes, transposed
-        found = self.places.get(key)
-        if found is None:
-            found = self.places[key] = SharedPlace(self, starts, sizes, transposed)
-        return found
+        place = self.places.get(key)
+        if place is None:
+            place = self.places[key] = SharedPlace(self, starts, sizes, transposed)
+        return place
 
     def whole(self) -> SharedPlace:
         return self.place((0,) * len(self.dims), self.dims, False)

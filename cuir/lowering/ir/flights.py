@@ -31,9 +31,9 @@ Waits = dict[Itself, Wait]
 
 def flights(checked: Checked, role: CheckedRole) -> Waits:
     """The waits of a role, by call: the same text may stand at several places."""
-    found: Waits = {}
-    _block(checked, role.body, {}, found)
-    return found
+    by_call: Waits = {}
+    _block(checked, role.body, {}, by_call)
+    return by_call
 
 
 def _issues(checked: Checked, expr: Expr) -> bool:
@@ -41,7 +41,7 @@ def _issues(checked: Checked, expr: Expr) -> bool:
     return isinstance(expr, Call) and checked.call(expr).op.effects.group == PRODUCTS
 
 
-def _block(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], found: Waits) -> dict[str, int]:
+def _block(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], by_call: Waits) -> dict[str, int]:
     ages = dict(state)  # name -> products issued after the one that makes it
     for stmt in body:
         if isinstance(stmt, Assign):
@@ -55,7 +55,7 @@ def _block(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], f
                 ages.pop(target, None)
         elif isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) and checked.call(stmt.value).op.effects.drains == PRODUCTS:
             call = stmt.value
-            wait = found.setdefault(Itself(call), Wait())
+            wait = by_call.setdefault(Itself(call), Wait())
             waited = [ages[a.id] for a in checked.call(call).args.values() if isinstance(a, Name) and a.id in ages]
             if waited:
                 count = min(waited)
@@ -64,9 +64,9 @@ def _block(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], f
                 wait.finished |= dict.fromkeys(n for n, a in ages.items() if a >= wait.pending)
                 ages = {n: a for n, a in ages.items() if a < count}
         elif isinstance(stmt, If):
-            ages = _merge(_block(checked, stmt.body, ages, found), _block(checked, stmt.orelse, ages, found))
+            ages = _merge(_block(checked, stmt.body, ages, by_call), _block(checked, stmt.orelse, ages, by_call))
         elif isinstance(stmt, For):
-            while (merged := _merge(ages, _block(checked, stmt.body, ages, found))) != ages:
+            while (merged := _merge(ages, _block(checked, stmt.body, ages, by_call))) != ages:
                 ages = merged
     return ages
 

@@ -49,10 +49,10 @@ class LimitOf(IRDLOperation):
         import torch
 
         y, x = (o.to(torch.int64) if isinstance(o, torch.Tensor) else int(o) for o in operands)
-        found = y - x + self.plus.data
-        if isinstance(found, int):
-            return [max(-(2**31), min(2**31 - 1, found))]
-        return [found.clamp(-(2**31), 2**31 - 1).to(torch.int32)]
+        limit = y - x + self.plus.data
+        if isinstance(limit, int):
+            return [max(-(2**31), min(2**31 - 1, limit))]
+        return [limit.clamp(-(2**31), 2**31 - 1).to(torch.int32)]
 
 
 def limit_of(y: SSAValue, x: SSAValue, plus: int, result: Attribute, sums: bool = False) -> LimitOf:

@@ -59,9 +59,9 @@ class ByRows(Function):
     @classmethod
     def parse(cls, parser: Parser) -> ByRows:
         function = parser.parse_str_literal("a function")
-        found = super().parse(parser)
-        found.properties["function"] = StringAttr(function)
-        return found
+        made = super().parse(parser)
+        made.properties["function"] = StringAttr(function)
+        return made
 
 
 def by_rows(function: str, x: SSAValue) -> ByRows:

@@ -95,19 +95,19 @@ def gaps() -> list[str]:
 
 def numbers(op: Apply) -> Function:
     """What a pure operation gives on the values of its operands."""
-    found = op.entry.evaluate
+    meaning = op.entry.evaluate
     dtype = types.dtype_of(op.arguments[-1])  # the first may be a condition
     on_tiles = [types.is_tile(a) for a in op.arguments]
     of_tiles = any(on_tiles) or types.is_tile(op.result)
-    function = None if found is None else found.tile(dtype) if of_tiles else found.scalar(dtype)
-    if function is None or found is None:
+    function = None if meaning is None else meaning.tile(dtype) if of_tiles else meaning.scalar(dtype)
+    if function is None or meaning is None:
         raise Fault(f"`{op.op}` has no meaning on {dtype}")
     if not of_tiles:
         return function
     if not any(on_tiles):  # a tile of numbers
         of_tile, held = function, HELD[dtype]
         return lambda *values: of_tile(*(torch.full((1, 1), v, dtype=held) for v in values))
-    if found.divides:
+    if meaning.divides:
         divide = function
         function = lambda x, y: divide(x, tiles.nonzero(y))  # noqa: E731
     if not all(on_tiles):

@@ -26,8 +26,8 @@ def parse_operand(parser: Parser) -> SSAValue:
 
 
 def parse_optional_operand(parser: Parser) -> SSAValue | None:
-    found = parser.parse_optional_unresolved_operand()
-    return None if found is None else _defined(parser, found)
+    operand = parser.parse_optional_unresolved_operand()
+    return None if operand is None else _defined(parser, operand)
 
 
 def _defined(parser: Parser, operand: UnresolvedOperand) -> SSAValue:

@@ -235,10 +235,10 @@ class Perform(Primitive):
         return self.args[name]
 
     def const(self, name: str, default: Any = None) -> Any:
-        found = self.consts.data.get(name)
-        if found is None:
+        attribute = self.consts.data.get(name)
+        if attribute is None:
             return default
-        return bool(found.value.data) if not hasattr(found, "data") else found.data  # type: ignore[attr-defined]
+        return bool(attribute.value.data) if not hasattr(attribute, "data") else attribute.data  # type: ignore[attr-defined]
 
     def verify_(self) -> None:
         super().verify_()

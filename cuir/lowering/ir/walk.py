@@ -29,6 +29,6 @@ def inner_first(op: Operation) -> Iterator[Operation]:
 
 def last(region: Region) -> Yield:
     """The end of a region."""
-    found = region.block.last_op
-    assert isinstance(found, Yield)
-    return found
+    end = region.block.last_op
+    assert isinstance(end, Yield)
+    return end

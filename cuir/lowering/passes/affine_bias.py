@@ -38,16 +38,16 @@ def _sum(op: ops.Apply) -> None:
     i = next((i for i, a in enumerate(op.arguments) if isinstance(a.owner, Line)), None)
     if i is None or not isinstance(t, TileT) or t.element != F32 or t.layout.data != "full" or op.arguments[1 - i].type != t:
         return
-    found, readers = op.arguments[i].owner, _Readers(op.result)
-    assert isinstance(found, Line)
-    if found.rows is None or not readers.all_can:
+    bias, readers = op.arguments[i].owner, _Readers(op.result)
+    assert isinstance(bias, Line)
+    if bias.rows is None or not readers.all_can:
         return
-    shift = found.rows if op.kind.linear[i] == 1 else insert(op, make.negate(found.rows, found.rows.type))
+    shift = bias.rows if op.kind.linear[i] == 1 else insert(op, make.negate(bias.rows, bias.rows.type))
     before(op, note("what a bias adds alike along a row is kept apart, as one number a row"))
     if isinstance(shift.type, TileT):  # elsewhere its parts cost registers at the wrong place, and a spill
         shift = insert(op, pin(shift))
         shift.name_hint = "shift"
-    columns = insert(op, line(found.slope, None, tile(F32, 1, t.shape[1])))
+    columns = insert(op, line(bias.slope, None, tile(F32, 1, t.shape[1])))
     arguments = [columns if k == i else a for k, a in enumerate(op.arguments)]
     replace(op, [insert(op, make.of_kind(op, arguments, t))])
     for reader in readers.maxima:

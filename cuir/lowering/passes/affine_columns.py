@@ -44,15 +44,15 @@ def run(kernel: ops.Kernel) -> None:
                 _combine(op)
 
 
-def affine(value: SSAValue, at: Operation, found: dict[SSAValue, Affine | None] | None = None) -> Affine | None:
-    """A value as such a sum; what it takes is put before `at`. None if it is none. found: what is known of values at this place."""
-    found = {} if found is None else found
-    if value not in found:
-        found[value] = _affine(value, at, found)
-    return found[value]
+def affine(value: SSAValue, at: Operation, known: dict[SSAValue, Affine | None] | None = None) -> Affine | None:
+    """A value as such a sum; what it takes is put before `at`. None if it is none. known: what was found out of values at this place."""
+    known = {} if known is None else known
+    if value not in known:
+        known[value] = _affine(value, at, known)
+    return known[value]
 
 
-def _affine(value: SSAValue, at: Operation, found: dict[SSAValue, Affine | None]) -> Affine | None:
+def _affine(value: SSAValue, at: Operation, known: dict[SSAValue, Affine | None]) -> Affine | None:
     t = value.type
     if not isinstance(t, TileT) or t.layout.data in ("rows", "one"):
         return Affine(None, 0) if number(value) == 0 else Affine(value, 0)
@@ -69,13 +69,13 @@ def _affine(value: SSAValue, at: Operation, found: dict[SSAValue, Affine | None]
         return Affine(op.arguments[0], 0)
     if not (of.linear or of.multiplies):
         return None
-    parts = [affine(a, at, found) for a in op.arguments]
+    parts = [affine(a, at, known) for a in op.arguments]
     if any(p is None for p in parts):
         return None
-    known = [p for p in parts if p is not None]
+    operands = [p for p in parts if p is not None]
     if of.linear == NEGATIVE:
-        return Affine(_negated(known[0].base, at), -known[0].slope)
-    x, y = known
+        return Affine(_negated(operands[0].base, at), -operands[0].slope)
+    x, y = operands
     if of.linear == SUM:
         return Affine(_add(x.base, y.base, at), x.slope + y.slope)
     if of.linear == DIFFERENCE:
@@ -107,8 +107,8 @@ def _compare(op: ops.Apply, far: Callable[[SSAValue], bool]) -> None:
     """a < b or a <= b with slopes that differ by one: `column < bound` or `bound <= column`."""
     if is_limit(op):
         return
-    found: dict[SSAValue, Affine | None] = {}
-    a, b = (affine(x, op, found) for x in op.arguments)
+    known: dict[SSAValue, Affine | None] = {}
+    a, b = (affine(x, op, known) for x in op.arguments)
     if a is None or b is None or abs(a.slope - b.slope) != 1:
         return
     columns = next(v for x in op.arguments for v in made_of(x) if ops.kind_of(v).index_of == "column")
@@ -126,11 +126,11 @@ def _bound(low: Affine, high: Affine, plus: int, far: bool, at: Operation) -> SS
     if far:
         y, x = _value(low.base, at), _value(high.base, at)
         return insert(at, limit_of(y, x, plus, _together(y, x), high.slope == 1))
-    found = _value(_subtract(low.base, high.base, at), at)
+    bound = _value(_subtract(low.base, high.base, at), at)
     if not plus:
-        return found
+        return bound
     more = insert(at, ops.constant(plus, I32))
-    return insert(at, make.add(found, more, _together(found, more)))
+    return insert(at, make.add(bound, more, _together(bound, more)))
 
 
 def _together(*operands: SSAValue) -> TileT | ScalarT:
@@ -193,12 +193,12 @@ def _truths(values: Sequence[SSAValue]) -> TileT:
 
 def _joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
     """The truth values that an operation and those of its kind which it alone reads join, each once."""
-    found: dict[SSAValue, None] = {}
+    parts: dict[SSAValue, None] = {}
     for value in op.arguments:
         inner = value.owner
         alone = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
-        found |= dict.fromkeys(_joined(inner, name) if alone else [value])  # type: ignore[arg-type]
-    yield from found
+        parts |= dict.fromkeys(_joined(inner, name) if alone else [value])  # type: ignore[arg-type]
+    yield from parts
 
 
 __all__ = ["Affine", "affine", "is_limit", "run"]

@@ -39,12 +39,12 @@ def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] | None = None) -> N
         far = ranges(kernel).far
         near = lambda value: not far(value)  # noqa: E731
     for op in _tiles(kernel, F32):
-        found = None
+        as_line = None
         if op.kind.converts and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
-            found = _converted(op)
+            as_line = _converted(op)
         elif _of_lines(op) and any(isinstance(a.owner, Line) for a in op.arguments):
-            found = _combined(op)
-        _replace(op, found)
+            as_line = _combined(op)
+        _replace(op, as_line)
     for op in _tiles(kernel, I32):
         if _of_lines(op):
             _replace(op, _of_indices(op.result, op), near(op.result))
@@ -64,28 +64,28 @@ def _tiles(kernel: ops.Kernel, dtype: DType) -> Iterator[ops.Apply]:
             yield op
 
 
-def _replace(op: ops.Apply, found: _Line | None, near: bool = False) -> None:
-    if found is not None and found.slope is not None:
-        replace(op, [insert(op, line(found.slope, found.rows, op.result.type, near))])
+def _replace(op: ops.Apply, as_line: _Line | None, near: bool = False) -> None:
+    if as_line is not None and as_line.slope is not None:
+        replace(op, [insert(op, line(as_line.slope, as_line.rows, op.result.type, near))])
 
 
 def _of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:
-    found = affine_columns.affine(value, at)
-    if found is None or found.slope == 0:
+    columns = affine_columns.affine(value, at)
+    if columns is None or columns.slope == 0:
         return None
-    return _Line(found.base, insert(at, ops.constant(found.slope, I32)))
+    return _Line(columns.base, insert(at, ops.constant(columns.slope, I32)))
 
 
 def _converted(op: ops.Apply) -> _Line | None:
     """An index tile as floats."""
-    found = affine_columns.affine(op.arguments[0], op)
-    if found is None or found.slope == 0:
+    columns = affine_columns.affine(op.arguments[0], op)
+    if columns is None or columns.slope == 0:
         return None
-    rows = found.base
+    rows = columns.base
     if rows is not None:
         t = tile(F32, *rows.type.shape) if isinstance(rows.type, TileT) else scalar(F32)
         rows = insert(op, make.cast(rows, t))
-    return _Line(rows, insert(op, ops.constant(float(found.slope), F32)))
+    return _Line(rows, insert(op, ops.constant(float(columns.slope), F32)))
 
 
 def _combined(op: ops.Apply) -> _Line | None:

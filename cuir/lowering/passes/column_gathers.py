@@ -34,15 +34,15 @@ def _gather(op: ops.Perform) -> None:
         if start is None or is_scalar(start):
             parts.append((start, -1))
             continue
-        found = affine_columns.affine(start, op)
-        if found is None or found.slope not in (0, 1):
+        columns = affine_columns.affine(start, op)
+        if columns is None or columns.slope not in (0, 1):
             return
-        base = found.base
+        base = columns.base
         if base is not None and not is_scalar(base):
             base = _number(base)
             if base is None:
                 return
-        parts.append((base, result.type.shape[1] if found.slope else -1))
+        parts.append((base, result.type.shape[1] if columns.slope else -1))
     if [size for _, size in parts if size != -1] != [result.type.shape[1]]:
         return
     dtype, cols = result.type.dtype, result.type.cols

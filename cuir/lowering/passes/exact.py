@@ -52,18 +52,18 @@ def _floats(op: ops.Apply) -> list[SSAValue]:
 
 def _sums(kernel: ops.Kernel) -> set[SSAValue]:
     """Numbers a row that a sum of rows reaches."""
-    found: set[SSAValue] = set()
+    deciding: set[SSAValue] = set()
     left: list[SSAValue] = [op.result for op in every(kernel) if isinstance(op, ops.Apply) and op.entry.reduces and op.entry.sums]
     while left:
         value = left.pop()
-        if value in found or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
+        if value in deciding or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
             continue
-        found.add(value)
+        deciding.add(value)
         for use in value.uses:
             left += targets(use)
             if isinstance(use.operation, ops.Apply) and not use.operation.entry.reduces:
                 left.append(use.operation.result)
-    return found
+    return deciding
 
 
 __all__ = ["run"]

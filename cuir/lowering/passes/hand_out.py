@@ -17,13 +17,13 @@ def body(numbers: Numbers, words: Mapping[int, int], names: Mapping[int, str]) -
     once, each = Block(), Block(arg_types=[scalar(I32)])
     each.args[0].name_hint = "unit"
     maker = _Maker(numbers, once)
-    found: list[SSAValue] = []
+    yielded: list[SSAValue] = []
     for n in sorted(words):
         for worker in range(numbers.table[n].copies):
             value = maker.make(n, worker, each, maker.scope_of(worker))
             value.name_hint = names.get(n)
-            found.append(value)
-    each.add_op(ops.end(found))
+            yielded.append(value)
+    each.add_op(ops.end(yielded))
     once.add_op(machine.HandOut(regions=[Region(each)]))
     return Region(once)
 
@@ -53,9 +53,9 @@ class _Maker:
                 self.same[n] = self._one(n, worker, self.once, own, inner)
             else:
                 (own if value.worker else self.shared)[n] = self._one(n, worker, block, own, inner)
-        return self._found(number, own, inner)
+        return self._operand(number, own, inner)
 
-    def _found(self, number: int, own: Scope, inner: Scope | None) -> SSAValue:
+    def _operand(self, number: int, own: Scope, inner: Scope | None) -> SSAValue:
         for scope in (self.same, self.shared, own, inner or {}):
             if number in scope:
                 return scope[number]
@@ -63,15 +63,15 @@ class _Maker:
 
     def _missing(self, number: int, own: Scope, inner: Scope | None) -> list[int]:
         """What stands below a number and is not made, operands first. The sides of a branch are its own business."""
-        found: set[int] = set()
+        needed: set[int] = set()
         left = [number]
         while left:
             n = left.pop()
-            if n not in found and not any(n in scope for scope in (self.same, self.shared, own, inner or {})):
-                found.add(n)
+            if n not in needed and not any(n in scope for scope in (self.same, self.shared, own, inner or {})):
+                needed.add(n)
                 value = self.numbers.table[n]
                 left += value.operands[:1] if isinstance(value.op, ops.If) else value.operands
-        return sorted(found)
+        return sorted(needed)
 
     def _same(self, number: int) -> bool:
         """Whether a value is made once: it is the same for all units, and no division by 0 or read outside of a tensor if there is no unit."""
@@ -94,7 +94,7 @@ class _Maker:
             return self._add(ops.constant(worker, I32), None, block)
         if isinstance(value.op, ops.If):
             return self._branch(number, worker, block, own, inner)
-        given = [self._found(n, own, inner) for n in value.operands]
+        given = [self._operand(n, own, inner) for n in value.operands]
         if isinstance(value.op, ops.Apply):  # equal floats may be compared in one role and not in another: computed as written
             exact = any(dtype_of(v).is_float for v in given)
             return self._add(ops.apply(value.op.op, given, value.type, exact), value.op, block)
@@ -108,7 +108,7 @@ class _Maker:
 
     def _branch(self, number: int, worker: int, block: Block, own: Scope, inner: Scope | None) -> SSAValue:
         condition, *sides = self.numbers.table[number].operands
-        given = self._found(condition, own, inner)
+        given = self._operand(condition, own, inner)
         source = self.numbers.table[number].op
         made = ops.If(operands=[given], regions=[Region(Block()), Region(Block())], result_types=[[self.numbers.table[number].type]])
         self._add(made, source, block)

@@ -77,15 +77,15 @@ def _before_waits(value: SSAValue) -> SSAValue:
 def _flowing(web: Web) -> set[SSAValue]:
     """The values that may be zeros which nobody wrote: of the web, and tiles behind the last wait, which join nothing and are read."""
     left = [v for v in web.made if _zero(v)]
-    found = set(left)
+    flowing = set(left)
     while left:
         value = left.pop()
         for use in value.uses:
             for target in targets(use):
-                if target not in found and (target in web or waits(use.operation)):
-                    found.add(target)
+                if target not in flowing and (target in web or waits(use.operation)):
+                    flowing.add(target)
                     left.append(target)
-    return found
+    return flowing
 
 
 def _reads_none(value: SSAValue) -> bool:

@@ -52,12 +52,12 @@ def _pin(wait: ops.Perform) -> None:
 
 def _since(wait: ops.Perform) -> list[Operation]:
     """The operations of the wait's block since the issue of what it waits for; all, if that is not in this block."""
-    found: list[Operation] = []
+    since: list[Operation] = []
     op = wait.prev_op
     while op is not None and not (any(r in wait.arguments for r in op.results) and isinstance(op, ops.Perform)):
-        found.append(op)
+        since.append(op)
         op = op.prev_op
-    return found[::-1]
+    return since[::-1]
 
 
 def _special(op: Operation) -> list[SSAValue]:

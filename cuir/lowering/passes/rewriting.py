@@ -20,9 +20,9 @@ def before(op: Operation, new: Operation) -> SSAValue | None:
 
 def insert(op: Operation, new: Operation) -> SSAValue:
     """As `before`, of an operation with a result."""
-    found = before(op, new)
-    assert found is not None
-    return found
+    result = before(op, new)
+    assert result is not None
+    return result
 
 
 def replace(op: Operation, values: Sequence[SSAValue]) -> None:

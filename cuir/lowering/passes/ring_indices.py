@@ -19,8 +19,8 @@ from .webs import Companions, Web, webs
 
 def run(kernel: ops.Kernel) -> None:
     for role in kernel.roles:
-        while (found := _next(role)) is not None:
-            web, stages = found
+        while (ring := _next(role)) is not None:
+            web, stages = ring
             beside = Companions(role, web, lambda c, v, n=stages: _make(c, v, n))  # type: ignore[misc]
             for op in list(every(role)):
                 place = _place(op)

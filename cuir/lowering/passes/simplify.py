@@ -47,22 +47,22 @@ class _Simplify:
         """Rules until none applies; a rule that replaces an operation hands the new one on."""
         new: Operation | None = op
         while isinstance(new, ops.Apply):
-            found = self._rule(new)
-            if found is None:
+            simpler = self._rule(new)
+            if simpler is None:
                 return
-            if isinstance(found, Operation):
-                insert(new, found)
-                replace(new, found.results)
-                new = found
+            if isinstance(simpler, Operation):
+                insert(new, simpler)
+                replace(new, simpler.results)
+                new = simpler
             else:
-                replace(new, [found])
+                replace(new, [simpler])
                 return
 
     def _rule(self, op: ops.Apply) -> Operation | SSAValue | None:
         for rule in (_folded, _spread, _ordered, *_rules(op.op)):
-            found = rule(op)
-            if found is not None:
-                return found
+            simpler = rule(op)
+            if simpler is not None:
+                return simpler
         return None
 
     # ---- branches
@@ -339,10 +339,10 @@ def _of_traits(of: Traits) -> tuple[Rule, ...]:
         return (_logic,)
     if of.constant is not None:
         return (_constant,)
-    found: tuple[tuple[object, Rule], ...] = (
+    rules: tuple[tuple[object, Rule], ...] = (
         (of.complements, _not), (of.chooses, _choice), (of.votes, _vote), (of.extremum, _extreme), (of.converts, _cast),
     )  # fmt: skip
-    return tuple(rule for holds, rule in found if holds)
+    return tuple(rule for holds, rule in rules if holds)
 
 
 @functools.cache

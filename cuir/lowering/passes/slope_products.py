@@ -56,16 +56,16 @@ class _Role:
 
     def run(self) -> None:
         lines = [op for op in every(self.role) if isinstance(op, Line) and dtype_of(op.result) == F32]
-        found: dict[object, _Products] = {}
+        products: dict[object, _Products] = {}
         for op in lines:
             if op.rows is None and op.result.type.layout.data == "columns":
                 known = self._known(op.slope, op)
-                entry = found.setdefault((self.numbers.of(op.slope), known, op.result.type), _Products(op.slope, op.result.type, known))
+                entry = products.setdefault((self.numbers.of(op.slope), known, op.result.type), _Products(op.slope, op.result.type, known))
                 for use in op.result.uses:
                     entry.readers.append((use.operation, use.index))
                     entry.in_loop |= any(isinstance(a, ops.Loop) for a in _between(use.operation, known[0]))
         taken = 0
-        for entry in found.values():
+        for entry in products.values():
             count = registers(entry.type, self.role.threads.data)
             if entry.in_loop and all(self._room(op) - taken - count >= ROOM for op, _ in entry.readers):
                 taken += count
@@ -163,12 +163,12 @@ class _Numbers:
 
     def __init__(self) -> None:
         self._keys: dict[object, int] = {}
-        self._found: dict[SSAValue, int] = {}
+        self._numbers: dict[SSAValue, int] = {}
 
     def of(self, value: SSAValue) -> int:
-        if value not in self._found:
-            self._found[value] = self._keys.setdefault(self._key(value), len(self._keys))
-        return self._found[value]
+        if value not in self._numbers:
+            self._numbers[value] = self._keys.setdefault(self._key(value), len(self._keys))
+        return self._numbers[value]
 
     def _key(self, value: SSAValue) -> object:
         op = value.owner

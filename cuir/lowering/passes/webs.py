@@ -63,16 +63,16 @@ def webs(role: ops.Role, through: Callable[[SSAValue], Iterable[SSAValue]] = lam
                     if root(operand) is not root(value):
                         parent[root(operand)] = root(value)
                         left.append(operand)
-    found: dict[SSAValue, Web] = {}
+    by_root: dict[SSAValue, Web] = {}
     for value in list(parent):
-        web = found.setdefault(root(value), Web())
+        web = by_root.setdefault(root(value), Web())
         if value in flows:
             web.joined.add(value)
         else:
             web.made[value] = None
     for value, number in numbers:
-        found[root(value)].made[number] = None
-    return list(found.values())
+        by_root[root(value)].made[number] = None
+    return list(by_root.values())
 
 
 class Companions:

@@ -203,19 +203,19 @@ def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[in
     names: dict[int, str] = {}
     for role in readers:
         loop, live = _loops(role)[0], _live(role, numbers, words)
-        found: dict[int, _Reading] = {}
+        by_number: dict[int, _Reading] = {}
         for value in _values(loop):
             number = numbers[value]
             if number is not None and number in words and value in live:
-                reading = found.setdefault(number, _Reading(ops.Word(words[number], numbers.table[number].copies), []))
+                reading = by_number.setdefault(number, _Reading(ops.Word(words[number], numbers.table[number].copies), []))
                 reading.values.append(value)
-        readings = [found[n] for n in sorted(found)]
+        readings = [by_number[n] for n in sorted(by_number)]
         for i, reading in enumerate(readings):
             inside = loop.body.block.insert_arg(reading.values[0].type, 1 + i)
             inside.name_hint = next((v.name_hint for v in reading.values if v.name_hint), None)
             for value in reading.values:
                 value.replace_all_uses_with(inside)
-        for number, reading in found.items():
+        for number, reading in by_number.items():
             hint = next((v.name_hint for v in reading.values if v.name_hint), None)
             if hint:
                 names.setdefault(number, hint)
@@ -235,7 +235,7 @@ def _values(loop: ops.ForUnits) -> Iterator[SSAValue]:
 
 def _steering(role: ops.Role) -> set[SSAValue]:
     """Scalars that branches, loops and descriptors of products follow from."""
-    found: set[SSAValue] = set()
+    needed: set[SSAValue] = set()
     left: list[SSAValue] = []
     for op in role.body.walk():
         if isinstance(op, ops.If):
@@ -246,10 +246,10 @@ def _steering(role: ops.Role) -> set[SSAValue]:
             left += [v for a in op.arguments if isinstance(a.owner, ops.At) for v in a.owner.starts]
     while left:
         value = left.pop()
-        if value not in found:
-            found.add(value)
+        if value not in needed:
+            needed.add(value)
             left += [v for v in _below(value) if is_scalar(v)]
-    return found
+    return needed
 
 
 def _sweep(role: ops.Role) -> None:

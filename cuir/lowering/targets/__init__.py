@@ -17,9 +17,9 @@ from .target import Target
 @functools.cache
 def target_of(arch: str) -> Target:
     """The card that a kernel names as its `arch`."""
-    found = importlib.import_module(f"{__name__}.{TARGETS[arch].folder}").TARGET
-    assert isinstance(found, Target)
-    return found
+    target = importlib.import_module(f"{__name__}.{TARGETS[arch].folder}").TARGET
+    assert isinstance(target, Target)
+    return target
 
 
 def text_or_printer(name: str) -> Callable[..., Any] | None:
@@ -27,9 +27,9 @@ def text_or_printer(name: str) -> Callable[..., Any] | None:
     for arch in TARGETS:
         target = target_of(arch)
         printer = target.printer(name)
-        found = target.text(name) if printer is None else printer.function
-        if found is not None:
-            return found
+        function = target.text(name) if printer is None else printer.function
+        if function is not None:
+            return function
     return None
 
 

@@ -24,17 +24,17 @@ class Target:
     base: Target | None = None
 
     def printer(self, name: str) -> Printer | None:
-        return self._found("printers", name)
+        return self._lookup("printers", name)
 
     def text(self, name: str) -> Callable[..., str] | None:
-        return self._found("texts", name)
+        return self._lookup("texts", name)
 
     def element(self, name: str) -> Callable[..., str] | None:
-        return self._found("elements", name)
+        return self._lookup("elements", name)
 
     def choice(self, name: str) -> Callable[..., Any] | None:
         """The card's instructions for a step that has a way without them."""
-        return self._found("choices", name)
+        return self._lookup("choices", name)
 
     def say(self, phrase: str, *arguments: object) -> str:
         """A statement of the frame. An error of ours if the card has none."""
@@ -56,10 +56,10 @@ class Target:
     @property
     def all_parts(self) -> dict[str, prelude.Part]:
         """Device functions by name: its own, its base's, and those of all cards."""
-        found: dict[str, prelude.Part] = {}
+        chosen: dict[str, prelude.Part] = {}
         for parts in (*(t.parts for t in self.lineage), prelude.COMMON):
-            found = {**found, **{name: part for name, part in parts.items() if name not in found}}
-        return found
+            chosen = {**chosen, **{name: part for name, part in parts.items() if name not in chosen}}
+        return chosen
 
     def names(self) -> set[str]:
         """Everything that it prints by name."""
@@ -69,9 +69,9 @@ class Target:
         """The device functions that a text uses."""
         return prelude.render(body, extra, self.all_parts)
 
-    def _found(self, table: str, name: str) -> Any:
+    def _lookup(self, table: str, name: str) -> Any:
         for printers in (*(t.printers for t in self.lineage), common()):
-            found = getattr(printers, table).get(name)
-            if found is not None:
-                return found
+            entry = getattr(printers, table).get(name)
+            if entry is not None:
+                return entry
         return None

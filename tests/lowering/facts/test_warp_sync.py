@@ -12,8 +12,8 @@ from xdsl.ir import Block, Operation
 
 import corpus
 from cuir.checking.checker import check
-from cuir.lowering.facts.lane_joins import LaneJoins, lane_joins
 from cuir.lowering.facts.stores import stores_by_warps
+from cuir.lowering.facts.warp_sync import WarpSyncs, warp_syncs
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.inlining import mark
 from cuir.lowering.ir.walk import every
@@ -36,7 +36,7 @@ def f(X: Global[f32, 64, 64], H: Global[f16, 64, 64], Y: Global[f32, 64, 64], R:
 def joins(*lines: str) -> list[bool]:
     """Whether the lanes meet before something of each line."""
     kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
-    found = lane_joins(kernel.roles[0])
+    found = warp_syncs(kernel.roles[0])
     assert not found.inside, "what a store reads is read before it"
     first = len(FRAME_OF_PROGRAMS.splitlines()) + 1
     met = {op.location.line.data for op in found.before}  # type: ignore[union-attr]
@@ -91,7 +91,7 @@ def test_the_end_of_a_loop_is_before_its_beginning() -> None:
 )
 def test_all_is_read_before_anything_is_stored(line: str) -> None:
     kernel = cleaned(program(f"{FRAME_OF_PROGRAMS}        {line}\n"))
-    found = lane_joins(kernel.roles[0])
+    found = warp_syncs(kernel.roles[0])
     assert [op.op for op in found.before if isinstance(op, ops.Perform)] == ["store"] and not found.inside
 
 
@@ -116,7 +116,7 @@ def test_rows_from_a_multiple_on_keep_their_lanes() -> None:
 
 def test_a_join_in_a_loop_counts_once() -> None:
     """The store's join is there in each turn, so the first load of a turn needs none: nobody stores between."""
-    found = lane_joins(
+    found = warp_syncs(
         role(
             '%x = tile.apply "zeros"() : !tile.reg<f32, 64, 64>',
             "tile.for %i = %0 to %n {",
@@ -132,7 +132,7 @@ def test_a_join_in_a_loop_counts_once() -> None:
 
 
 def test_a_branch_of_warps_has_no_join_inside() -> None:
-    found = lane_joins(
+    found = warp_syncs(
         role(
             '%x = tile.apply "zeros"() : !tile.reg<f32, 64, 64>',
             '%v = tile.apply "zeros"() : !tile.reg<bool, 64, 1>',
@@ -158,7 +158,7 @@ def test_a_store_that_works_out_what_it_reads() -> None:
     )
     gather = next(op for op in every(made) if isinstance(op, ops.Perform) and op.op == "gather")
     mark(gather)
-    found = lane_joins(made)
+    found = warp_syncs(made)
     assert [op.op for op in found.inside if isinstance(op, ops.Perform)] == ["store"] and not found.before
 
 
@@ -168,13 +168,13 @@ def test_a_store_that_works_out_what_it_reads() -> None:
 def test_the_expert_kernel_needs_none(consts: dict[str, int]) -> None:
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
     kernel = cleaned(check(parse(text), None, {"T": "f16", "DYNAMIC": True, **consts}))
-    assert all(lane_joins(r) == LaneJoins() for r in kernel.roles)
+    assert all(warp_syncs(r) == WarpSyncs() for r in kernel.roles)
     assert [stores_by_warps(r) for r in kernel.roles] == [r.threads.data == 128 for r in kernel.roles]
 
 
 def test_the_program_of_the_gpu_test() -> None:
     (made,) = cleaned(check(parse(TEXT))).roles
-    names = [op.op for op in every(made) if op in lane_joins(made).before and isinstance(op, ops.Perform)]
+    names = [op.op for op in every(made) if op in warp_syncs(made).before and isinstance(op, ops.Perform)]
     assert names == ["store", "load", "store", "load", "load"]
 
 
@@ -223,7 +223,7 @@ def test_what_conflicts_has_a_join_between(text: str, chance: object) -> None:
         "%y64 = tile.at %Y[%c64 : 64, : 64] : !tile.tensor<f32, 64, 64>",
         *re.sub("@", lambda _: f"_{next(numbers)}", text).splitlines(),
     )
-    found = lane_joins(made)
+    found = warp_syncs(made)
     since: list[tuple[str, bool, bool]] = []
 
     def visit(op: Operation) -> None:

@@ -25,19 +25,19 @@ Dims = tuple[int | None, int | None]  # the dims of a tensor along which a tile'
 
 
 @dataclass(frozen=True)
-class LaneJoins:
+class WarpSyncs:
     """Operations before which the lanes meet, and stores between whose reads and writes they do."""
 
     before: frozenset[Operation] = frozenset()
     inside: frozenset[Operation] = frozenset()
 
-    def __or__(self, other: LaneJoins) -> LaneJoins:
-        return LaneJoins(self.before | other.before, self.inside | other.inside)
+    def __or__(self, other: WarpSyncs) -> WarpSyncs:
+        return WarpSyncs(self.before | other.before, self.inside | other.inside)
 
 
-def lane_joins(role: ops.Role) -> LaneJoins:
-    """The joins of a role as it is printed: what has no place of its own is worked out where it is read."""
-    return _Joins(role).block(role.body.block, _Touched())[1]
+def warp_syncs(role: ops.Role) -> WarpSyncs:
+    """Where the lanes of a role meet, as it is printed: what has no place of its own is worked out where it is read."""
+    return _WarpSyncs(role).block(role.body.block, _Touched())[1]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Touched:
         return any(a == b and dims != other for a, dims in self.stable for b, other in now.stable)
 
 
-class _Joins:
+class _WarpSyncs:
     def __init__(self, role: ops.Role):
         kernel = role.parent_op()
         assert isinstance(kernel, ops.Kernel)
@@ -75,46 +75,46 @@ class _Joins:
         return all(a.writes or op.entry.effects.group == "bulk_store" for op, a in touching if isinstance(op, ops.Perform))
 
     # ---- control flow
-    def block(self, block: Block, state: _Touched) -> tuple[_Touched, LaneJoins]:
+    def block(self, block: Block, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         """What is touched behind a block that begins in a state, and the joins in it."""
-        joins = LaneJoins()
+        joins = WarpSyncs()
         for op in block.ops:
-            state, found = self._operation(op, state)
-            joins |= found
+            state, inside = self._operation(op, state)
+            joins |= inside
         return state, joins
 
-    def _operation(self, op: Operation, state: _Touched) -> tuple[_Touched, LaneJoins]:
+    def _operation(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         if isinstance(op, ops.At) or (len(op.results) == 1 and inlined(op.results[0])):
-            return state, LaneJoins()  # its readers work it out
+            return state, WarpSyncs()  # its readers work it out
         state, joins = self._own(op, state)
         if isinstance(op, ops.Branch):
             (then, a), (orelse, b) = self.block(op.then.block, state), self.block(op.orelse.block, state)
             if a.before | b.before and not isinstance(op, ops.If):  # inside, each warp goes its own way
                 (then, a), (orelse, b) = self.block(op.then.block, _Touched()), self.block(op.orelse.block, _Touched())
                 assert not a.before | b.before, "a branch of warps only reads"
-                joins |= LaneJoins(frozenset({op}))
+                joins |= WarpSyncs(frozenset({op}))
             return then | orelse, joins | a | b
         if isinstance(op, ops.Loop):
             start = state
             while True:  # what the end of the body leaves is there at its beginning, too
-                after, found = self.block(op.body.block, start)
+                after, inside = self.block(op.body.block, start)
                 if start | after == start:
-                    return state | after, joins | found
+                    return state | after, joins | inside
                 start |= after
         return state, joins
 
     # ---- one operation
-    def _own(self, op: Operation, state: _Touched) -> tuple[_Touched, LaneJoins]:
+    def _own(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         if isinstance(op, ops.Perform) and self._meets(op):
-            return _Touched(), LaneJoins()
+            return _Touched(), WarpSyncs()
         now = self._touched(op)
         if isinstance(op, ops.Perform) and is_scalar_store(op):
-            return (_Touched() if any(isinstance(a, ops.Shared) for a in now.written) else now), LaneJoins()
+            return (_Touched() if any(isinstance(a, ops.Shared) for a in now.written) else now), WarpSyncs()
         here = frozenset({op})
         inside = here if now.read & (now.written | {a for a, _ in now.stable}) else frozenset()
         if state.before(now):
-            return now, LaneJoins(here, inside)
-        return state | now, LaneJoins(frozenset(), inside)
+            return now, WarpSyncs(here, inside)
+        return state | now, WarpSyncs(frozenset(), inside)
 
     def _meets(self, op: ops.Perform) -> bool:
         if self.own is not None and "bulk_store" in (op.entry.effects.group, op.entry.effects.drains):
@@ -146,7 +146,7 @@ class _Joins:
         tile, place = op.args.get("tile"), a.place.owner
         if isinstance(a.array, ops.Shared) or tile is None or not isinstance(tile.type, TileT) or not isinstance(place, ops.At):
             return None
-        (rows, cols), found = tile.type.shape, dict[str, int]()
+        (rows, cols), dims = tile.type.shape, dict[str, int]()
         if rows == 1:
             return None
         for dim, (start, size) in enumerate(place.parts):
@@ -159,10 +159,10 @@ class _Joins:
                     return None
             else:
                 continue
-            if along is None or along in found:
+            if along is None or along in dims:
                 return None
-            found[along] = dim
-        return found.get("row"), found.get("column") if cols > 1 else None
+            dims[along] = dim
+        return dims.get("row"), dims.get("column") if cols > 1 else None
 
     def _from_multiple(self, tile: SSAValue) -> str | None:
         """ "row" or "column" if an index tile is the worker's rows or columns from a multiple on."""
@@ -189,4 +189,4 @@ def is_scalar_store(op: ops.Perform) -> bool:
     return any(a.writes for a in accesses(op)) and "tile" in op.args and is_scalar(op.args["tile"])
 
 
-__all__ = ["LaneJoins", "lane_joins"]
+__all__ = ["WarpSyncs", "warp_syncs"]
