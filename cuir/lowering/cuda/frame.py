@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
 from ...checking.checked import Checked
 from ...ops.limits import register_pool
@@ -75,24 +75,48 @@ class KernelPrinter(KernelContext):
 
     def _declarations(self) -> None:
         """Scalars of the frame, which all roles read."""
+        self.out.depth = 1
+        self._scalars(self.kernel.body.block, Elements(_Frame(self)))
+        self.out.span = None
+
+    def _scalars(self, block: Block, texts: Elements) -> None:
+        """The scalars of a block: those of a branch are declared before it."""
         out = self.out
-        out.depth = 1
-        texts = Elements(_Frame(self))
-        for op in self.kernel.body.block.ops:
-            if isinstance(op, (ops.Apply, ops.Perform)) and is_scalar(op.results[0]) and not inlined(op.results[0]):
+        for op in block.ops:
+            if isinstance(op, ops.If):
                 out.mark(self.span(op))
-                name = identifier((op.results[0].name_hint or "v").replace(".", "_"))
-                while name in self.names:
-                    name += "_"
-                self.names.add(name)
-                self.frame[op.results[0]] = name
+                for value in op.results:
+                    out.line(f"{CTYPE[dtype_of(value)]} {self._scalar(value)};")
+                with out.block(f"if ({strip(texts.scalar(op.condition))})"):
+                    self._side(op, op.then.block, texts)
+                with out.block("else"):
+                    self._side(op, op.orelse.block, texts)
+            elif isinstance(op, (ops.Apply, ops.Perform)) and is_scalar(op.results[0]) and not inlined(op.results[0]):
+                out.mark(self.span(op))
                 text = texts.apply(op, texts.scalar) if isinstance(op, ops.Apply) else texts.places.element(op.arg("place"))
-                out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {name} = {strip(text)};")
+                out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {self._scalar(op.results[0])} = {strip(text)};")
             elif isinstance(op, machine.Note):
                 self.choice(op.text.data, self.span(op))
             elif isinstance(op, ops.Units):
                 out.line(f"const int tile_count = {strip(texts.scalar(op.count))};")
-        out.span = None
+
+    def _side(self, branch: ops.If, block: Block, texts: Elements) -> None:
+        self._scalars(block, texts)
+        end = block.last_op
+        assert isinstance(end, ops.Yield)
+        for value, chosen in zip(branch.results, end.values, strict=True):
+            self.out.line(f"{self.frame[value]} = {strip(texts.scalar(chosen))};")
+
+    def _scalar(self, value: SSAValue) -> str:
+        """A new name for a scalar of the frame."""
+        base = name = identifier((value.name_hint or "v").replace(".", "_"))
+        count = 1
+        while name in self.names:
+            count += 1
+            name = f"{base}_{count}"
+        self.names.add(name)
+        self.frame[value] = name
+        return name
 
     def _head(self, declared: Writer) -> tuple[list[str], int]:
         """The signature, and in `self.out` all that comes before the roles. Returns the signature and the bytes of shared memory."""

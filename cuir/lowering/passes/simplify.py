@@ -36,6 +36,9 @@ class _Simplify:
         if isinstance(op, ops.If):
             self._if(op)
             return
+        if isinstance(op, ops.For) and _without_turns(op):
+            replace(op, op.carried)
+            return
         for region in op.regions:
             self.block(region.block)
         if isinstance(op, ops.Branch):
@@ -91,6 +94,12 @@ class _Simplify:
         before(op, new)
         replace(op, new.results)
         return new
+
+
+def _without_turns(loop: ops.For) -> bool:
+    """Whether it is known that a loop has no turn."""
+    start, stop = ops.known(loop.start), ops.known(loop.stop)
+    return start is not None and stop is not None and not range(int(start), int(stop), loop.step.data)
 
 
 def _alike(op: ops.Branch) -> None:
