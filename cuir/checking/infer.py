@@ -227,7 +227,9 @@ class Typer:
             if e.type is None:
                 self.infer(e, place=arg in accessed)
             if (inner := call_of(e)) is not None and inner.op.effects.group == PRODUCTS:
-                self.sink.error("S222", "a product in flight is read here", e.span, "bind it to a name, S = mma_async(...), and wait for it")
+                self.sink.error(
+                    "S222", "a product in flight is read here", e.span, "bind it to a name, S = mma_async(...), and wait for it"
+                )
                 typed(e, ErrorType())
         self.adapt(op, args)
         return self.tile_fits(op.rule(RuleContext(self, op, args, node)), node.span)
