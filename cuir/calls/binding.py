@@ -70,16 +70,16 @@ class _Binder:
             found_layout = "a nested tensor" if value.is_nested else str(value.layout).removeprefix("torch.")
             self.sink.error("U403", f"`{p.name}` must be a dense tensor, found {found_layout}", p.span)
             return
-        found = _FROM_TORCH.get(value.dtype)
+        dtype = _FROM_TORCH.get(value.dtype)
         wanted = DTYPES.get(t.dtype)
         if wanted is None and t.dtype in self.const_names:
-            if found is None:
+            if dtype is None:
                 self.sink.error(
                     "U404", f"`{p.name}` has dtype {value.dtype}; kernels take {', '.join(str(d) for d in TORCH.values())}", p.span
                 )
             else:
-                self.settle(p, t.dtype, found)
-        elif wanted is not None and found != wanted:
+                self.settle(p, t.dtype, dtype)
+        elif wanted is not None and dtype != wanted:
             self.sink.error(
                 "U404",
                 f"`{p.name}` must have dtype {TORCH.get(wanted, wanted)}, found {value.dtype}",

@@ -34,11 +34,11 @@ class Repeat:
         self.form = form
         self.tensors = tuple(i for i, value in enumerate(given) if isinstance(value, torch.Tensor))
         self.numbers = tuple((i, number(value)) for i, value in enumerate(given) if not isinstance(value, torch.Tensor))
-        found = [given[i] for i in self.tensors]
-        self.low = [t.data_ptr() & LOW for t in found]
-        sizes: list[Any] = [list(t.shape) for t in found]
-        strides: list[Any] = [list(t.stride()) for t in found]
-        self.guards = guards.TensorGuards(*found, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        tensors = [given[i] for i in self.tensors]
+        self.low = [t.data_ptr() & LOW for t in tensors]
+        sizes: list[Any] = [list(t.shape) for t in tensors]
+        strides: list[Any] = [list(t.stride()) for t in tensors]
+        self.guards = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
     def covers(self, form: tuple[Any, ...], given: Sequence[Any]) -> bool:
         if form != self.form:

@@ -45,12 +45,12 @@ def _round(n: int) -> int:
 def _kept(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
     key = (require_index_ranges, tuple(sorted(given.items())))
     if key not in checked.made:
-        checked.made[key] = _found(checked, given)
-    found: CuirError | None = checked.made[key]
-    return found
+        checked.made[key] = _range_error(checked, given)
+    error: CuirError | None = checked.made[key]
+    return error
 
 
-def _found(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
+def _range_error(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
     known: dict[str, Bounds] = dict(given)
     outer = _Ranges(checked, known, {})
     for stmt in checked.declarations:
@@ -83,23 +83,23 @@ def _texts(checked: Checked) -> list[tuple[list[Expr], Bound]]:
     """Of each role: what picks an element or a box of a tensor and bounds a loop, each once; and what binds its names. Kept with the kernel."""
     if _texts not in checked.made:
         checked.made[_texts] = [_text(checked, role) for role in checked.roles]
-    found: list[tuple[list[Expr], Bound]] = checked.made[_texts]
-    return found
+    texts: list[tuple[list[Expr], Bound]] = checked.made[_texts]
+    return texts
 
 
 def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     tensors = {t.name for t in checked.tensors}
-    found: list[Expr] = []
+    indices: list[Expr] = []
     bound: Bound = {}
     for node in (n for stmt in role.body for n in walk(stmt)):
         if isinstance(node, (Assign, For)):
             bound.setdefault(node.targets[0] if isinstance(node, Assign) else node.target, []).append(node)
         if isinstance(node, For) and isinstance(node.iter, Call):
-            found += node.iter.args
+            indices += node.iter.args
         elif isinstance(node, Subscript) and root_name(node) in tensors:
             parts: list[Node] = [p for i in node.indices for p in (children(i) if isinstance(i, Slice) else (i,))]
-            found += [p for p in parts if isinstance(p, Expr) and not isinstance(p, Literal)]
-    return list({show(e): e for e in found}.values()), bound
+            indices += [p for p in parts if isinstance(p, Expr) and not isinstance(p, Literal)]
+    return list({show(e): e for e in indices}.values()), bound
 
 
 def judged(checked: Checked) -> set[str]:
@@ -118,8 +118,8 @@ def judged(checked: Checked) -> set[str]:
                 left += children(node)
             names |= seen
         checked.made[judged] = names
-    found: set[str] = checked.made[judged]
-    return found
+    judged_names: set[str] = checked.made[judged]
+    return judged_names
 
 
 class _Ranges:
@@ -138,8 +138,8 @@ class _Ranges:
             return (e.value, e.value) if isinstance(e.value, int) and not isinstance(e.value, bool) else None
         if isinstance(e, Name):
             return self.name(e.id)
-        found = entry(self.checked, e)
-        return None if found is None else self.result(e, found[0], [self.of(a) for a in found[1]])
+        operation = entry(self.checked, e)
+        return None if operation is None else self.result(e, operation[0], [self.of(a) for a in operation[1]])
 
     def result(self, e: Expr, op: Op, args: Sequence[Bounds]) -> Bounds:
         if op.traits.index_of:
@@ -149,24 +149,24 @@ class _Ranges:
         if op.evaluate is None or op.traits.converts:
             return None
         self.fitting(e, op.evaluate.on_the_way(*args))
-        found = op.evaluate.interval(*args)
-        if None in args and half(found):  # nothing is refused for what may be anything at one end
+        bounds = op.evaluate.interval(*args)
+        if None in args and half(bounds):  # nothing is refused for what may be anything at one end
             return None
-        return self.fitting(e, found) if isinstance(e, Binary) else found
+        return self.fitting(e, bounds) if isinstance(e, Binary) else bounds
 
-    def fitting(self, e: Expr, found: Bounds) -> Bounds:
+    def fitting(self, e: Expr, bounds: Bounds) -> Bounds:
         """The interval; one that may lie outside is noted, and nothing is known of what comes of it."""
-        if found is None or (found[0] >= -LARGEST - 1 and found[1] <= LARGEST):
-            return found
-        self.outside.append((e, found))
+        if bounds is None or (bounds[0] >= -LARGEST - 1 and bounds[1] <= LARGEST):
+            return bounds
+        self.outside.append((e, bounds))
         return None
 
     def name(self, name: str) -> Bounds:
         if name in self.known or name not in self.bound:
             return self.known.get(name)
         self.known[name] = None  # what depends on itself, as a counter does, is not known
-        found = [self.bound_to(node) for node in self.bound[name]]
-        self.known[name] = hull(*found)
+        bounds = [self.bound_to(node) for node in self.bound[name]]
+        self.known[name] = hull(*bounds)
         return self.known[name]
 
     def bound_to(self, node: Assign | For) -> Bounds:

@@ -22,18 +22,18 @@ COPY_ALIGNMENT = 16  # bytes: base and strides of what engines copy (CUDA driver
 
 def copied(checked: Checked) -> Mapping[str, Span]:
     """The tensors that engines read or write, each with the first call that asks them to."""
-    found: dict[str, Span] | None = checked.made.get(copied)
-    if found is None:
-        found = {}
+    spans: dict[str, Span] | None = checked.made.get(copied)
+    if spans is None:
+        spans = {}
         names = {t.name for t in checked.tensors}
         for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
             bound = checked.find_call(node)
             for access in bound.op.effects.accesses if bound is not None else ():
                 root = root_name(bound.args[access.arg]) if bound is not None and access.late and access.arg in bound.args else None
                 if root in names:
-                    found.setdefault(str(root), node.span)
-        checked.made[copied] = found
-    return found
+                    spans.setdefault(str(root), node.span)
+        checked.made[copied] = spans
+    return spans
 
 
 def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[str, Any]) -> None:

@@ -129,8 +129,8 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
 def dtype_named(value: Const | str | object) -> Const | None:
     """A const as given: a dtype may come as its name ("f16") or as torch has it (torch.float16)."""
     named = {f"torch.{d.torch}": d.name for d in DTYPES.values() if d != BOOL}
-    found = DTYPES.get(named.get(str(value), str(value)))
-    return found if found is not None else value  # type: ignore[return-value]
+    dtype = DTYPES.get(named.get(str(value), str(value)))
+    return dtype if dtype is not None else value  # type: ignore[return-value]
 
 
 def _kind(p: Param, kernel: Kernel, default: Const | None) -> str:
@@ -170,9 +170,9 @@ class _Checker:
         typer = Typer(self.kernel, scope, self.sink)
         declarations = self.declare(flat, typer, scope)
         allocs, shared_bytes = lay_out_shared(self.shared, self.barriers, target, self.sink)
-        unusable = by_consts([d for d in self.sink.found if d.code in SIZES], self.kernel, self.consts)
+        unusable = by_consts([d for d in self.sink.diagnostics if d.code in SIZES], self.kernel, self.consts)
         if unusable:  # what the roles do with these arrays and rings would be wrong only for that
-            raise CuirError([*unusable, *(d for d in self.sink.found if d.code not in SIZES)])
+            raise CuirError([*unusable, *(d for d in self.sink.diagnostics if d.code not in SIZES)])
         roles = self.roles(flat, typer, scope)
         check_literals(typer.literals, self.sink)
         barriers = self.barrier_table(typer)
@@ -187,7 +187,7 @@ class _Checker:
         self.sink.stop_if_any()
         written = typer.written
         tensors = tuple(TensorParam(t.name, t.dtype, t.dims, t.name in written, t.span) for t in scope.tensors.values())
-        found = Checked(
+        checked = Checked(
             self.program,
             self.kernel,
             cluster,
@@ -204,8 +204,8 @@ class _Checker:
             tuple(roles),
             warpgroups,
         )
-        mark_decisions(found)
-        return found
+        mark_decisions(checked)
+        return checked
 
     def cluster(self, target: Target) -> int:
         """How many CTAs a cluster has; 1 after an error."""
@@ -213,10 +213,10 @@ class _Checker:
         known |= {n: Name(v.name) if isinstance(v, DType) else Literal(v) for n, v in self.consts.items()}
         written = self.kernel.cluster or Literal(1)
         try:
-            found = specialised(written, known)
+            size = specialised(written, known)
         except ZeroDivisionError:
-            found = written
-        value = found.value if isinstance(found, Literal) else None
+            size = written
+        value = size.value if isinstance(size, Literal) else None
         if type(value) is not int:
             what = "something that is not known when the kernel is specialised" if value is None else repr(value)
             hint = "write an integer, a const parameter or an expression of these"
@@ -373,7 +373,7 @@ class _Checker:
         return table
 
 
-def by_consts(found: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, Const]) -> list[Diagnostic]:
+def by_consts(errors: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, Const]) -> list[Diagnostic]:
     """Errors of sizes, with the const parameters that decide them in the hint; those that depend on more than an earlier one does are left out."""
     bound: dict[str, Expr] = {}
     for stmt in kernel.body:
@@ -388,7 +388,7 @@ def by_consts(found: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, 
 
     kept: list[Diagnostic] = []
     reasons: list[set[str]] = []
-    for d in found:
+    for d in errors:
         names = deciding(set(re.findall(r"[A-Za-z_]\w*", d.span.text()))) if d.span else set()
         if any(r and r <= names for r in reasons):
             continue

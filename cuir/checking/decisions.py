@@ -41,8 +41,8 @@ def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
     if isinstance(expr, Call):
         bound = checked.find_call(expr)
         return None if bound is None else (bound.op, list(bound.args.values()))
-    found = operator(expr)
-    return None if found is None else (found[0], list(found[1]))
+    operation = operator(expr)
+    return None if operation is None else (operation[0], list(operation[1]))
 
 
 def dtype_of(checked: Checked, expr: Expr) -> DType | None:
@@ -74,33 +74,33 @@ def expressions(body: tuple[Stmt, ...]) -> Iterator[Expr]:
 
 def _floats(checked: Checked, expr: Expr) -> list[Expr]:
     """The float operands of an operation on values; none of reductions, products, and reads of memory."""
-    found = entry(checked, expr)
-    if found is None or found[0].reduces or found[0].effects.accesses:
+    operation = entry(checked, expr)
+    if operation is None or operation[0].reduces or operation[0].effects.accesses:
         return []
-    return [a for a in found[1] if (t := dtype_of(checked, a)) is not None and t.is_float]
+    return [a for a in operation[1] if (t := dtype_of(checked, a)) is not None and t.is_float]
 
 
 def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
     """What the assignments of a block bind each name to, in nested blocks too."""
-    found: dict[str, list[Expr]] = {}
+    bindings: dict[str, list[Expr]] = {}
     for stmt in body:
         if isinstance(stmt, Assign):
-            found.setdefault(stmt.targets[0], []).append(stmt.value)
+            bindings.setdefault(stmt.targets[0], []).append(stmt.value)
         elif isinstance(stmt, (If, For)):
             inner = definitions((*stmt.body, *stmt.orelse) if isinstance(stmt, If) else stmt.body)
             for name, values in inner.items():
-                found.setdefault(name, []).extend(values)
-    return found
+                bindings.setdefault(name, []).extend(values)
+    return bindings
 
 
 def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
     """Names of [R, 1] values that a sum of rows reaches: their last bits depend on its order anyway."""
     rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
-    found: set[str] = set()
+    names: set[str] = set()
 
     def reached(expr: Expr) -> bool:
         if isinstance(expr, Name):
-            return expr.id in found
+            return expr.id in names
         what = entry(checked, expr)
         if what is None or what[0].effects.accesses:
             return False
@@ -109,10 +109,10 @@ def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]
         return any(map(reached, _floats(checked, expr)))
 
     while True:
-        more = {n for n in rows - found if any(map(reached, bound[n]))}
+        more = {n for n in rows - names if any(map(reached, bound[n]))}
         if not more:
-            return found
-        found |= more
+            return names
+        names |= more
 
 
 __all__ = ["deciders", "definitions", "dtype_of", "entry", "expressions", "mark_decisions"]

@@ -202,8 +202,8 @@ class _Flattener:
         elif isinstance(value, TupleValue) and len(value.items) == len(targets):
             pairs = list(zip(targets, value.items, strict=True))
         else:
-            found = f"{len(value.items)} values" if isinstance(value, TupleValue) else "one value"
-            self.sink.error("T151", f"expected {len(targets)} values for {', '.join(targets)}, found {found}", span)
+            count = f"{len(value.items)} values" if isinstance(value, TupleValue) else "one value"
+            self.sink.error("T151", f"expected {len(targets)} values for {', '.join(targets)}, found {count}", span)
             pairs = [(t, Name(UNKNOWN, span=span)) for t in targets]
         moves: list[tuple[Name, Expr]] = []
         kept: list[tuple[str, Value]] = []

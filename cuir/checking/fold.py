@@ -55,13 +55,13 @@ def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
         return expr
     if negative:
         return Literal(wrap(-values[0]) if dtype == I32 else -values[0], span=expr.span)  # exact: with the digits that were written
-    found, *rest = (convert(v, dtype) for v in values)
-    found = functools.reduce(function, rest, found) if rest else function(found)
-    if isinstance(found, float):
-        if not math.isfinite(found):
+    value, *rest = (convert(v, dtype) for v in values)
+    value = functools.reduce(function, rest, value) if rest else function(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
             return expr
-        found = shortest(found)
-    return Literal(found, span=expr.span)
+        value = shortest(value)
+    return Literal(value, span=expr.span)
 
 
 def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
@@ -87,9 +87,9 @@ def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
 
 
 def _operator(expr: Unary | Binary) -> Expr:
-    found = operator(expr)
-    assert found is not None
-    op, args = found
+    operation = operator(expr)
+    assert operation is not None
+    op, args = operation
     a = literal(args[0])
     if op.traits.lazy and isinstance(a, bool):  # the right side is not evaluated when the left decides
         return Literal(a, span=expr.span) if a is op.traits.decided_by else args[1]

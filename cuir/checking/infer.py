@@ -169,8 +169,8 @@ class Typer:
             return Scalar(BOOL if isinstance(e.value, bool) else I32 if isinstance(e.value, int) else F32)
         if isinstance(e, Name):
             return self.name(e)
-        if (found := operator(e)) is not None:
-            return self.apply(found[0], dict(zip((p.name for p in found[0].params), found[1], strict=True)), e)
+        if (operation := operator(e)) is not None:
+            return self.apply(operation[0], dict(zip((p.name for p in operation[0].params), operation[1], strict=True)), e)
         if isinstance(e, Attribute):
             op = attribute(e)
             if op is None:
@@ -375,8 +375,8 @@ class Typer:
             size: str | int = dim
             if part.start is not None:
                 if part.size is None or part.size <= 0:
-                    found = "an empty one" if part.size is not None else "another text"
-                    self.sink.error("T160", f"a slice is `:` or `e : e + c` with the same text e and a known c > 0, found {found}", e.span)
+                    shown = "an empty one" if part.size is not None else "another text"
+                    self.sink.error("T160", f"a slice is `:` or `e : e + c` with the same text e and a known c > 0, found {shown}", e.span)
                     return ErrorType()
                 size = part.size
                 if isinstance(base, SharedView) and isinstance(dim, int):
@@ -457,11 +457,11 @@ class Typer:
             if not isinstance(t, BarrierType):
                 self.sink.error("N119", f"only barriers have methods, found {t}", call.func.span, instead(call.func.attr))
                 return None
-            found = method(t.kind, call.func.attr)
-            if found is None:
+            op = method(t.kind, call.func.attr)
+            if op is None:
                 known = ", ".join(methods(t.kind))
                 self.sink.error("N120", f"{t.kind} has no method `{call.func.attr}`; it has: {known}", call.func.span)
-            return found
+            return op
         if not isinstance(call.func, Name) or call.func.id == UNKNOWN:
             return None
         if call.func.id == "range":

@@ -92,10 +92,10 @@ def bindings(body: tuple[Stmt, ...], known: Mapping[str, Literal]) -> Counter[st
 
 def _decided(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
     try:
-        found = specialised(cond, values)
+        folded = specialised(cond, values)
     except ZeroDivisionError:  # told where the condition is flattened
         return None
-    return found.value if isinstance(found, Literal) and isinstance(found.value, bool) else None
+    return folded.value if isinstance(folded, Literal) and isinstance(folded.value, bool) else None
 
 
 def decided_by_right(e: Binary, left: Expr, right: Expr) -> Expr | None:

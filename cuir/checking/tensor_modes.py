@@ -12,14 +12,14 @@ from .views import root_name
 
 def tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
     """For each tensor which of "read", "write" and "add" the kernel's text does to it."""
-    found: Mapping[str, frozenset[str]] | None = checked.made.get(tensor_modes)
-    if found is None:
+    by_tensor: Mapping[str, frozenset[str]] | None = checked.made.get(tensor_modes)
+    if by_tensor is None:
         modes: dict[str, set[str]] = {t.name: set() for t in checked.tensors}
         for name, mode in _accesses(checked):
             if name in modes:
                 modes[name].add(mode)
-        found = checked.made[tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
-    return found
+        by_tensor = checked.made[tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
+    return by_tensor
 
 
 def exchanged(checked: Checked) -> frozenset[str]:

@@ -36,10 +36,10 @@ def _same_shape(cx: CallContext) -> tuple[SharedView, int, int] | None:
 
 
 def _bulk(cx: CallContext) -> bool:
-    found = _same_shape(cx)
-    if found is None:
+    view_shape = _same_shape(cx)
+    if view_shape is None:
         return False
-    view, _, cols = found
+    view, _, cols = view_shape
     if cols * view.dtype.itemsize % PANEL_BYTES:
         width = PANEL_BYTES // view.dtype.itemsize
         cx.error(

@@ -125,10 +125,10 @@ def _extremum(cx: CallContext) -> Type:
         return cx.error(
             "T140", "expected two or more arguments, elementwise", args[0] if args else None, "the maximum of a row is row_max(x)"
         )
-    found = elementwise(cx, *args)
-    if found is None:
+    dtype_shape = elementwise(cx, *args)
+    if dtype_shape is None:
         return ErrorType()
-    return made(*found) if found[0] != BOOL else cx.error("T112", "expected numbers, found bool", args[0])
+    return made(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected numbers, found bool", args[0])
 
 
 _XS = Param("x", "scalars or tiles", variadic=True)
@@ -163,21 +163,21 @@ op(
     traits=Traits(pure=True, elementwise=True, alike=("x", "y"), chooses="cond"),
 )
 def _where(cx: CallContext) -> Type:
-    cond, found = cx.type("cond"), elementwise(cx, "x", "y")
-    if poisoned(cond) or found is None:
+    cond, dtype_shape = cx.type("cond"), elementwise(cx, "x", "y")
+    if poisoned(cond) or dtype_shape is None:
         return ErrorType()
     if not isinstance(cond, TileType) or cond.dtype != BOOL:
         hint = "on scalars: x if cond else y" if cond == Scalar(BOOL) else None
         return cx.error("T141", f"`cond` is a bool tile, found {cond}", "cond", hint)
-    shape = cx.broadcast("cond", found[1])  # type: ignore[attr-defined]
-    return ErrorType() if shape is None else TileType(found[0], *shape)
+    shape = cx.broadcast("cond", dtype_shape[1])  # type: ignore[attr-defined]
+    return ErrorType() if shape is None else TileType(dtype_shape[0], *shape)
 
 
 def _unary_float(cx: CallContext) -> Type:
-    found = elementwise(cx, "x")
-    if found is None:
+    dtype_shape = elementwise(cx, "x")
+    if dtype_shape is None:
         return ErrorType()
-    return made(*found) if found[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
+    return made(*dtype_shape) if dtype_shape[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
 
 
 _X = Param("x", "f32 scalar or tile")
@@ -221,10 +221,10 @@ op(
     traits=arithmetic("x", magnitude=True),
 )
 def _abs(cx: CallContext) -> Type:
-    found = elementwise(cx, "x")
-    if found is None:
+    dtype_shape = elementwise(cx, "x")
+    if dtype_shape is None:
         return ErrorType()
-    return made(*found) if found[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
+    return made(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
 
 
 @op(
@@ -238,12 +238,12 @@ def _abs(cx: CallContext) -> Type:
     traits=arithmetic(converts="dtype"),
 )
 def _cast(cx: CallContext) -> Type:
-    found, dtype = elementwise(cx, "x"), known(cx, "dtype", DType)
-    if found is None or dtype is None:
+    dtype_shape, dtype = elementwise(cx, "x"), known(cx, "dtype", DType)
+    if dtype_shape is None or dtype is None:
         return ErrorType()
-    if found[1] is None and dtype not in (I32, F32, BOOL):
+    if dtype_shape[1] is None and dtype not in (I32, F32, BOOL):
         return cx.error("T143", f"scalars are i32, f32 or bool, found {dtype}", "dtype")
-    return made(dtype, found[1])
+    return made(dtype, dtype_shape[1])
 
 
 def _reduction(cx: CallContext) -> Type:

@@ -48,16 +48,16 @@ def called(e: Node) -> Op | None:
     """The primitive that a call by a word is of; None for other expressions. Of two that are written alike, the one that has parameters for more of the arguments."""
     if not isinstance(e, Call) or not isinstance(e.func, Name):
         return None
-    found = WRITTEN.get(e.func.id)
-    if found is None or len(found) == 1:
-        return found[0] if found else None
+    candidates = WRITTEN.get(e.func.id)
+    if candidates is None or len(candidates) == 1:
+        return candidates[0] if candidates else None
     given = {k.name for k in e.keywords}
 
     def fits(op: Op) -> tuple[int, int]:
         plain = sum(not p.keyword for p in op.params)
         return min(len(e.args), plain) + sum(p.name in given for p in op.params), -len(op.params)
 
-    return max(found, key=fits)
+    return max(candidates, key=fits)
 
 
 def method(kind: str, name: str) -> Op | None:
@@ -72,9 +72,9 @@ def methods(kind: str) -> list[str]:
 
 def operation(e: Node) -> tuple[Op, tuple[Expr, ...]] | None:
     """The entry of an operator, or of a primitive called by a word, with what is given by position; None for other expressions."""
-    found = operator(e)
-    if found is not None:
-        return found
+    op_args = operator(e)
+    if op_args is not None:
+        return op_args
     op = called(e)
     return (op, e.args) if op is not None and isinstance(e, Call) else None
 
@@ -83,8 +83,8 @@ def traits(e: Node) -> Traits:
     """Of an operator, or of a primitive called by a word; of other expressions none holds."""
     if isinstance(e, Binary):
         return OPERATORS[e.op].traits
-    found = operation(e)
-    return _NONE if found is None else found[0].traits
+    op_args = operation(e)
+    return _NONE if op_args is None else op_args[0].traits
 
 
 def is_where(e: Node) -> bool:
@@ -100,8 +100,8 @@ def comparison(signs: tuple[int, ...]) -> str:
 @functools.cache
 def maker(what: str) -> Op:
     """The declaration that makes arrays, units or workers; of barriers there are several."""
-    (found,) = (op for op in TABLE.values() if op.traits.makes == what)
-    return found
+    (declaration,) = (op for op in TABLE.values() if op.traits.makes == what)
+    return declaration
 
 
 __all__ = ["attribute", "called", "comparison", "is_where", "maker", "method", "methods", "operation", "operator", "subscript", "traits"]

@@ -115,8 +115,8 @@ def _load(cx: CallContext) -> Type:
         if len(t.dims) != 2:
             return two_dims(cx, "view", t)
         return TileType(t.dtype, *t.dims)
-    found = box(cx, "view")
-    return ErrorType() if found is None else TileType(found[0].dtype, found[1], found[2])
+    view_shape = box(cx, "view")
+    return ErrorType() if view_shape is None else TileType(view_shape[0].dtype, view_shape[1], view_shape[2])
 
 
 @op(
@@ -151,10 +151,10 @@ def _store(cx: CallContext) -> Type:
         if isinstance(want, ErrorType):
             return two_dims(cx, "place", place)
     elif isinstance(place, GlobalView):
-        found = box(cx, "place")
-        if found is None:
+        view_shape = box(cx, "place")
+        if view_shape is None:
             return ErrorType()
-        want = TileType(place.dtype, found[1], found[2])
+        want = TileType(place.dtype, view_shape[1], view_shape[2])
     elif not cx.is_subscript("place"):
         return cx.error(
             "T165",

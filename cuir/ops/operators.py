@@ -12,12 +12,12 @@ X, Y = Param("x", "scalar or tile"), Param("y", "scalar or tile")
 
 
 def _arithmetic(cx: CallContext) -> Type:
-    found = elementwise(cx, "x", "y")
-    if found is None:
+    dtype_shape = elementwise(cx, "x", "y")
+    if dtype_shape is None:
         return ErrorType()
-    if found[0] == BOOL:
+    if dtype_shape[0] == BOOL:
         return cx.error("T112", "expected numbers, found bool", "x")
-    return made(*found)
+    return made(*dtype_shape)
 
 
 for _sign, _doc, _traits in (
@@ -50,19 +50,19 @@ for _sign, _doc, _traits in (
     traits=arithmetic("x", "y", cost=4, special=True, factors=("x",), divisor="y"),
 )
 def _divide(cx: CallContext) -> Type:
-    found = elementwise(cx, "x", "y")
-    if found is None:
+    dtype_shape = elementwise(cx, "x", "y")
+    if dtype_shape is None:
         return ErrorType()
-    if not found[0].is_float:
+    if not dtype_shape[0].is_float:
         return cx.error("T114", f"`/` divides floats, found {cx.type('x')}", "x", "`//` divides integers")
-    return made(*found)
+    return made(*dtype_shape)
 
 
 def _integer(cx: CallContext) -> Type:
-    found = elementwise(cx, "x", "y")
-    if found is None:
+    dtype_shape = elementwise(cx, "x", "y")
+    if dtype_shape is None:
         return ErrorType()
-    return made(*found) if found[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
+    return made(*dtype_shape) if dtype_shape[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
 
 
 op(
@@ -90,8 +90,8 @@ op(
 
 
 def _bits(cx: CallContext) -> Type:
-    found = elementwise(cx, "x", "y", ints=True)
-    return ErrorType() if found is None else made(*found)
+    dtype_shape = elementwise(cx, "x", "y", ints=True)
+    return ErrorType() if dtype_shape is None else made(*dtype_shape)
 
 
 for _sign, _doc, _traits in (
@@ -123,8 +123,8 @@ for _sign, _doc, _traits in (
     traits=arithmetic("x", complements=True, involutive=True),
 )
 def _invert(cx: CallContext) -> Type:
-    found = elementwise(cx, "x", ints=True)
-    return ErrorType() if found is None else made(*found)
+    dtype_shape = elementwise(cx, "x", ints=True)
+    return ErrorType() if dtype_shape is None else made(*dtype_shape)
 
 
 @op(
@@ -139,15 +139,15 @@ def _invert(cx: CallContext) -> Type:
     traits=arithmetic("x", linear=(-1,), involutive=True),
 )
 def _negate(cx: CallContext) -> Type:
-    found = elementwise(cx, "x")
-    if found is None:
+    dtype_shape = elementwise(cx, "x")
+    if dtype_shape is None:
         return ErrorType()
-    return made(*found) if found[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
+    return made(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
 
 
 def _compare(cx: CallContext) -> Type:
-    found = elementwise(cx, "x", "y")
-    return ErrorType() if found is None else made(BOOL, found[1])
+    dtype_shape = elementwise(cx, "x", "y")
+    return ErrorType() if dtype_shape is None else made(BOOL, dtype_shape[1])
 
 
 for _sign, _holds, _slip in (
@@ -239,12 +239,12 @@ def _ifexp(cx: CallContext) -> Type:
         return ErrorType()
     if cx.type("cond") != Scalar(BOOL):
         return cx.error("T116", f"a condition is a bool scalar, found {cx.type('cond')}", "cond", "on tiles: where(cond, x, y)")
-    found = elementwise(cx, "x", "y")
-    if found is None:
+    dtype_shape = elementwise(cx, "x", "y")
+    if dtype_shape is None:
         return ErrorType()
     return (
-        made(*found)
-        if found[1] is None
+        made(*dtype_shape)
+        if dtype_shape[1] is None
         else cx.error("T117", "`x if cond else y` chooses between scalars, found tiles", "x", "write an if statement, or where(cond, x, y)")
     )
 

@@ -34,8 +34,8 @@ def known(cx: CallContext, arg: str, kind: type = int) -> Any:
         )
         return None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        found = value.name if isinstance(value, DType) else repr(value)
-        cx.error("T103", f"`{arg}` must be {_KINDS[kind]}, found {found}", arg)
+        shown = value.name if isinstance(value, DType) else repr(value)
+        cx.error("T103", f"`{arg}` must be {_KINDS[kind]}, found {shown}", arg)
         return None
     return value
 

@@ -90,8 +90,8 @@ class FunctionSpecification:
 
     def scratch(self, given: Values, outputs: Sequence[str]) -> list[str]:
         """Tensors that the kernel writes and that are nobody's business afterwards: those that the function gives as None."""
-        found = self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64)
-        return [n for n, x in found.items() if x is None]
+        results = self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64)
+        return [n for n, x in results.items() if x is None]
 
     def half(self, given: Values, outputs: Sequence[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """The outputs as PyTorch computes them in the kernel's dtype: in the dtypes of the inputs, or, where the function mixes those, all in `dtype`.
@@ -108,17 +108,17 @@ class FunctionSpecification:
         try:
             return _asked(self._outputs({n: _to(v, dtype) for n, v in given.items()}, outputs, dtype))
         except CuirError as error:
-            found = error.diagnostics[0]
-            raise CuirError([replace(found, code="X107", message=f"`{self.name}` in {str(dtype).removeprefix('torch.')}: {found.message}",
+            diagnostic = error.diagnostics[0]
+            raise CuirError([replace(diagnostic, code="X107", message=f"`{self.name}` in {str(dtype).removeprefix('torch.')}: {diagnostic.message}",
                                      hint="it is evaluated in float64 and in the kernel's dtype, which is the yardstick for errors")]) from error  # fmt: skip
 
     def yardstick(self, given: Values, outputs: Sequence[str], exact: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:  # fmt: skip
         """`half`, and where that overflows, bfloat16's error scaled to the bits of `dtype` (f16 overflows where a kernel, in float32, does not)."""
-        found = self.half(given, outputs, dtype)
+        half = self.half(given, outputs, dtype)
         if dtype != torch.float16 or all(
-            bool((x.isfinite() | ~exact[n].isfinite() | (exact[n].abs() > 6e4)).all()) for n, x in found.items()
+            bool((x.isfinite() | ~exact[n].isfinite() | (exact[n].abs() > 6e4)).all()) for n, x in half.items()
         ):
-            return found
+            return half
         coarse = self.half({n: _to(v, torch.bfloat16) if _is(v, dtype) else v for n, v in given.items()}, outputs, torch.bfloat16)
         scale = 2.0 ** (_BITS[torch.bfloat16] - _BITS[dtype])
         return {n: exact[n] + (x.double() - exact[n]) * scale for n, x in coarse.items()}
@@ -127,55 +127,57 @@ class FunctionSpecification:
         """What `inputs` gives, by its names. Raises CuirError X105, X113."""
         if self.inputs is None:
             return {}
-        found = self._called(self.inputs, "inputs", {**drawn, "sizes": dict(sizes), "generator": generator}, torch.float32)
-        if not isinstance(found, Mapping):
+        values = self._called(self.inputs, "inputs", {**drawn, "sizes": dict(sizes), "generator": generator}, torch.float32)
+        if not isinstance(values, Mapping):
             raise CuirError.of(
-                "X106", f"inputs of `{self.name}` gives a dict by name, found {type(found).__name__}", function_span(self.inputs)
+                "X106", f"inputs of `{self.name}` gives a dict by name, found {type(values).__name__}", function_span(self.inputs)
             )
-        return dict(found)
+        return dict(values)
 
     def admitted(self, drawn: Mapping[str, int]) -> dict[str, int] | None:
         """The lengths to use for those drawn, or None. Raises CuirError X106, X113."""
         if self.sizes is None:
             return dict(drawn)
         try:
-            found = self.sizes(dict(drawn))
+            lengths = self.sizes(dict(drawn))
         except Exception as error:  # a user's function may raise anything
             raise self._failed("sizes", self.sizes, error) from error
-        if found is None:
+        if lengths is None:
             return None
-        if not isinstance(found, Mapping) or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in found.values()):
-            raise CuirError.of("X106", f"sizes of `{self.name}` gives lengths by name, or None; found {found!r}", function_span(self.sizes))
-        unknown = [n for n in found if n not in drawn]
+        if not isinstance(lengths, Mapping) or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in lengths.values()):
+            raise CuirError.of(
+                "X106", f"sizes of `{self.name}` gives lengths by name, or None; found {lengths!r}", function_span(self.sizes)
+            )
+        unknown = [n for n in lengths if n not in drawn]
         if unknown:
             raise CuirError.of("X106", f"sizes of `{self.name}` gives `{unknown[0]}`, which is no dim or const of the kernel", function_span(self.sizes),
                                f"it has: {', '.join(drawn)}")  # fmt: skip
-        return {**drawn, **found}
+        return {**drawn, **lengths}
 
     def _outputs(self, given: Values, outputs: Sequence[str], dtype: torch.dtype, attached: bool = False) -> dict[str, torch.Tensor | None]:
         """What the function gives, by the kernel's names. outputs: all that the kernel writes; those that are given as well are written in place."""
-        found = self._called(self.reference, "reference", given, dtype)
+        result = self._called(self.reference, "reference", given, dtype)
         only = [n for n in outputs if n not in given] or list(outputs)  # written and not read
-        if isinstance(found, torch.Tensor):
-            found = {only[0]: found}
-        elif isinstance(found, tuple):
-            if len(found) not in (len(outputs), len(only)):
-                raise CuirError.of("X106", f"`{self.name}` gives {len(found)} outputs, the kernel writes {len(outputs)}: {', '.join(outputs)}",
+        if isinstance(result, torch.Tensor):
+            result = {only[0]: result}
+        elif isinstance(result, tuple):
+            if len(result) not in (len(outputs), len(only)):
+                raise CuirError.of("X106", f"`{self.name}` gives {len(result)} outputs, the kernel writes {len(outputs)}: {', '.join(outputs)}",
                                    function_span(self.reference), "give all in this order, or a dict of some by name")  # fmt: skip
-            found = dict(zip(outputs if len(found) == len(outputs) else only, found, strict=True))
-        if not isinstance(found, Mapping) or not found or not all(x is None or isinstance(x, torch.Tensor) for x in found.values()):
-            raise CuirError.of("X106", f"`{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {type(found).__name__}",
+            result = dict(zip(outputs if len(result) == len(outputs) else only, result, strict=True))
+        if not isinstance(result, Mapping) or not result or not all(x is None or isinstance(x, torch.Tensor) for x in result.values()):
+            raise CuirError.of("X106", f"`{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {type(result).__name__}",
                                function_span(self.reference))  # fmt: skip
-        if all(x is None for x in found.values()):
+        if all(x is None for x in result.values()):
             raise CuirError.of(
                 "X106", f"`{self.name}` gives None for every output, so that nothing is asked of the kernel", function_span(self.reference)
             )
         known = {n.lower(): n for n in outputs}
-        unknown = [n for n in found if str(n).lower() not in known]
+        unknown = [n for n in result if str(n).lower() not in known]
         if unknown:
             raise CuirError.of("X106", f"`{self.name}` gives `{unknown[0]}`, which the kernel does not write", function_span(self.reference),
                                f"it writes: {', '.join(outputs)}")  # fmt: skip
-        return {known[n.lower()]: x if x is None or attached else x.detach() for n, x in found.items()}
+        return {known[n.lower()]: x if x is None or attached else x.detach() for n, x in result.items()}
 
     def _called(self, function: Callable[..., Any], what: str, given: Mapping[str, Any], dtype: torch.dtype) -> Any:
         """A function of the user's with what it asks for by name."""
@@ -218,8 +220,8 @@ def scale_of(dim: int) -> float:
     return 1 / math.sqrt(max(1, dim))
 
 
-def _asked(found: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    return {n: x for n, x in found.items() if x is not None}
+def _asked(outputs: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    return {n: x for n, x in outputs.items() if x is not None}
 
 
 def _is(value: object, dtype: torch.dtype) -> bool:

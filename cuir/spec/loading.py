@@ -91,15 +91,15 @@ def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = N
 
     kernel: what it is to specify, where that is known: mods say nothing about one without Q, K and V, so that every function is one of its inputs there.
     """
-    found = _as_any(value, name, dict(parameters or {}), kernel)
-    if parameters and isinstance(found, Specification) and _computes_nan(found):
+    spec = _as_any(value, name, dict(parameters or {}), kernel)
+    if parameters and isinstance(spec, Specification) and _computes_nan(spec):
         listed = ", ".join(f"{n}={v}" for n, v in parameters.items())
         defaults = [
             f"{n}={p.default}" for n, p in inspect.signature(value).parameters.items() if n in parameters and p.default is not p.empty
         ]
         raise CuirError.of("X114", f"`{name}` computes NaN with {listed}", function_span(value),
                            f"the usual: {', '.join(defaults)}" if defaults else "another value")  # fmt: skip
-    return found
+    return spec
 
 
 def _computes_nan(spec: Specification) -> bool:
@@ -157,11 +157,11 @@ def _as_any(value: Any, name: str, given: dict[str, Parameter], kernel: Kernel |
     return _as_any(made, name, {}, kernel)
 
 
-def _of_mods(found: AnySpecification, name: str) -> Specification:
-    if isinstance(found, FunctionSpecification):
-        raise CuirError.of("X117", f"`{name}` is a function of the inputs, and this needs a mask_mod or a score_mod", function_span(found.reference),
+def _of_mods(spec: AnySpecification, name: str) -> Specification:
+    if isinstance(spec, FunctionSpecification):
+        raise CuirError.of("X117", f"`{name}` is a function of the inputs, and this needs a mask_mod or a score_mod", function_span(spec.reference),
                            "mods can be transferred; for a function write or ask for a program, and verify it: cuir verify PROGRAM --against FILE.py")  # fmt: skip
-    return found
+    return spec
 
 
 def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: str) -> int | float:

@@ -110,13 +110,13 @@ class Specification:
 
     def values(self, lengths: Lengths) -> dict[str, int | float | torch.Tensor]:
         """What is captured by name, for a problem of these lengths."""
-        found: dict[str, int | float | torch.Tensor] = {}
+        captured: dict[str, int | float | torch.Tensor] = {}
         for name, value in self.data.items():
             made = value if isinstance(value, (int, float, torch.Tensor)) else value(lengths)
             if made is not value and isinstance(made, (int, float)):  # it follows the lengths, so it is data of a launch, as a tensor is
                 made = torch.tensor(made, dtype=torch.float32 if isinstance(made, float) else torch.int32)
-            found[name] = made
-        return found
+            captured[name] = made
+        return captured
 
     def mods(
         self, lengths: Lengths, device: torch.device | str = "cpu", as_tensors: bool = False
@@ -187,8 +187,8 @@ class Specification:
             return torch.full((lengths.H,), float(value), dtype=torch.float64)
         if type(value) in (torch.Tensor, torch.nn.Parameter) and value.shape[0] < lengths.H:
             raise CuirError.of("X104", f"the sink of `{self.name}` has a logit for each head, found {value.shape[0]} for {lengths.H} heads")
-        found: torch.Tensor = value.detach()[torch.arange(lengths.H, device=value.device)]
-        return found
+        sinks: torch.Tensor = value.detach()[torch.arange(lengths.H, device=value.device)]
+        return sinks
 
     def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """What the variant computes, in float64: q [B, H, M, D], k and v [B, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""

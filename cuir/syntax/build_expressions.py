@@ -76,15 +76,15 @@ class ExpressionBuilder:
         left, at = items[at], at + 1
         while at < len(items) and (level := BINDS[items[at]]) >= least:
             right, after = self._bound(items, at + 1, level + 1)
-            found = [left, items[at], right]
+            children = [left, items[at], right]
             if level == BINDS["=="]:
                 while after < len(items) and BINDS[items[after]] == level:
                     right, end = self._bound(items, after + 1, level + 1)
-                    found += [items[after], right]
+                    children += [items[after], right]
                     after = end
-                left = self.compare(found)
+                left = self.compare(children)
             else:
-                left = self.binary(found)
+                left = self.binary(children)
             at = after
         return left, at
 

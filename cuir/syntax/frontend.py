@@ -92,7 +92,7 @@ class DecoratedKernel(_Decorated):
         Constants come first, then functions by their line, then the kernel. Raises CuirError if a text is wrong, or if two
         different things are used under one name.
         """
-        found: dict[str, tuple[object, Constant | Func]] = {}
+        used: dict[str, tuple[object, Constant | Func]] = {}
         own = _bound(self.ast)
         waiting: list[tuple[_Decorated, Func | Kernel]] = [(self, self.ast)]
         while waiting:
@@ -108,14 +108,14 @@ class DecoratedKernel(_Decorated):
                     meaning = (type(thing), thing)
                 else:
                     continue
-                if name.id not in found:
-                    found[name.id] = (meaning, item)
+                if name.id not in used:
+                    used[name.id] = (meaning, item)
                     if isinstance(thing, DecoratedFunc) and isinstance(item, Func):
                         waiting.append((thing, item))
-                elif found[name.id][0] != meaning:
+                elif used[name.id][0] != meaning:
                     raise CuirError([Diagnostic("N001", f"`{name.id}` stands for two different things", name.span,
-                                                (Note("it means another one here", found[name.id][1].span),), "rename one of them")])  # fmt: skip
-        items = [item for _, item in found.values()]
+                                                (Note("it means another one here", used[name.id][1].span),), "rename one of them")])  # fmt: skip
+        items = [item for _, item in used.values()]
         constants = [i for i in items if isinstance(i, Constant)]
         funcs = sorted((i for i in items if isinstance(i, Func)), key=lambda f: (f.span.source.name, f.span.line))
         return Program((*constants, *funcs, self.ast), span=self.ast.span)
@@ -168,21 +168,21 @@ def _read(file: Path) -> str:
 
 def _bytes(file: Path) -> bytes:
     """All of a file, pipe or terminal, which must come to an end. Raises CuirError U202 for more than LONGEST bytes, or a pipe that stays silent."""
-    found, place = b"", os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    content, place = b"", os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         kind = os.fstat(place).st_mode
         if stat.S_ISDIR(kind):
             raise IsADirectoryError
         waited = not stat.S_ISFIFO(kind)  # a pipe that nobody has opened for writing yet gives nothing, and is not at its end
-        while len(found) <= LONGEST:
+        while len(content) <= LONGEST:
             try:
                 part = os.read(place, LONGEST + 1)
             except BlockingIOError:
                 part = None
-            if part or (part == b"" and (found or waited)):
+            if part or (part == b"" and (content or waited)):
                 if not part:
-                    return found
-                found += part
+                    return content
+                content += part
             elif select.select([place], [], [], SILENCE)[0]:
                 waited = True
             else:

@@ -22,9 +22,9 @@ def program_of(given: Any, function: str) -> Program:
         return given.program
     if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith((".cuir", ".py")) and "\n" not in given):
         return load(given)
-    found, hint = type(given).__name__, "cuir.load(path) and cuir.parse(text) give a program"
+    shown, hint = type(given).__name__, "cuir.load(path) and cuir.parse(text) give a program"
     if isinstance(given, str) and "\n" in given:
-        found, hint = "a text", f"cuir.{function}(cuir.parse(text))"
+        shown, hint = "a text", f"cuir.{function}(cuir.parse(text))"
     elif isinstance(given, str):
-        found, hint = f"`{given}`", "the path of a .cuir or .py file; `cuir corpus` lists what the command line knows by name"
-    raise CuirError.of("U208", f"cuir.{function} takes a program or the path of one, found {found}", hint=hint)
+        shown, hint = f"`{given}`", "the path of a .cuir or .py file; `cuir corpus` lists what the command line knows by name"
+    raise CuirError.of("U208", f"cuir.{function} takes a program or the path of one, found {shown}", hint=hint)

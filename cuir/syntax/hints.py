@@ -85,13 +85,13 @@ def explain(error: UnexpectedInput, text: str, span: MakeSpan) -> tuple[Diagnost
     if at == len(text):
         at = len(text.rstrip())
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-    found = _found(text, at)
-    width = max(1, len(found.strip("`")) if found.startswith("`") else 1)
+    token = _token_at(text, at)
+    width = max(1, len(token.strip("`")) if token.startswith("`") else 1)
     here = span(line, column, line, column + width)
     make = _special(error, text, at, newline, here, span)
     if make is None:
         wanted = _expected(error)
-        make = Diagnostic("P001", f"expected {wanted}, found {found}" if wanted else f"{found} cannot stand here", here)
+        make = Diagnostic("P001", f"expected {wanted}, found {token}" if wanted else f"{token} cannot stand here", here)
     return make, line
 
 
@@ -105,7 +105,7 @@ def _after_layout(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _found(text: str, at: int) -> str:
+def _token_at(text: str, at: int) -> str:
     rest = text[at:]
     if not rest.strip():
         return "the end of the text"
@@ -143,7 +143,7 @@ def _special(error: UnexpectedInput, text: str, at: int, newline: bool, here: Sp
     if token == "_INDENT":
         return Diagnostic("P003", "this line is indented more than its block", here, hint="line it up with the statement above")
     if token == "_DEDENT" or "_INDENT" in _accepted(error):
-        return Diagnostic("P003", f"expected an indented block, found {_found(text, at)}", here, hint="indent the body by four spaces")
+        return Diagnostic("P003", f"expected an indented block, found {_token_at(text, at)}", here, hint="indent the body by four spaces")
     if _HEADER.match(current) and "COLON" in _accepted(error) and (newline or not rest.strip() or rest[0] in "\n#"):
         return Diagnostic("P008", "expected `:` at the end of this line", here, hint="add `:`")
     if isinstance(error, UnexpectedCharacters) and rest:

@@ -96,11 +96,11 @@ def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Pr
         sink.stop_if_any()
     with _LOCK:
         start: int | None = 0
-        while start is not None and len(sink.found) < ERRORS:
+        while start is not None and len(sink.diagnostics) < ERRORS:
             # Lines before `start` are blanked, so that positions stay.
             part = "\n".join([""] * start + lines[start:])
             program, start = _attempt(source, part, indent, sink, start)
-    sink.found.sort(key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
+    sink.diagnostics.sort(key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
     sink.stop_if_any()
     assert program is not None
     return program
@@ -123,7 +123,7 @@ def _attempt(source: Source, text: str, indent: int, sink: Sink, start: int) -> 
             span,
             "line it up with an earlier line",
         ).diagnostics[0]
-    sink.found.append(diagnostic)
+    sink.diagnostics.append(diagnostic)
     following = (i for i, content in enumerate(text.split("\n")) if i >= max(line - 1, start + 1) and content.startswith("@"))
     return None, next(following, None)
 

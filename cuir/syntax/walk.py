@@ -14,8 +14,8 @@ _WORDS = {"str", "int", "float", "bool", "None", "tuple"}  # an annotation of th
 
 class _ChildFields(dict[type, tuple[str, ...]]):
     def __missing__(self, kind: type) -> tuple[str, ...]:
-        found = (f.name for f in fields(kind) if f.compare and not _WORDS.issuperset(re.findall(r"\w+", str(f.type))))
-        self[kind] = names = tuple(found)
+        child_fields = (f.name for f in fields(kind) if f.compare and not _WORDS.issuperset(re.findall(r"\w+", str(f.type))))
+        self[kind] = names = tuple(child_fields)
         return names
 
 
@@ -31,14 +31,14 @@ _LAST_FIRST = _LastFirst()
 
 def children(node: Node) -> list[Node]:
     """The nodes directly below, in the order of the text."""
-    found: list[Node] = []
+    nodes: list[Node] = []
     for name in CHILD_FIELDS[node.__class__]:
         value = getattr(node, name)
         if value.__class__ is tuple:
-            found += value
+            nodes += value
         elif value is not None:
-            found.append(value)
-    return found
+            nodes.append(value)
+    return nodes
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -76,20 +76,20 @@ def names_read(node: Node) -> set[str]:
 
 def assigned(body: tuple[Stmt, ...]) -> Counter[str]:
     """How many statements bind each name, in nested blocks too."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for stmt in body:
         if isinstance(stmt, Assign):
-            found.update(stmt.targets)
+            counts.update(stmt.targets)
         elif isinstance(stmt, AugAssign):
-            found[stmt.target] += 1
+            counts[stmt.target] += 1
         elif isinstance(stmt, For):
-            found[stmt.target] += 1
-            found.update(assigned(stmt.body))
+            counts[stmt.target] += 1
+            counts.update(assigned(stmt.body))
         elif isinstance(stmt, If):
-            found.update(assigned(stmt.body))
-            found.update(assigned(stmt.orelse))
+            counts.update(assigned(stmt.body))
+            counts.update(assigned(stmt.orelse))
         elif isinstance(stmt, With):
             if stmt.name:
-                found[stmt.name] += 1
-            found.update(assigned(stmt.body))
-    return found
+                counts[stmt.name] += 1
+            counts.update(assigned(stmt.body))
+    return counts

@@ -74,7 +74,7 @@ def span_json(span: Span | None) -> dict[str, Any] | None:
 class Sink:
     """Collects diagnostics; the same code at the same place is kept once."""
 
-    found: list[Diagnostic] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
     _alike: dict[tuple[Any, ...], list[Span | None]] = field(default_factory=dict, repr=False)
 
     def error(
@@ -83,11 +83,11 @@ class Sink:
         alike = self._alike.setdefault((code, message, span and (span.line, span.column)), [])  # text can have thousands of errors
         if span not in alike:
             alike.append(span)
-            self.found.append(Diagnostic(code, message, span, tuple(Note(*n) for n in notes), hint))
+            self.diagnostics.append(Diagnostic(code, message, span, tuple(Note(*n) for n in notes), hint))
 
     def stop_if_any(self) -> None:
-        if self.found:
-            raise CuirError(self.found)
+        if self.diagnostics:
+            raise CuirError(self.diagnostics)
 
 
 class CuirError(Exception):

@@ -99,11 +99,11 @@ def dtype_of(x: Value) -> DType:
     """i32, f32 or bool, by what holds the value."""
     if x.__class__ in PLAIN:
         return _KINDS[x.__class__]
-    found = _OF_ARRAYS.get(x.dtype)
-    if found is None:
+    dtype = _OF_ARRAYS.get(x.dtype)
+    if dtype is None:
         text = str(x.dtype)
-        found = _OF_ARRAYS[x.dtype] = BOOL if "bool" in text else F32 if "float" in text else I32
-    return found
+        dtype = _OF_ARRAYS[x.dtype] = BOOL if "bool" in text else F32 if "float" in text else I32
+    return dtype
 
 
 _OF_ARRAYS: dict[Any, DType] = {}  # dtypes of NumPy and PyTorch as they are met

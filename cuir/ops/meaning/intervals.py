@@ -15,15 +15,15 @@ FAR = 2**62  # an end of an interval of which the other end alone is known
 Function = Callable[..., Bounds]
 
 
-def hull(*found: Bounds) -> Bounds:
+def hull(*bounds: Bounds) -> Bounds:
     """The least interval that holds all."""
-    known = [f for f in found if f is not None]
-    return (min(lo for lo, _ in known), max(hi for _, hi in known)) if known and len(known) == len(found) else None
+    known = [b for b in bounds if b is not None]
+    return (min(lo for lo, _ in known), max(hi for _, hi in known)) if known and len(known) == len(bounds) else None
 
 
-def half(found: Bounds) -> bool:
+def half(bounds: Bounds) -> bool:
     """Whether one end alone is known."""
-    return found is not None and (found[0] <= -FAR or found[1] >= FAR)
+    return bounds is not None and (bounds[0] <= -FAR or bounds[1] >= FAR)
 
 
 def _corners(f: Callable[[int, int], int]) -> Function:
@@ -71,10 +71,10 @@ def _magnitude(x: Bounds) -> Bounds:
 def _extremum(pick: Callable[[list[int]], int]) -> Function:
     """One operand that is known is enough for one end."""
 
-    def interval(*found: Bounds) -> Bounds:
-        if all(f is None for f in found):
+    def interval(*bounds: Bounds) -> Bounds:
+        if all(b is None for b in bounds):
             return None
-        sides = [(-FAR, FAR) if f is None else f for f in found]
+        sides = [(-FAR, FAR) if b is None else b for b in bounds]
         return pick([s[0] for s in sides]), pick([s[1] for s in sides])
 
     return interval

@@ -127,8 +127,8 @@ def _hardware(name: str) -> Function:
         import numpy as np
 
         with np.errstate(all="ignore"):
-            found = getattr(np, name)(np.asarray(v, np.float64))
-        return f32(float(found)) if v.__class__ in PLAIN else found.astype(np.float32)
+            double = getattr(np, name)(np.asarray(v, np.float64))
+        return f32(float(double)) if v.__class__ in PLAIN else double.astype(np.float32)
 
     return function
 
@@ -138,11 +138,11 @@ _power = _hardware("exp2")
 
 def _exp2(v: Any) -> Any:
     """Results below the least normal number are 0, as the hardware's."""
-    found = _power(v)
-    if found.__class__ is float:
-        return 0.0 if found < LEAST_NORMAL else found
-    found[found < LEAST_NORMAL] = 0.0
-    return found
+    power = _power(v)
+    if power.__class__ is float:
+        return 0.0 if power < LEAST_NORMAL else power
+    power[power < LEAST_NORMAL] = 0.0
+    return power
 
 
 def _alike(function: Function, *dtypes: DType) -> dict[DType, Function]:
