@@ -12,7 +12,7 @@ from cuir.bench.results import geometric_mean, ours, peers, place, ratios, read
 
 def medians(files: Iterable[Path]) -> dict[str, dict[str, float]]:
     """By place of a row: `ours` and peers in TFLOP/s, and `ours / PEER`, each the median over the files that have the row."""
-    found: dict[str, dict[str, list[float]]] = {}
+    samples: dict[str, dict[str, list[float]]] = {}
     for path in files:
         for row in read(path)[1]:
             one = ours(row)
@@ -20,18 +20,18 @@ def medians(files: Iterable[Path]) -> dict[str, dict[str, float]]:
                 continue
             figures = {"ours": one[1]["tflops"], **peers(row), **{f"ours / {peer}": x for peer, x in ratios(row).items()}}
             for name, x in figures.items():
-                found.setdefault(place(row), {}).setdefault(name, []).append(x)
-    return {at: {name: statistics.median(xs) for name, xs in of.items()} for at, of in found.items()}
+                samples.setdefault(place(row), {}).setdefault(name, []).append(x)
+    return {at: {name: statistics.median(xs) for name, xs in of.items()} for at, of in samples.items()}
 
 
 def main() -> None:
-    found = medians(map(Path, sys.argv[1:]))
-    for at, of in sorted(found.items()):
+    by_place = medians(map(Path, sys.argv[1:]))
+    for at, of in sorted(by_place.items()):
         print(at, ", ".join(f"{name} {x:.3f}" if "/" in name else f"{name} {x:.0f}" for name, x in of.items()))
     for what, rows in (
-        ("all", list(found.values())),
-        ("head dim 64", [of for at, of in found.items() if "hd64" in at]),
-        ("others", [of for at, of in found.items() if "hd64" not in at]),
+        ("all", list(by_place.values())),
+        ("head dim 64", [of for at, of in by_place.items() if "hd64" in at]),
+        ("others", [of for at, of in by_place.items() if "hd64" not in at]),
     ):
         for name in sorted({n for of in rows for n in of if "/" in n}):
             xs = [of[name] for of in rows if name in of]

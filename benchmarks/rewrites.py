@@ -168,8 +168,8 @@ def drawn(of: Subject, draw: Draw) -> Iterator[tuple[str, list[Rewrite]]]:
     for r in rewrites(of.program, of.kernel, of.consts, kinds):
         if not draw.within or any(span.line <= r.line <= span.end_line for span in lines):
             by_kind.setdefault(r.kind, []).append(r)
-    for kind, found in by_kind.items():
-        yield from ((kind, [r]) for r in rng.sample(found, min(count, len(found))))
+    for kind, candidates in by_kind.items():
+        yield from ((kind, [r]) for r in rng.sample(candidates, min(count, len(candidates))))
     for _ in range(chains):
         done = chain(of.program, rng, length, of.kernel, of.consts, kinds)
         if done:
@@ -220,10 +220,10 @@ def _numbers(turns: Sequence[int]) -> str:
     return "/".join(map(str, turns)) or "-"
 
 
-def table(found: Iterable[Row]) -> list[str]:
+def table(measurements: Iterable[Row]) -> list[str]:
     """Of each kind: rewrites, those beyond the limit, with the same CUDA text, refused, the largest change, and where."""
     by_kind: dict[str, list[Row]] = {}
-    for row in found:
+    for row in measurements:
         by_kind.setdefault(row.kind, []).append(row)
     lines = [f"{'kind':<30} {'rows':>5} {'beyond':>6} {'same text':>9} {'refused':>7}  {'instructions':>16}  {'turns':>16}  worst"]
     for kind in [*KINDS, *sorted(set(by_kind) - set(KINDS))]:
@@ -252,13 +252,13 @@ def as_json(row: Row) -> dict[str, Any]:
 
 
 def read(path: Path) -> list[Row]:
-    found = []
+    measurements = []
     for line in path.read_text(encoding="utf-8").splitlines():
         data = json.loads(line)
         fields = {k: v for k, v in data.items() if k not in ("beyond", "seconds")}
         original, now = (Measured(**{**m, "turns": tuple(m["turns"])}) if m else None for m in (data["original"], data["now"]))
-        found.append(Row(**{**fields, "original": original, "now": now}))
-    return found
+        measurements.append(Row(**{**fields, "original": original, "now": now}))
+    return measurements
 
 
 def main() -> int:
@@ -276,15 +276,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     parser.add_argument("--table", type=Path, help="the tables of such a file")
     given = parser.parse_args()
-    found = read(given.table) if given.table else []
-    for row in found:
+    measurements = read(given.table) if given.table else []
+    for row in measurements:
         print(line_of(row))
     draw = Draw(given.count, given.chains, given.length, given.seed, tuple(given.kinds), tuple(given.within), given.spellings)
     for subject in () if given.table else subjects(given.kernels, given.dtypes, given.head_dims):
         start = time.perf_counter()
         try:
             for row in rows(subject, draw):
-                found.append(row)
+                measurements.append(row)
                 print(line_of(row), flush=True)
                 if given.out is not None:
                     with given.out.open("a", encoding="utf-8") as file:
@@ -292,7 +292,7 @@ def main() -> int:
                 start = time.perf_counter()
         except CuirError as error:
             print(f"{subject.name}: not measured: {error.diagnostics[0].message}", file=sys.stderr)
-    print("\n".join(["", *table(found)]))
+    print("\n".join(["", *table(measurements)]))
     return 0
 
 

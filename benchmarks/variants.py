@@ -91,8 +91,8 @@ def image(spec: Specification) -> np.ndarray:
     some = kept.view(QUERIES // BLOCK, BLOCK, KEYS // BLOCK, BLOCK).any(3).any(1).repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
     ground = np.where(some.numpy()[..., None], np.array(_SOME), np.array(_NONE))
     shown = np.where(kept.numpy()[..., None], 0.15 + 0.85 * strength, 0.0)
-    found: np.ndarray = ground * (1 - shown) + np.array(_KEPT) * shown
-    return found
+    colours: np.ndarray = ground * (1 - shown) + np.array(_KEPT) * shown
+    return colours
 
 
 def draw(path: Path, names: Mapping[str, object]) -> None:

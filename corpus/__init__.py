@@ -17,12 +17,12 @@ from typing import Any
 
 def _named(folder: str, suffix: str) -> dict[str, Traversable]:
     place = files(__name__) / folder
-    found = (
+    by_name = (
         {f.name.removesuffix(suffix): f for f in place.iterdir() if f.name.endswith(suffix) and not f.name.startswith("_")}
         if place.is_dir()
         else {}
     )
-    return dict(sorted(found.items()))
+    return dict(sorted(by_name.items()))
 
 
 def kernels() -> dict[str, Traversable]:

@@ -225,9 +225,9 @@ class _Job:
         from .tuning import completed
 
         given, self.consts = self.consts, completed(program, self.consts, (BATCH, HEADS, HEADS, LENGTH, LENGTH))
-        found = [f"{name}={value}" for name, value in self.consts.items() if name not in given]
-        if found:
-            self.report.notes.append(f"as `cuir tune` has found: {', '.join(found)}")
+        settings = [f"{name}={value}" for name, value in self.consts.items() if name not in given]
+        if settings:
+            self.report.notes.append(f"as `cuir tune` has found: {', '.join(settings)}")
 
     def check(self, program: Program) -> Checked:
         from .checking.checker import check

@@ -34,12 +34,12 @@ CLASSES = {
 
 def programs(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """The entries of the folders' indices, each with its folder."""
-    found = []
+    entries = []
     for folder in folders:
         for line in (folder / "index.jsonl").read_text(encoding="utf-8").splitlines():
             if line.strip():
-                found.append({**json.loads(line), "folder": folder})
-    return found
+                entries.append({**json.loads(line), "folder": folder})
+    return entries
 
 
 def judge(entry: Mapping[str, Any], level: str, limit: float) -> dict[str, Any]:
@@ -110,14 +110,14 @@ def main() -> None:
         print("\n".join(summary(json.loads(x) for path in given.table for x in path.read_text(encoding="utf-8").splitlines())))
         return
     folders = given.folders or sorted(p.parent for p in HERE.glob("kernels/*/index.jsonl"))
-    found: list[dict[str, Any]] = []
+    verdicts: list[dict[str, Any]] = []
     if given.out and given.out.exists():
-        found = [json.loads(x) for x in given.out.read_text(encoding="utf-8").splitlines()]
-    done = {(v["program"], v["level"]) for v in found}
+        verdicts = [json.loads(x) for x in given.out.read_text(encoding="utf-8").splitlines()]
+    done = {(v["program"], v["level"]) for v in verdicts}
     todo = [e for e in programs(folders) if (f"{e['folder'].name}/{e['file']}", given.level) not in done]
     with ThreadPoolExecutor(given.jobs) as pool:
         for verdict in pool.map(lambda e: judge(e, given.level, given.limit), todo):
-            found.append(verdict)
+            verdicts.append(verdict)
             if given.out:
                 with given.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(verdict) + "\n")
@@ -126,7 +126,7 @@ def main() -> None:
                 f"{'!' if wrong else ' '} {verdict['program']}: {verdict['verdict']} {verdict.get('code', '')} {verdict.get('message', '')[:160] if wrong else ''}",
                 flush=True,
             )
-    print("\n".join(summary(found)))
+    print("\n".join(summary(verdicts)))
 
 
 if __name__ == "__main__":

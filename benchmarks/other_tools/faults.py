@@ -55,10 +55,10 @@ class Fault:
     def from_json(data: dict[str, Any]) -> Fault:
         """Raises TypeError, KeyError or ValueError for something else."""
         line, column = data["place"]
-        found = Fault(**{**data, "place": (int(line), int(column))})
-        if found.fault not in (0, *FAULTS):
-            raise ValueError(f"there is no class {found.fault}")
-        return found
+        fault = Fault(**{**data, "place": (int(line), int(column))})
+        if fault.fault not in (0, *FAULTS):
+            raise ValueError(f"there is no class {fault.fault}")
+        return fault
 
 
 @dataclass(frozen=True)
@@ -121,16 +121,16 @@ def _well_formed(m: Mutant, of: Origin) -> bool:
 
 def _unrunnable(m: Mutant, of: Origin, original: str) -> str:
     try:
-        found = lower(check(parse(m.text, "mutant.cuir"), of.kernel, of.consts)).source
+        source = lower(check(parse(m.text, "mutant.cuir"), of.kernel, of.consts)).source
     except CuirError as error:
         return f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
-    return SAME if found == original else ""
+    return SAME if source == original else ""
 
 
-def in_turn(found: Iterable[Fault]) -> list[Fault]:
+def in_turn(faults: Iterable[Fault]) -> list[Fault]:
     """Controls first; then the classes take turns, and within a class its kernels."""
     left: dict[int, dict[str, list[Fault]]] = {}
-    for f in found:
+    for f in faults:
         left.setdefault(f.fault, {}).setdefault(f.kernel, []).append(f)
     ordered = [f for fs in left.pop(0, {}).values() for f in fs]
     queues = [_round(list(left[c].values())) for c in sorted(left)]
@@ -143,13 +143,13 @@ def _round(queues: list[list[Fault]]) -> list[Fault]:
 
 def read_faults(path: Path = FILE) -> list[Fault]:
     """The faults of a file, in its order. Raises OSError, or ValueError that names the line that is no fault."""
-    found = []
+    faults = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            found.append(Fault.from_json(json.loads(line)))
+            faults.append(Fault.from_json(json.loads(line)))
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"line {number} of {path} is no fault: {error}") from None
-    return found
+    return faults
 
 
 def main() -> None:
@@ -161,16 +161,16 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    found: list[Fault] = []
+    faults: list[Fault] = []
     for name, count in EACH.items():
         of = origin(name)
-        found.append(control(of))
+        faults.append(control(of))
         made = mutants(of.program, of.kernel)
         for fault in options.classes or sorted(FAULTS):
             for one in faults_of(of, made, fault, count, options.seed):
-                found.append(replace(one, message=one.message[:400]))
+                faults.append(replace(one, message=one.message[:400]))
                 print(f"{name} class {fault}: {one.operator}: {one.stage} {one.code} {one.unrunnable}", file=sys.stderr, flush=True)
-    lines = [json.dumps(asdict(f)) for f in in_turn(found)]
+    lines = [json.dumps(asdict(f)) for f in in_turn(faults)]
     options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -143,8 +143,8 @@ def expected(case: Case, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np
 
 def last_error(log: str) -> str:
     """The last message of an exception in a log, without what differs from run to run."""
-    found = re.findall(r"^.*?\w*Error: (.*)$", log, re.MULTILINE)
-    message = re.sub(r"HostAllocationKey\([^)]*\)", "a buffer", found[-1]) if found else ""
+    messages = re.findall(r"^.*?\w*Error: (.*)$", log, re.MULTILINE)
+    message = re.sub(r"HostAllocationKey\([^)]*\)", "a buffer", messages[-1]) if messages else ""
     return re.sub(r"(phase|Thread|thread) \d+", r"\1 _", message).split(". (This")[0].rstrip(".")
 
 

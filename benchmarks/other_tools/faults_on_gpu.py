@@ -169,13 +169,13 @@ def run_all(faults: Sequence[Fault], known: Mapping[tuple[str, str], str], under
         if (fault.id, what) in outcomes or clock.over:
             return
         begin = time.monotonic()
-        found = runner(fault, what, _hangs(fault, outcomes), clock)
-        if clock.cut and found["outcome"] in (HANGS, TIME_OUT, NOT_RUN, ERROR):
+        result = runner(fault, what, _hangs(fault, outcomes), clock)
+        if clock.cut and result["outcome"] in (HANGS, TIME_OUT, NOT_RUN, ERROR):
             return  # the limit of all ended it, not its own
         record = {"id": fault.id, "under": what, "class": fault.fault, "kernel": fault.kernel, "operator": fault.operator, "what": fault.what,
-                  "stage": fault.stage, **found, "seconds": round(time.monotonic() - begin, 1)}  # fmt: skip
+                  "stage": fault.stage, **result, "seconds": round(time.monotonic() - begin, 1)}  # fmt: skip
         with lock:
-            outcomes[fault.id, what] = found["outcome"]
+            outcomes[fault.id, what] = result["outcome"]
             keep(record)
 
     runnable = [f for f in faults if not f.unrunnable]
@@ -192,7 +192,7 @@ def _hangs(fault: Fault, outcomes: Mapping[tuple[str, str], str]) -> bool:
 
 def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
     """What a file knows: the outcome of a fault's id under what. What was not run is left out, as are lines cut short. Raises OSError; ValueError for a file of something else."""
-    found: list[Record] = []
+    records: list[Record] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             data = json.loads(line)
@@ -203,8 +203,8 @@ def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
         if not isinstance(data, dict) or not all(isinstance(data.get(k), str) for k in ("id", "under", "outcome")):
             raise ValueError(f"line {number} of {path} is no result of a fault")
         if data["outcome"] != NOT_RUN:
-            found.append({"class": -1, "kernel": "", "says": "", **data})
-    return outcomes_of(found)
+            records.append({"class": -1, "kernel": "", "says": "", **data})
+    return outcomes_of(records)
 
 
 def ran_on(path: Path) -> str:
@@ -220,8 +220,8 @@ def compile_all(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) 
     def one(fault: Fault) -> int:
         of = origin(fault.kernel)
         try:
-            found = compile_cuda(lower(check(parse(fault.program, "mutant.cuir"), of.kernel, of.consts)))
-            say(f"{fault.id} class {fault.fault} {fault.kernel}: {found.resources.summary()}")
+            compiled = compile_cuda(lower(check(parse(fault.program, "mutant.cuir"), of.kernel, of.consts)))
+            say(f"{fault.id} class {fault.fault} {fault.kernel}: {compiled.resources.summary()}")
         except CuirError as error:
             say(f"{fault.id} class {fault.fault} {fault.kernel}: {error.diagnostics[0].code}: {error.diagnostics[0].message}")
             return 1

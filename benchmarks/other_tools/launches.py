@@ -60,9 +60,9 @@ def problems(of: Origin, checked: Checked) -> list[Problem]:
     """Those of the schedules stage on two CTAs, 20 launches each; one of 16 CTAs with four tiles each; those of the numbers stage as they are launched by a user, three times."""
     spec = of.spec
     marks = mask_integers(spec, of.program) if isinstance(spec, Specification) else []
-    found = [Problem(c, 2, 4, 5) for c in schedule_cases(checked, spec)]
-    found.append(Problem(many_tiles(checked, spec), 16, 2, 10))
-    return found + [Problem(c, None, 1, 3) for c in number_cases(checked, spec, marks, "quick")]
+    fixed_grid = [Problem(c, 2, 4, 5) for c in schedule_cases(checked, spec)]
+    fixed_grid.append(Problem(many_tiles(checked, spec), 16, 2, 10))
+    return fixed_grid + [Problem(c, None, 1, 3) for c in number_cases(checked, spec, marks, "quick")]
 
 
 def sanitized_problems(of: Origin, checked: Checked) -> list[Problem]:

@@ -103,11 +103,11 @@ def measure_cell(
             continue
         try:
             tell(name, BUILD_SECONDS)
-            found = call()
+            outputs = call()
             tell(name, RUN_SECONDS)
-            o, lse = found if isinstance(found, tuple) else (found, None)
+            o, lse = outputs if isinstance(outputs, tuple) else (outputs, None)
             rows[name] = _verdict(expected, expected.judge(o, lse), o)
-            del found, o, lse
+            del outputs, o, lse
         except Exception as error:  # PyTorch's compilers and a file from outside raise whatever they meet
             rows[name] = _failed(error)
             continue

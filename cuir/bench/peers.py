@@ -43,23 +43,23 @@ def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, 
         torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
     plain_mask = causal_flag(spec, q, k)
     softmax = spec.normalize == "softmax"
-    found: dict[str, Call] = {}
+    calls: dict[str, Call] = {}
     for name in names:
         if name in ("cudnn", "fa2"):
             if plain_mask is not None:
-                found[name] = _sdpa(name, q, k, v, plain_mask, scale)
+                calls[name] = _sdpa(name, q, k, v, plain_mask, scale)
         elif name == "fa3":
             if plain_mask is not None:
-                found[name] = _fa3(q, k, v, plain_mask, scale)
+                calls[name] = _fa3(q, k, v, plain_mask, scale)
         elif name == "dense":
             if spec.score_mod is None and spec.mask_mod is not None and softmax and spec.sink is None:
-                found[name] = _dense(spec, q, k, v, scale)
+                calls[name] = _dense(spec, q, k, v, scale)
         elif name == "flex":
             if softmax:
-                found[name] = _flex(spec, q, k, v, scale)
+                calls[name] = _flex(spec, q, k, v, scale)
         elif name == "compiled" or not softmax:
-            found["compiled"] = _formula(spec, q, k, v, scale)
-    return found
+            calls["compiled"] = _formula(spec, q, k, v, scale)
+    return calls
 
 
 def causal_flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool | None:

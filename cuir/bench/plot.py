@@ -68,10 +68,10 @@ def plot(head: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
 
 def _series(rows: Sequence[Row]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """Panel -> contender -> (length, TFLOP/s), by length."""
-    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for row in sorted(rows, key=lambda r: r["shape"][3]):
-        panel = found.setdefault(f"{row['variant']}, {row['model']}", {})
+        panel = panels.setdefault(f"{row['variant']}, {row['model']}", {})
         mine = ours(row)
         for name, rate in {**({"cuir": mine[1]["tflops"]} if mine else {}), **peers(row)}.items():
             panel.setdefault(name, []).append((row["shape"][3], rate))
-    return found
+    return panels

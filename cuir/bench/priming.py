@@ -37,10 +37,10 @@ def requests(
 ) -> list[dict[str, Any]]:
     """Requests for `primed`: each configuration of the reference, each cell that has a peer that compiles."""
     compiling = [p for p in peers if p in COMPILED]
-    found: list[dict[str, Any]] = [{"do": "prime_reference", "reference": reference, "name": name} for name in names]
+    work: list[dict[str, Any]] = [{"do": "prime_reference", "reference": reference, "name": name} for name in names]
     if compiling:
-        found += [{"do": "prime", **c.as_json(), "dtype": dtype, "peers": compiling, "share": SHARE / processes} for c in cells]
-    return found
+        work += [{"do": "prime", **c.as_json(), "dtype": dtype, "peers": compiling, "share": SHARE / processes} for c in cells]
+    return work
 
 
 @contextmanager

@@ -56,18 +56,23 @@ def read(path: Path, hint: str = "name a file that `cuir bench --out` has writte
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise CuirError.of("U119", f"{path} cannot be read: {said}", hint=hint) from None
-    found = []
+    records = []
     for number, line in enumerate(lines):
         try:
-            found.append(json.loads(line))
+            records.append(json.loads(line))
         except ValueError:
             if number == 0:
                 raise CuirError.of("U119", f"the first line of {path} is no JSON", hint=hint) from None
     columns = {"variant", "parameters", "model", "shape"}
-    if not found or not all(isinstance(f, dict) for f in found) or "suite" not in found[0] or not all(columns <= set(r) for r in found[1:]):
+    if (
+        not records
+        or not all(isinstance(f, dict) for f in records)
+        or "suite" not in records[0]
+        or not all(columns <= set(r) for r in records[1:])
+    ):
         raise CuirError.of("U119", f"{path} holds no results of `cuir bench`", hint=hint)
-    rows = {json.dumps([r["variant"], r["parameters"], r["shape"]]): r for r in found[1:]}  # a cell that was measured again counts once
-    return found[0], list(rows.values())
+    rows = {json.dumps([r["variant"], r["parameters"], r["shape"]]): r for r in records[1:]}  # a cell that was measured again counts once
+    return records[0], list(rows.values())
 
 
 def best(row: Row, of: str) -> tuple[str, dict[str, Any]] | None:
@@ -84,8 +89,8 @@ def ours(row: Row) -> tuple[str, dict[str, Any]] | None:
 
 def peers(row: Row) -> dict[str, float]:
     """TFLOP/s of the peers that ran and were right; of a reference the best configuration."""
-    found = {name: best(row, name) for name in names_of_peers([row])}
-    return {name: one[1]["tflops"] for name, one in found.items() if one}
+    by_peer = {name: best(row, name) for name in names_of_peers([row])}
+    return {name: one[1]["tflops"] for name, one in by_peer.items() if one}
 
 
 def ratios(row: Row) -> dict[str, float]:
@@ -128,13 +133,13 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, Mean]]:
         groups.setdefault(f"d{row['shape'][5]}", []).append(row)
     for row in rows:
         groups.setdefault(row["variant"], []).append(row)
-    found: dict[str, dict[str, Mean]] = {}
+    by_group: dict[str, dict[str, Mean]] = {}
     for group, members in groups.items():
         for peer in names_of_peers(rows):
             shares = [(share, place(r)) for r in members if (share := ratios(r).get(peer)) is not None]
             if shares and (group == "all" or 1 < len(members) < len(rows)):
-                found.setdefault(group, {})[peer] = Mean(geometric_mean([s for s, _ in shares]), len(shares), *min(shares))
-    return found
+                by_group.setdefault(group, {})[peer] = Mean(geometric_mean([s for s, _ in shares]), len(shares), *min(shares))
+    return by_group
 
 
 def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
@@ -147,10 +152,10 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
         f"    {head.get('command')}", "",
         *table(["variant", "model", "head dim", "length", "batch", OURS, *names, *(f"{OURS} / {n}" for n in names), "setting"], [_entries(r, names) for r in rows]),
     ]  # fmt: skip
-    found = means(rows)
-    if found:
+    by_group = means(rows)
+    if by_group:
         lines += ["", f"Geometric means of {OURS} / peer, and the smallest:", ""]
-        lines += table(["rows", *names], [[group, *(of[n].text if n in of else "" for n in names)] for group, of in found.items()])
+        lines += table(["rows", *names], [[group, *(of[n].text if n in of else "" for n in names)] for group, of in by_group.items()])
     return "\n".join([*lines, "", *(f"{line}  " for line in summary(rows)), ""])
 
 
@@ -181,8 +186,8 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 def _entry(row: Row, of: str) -> str:
     """A contender's rate, else why there is none."""
-    found = best(row, of)
-    if found:
-        return f"{found[1]['tflops']:.0f}"
+    fastest = best(row, of)
+    if fastest:
+        return f"{fastest[1]['tflops']:.0f}"
     left = [c for n, c in row.get("contenders", {}).items() if family(n) == of]
     return "" if not left else "wrong" if any("wrong" in c for c in left) else str(left[0].get("failed", ""))

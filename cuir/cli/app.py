@@ -45,15 +45,15 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
 
     checked = run_check(read_program(file), kernel, read_consts(const or ()))
     require_launchable(checked)
-    found = facts(checked)
+    description = facts(checked)
     if needs := lengths_required(checked):
-        found["lines"].append(f"lengths   {needs}")
+        description["lines"].append(f"lengths   {needs}")
     if as_json:
-        print_json({"ok": True, "diagnostics": [], "kernel": found})
+        print_json({"ok": True, "diagnostics": [], "kernel": description})
         return
     console = stdout()
     console.print(f"[bold green]ok[/]  {file}: kernel [bold]{checked.name}[/] ({checked.arch})")
-    for line in found["lines"]:
+    for line in description["lines"]:
         console.print(f"    {line}", style="dim", soft_wrap=True)
 
 

@@ -92,15 +92,15 @@ def asked(
 
 def configured(model: str | None) -> str:
     """The model's name. Raises CuirError U601, which says how to name one."""
-    found = model or os.environ.get(MODEL)
-    if not found:
+    name = model or os.environ.get(MODEL)
+    if not name:
         raise CuirError.of(
             "U601",
             "no model is configured",
             hint=f"--model PROVIDER/NAME or the variable {MODEL}, for example anthropic/claude-sonnet-4-5, with the provider's key in the environment "
             "(ANTHROPIC_API_KEY, OPENAI_API_KEY, ...); a model of your own at an address: --model openai/NAME and OPENAI_API_BASE",
         )
-    return found
+    return name
 
 
 def transfer(

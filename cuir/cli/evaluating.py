@@ -239,7 +239,7 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
 
     from .tables import print_table
 
-    found, missing = scores(rows), ""
+    model_scores, missing = scores(rows), ""
     page, picture = path.with_suffix(".md"), path.with_suffix(".svg")
     try:
         if anew or not page.exists():
@@ -247,8 +247,8 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
     except OSError as error:
         raise CuirError.of("U108", f"cannot write {page}: {error.strerror}", hint="name another file with --out") from None
     try:
-        if found and (anew or not picture.exists()):
-            plot(found, picture)
+        if model_scores and (anew or not picture.exists()):
+            plot(model_scores, picture)
     except CuirError as error:
         if error.diagnostics[0].code != "U120":
             raise
@@ -256,20 +256,21 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
     if as_json:
         print_json({"ok": complete, "diagnostics": [], "complete": complete, "missing": missing or None, **head,
                     "requests_that_drifted": sum(r.get("drifted", 0) for r in rows), "drift": drift(rows) or None, "rows": [dict(r) for r in rows],
-                    "scores": [s.as_json() for s in found], "files": [str(p) for p in (path, page, picture) if p.exists()]})  # fmt: skip
+                    "scores": [s.as_json() for s in model_scores],
+                    "files": [str(p) for p in (path, page, picture) if p.exists()]})  # fmt: skip
         return 0
     console = stdout()
-    half, lines = 1 + 2 * len(KS), entries(found)
+    half, lines = 1 + 2 * len(KS), entries(model_scores)
     print_table("models", ("model", *(f"@{k}" for k in KS), *(f"first @{k}" for k in KS)), [line[:half] for line in lines])
     console.print(f"pass@k with repairs, and of first answers alone. {SOURCE}", style="dim", highlight=False, soft_wrap=True)
     print_table("what it took", ("model", *HEAD[half:]), [(line[0], *line[half:]) for line in lines[:-1]])
     print_table("variants", ("variant", "model", "right", "attempts of each sample", "why attempts failed"), by_variant(rows))
-    shown = [i for i, r in enumerate(REASONS, 1) if any(s.reasons.get(r) for s in found)]
+    shown = [i for i, r in enumerate(REASONS, 1) if any(s.reasons.get(r) for s in model_scores)]
     if shown:
         print_table(
             "why attempts failed",
             ("model", *(REASONS[i - 1] for i in shown), "most frequent codes"),
-            [(w[0], *(w[i] for i in shown), w[-1]) for w in why_failed(found)],
+            [(w[0], *(w[i] for i in shown), w[-1]) for w in why_failed(model_scores)],
         )
     if said := drift(rows):
         console.print(f"note: {said}", markup=False, highlight=False, soft_wrap=True)

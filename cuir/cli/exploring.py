@@ -37,7 +37,7 @@ def explore_variant(
     from .tables import print_table
 
     require_judgeable(checked, spec)
-    step, found = Step("explore"), list[Explored]()
+    step, explorations = Step("explore"), list[Explored]()
     diagnostics: Sequence[Diagnostic] = ()
     with Steps(title, quiet=as_json) as steps:
 
@@ -47,18 +47,18 @@ def explore_variant(
 
         tell("")
         try:
-            found = check_exhaustively(program, checked, spec, tiles, blocks, seconds=seconds, progress=tell)
-            diagnostics = found[-1].result.diagnostics
+            explorations = check_exhaustively(program, checked, spec, tiles, blocks, seconds=seconds, progress=tell)
+            diagnostics = explorations[-1].result.diagnostics
         except CuirError as error:
             if exit_code(error.diagnostics) == 2:  # --tiles, --blocks
                 raise
             diagnostics = error.diagnostics
         step.status, step.detail = "failed" if diagnostics else "done", ""
-        step.seconds = sum(e.result.seconds for e in found)
+        step.seconds = sum(e.result.seconds for e in explorations)
         steps(step)
-    saved = save(found[-1].result if found else None, out)
+    saved = save(explorations[-1].result if explorations else None, out)
     if as_json:
-        listed = [{"case": str(e.case), "grid": e.grid, **e.result.as_json()} for e in found]
+        listed = [{"case": str(e.case), "grid": e.grid, **e.result.as_json()} for e in explorations]
         print_json(
             {
                 "ok": not diagnostics,
@@ -71,11 +71,11 @@ def explore_variant(
         return 1 if diagnostics else 0
     rows = [
         (e.case.name, e.result.verdict, f"{e.result.seconds:.1f} s", *(f"{n:,}" for n in (e.result.agents, e.result.steps, e.result.states, e.result.classes)))
-        for e in found
+        for e in explorations
     ]  # fmt: skip
     print_table("every schedule of small launches", ("launch", "verdict", "time", "agents", "steps", "states", "classes"), rows)
     if not diagnostics:
-        alike = "; all schedules of a launch are alike" if all(e.result.alike for e in found) else ""
+        alike = "; all schedules of a launch are alike" if all(e.result.alike for e in explorations) else ""
         stdout().print(f"no deadlock, race, overrun or lapped wait in any schedule of these launches{alike}", style="bold green")
     stdout().print("not asked: contracts, mask and numbers; the same command without --exhaustive asks them", style="dim")
     _told(diagnostics, saved)

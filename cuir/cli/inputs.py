@@ -50,16 +50,16 @@ def read_program(name: str) -> Program:
 
 def pairs(items: Iterable[str], option: str) -> dict[str, str]:
     """`["A=1,B=2", "C=3"]` by name. Raises CuirError."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for item in items:
         for part in filter(None, (p.strip() for p in item.split(","))):
             name, equals, value = part.partition("=")
             if not equals or not name.strip().isidentifier() or not value.strip():
                 raise CuirError.of("U103", f"{option} takes NAME=VALUE, found `{part}`", hint=f"for example {option} D=128")
             name, value = name.strip(), value.strip()
-            if found.setdefault(name, value) != value:
-                raise CuirError.of("U103", f"{option} gives {name} twice: {found[name]} and {value}", hint="leave out one of them")
-    return found
+            if values.setdefault(name, value) != value:
+                raise CuirError.of("U103", f"{option} gives {name} twice: {values[name]} and {value}", hint="leave out one of them")
+    return values
 
 
 def number(text: str) -> int | float | bool | None:
@@ -76,15 +76,15 @@ def number(text: str) -> int | float | bool | None:
 
 def read_consts(items: Iterable[str]) -> dict[str, Const]:
     """Values of const parameters: dtypes, integers, True or False. Raises CuirError."""
-    found: dict[str, Const] = {}
+    consts: dict[str, Const] = {}
     for name, text in pairs(items, "-c").items():
         value = DTYPES[text] if text in DTYPES else number(text)
         if value is None or isinstance(value, float):
             raise CuirError.of(
                 "U103", f"the const `{name}` is a dtype, an integer, True or False, found `{text}`", hint=f"dtypes: {', '.join(DTYPES)}"
             )
-        found[name] = value
-    return found
+        consts[name] = value
+    return consts
 
 
 def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str], usual: int = 128) -> dict[str, Const]:
@@ -115,13 +115,13 @@ def agreeing(fixed: Mapping[str, Const], given: Mapping[str, Const], because: st
 
 def read_numbers(items: Iterable[str], option: str) -> dict[str, int | float | bool]:
     """Numbers by name. Raises CuirError."""
-    found: dict[str, int | float | bool] = {}
+    numbers: dict[str, int | float | bool] = {}
     for name, text in pairs(items, option).items():
         value = number(text)
         if value is None:
             raise CuirError.of("U103", f"{option} {name} is a number, found `{text}`", hint=f"for example {option} {name}=1")
-        found[name] = value
-    return found
+        numbers[name] = value
+    return numbers
 
 
 def read_variant(name: str, parameters: Iterable[str]) -> Specification:
@@ -175,7 +175,7 @@ def read_kernel_consts(
     if is_attention(kernel):
         return {**base, **read_attention(dtype, head_dim, items, usual)}
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
-    found = {**base, **read_consts(items)}
+    values = {**base, **read_consts(items)}
     dtypes = [p.type.dtype for p in kernel.params if isinstance(p.type, GlobalType) and p.type.dtype in consts]
     for name, option, value, default in ((dtypes[0] if dtypes else None, "--dtype", DTYPES.get(dtype or "", dtype), DTYPES["f16"]), ("D" if "D" in consts else None, "--head-dim", head_dim, usual)):  # fmt: skip
         if name is None and value is not None:
@@ -185,8 +185,8 @@ def read_kernel_consts(
         if isinstance(value, str):
             raise CuirError.of("U109", f"{option} is f16 or bf16, found `{value}`")
         if name is not None:
-            found = agreeing({name: value}, found, f"{option} {value}") if value is not None else {name: default, **found}
-    return found
+            values = agreeing({name: value}, values, f"{option} {value}") if value is not None else {name: default, **values}
+    return values
 
 
 def require_consts(kernel: Kernel, given: Iterable[str]) -> None:

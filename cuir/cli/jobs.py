@@ -180,12 +180,12 @@ def verify(
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
-    found = replayed(report.diagnostics, verified, consts)
+    diagnostics = replayed(report.diagnostics, verified, consts)
     if as_json:
-        print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in found], "verification": report.as_json()})
+        print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in diagnostics], "verification": report.as_json()})
     else:
         print_verification(report)
-        print_errors(found, False)
+        print_errors(diagnostics, False)
     return 0 if report.ok else 1
 
 

@@ -59,12 +59,12 @@ def lift(
     _one_thread()
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
     expert, place = _source(source)
-    found = _annotated(expert, place, consts, define or ())
+    annotated = _annotated(expert, place, consts, define or ())
     wanted = spec or (expert.spec if expert is not None else None)
     folder = output_folder(out if out is not None else Path("out") / place.stem, place.stem, source)
-    target = arch or (expert.arch if expert is not None else _arch(found))
+    target = arch or (expert.arch if expert is not None else _arch(annotated))
     if explain:
-        _explain(found, place, folder, as_json and model is None and replay is None)
+        _explain(annotated, place, folder, as_json and model is None and replay is None)
         if model is None and replay is None:
             return 0
     if wanted is None:
@@ -79,17 +79,17 @@ def lift(
     from llm.passes.lift import job_of
     from llm.passes.lift import lift as run_lift
 
-    job = job_of(found, place.stem, target, load, consts, effort)
+    job = job_of(annotated, place.stem, target, load, consts, effort)
     with Apart() as apart:
         view = _View(f"{source} -> CuIR, by {asking.asks.model}  ({consts['T']}, head dim {consts['D']})", as_json)
         try:
             lifted = run_lift(
-                job, found, asking.asks, asking.budget, apart, samples, attempts, time_limit, view, asking.recorder, view.step
+                job, annotated, asking.asks, asking.budget, apart, samples, attempts, time_limit, view, asking.recorder, view.step
             )
         finally:
             view.close()
     beside = _beside(lifted, expert, specification, consts, as_json)
-    files = _written(lifted, found, place.stem, folder)
+    files = _written(lifted, annotated, place.stem, folder)
     ok = lifted.ok and not (beside or {}).get("diagnostics")
     if as_json:
         steps = [as_data(outcome, asking.asks) | {"step": title} for title, outcome in lifted.steps]
@@ -142,9 +142,9 @@ def _annotated(
     return annotate(text, place.name, defines, expert.kernel if expert is not None else None)
 
 
-def _arch(found: AnnotatedSource) -> str:
+def _arch(annotated: AnnotatedSource) -> str:
     """The first architecture that has what a source uses."""
-    return having(*{_NEEDS[c.kind] for c in found.calls if c.kind in _NEEDS})[0]
+    return having(*{_NEEDS[c.kind] for c in annotated.calls if c.kind in _NEEDS})[0]
 
 
 # kind of a call of a source -> the feature that it uses
@@ -157,19 +157,19 @@ _NEEDS = {
 }
 
 
-def _explain(found: AnnotatedSource, place: Path, folder: Path, as_json: bool) -> None:
+def _explain(annotated: AnnotatedSource, place: Path, folder: Path, as_json: bool) -> None:
     from llm.orchestration_of_source import explained, of_source
 
     path = folder / f"{place.stem}.annotated.cu"
-    _write(path, explained(found))
-    lines = of_source(found).lines()
+    _write(path, explained(annotated))
+    lines = of_source(annotated).lines()
     if as_json:
         print_json(
             {
                 "ok": True,
                 "diagnostics": [],
-                "kernel": found.kernel,
-                "threads": found.threads,
+                "kernel": annotated.kernel,
+                "threads": annotated.threads,
                 "orchestration": lines,
                 "files": {path.name: str(path)},
             }
@@ -177,7 +177,9 @@ def _explain(found: AnnotatedSource, place: Path, folder: Path, as_json: bool) -
         return
     console = stdout() if not as_json else stderr()
     console.print(
-        f"{place.name}: kernel {found.kernel}, {found.threads} threads, {len(found.calls)} low-level calls", style="bold", markup=False
+        f"{place.name}: kernel {annotated.kernel}, {annotated.threads} threads, {len(annotated.calls)} low-level calls",
+        style="bold",
+        markup=False,
     )
     for line in lines:
         console.print(f"    {line}", markup=False, soft_wrap=True)
@@ -235,13 +237,13 @@ def _write(path: Path, text: str) -> None:
         raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another folder with --out") from None
 
 
-def _written(lifted: Lifted, found: AnnotatedSource, name: str, folder: Path) -> dict[str, str]:
+def _written(lifted: Lifted, annotated: AnnotatedSource, name: str, folder: Path) -> dict[str, str]:
     """The programs of all steps, the annotated source and the reports; a program that is not right is named so."""
     from llm.orchestration_of_source import explained
 
     from ..text.jsontext import to_json
 
-    texts = {f"{name}.annotated.cu": explained(found)}
+    texts = {f"{name}.annotated.cu": explained(annotated)}
     for number, (_, outcome) in enumerate(lifted.steps, 1):
         verdict = outcome.verdict
         if verdict is None or verdict.program is None:

@@ -58,11 +58,11 @@ def lower(
         kept(path, [file])
     checked = check(read_program(file), kernel, read_consts(const or ()))
     shown = stages is not None or validate
-    found: list[Stage] = []
+    stages_run: list[Stage] = []
     error: CuirError | None = None
     if shown:
         given, ctas = _arguments(checked, seed, read_numbers(dim or (), "-d")) if validate else (None, 1)
-        found, error, cuda = _stages(checked, left_out, stages, given, ctas)
+        stages_run, error, cuda = _stages(checked, left_out, stages, given, ctas)
     else:
         cuda = run_lower(checked, left_out)
     compiled = compile_cuda(cuda) if cubin is not None and cuda is not None else None
@@ -71,11 +71,11 @@ def lower(
         print_json({
             "ok": error is None, "diagnostics": [d.as_json() for d in error.diagnostics] if error else [],
             "source": cuda.source if cuda else None, "choices": list(cuda.choices) if cuda else [], "resources": compiled.resources.as_json() if compiled else None,
-            **({"stages": [_as_json(s, stages) for s in found]} if shown else {}),
+            **({"stages": [_as_json(s, stages) for s in stages_run]} if shown else {}),
         })  # fmt: skip
         return 1 if error else 0
     if shown:
-        _print_stages(found, stages, validate)
+        _print_stages(stages_run, stages, validate)
     if error is not None:
         print_errors(error.diagnostics, False)
         return 1
@@ -147,18 +147,18 @@ def _stages(
     if folder is not None:
         _clear(folder)
     lowering = Lowering(checked, without)
-    found: list[Stage] = []
+    stages: list[Stage] = []
     try:
         for stage in lowering.stages(given, ctas):
-            found.append(stage)
+            stages.append(stage)
             if folder is not None and stage.text is not None:
                 _write(folder / _file(stage), stage.text.encode())
     except Fault as fault:
         raise CuirError.of("L013", f"before any pass the IR cannot be run on these inputs: {fault}", checked.origin.span,
                            "`cuir run` and `cuir verify` say what is wrong with a program; -d and --seed give other inputs") from None  # fmt: skip
-    wrong = next((s for s in found if s.outcome is not None and not s.outcome.ok), None)
+    wrong = next((s for s in stages if s.outcome is not None and not s.outcome.ok), None)
     if wrong is None:
-        return found, None, lowering.cuda()
+        return stages, None, lowering.cuda()
     what = "cannot be run" if wrong.outcome is not None and wrong.outcome.error else "changes what the kernel computes"
     error = CuirError.of(
         "L012",
@@ -166,7 +166,7 @@ def _stages(
         checked.origin.span,
         f"--stages DIR writes the IR before and behind it; --without {wrong.name} leaves it out",
     )
-    return found, error, None
+    return stages, error, None
 
 
 def _file(stage: Stage) -> str:
@@ -184,19 +184,19 @@ def _clear(folder: Path) -> None:
         raise CuirError.of("U108", f"cannot write into {folder}: {error.strerror}", hint="name another folder with --stages") from None
 
 
-def _print_stages(found: Collection[Stage], folder: Path | None, validated: bool) -> None:
+def _print_stages(stages: Collection[Stage], folder: Path | None, validated: bool) -> None:
     from .tables import print_table
 
     head = ["pass", "operations", "seconds", *(["results"] if validated else []), "purpose"]
     rows = []
-    for s in found:
+    for s in stages:
         failed = s.outcome is not None and s.outcome.error
         count = "" if failed else str(s.after) if not s.number else f"{s.before} -> {s.after}" if s.text is not None else "unchanged"
         verdict = [s.outcome.verdict if s.outcome else ""] if validated else []
         rows.append((f"{s.number:02} {s.name}", count, f"{s.seconds:.3f}", *verdict, s.purpose))
     print_table("", head, rows)
     if folder is not None:
-        stderr().print(f"written: {sum(s.text is not None for s in found)} stages to {folder}", soft_wrap=True)
+        stderr().print(f"written: {sum(s.text is not None for s in stages)} stages to {folder}", soft_wrap=True)
 
 
 def _as_json(s: Stage, folder: Path | None) -> dict[str, Any]:

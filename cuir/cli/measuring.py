@@ -57,17 +57,17 @@ def tune(
     shapes = [ShapeType.parse(s) for s in shape or ["2,32,32,8192,8192,128"]]
     missing = "" if dry_run else no_gpu()
     if variant and (len(targets) != 1 or origin not in (EXPERT, targets[0])):
-        found = f"`{' '.join(targets)}`" + (f" and --origin {origin}" if origin != EXPERT else "")
+        named = f"`{' '.join(targets)}`" + (f" and --origin {origin}" if origin != EXPERT else "")
         raise CuirError.of(
-            "U100", f"with --variant one kernel is adapted, found {found}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
+            "U100", f"with --variant one kernel is adapted, found {named}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
         )
     kernel = targets[0] if variant else origin
     if model is not None or replay is not None or proposal:
         wanted = variant or targets
         if len(wanted) != 1 or len(shapes) != 1 or dry_run or exhaustive:
             raise CuirError.of("U100", "programs are tuned for one target and one shape, without --dry-run and --exhaustive", hint="--model, --replay and --proposal stand for another search")  # fmt: skip
-        found, source, known = _target(wanted[0], kernel, space, bool(variant))
-        task = {"pass": "tune", "target": wanted[0], "variant": found, "parameters": list(param or ()), "origin": source, "shape": list(shapes[0].as_tuple()),
+        variant_name, source, known = _target(wanted[0], kernel, space, bool(variant))
+        task = {"pass": "tune", "target": wanted[0], "variant": variant_name, "parameters": list(param or ()), "origin": source, "shape": list(shapes[0].as_tuple()),
                 "dtype": dtype, "const": list(const or ())}  # fmt: skip
         asking = (
             asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
@@ -76,7 +76,7 @@ def tune(
         )
         if asking is not None:
             asking.budget.seconds = limit
-        return tune_programs(wanted[0], found, source, known, shapes[0], list(param or ()), dtype, list(const or ()), rounds, jobs, missing, list(proposal or ()), asking,
+        return tune_programs(wanted[0], variant_name, source, known, shapes[0], list(param or ()), dtype, list(const or ()), rounds, jobs, missing, list(proposal or ()), asking,
                              samples, attempts, out if out is not None else Path("out") / f"{Path(wanted[0]).stem}-tuned", as_json)  # fmt: skip
     if record is not None or cache is not None or out is not None:
         raise CuirError.of("U100", "--record, --cache and --out are for schedules that a model proposes", hint="--model names one")

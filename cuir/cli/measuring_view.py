@@ -173,10 +173,10 @@ def finish_bench(
     console = stdout()
     for row in () if told else rows:
         console.print(line(row), markup=False, highlight=False, soft_wrap=True)
-    names, found = names_of_peers(rows), means(rows)
-    if found:
+    names, by_group = names_of_peers(rows), means(rows)
+    if by_group:
         print_table("geometric means of cuir / peer (and the smallest)", ("rows", *names),
-                    [(group, *(of[n].text if n in of else "" for n in names)) for group, of in found.items()])  # fmt: skip
+                    [(group, *(of[n].text if n in of else "" for n in names)) for group, of in by_group.items()])  # fmt: skip
     for text in summary(rows):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.print(f"in {path}, {table}" + (f"; left out: {missing}" if missing else f", {picture}"), markup=False, soft_wrap=True)

@@ -87,7 +87,7 @@ def _require_lengths(given: Mapping[str, Number], wanted: Sequence[str]) -> None
         raise wrong(f"and HK, at least 1, divides H: as many query heads belong to each key head; found H={H}, HK={HK}")
 
 
-def replayed(found: Sequence[Diagnostic], verified: Verified, consts: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
+def replayed(diagnostics: Sequence[Diagnostic], verified: Verified, consts: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
     """What verification found, each with the whole command that shows it again: the same problem, inputs and schedule."""
     base = ["cuir", "verify", verified.target]
     for option, values in (("--against", [verified.against] if verified.against else []), ("-p", verified.parameters), ("-k", [verified.kernel] if verified.kernel else [])):  # fmt: skip
@@ -107,4 +107,4 @@ def replayed(found: Sequence[Diagnostic], verified: Verified, consts: Mapping[st
         note = Note(f"replay: {shlex.join(words)} {schedule}".rstrip())
         return replace(d, notes=(*(n for n in d.notes if not n.message.startswith("replay: ")), note))
 
-    return tuple(map(whole, found))
+    return tuple(map(whole, diagnostics))

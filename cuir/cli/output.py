@@ -34,14 +34,14 @@ def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
 
 def print_errors(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
     """Errors to stderr for people, or as the one JSON object on stdout."""
-    found = list(diagnostics)
+    errors = list(diagnostics)
     if as_json:
-        print_json({"ok": False, "diagnostics": [d.as_json() for d in found]})
+        print_json({"ok": False, "diagnostics": [d.as_json() for d in errors]})
         return
     from rich.text import Text
 
     console = stderr()
-    for d in found:
+    for d in errors:
         console.print(colour(d), soft_wrap=True)
         console.print(Text(f"     = more: cuir explain {d.code}\n", style="dim") if d.code in CODES else Text(""), soft_wrap=True)
 

@@ -70,16 +70,16 @@ def tune_programs(
         considered = [(name, _considered(tuning, name, program)) for name, program in given]
         assert tuning.start is not None
         if asking is None:
-            found = Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), (), "every proposal was considered")
+            tuned = Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), (), "every proposal was considered")
         else:
             with Conversations(f"{target} for {shape}, schedules by {asking.asks.model}", quiet=as_json) as view:
-                found = tune(tuning, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
-    files = _written(found, folder, spec.name)
-    good = any(e.status in ("faster", "slower", "unranked") for e in found.entries) or any(_unchanged(v) for _, v in considered)
+                tuned = tune(tuning, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
+    files = _written(tuned, folder, spec.name)
+    good = any(e.status in ("faster", "slower", "unranked") for e in tuned.entries) or any(_unchanged(v) for _, v in considered)
     if as_json:
-        print_json(_data(found, target, shape, dtype, missing, considered, asking, files) | {"ok": good})
+        print_json(_data(tuned, target, shape, dtype, missing, considered, asking, files) | {"ok": good})
     else:
-        _print(found, considered, asking, missing, folder, files)
+        _print(tuned, considered, asking, missing, folder, files)
     return 0 if good else 1
 
 
@@ -99,8 +99,8 @@ def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Co
     from ..tuning.cache import Journal, Key, device, fingerprint
 
     journal = Journal.of(Key(device()[0], fingerprint(program), dtype, shape.D), shape)
-    found = map(Outcome.of, journal.found.values())
-    return tuple(o for o in found if fixed.items() <= o.consts.items())
+    outcomes = map(Outcome.of, journal.found.values())
+    return tuple(o for o in outcomes if fixed.items() <= o.consts.items())
 
 
 def _compiler(jobs: int | None, optional: bool) -> Any:
@@ -152,7 +152,7 @@ def _measured(shape: Shape, dtype: str, missing: str) -> str:
     return f"{what}: the median time of a call with a cold L2 cache, in turns with the best so far, on {device()[0]} ({device()[1]} multiprocessors)."
 
 
-def _written(found: Tuned, folder: Path, variant: str) -> dict[str, str]:
+def _written(tuned: Tuned, folder: Path, variant: str) -> dict[str, str]:
     """The best program with its difference to the start, if it is faster; proposals that could not be ranked. Each says the setting that it was proven for."""
     from ..tuning.space import label
 
@@ -160,12 +160,12 @@ def _written(found: Tuned, folder: Path, variant: str) -> dict[str, str]:
         return f"# Proven against {variant} for {label(one.consts)}; for no other values.\n{one.text}"
 
     texts: dict[str, str] = {}
-    if found.faster:
-        texts["tuned.cuir"] = said(found.best)
-        texts["tuned.diff"] = _difference(found.start.contender, found.best)
-    for number, entry in enumerate((e for e in found.entries if e.status == "unranked"), 1):
+    if tuned.faster:
+        texts["tuned.cuir"] = said(tuned.best)
+        texts["tuned.diff"] = _difference(tuned.start.contender, tuned.best)
+    for number, entry in enumerate((e for e in tuned.entries if e.status == "unranked"), 1):
         texts[f"proposal-{number}.cuir"] = said(entry.contender)
-        texts[f"proposal-{number}.diff"] = _difference(found.start.contender, entry.contender)
+        texts[f"proposal-{number}.diff"] = _difference(tuned.start.contender, entry.contender)
     for name, text in texts.items():
         try:
             (folder / name).write_text(text, encoding="utf-8")
@@ -180,29 +180,29 @@ def _difference(before: Contender, after: Contender) -> str:
 
 
 def _data(
-    found: Tuned, target: str, shape: Shape, dtype: str, missing: str, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, files: Mapping[str, str]
+    tuned: Tuned, target: str, shape: Shape, dtype: str, missing: str, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, files: Mapping[str, str]
 ) -> dict[str, Any]:  # fmt: skip
     from .asking import as_data, drift
 
     return {
         "diagnostics": [], "missing": missing or None, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype,
-        "model": asking.asks.model if asking else None, "spent": asking.budget.as_json() if asking else None, "why": found.why, "faster": found.faster,
-        "speedup": round(found.speedup, 5), "start": found.start.as_json(), "entries": [e.as_json() for e in found.entries],
+        "model": asking.asks.model if asking else None, "spent": asking.budget.as_json() if asking else None, "why": tuned.why, "faster": tuned.faster,
+        "speedup": round(tuned.speedup, 5), "start": tuned.start.as_json(), "entries": [e.as_json() for e in tuned.entries],
         "proposals": [{"file": name, "stage": v.stage, "diagnostics": [d.as_json() for d in v.diagnostics]} for name, v in considered],
-        "rounds": [as_data(o, asking.asks) for o in found.outcomes] if asking else [], "drift": (drift(asking.asks) if asking else "") or None, "files": dict(files),
+        "rounds": [as_data(o, asking.asks) for o in tuned.outcomes] if asking else [], "drift": (drift(asking.asks) if asking else "") or None, "files": dict(files),
     }  # fmt: skip
 
 
 def _print(
-    found: Tuned, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
+    tuned: Tuned, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
 ) -> None:
     from .asking import print_drift
     from .tables import print_diff, print_table
 
     console = stdout()
     print_table("programs that were proven", ("what", "milliseconds", "the best's then", "registers", "spills", "changed consts"),
-                [_row("start", found.start, found.start), *(_row(f"{n}: {e.status}", e, found.start) for n, e in enumerate(found.entries, 1))])  # fmt: skip
-    refused = [(f"{a.sample}.{a.number}", a) for o in found.outcomes for s in o.samples for a in s.attempts if not a.verdict.right]
+                [_row("start", tuned.start, tuned.start), *(_row(f"{n}: {e.status}", e, tuned.start) for n, e in enumerate(tuned.entries, 1))])  # fmt: skip
+    refused = [(f"{a.sample}.{a.number}", a) for o in tuned.outcomes for s in o.samples for a in s.attempts if not a.verdict.right]
     if refused:
         print_table("answers that were refused", ("sample", "stage", "codes"),
                     [(name, a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics))) for name, a in refused])  # fmt: skip
@@ -212,9 +212,9 @@ def _print(
             print_errors(verdict.diagnostics, False)
         elif _unchanged(verdict):
             console.print(verdict.diagnostics[0].message, markup=False, highlight=False, soft_wrap=True)
-    if found.faster:
+    if tuned.faster:
         print_diff((folder / "tuned.diff").read_text(encoding="utf-8").splitlines())
-        console.print(f"[bold green]faster[/]  {found.speedup:.3f} x the start, in {files['tuned.cuir']}", highlight=False, soft_wrap=True)
+        console.print(f"[bold green]faster[/]  {tuned.speedup:.3f} x the start, in {files['tuned.cuir']}", highlight=False, soft_wrap=True)
     elif missing:
         console.print(
             f"[yellow]not ranked[/]  {missing}: registers and traces do not tell which of two right programs is faster, so none is kept",
@@ -229,7 +229,7 @@ def _print(
     else:
         console.print("nothing is faster than the start, which stays", highlight=False, soft_wrap=True)
     spent = f"; {asking.budget.summary()}" if asking else ""
-    console.print(f"{found.why}{spent}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{tuned.why}{spent}", markup=False, highlight=False, soft_wrap=True)
     if asking is not None:
         print_drift(asking.asks)
 

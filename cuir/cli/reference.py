@@ -95,12 +95,12 @@ def places(name: str) -> dict[str, str]:
     from ..lowering.ir.build import build
     from ..lowering.targets import text_or_printer
 
-    found = {}
+    by_consumer = {}
     lowered = text_or_printer(name) or (build if name in IN_THE_IR else None)
     for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", lowered)):
         if function is not None:
-            found[consumer] = _where(function)
-    return found
+            by_consumer[consumer] = _where(function)
+    return by_consumer
 
 
 def _where(function: Any) -> str:
@@ -154,10 +154,10 @@ def _entry(op: Op) -> str:
 
 def families() -> dict[str, list[Op]]:
     """Entries by family, in the order of the pages."""
-    found: dict[str, list[Op]] = {}
+    by_family: dict[str, list[Op]] = {}
     for op in entries().values():
-        found.setdefault(op.family, []).append(op)
-    return dict(sorted(found.items(), key=lambda item: _ORDER.index(item[0])))
+        by_family.setdefault(op.family, []).append(op)
+    return dict(sorted(by_family.items(), key=lambda item: _ORDER.index(item[0])))
 
 
 def in_short(op: Op) -> str:

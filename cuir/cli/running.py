@@ -157,10 +157,10 @@ def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], ne
         for name in (d for d in dims if d != "HK"):  # query heads are a multiple of them
             known = {**dims, name: times * max(1, dims[name])}
             with suppress(ZeroDivisionError):
-                found = literal(
+                units = literal(
                     specialised(count, {n: Literal(v) for n, v in {**arguments, **known}.items() if isinstance(v, (int, float))})
                 )
-                if found is not None and found >= needed:
+                if units is not None and units >= needed:
                     return f"-d {name}={known[name]}"
     return ""
 

@@ -96,9 +96,9 @@ def print_entry(op: Op) -> None:
         console.print(f"    [bold]{p.name}[/]  {_plain(p.what)}" + (f" [dim](left out: {_plain(p.default)})[/]" if p.default else ""))
     for line in reference.effects(op):
         console.print(f"    - {_plain(line)}")
-    if found := reference.traits(op):
+    if traits := reference.traits(op):
         console.print(
-            f"    [dim]traits: {_plain(', '.join(name if value is True else f'{name}={value}' for name, value in found.items()))}[/]"
+            f"    [dim]traits: {_plain(', '.join(name if value is True else f'{name}={value}' for name, value in traits.items()))}[/]"
         )
     for consumer, place in reference.places(op.name).items():
         console.print(f"    [dim]{consumer}: {place}[/]")

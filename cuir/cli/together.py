@@ -24,22 +24,24 @@ def only_with(context: typer.Context, needed: str, *names: str) -> None:
 
 def one_of(context: typer.Context, *names: str) -> str | None:
     """The one parameter of these, each of which does another job, that is given. Raises CuirError U100 for two of them."""
-    found = asked_for(context, *names)
-    if len(found) > 1:
+    given = asked_for(context, *names)
+    if len(given) > 1:
         raise CuirError.of(
-            "U100", f"{found[0]} and {found[1]} are different jobs, found both", hint=f"leave out one of them: {found[0]} or {found[1]}"
+            "U100", f"{given[0]} and {given[1]} are different jobs, found both", hint=f"leave out one of them: {given[0]} or {given[1]}"
         )
     return next((name for name in names if asked_for(context, name)), None)
 
 
 def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
     """Raises CuirError U100 for an option that says nothing beside the parameter `job`, if that is given; why: what the job does instead."""
-    for found in asked_for(context, job):
+    for job_spelling in asked_for(context, job):
         for option in asked_for(context, *names):
-            raise CuirError.of("U100", f"{option} says nothing beside {found}, which {why}", hint=f"leave out {option}, or {found}")
+            raise CuirError.of(
+                "U100", f"{option} says nothing beside {job_spelling}, which {why}", hint=f"leave out {option}, or {job_spelling}"
+            )
 
 
 def _written(context: typer.Context, name: str) -> str:
     """The longest of the spellings of an option; an argument as its help has it."""
-    found = max((option for p in context.command.params if p.name == name for option in p.opts), key=len)
-    return found if found.startswith("-") else found.upper()
+    spelling = max((option for p in context.command.params if p.name == name for option in p.opts), key=len)
+    return spelling if spelling.startswith("-") else spelling.upper()

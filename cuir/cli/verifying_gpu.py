@@ -84,9 +84,9 @@ class Verified:
     def cases(self) -> list[Case]:
         """The problems of the numbers stage."""
         BM, BN = (int(self.checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
-        found = cases(self.mods, BM, BN, mask_integers(self.mods, self.program), self.level)
-        size = {c: c.lengths.B * c.lengths.H * c.lengths.M * (c.lengths.N + 1) for c in found}
-        return found if self.smallest is None else sorted(found, key=size.__getitem__)[: self.smallest]
+        problems = cases(self.mods, BM, BN, mask_integers(self.mods, self.program), self.level)
+        size = {c: c.lengths.B * c.lengths.H * c.lengths.M * (c.lengths.N + 1) for c in problems}
+        return problems if self.smallest is None else sorted(problems, key=size.__getitem__)[: self.smallest]
 
 
 def verified_of(
@@ -113,9 +113,9 @@ def find_sanitizer(tool: str) -> str:
     if tool not in TOOLS:
         raise CuirError.of("U100", f"--sanitizer is {' or '.join(TOOLS)}, found `{tool}`")
     for home in (None, os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
-        found = shutil.which("compute-sanitizer", path=os.path.join(home, "bin") if home else None)
-        if found:
-            return found
+        path = shutil.which("compute-sanitizer", path=os.path.join(home, "bin") if home else None)
+        if path:
+            return path
     raise CuirError.of("U507", f"--sanitizer {tool} needs compute-sanitizer, and none was found",
                        hint="install a CUDA toolkit and put compute-sanitizer on the PATH, or name the toolkit in CUDA_HOME")  # fmt: skip
 
@@ -127,7 +127,7 @@ def gpu_stage(
     under = f", under {tool}" if tool else ""
     stage = Stage("gpu", f"the compiled kernel against the interpreter{under}", "passed", "")
     begin = time.perf_counter()
-    found: tuple[Diagnostic, ...] = ()
+    failures: tuple[Diagnostic, ...] = ()
     if tool is not None:
         verified = replace(verified, smallest=SANITIZED_CASES)
     limit = limit if limit is not None else SANITIZED_LIMIT if tool else LIMIT
@@ -141,18 +141,18 @@ def gpu_stage(
                 try:
                     stage.rows.append(worker.ask({"do": "compare", "job": verified.as_json(), "case": done}, limit))
                 except CuirError as error:
-                    found = tuple(d if d.span else replace(d, span=verified.checked.origin.span) for d in error.diagnostics)
+                    failures = tuple(d if d.span else replace(d, span=verified.checked.origin.span) for d in error.diagnostics)
                 except WorkerLost as lost:
                     tell(f"gpu: {case.name} was lost; looking for the wait that does not end")
                     notes = _waiting(worker, verified, done) if lost.status == "hangs" and tool is None else ()
-                    found = (lost_worker(verified.checked, lost, case, tool, notes),)
-                if found:
+                    failures = (lost_worker(verified.checked, lost, case, tool, notes),)
+                if failures:
                     break
             worker.finish(60.0)
         if tool is not None:
-            found = (*_reports(log, verified), *found)
-    if found:
-        stage.verdict, stage.reason, stage.diagnostics = "failed", found[0].message, found
+            failures = (*_reports(log, verified), *failures)
+    if failures:
+        stage.verdict, stage.reason, stage.diagnostics = "failed", failures[0].message, failures
     else:
         worst = max((row["from the interpreter"] for row in stage.rows), default=0.0)
         stage.reason = f"{len(stage.rows)} problems; at most {worst:.1e} from the interpreter, launches alike bit for bit" + (

@@ -240,16 +240,16 @@ def _keep_warm(ready: Ready, who: CaptureKey, mods: tuple[Any, Any, Any], signat
     if not Same.possible(who, mods):
         _WARM.pop(key, None)
         return
-    found = _WARM.get(key)
-    if found is None or not found.same.holds(*mods):
+    warm = _WARM.get(key)
+    if warm is None or not warm.same.holds(*mods):
         try:
-            found = Warm(Same(who, mods, lambda dead: _WARM.pop(key, None)))
+            warm = Warm(Same(who, mods, lambda dead: _WARM.pop(key, None)))
         except TypeError:  # no weak references: an object with slots
             return
-    if len(found.calls) >= KNOWN_CALLS:
-        found.calls.clear()
-    found.calls[signature] = ready
-    _WARM[key] = found
+    if len(warm.calls) >= KNOWN_CALLS:
+        warm.calls.clear()
+    warm.calls[signature] = ready
+    _WARM[key] = warm
     while len(_WARM) > KNOWN_MODS:
         _WARM.popitem(last=False)
 
@@ -264,9 +264,9 @@ def _known(
 ) -> Known:
     """The attention of these mods: known from an earlier call, or made now."""
     signature = (who.structure, who.values, query.dtype, query.shape[3], level)
-    found = _KNOWN.get(signature) if who.known else None
-    if found is not None:
-        return found
+    known = _KNOWN.get(signature) if who.known else None
+    if known is not None:
+        return known
     if who.known:
         need_warm("tracing a mod")
     with _LOCK:
@@ -282,12 +282,12 @@ def _known(
                 places.append((i, at))
             captured.append(replace(own, value=parameter.value if at is None else _NOTHING))
         whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING for p in captured)
-        found = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
+        known = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
         if who.known and whole:
-            _KNOWN[signature] = found
+            _KNOWN[signature] = known
             while len(_KNOWN) > KNOWN_MODS:
                 _KNOWN.popitem(last=False)
-    return found
+    return known
 
 
 def _attention(spec: Specification, traced: Traced, who: CaptureKey, query: torch.Tensor, level: Level) -> Attention:

@@ -53,8 +53,8 @@ class Settings:
         """The setting of a problem for which nothing was tuned."""
         from ..tuning.space import ruled_out
 
-        found = ({**start, **self.fixed} for start in self.starts)
-        return next((consts for consts in found if ruled_out(self.program, None, consts) is None), self.fixed)
+        settings = ({**start, **self.fixed} for start in self.starts)
+        return next((consts for consts in settings if ruled_out(self.program, None, consts) is None), self.fixed)
 
     def tuned(self, at: Lengths) -> dict[str, Const]:
         """The setting that `cuir tune` has found for lengths like these, else the start."""
@@ -65,8 +65,8 @@ class Settings:
         lengths = (at.B, at.H, at.HK, at.M, at.N)
         kind = shape_class(Shape(*lengths, int(self.fixed["D"])), max(1, device()[1]))  # type: ignore[arg-type]
         if kind not in self.by_class:
-            found = completed(self.program, self.fixed, lengths)
-            self.by_class[kind] = found if found != self.fixed else self.start
+            consts = completed(self.program, self.fixed, lengths)
+            self.by_class[kind] = consts if consts != self.fixed else self.start
         return self.by_class[kind]
 
     def checked(self, consts: Mapping[str, Const]) -> Checked:
@@ -147,8 +147,8 @@ class Ready:
         if self.made is not None:
             self.made.join()
         if self.kernel is not None:
-            found: tuple[torch.Tensor, torch.Tensor] = self.kernel(Q=query, K=key, V=value, O=o, **self.arguments)
-            return found
+            outputs: tuple[torch.Tensor, torch.Tensor] = self.kernel(Q=query, K=key, V=value, O=o, **self.arguments)
+            return outputs
         from ..interp import run
 
         assert self.checked is not None
@@ -247,10 +247,10 @@ class Attention:
         for name, x in (("query", query), ("key", key), ("value", value)):
             check_gradient(name, x)
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
-        found: tuple[torch.Tensor, torch.Tensor] = torch.ops.cuir.flex_attention.default(
+        outputs: tuple[torch.Tensor, torch.Tensor] = torch.ops.cuir.flex_attention.default(
             query, key, value, [], self.handle, scale, True, backend, "quick"
         )
-        return found
+        return outputs
 
     def called(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
@@ -316,9 +316,9 @@ class Attention:
             self._reads.check(list(sources.values()), at, device)
             return Made(data.arguments(at, device, consts), device)
 
-        found = self._checked.get(key, sources, make)
-        assert isinstance(found, Made)
-        return found
+        prepared = self._checked.get(key, sources, make)
+        assert isinstance(prepared, Made)
+        return prepared
 
 
 def attention(
@@ -416,10 +416,10 @@ def _text(consts: Mapping[str, Const]) -> str:
 
 def dtype_of(dtype: torch.dtype | DType | str) -> DType:
     known: dict[object, DType] = {t: d for d, t in TORCH.items()} | dict(DTYPES) | {d: d for d in DTYPES.values()}
-    found = known.get(dtype)
-    if found not in (F16, BF16):
+    cuir_dtype = known.get(dtype)
+    if cuir_dtype not in (F16, BF16):
         raise CuirError.of("U109", f"attention kernels are for f16 and bf16, found `{dtype}`")
-    return found
+    return cuir_dtype
 
 
 def name_of(mod: object) -> str:

@@ -66,8 +66,8 @@ class BlockMask:
 
     def to_dense(self) -> torch.Tensor:
         """Which blocks hold a kept pair: i32 [B, H, rows of blocks, columns of blocks]."""
-        found: torch.Tensor = self.of_pytorch().to_dense()
-        return found
+        dense: torch.Tensor = self.of_pytorch().to_dense()
+        return dense
 
     def to_string(self, grid_size: tuple[int, int] | int = (20, 20), limit: int = 4) -> str:
         """A picture of the blocks."""
@@ -128,9 +128,9 @@ def check_mask(block_mask: Any, at: Lengths) -> None:
     if (queries, keys) != (at.M, at.N):
         wrong("U412", f"the block mask is for {queries} queries and {keys} keys, found {at.M} and {at.N}",
                            hint="create_block_mask costs nothing: make one for these lengths")  # fmt: skip
-    for name, own, found in (("batch size", batch, at.B), ("number of query heads", heads, at.H)):
-        if own not in (1, found):
-            wrong("U412", f"the block mask is for a {name} of {own}, found {found}", hint="None if the mask does not depend on it")
+    for name, own, actual in (("batch size", batch, at.B), ("number of query heads", heads, at.H)):
+        if own not in (1, actual):
+            wrong("U412", f"the block mask is for a {name} of {own}, found {actual}", hint="None if the mask does not depend on it")
 
 
 @at_tracing

@@ -58,19 +58,19 @@ def identity(*captured: Any) -> CaptureKey:
 
 def follow(roots: tuple[Any, ...], path: Path) -> Any:
     """What lies at a path of an identity. Plain steps, which torch.compile can go itself: so what it finds becomes an input of the graph, or a guard."""
-    found: Any = roots
+    value: Any = roots
     for step, key in path:
         if step == "cell":
-            found = found.__closure__[int(key)].cell_contents
+            value = value.__closure__[int(key)].cell_contents
         elif step == "global":
-            found = found.__globals__[key]
+            value = value.__globals__[key]
         elif step == "attribute":
-            found = getattr(found, key)
+            value = getattr(value, key)
         elif step == "key":
-            found = found[key]
+            value = value[key]
         else:
-            found = found[int(key)]
-    return found
+            value = value[int(key)]
+    return value
 
 
 def _plain(part: Any) -> Any:

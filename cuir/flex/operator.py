@@ -139,15 +139,15 @@ def guarded(handle: str) -> tuple[Found, ...]:
     it captures tensors, or leads to another mod that captures something: that would not be noticed when it changes.
     """
     handled = _HANDLED[handle]
-    found: list[Found] = []
+    places: list[Found] = []
     for (kind, path, value), holders in handled.places:
         if all(ref() is not None for ref in handled.roots):
-            found.append((kind, path, value))
+            places.append((kind, path, value))
         elif kind == "tensor" or (kind != "function" and any(ref() is not None for ref in holders)):
             raise CuirError.of("U418", "a mod that is made inside of a compiled function captures a tensor, or another mod with what that captures",
                                hint="make the mod, or its mask with cuir.create_block_mask, outside, and pass it in")  # fmt: skip
     handled.places = ()
-    return tuple(found)
+    return tuple(places)
 
 
 def in_graph(
@@ -168,14 +168,14 @@ def in_graph(
     captured: list[torch.Tensor] = []
     mods = (mask_mod, score_mod)
     for kind, path, value_then in guarded(handle):
-        found = follow(mods, path)
+        value_now = follow(mods, path)
         if kind == "tensor":
-            if not any(found is c for c in captured):
-                captured.append(found)
+            if not any(value_now is c for c in captured):
+                captured.append(value_now)
         elif kind == "length":
-            if len(found) != value_then:
+            if len(value_now) != value_then:
                 raise RuntimeError("another length than when the mod was entered")
-        elif kind in PLAIN and found != value_then:
+        elif kind in PLAIN and value_now != value_then:
             raise RuntimeError("another value than when the mod was entered")
     if isinstance(sink, torch.Tensor):
         check_gradient("sink", sink)

@@ -194,9 +194,9 @@ class Walk:
     def apart(self, value: Any, path: Path) -> Hashable:
         """Visits what has no path that torch.compile could go."""
         count = len(self.places)
-        found = self.visit(value, path)
+        structure = self.visit(value, path)
         del self.places[count:]
-        return found
+        return structure
 
     def further(self, value: Any, path: Path) -> tuple[Hashable, ...]:
         """What a constant, number or set of a class of the user's holds beside its value."""
@@ -284,21 +284,21 @@ class Walk:
             if not foreign_class(type(value)):
                 self.holder(type(value), (*path, ("attribute", "__class__")))
             return ()
-        found: list[Hashable] = []
+        members: list[Hashable] = []
         if isinstance(attributes, dict):
             self.links.append((getattr, value, "__dict__", attributes))
             self.attributes.append(attributes)
             self.sizes.append((attributes, len(attributes)))
-            found += [(str(n), self.linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items()]
+            members += [(str(n), self.linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items()]
         for n in slots:
             v = slot_of(value, n)
             if v is _UNBOUND:
                 self.links.append((slot_of, value, n, v))
             else:
-                found.append((n, self.linked(slot_of, value, n, v, (*path, ("attribute", n)))))
+                members.append((n, self.linked(slot_of, value, n, v, (*path, ("attribute", n)))))
         self.links.append((_type_of, value, None, type(value)))
         self.holder(type(value), (*path, ("attribute", "__class__")))
-        return (tuple(found),)
+        return (tuple(members),)
 
     # ---- classes and modules
     def holder(self, value: Any, path: Path) -> None:
@@ -405,10 +405,10 @@ def foreign_class(cls: type) -> bool:
         return False
     if not cls.__flags__ & _MADE:
         return True
-    found: Any = module  # a class that is made anew, or by `exec`, may say that it is of `types` or `builtins`
+    resolved: Any = module  # a class that is made anew, or by `exec`, may say that it is of `types` or `builtins`
     for part in cls.__qualname__.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    return found is cls
+        resolved = getattr(resolved, "__dict__", {}).get(part)
+    return resolved is cls
 
 
 _MADE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -443,16 +443,16 @@ def reads_elsewhere(code: types.CodeType) -> bool:
 @functools.lru_cache(4096)
 def attributes_read(code: types.CodeType) -> frozenset[str]:
     """Names of attributes that a function, or one inside of it, reads."""
-    found = _EVERY & set(code.co_names)
-    found = found.union(*(_RUNS[n] for n in code.co_names if n in _RUNS))
+    names = _EVERY & set(code.co_names)
+    names = names.union(*(_RUNS[n] for n in code.co_names if n in _RUNS))
     for i in dis.get_instructions(code):
         if "ATTR" in i.opname or "METHOD" in i.opname:
-            found |= {i.argval}
+            names |= {i.argval}
         elif i.opname == "MATCH_CLASS":
-            found |= _EVERY
+            names |= _EVERY
         elif "FORMAT_" in i.opname:  # an f-string
-            found |= set(_WRITING)
-    return found.union(*(attributes_read(c) for c in code.co_consts if isinstance(c, types.CodeType)))
+            names |= set(_WRITING)
+    return names.union(*(attributes_read(c) for c in code.co_consts if isinstance(c, types.CodeType)))
 
 
 @functools.lru_cache(4096)
