@@ -41,16 +41,16 @@ def program_text(answer: str, finish: str = "stop") -> str:
     if len(answer) > MAX_CHARS:
         raise CuirError.of("A003", f"the answer has {len(answer):,} characters; at most {MAX_CHARS:,} are read",
                            hint="answer with one block that holds the program and nothing else")  # fmt: skip
-    found = blocks(answer)
-    tagged = [b for b in found if b.tag.lower() == "cuir"]
-    chosen = tagged or [b for b in found if b.tag.lower() in _LANGUAGES and _STARTS.search(b.text)]
-    if not chosen and not found and _STARTS.search(answer):
+    fenced = blocks(answer)
+    tagged = [b for b in fenced if b.tag.lower() == "cuir"]
+    chosen = tagged or [b for b in fenced if b.tag.lower() in _LANGUAGES and _STARTS.search(b.text)]
+    if not chosen and not fenced and _STARTS.search(answer):
         first = next(line for line in answer.split("\n") if line.strip())
         if first.startswith(("@", "#")) or re.match(r"[A-Z]\w* = ", first):
             chosen = [Block("", answer, True)]
     if not chosen:
         cut = "; the answer was cut off at its token limit" if finish == "length" else ""
-        raise CuirError.of("A001", f"the answer holds no program: expected one block fenced with ```cuir, found {_counted(found)}{cut}",
+        raise CuirError.of("A001", f"the answer holds no program: expected one block fenced with ```cuir, found {_counted(fenced)}{cut}",
                            hint="answer with ```cuir, the definitions, ```")  # fmt: skip
     if len(chosen) > 1:
         raise CuirError.of("A002", f"the answer holds {len(chosen)} programs, expected one block fenced with ```cuir", hint="put all definitions into one block; "
@@ -65,20 +65,20 @@ def program_text(answer: str, finish: str = "stop") -> str:
 
 def blocks(answer: str) -> list[Block]:
     """The fenced blocks of a text, in order."""
-    found: list[Block] = []
+    fenced: list[Block] = []
     fence, tag, lines = "", "", list[str]()
     for line in answer.replace("\r\n", "\n").split("\n"):
         match = _FENCE.match(line)
         if not fence and match:
             fence, tag, lines = match[1], match[2], []
         elif fence and match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not match[2]:
-            found.append(Block(tag, "\n".join(lines), True))
+            fenced.append(Block(tag, "\n".join(lines), True))
             fence = ""
         elif fence:
             lines.append(line)
     if fence:
-        found.append(Block(tag, "\n".join(lines), False))
-    return found
+        fenced.append(Block(tag, "\n".join(lines), False))
+    return fenced
 
 
 def read(text: str) -> Program:
@@ -92,10 +92,10 @@ def read(text: str) -> Program:
     return parse(show(program), NAME)
 
 
-def _counted(found: list[Block]) -> str:
-    if not found:
+def _counted(fenced: list[Block]) -> str:
+    if not fenced:
         return "text without a block"
-    return f"{len(found)} block{'s' * (len(found) > 1)} without a definition ({', '.join(b.tag or 'no tag' for b in found[:4])})"
+    return f"{len(fenced)} block{'s' * (len(fenced) > 1)} without a definition ({', '.join(b.tag or 'no tag' for b in fenced[:4])})"
 
 
 def _limited(text: str) -> None:

@@ -115,13 +115,13 @@ def _serve(pipe: Connection) -> None:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in C code too
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            found: tuple[bool, Any] = (True, function(*arguments))
+            answer: tuple[bool, Any] = (True, function(*arguments))
         except MemoryError:
-            found = (False, Died("out of memory"))
+            answer = (False, Died("out of memory"))
         except Exception as error:
-            found = (False, error)
+            answer = (False, error)
         signal.setitimer(signal.ITIMER_PROF, 0)
         try:
-            pipe.send(found)
+            pipe.send(answer)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             pipe.send((False, Died(f"gave what cannot be sent: {type(error).__name__}: {error}")))

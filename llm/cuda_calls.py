@@ -182,7 +182,7 @@ def ptx_calls(asm: str) -> list[Found]:
     def filled(text: str) -> str:
         return re.sub(r"%(\d+)", lambda m: f"({operands[int(m[1])]})" if int(m[1]) < len(operands) else m[0], text)
 
-    found = []
+    calls = []
     for line in re.split(r"\\n|\\t|;", "".join(literals)):
         words = re.sub(r"^[\s{]*(?:\w+:\s*)?(?:@!?%?\w+\s+)?", "", line).strip()
         for i in INSTRUCTIONS:
@@ -194,6 +194,6 @@ def ptx_calls(asm: str) -> list[Found]:
                 number = plain[i.number] if i.number is not None and i.number < len(plain) else "0" if i.kind == "cp_wait" else ""
                 if i.kind in ("named_sync", "named_arrive"):
                     objects, number = tuple(plain[:1]), plain[1] if len(plain) > 1 else ""
-                found.append(Found("sync" if i.kind == "named_sync" and not number else i.kind, name, tuple(operands), objects, number))
+                calls.append(Found("sync" if i.kind == "named_sync" and not number else i.kind, name, tuple(operands), objects, number))
                 break
-    return found
+    return calls

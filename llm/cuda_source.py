@@ -159,10 +159,10 @@ class _Walker:
 
     def turns(self, head: str) -> int | None:
         """How often a loop `int i = 0; i < n; ++i` of constants runs."""
-        found = re.fullmatch(r"\s*(?:\w+\s+)+(\w+)\s*=\s*0\s*;\s*(\w+)\s*<\s*([^;]*);\s*(?:\+\+\s*(\w+)|(\w+)\s*\+\+)\s*", head)
-        if found is None or len({found[1], found[2], found[4] or found[5]}) != 1:
+        match = re.fullmatch(r"\s*(?:\w+\s+)+(\w+)\s*=\s*0\s*;\s*(\w+)\s*<\s*([^;]*);\s*(?:\+\+\s*(\w+)|(\w+)\s*\+\+)\s*", head)
+        if match is None or len({match[1], match[2], match[4] or match[5]}) != 1:
             return None
-        return evaluate(found[3], self.known)
+        return evaluate(match[3], self.known)
 
     def _place(self, code: str, s: Statement, at: int | None) -> int:
         return s.start if at is None else at
@@ -214,20 +214,20 @@ class _Walker:
             return None
         if text not in self.cache:
             self.evaluated += 1
-            found: list[int | None] = []
+            values: list[int | None] = []
             used = [n for n in names if n in self.thread_values]
             known = dict(self.known)
             for i in range(self.threads):
                 at = {n: self.thread_values[n][i] for n in used}
                 if any(v is None for v in at.values()):
-                    found.append(None)
+                    values.append(None)
                     continue
                 known.update({n: v for n, v in at.items() if v is not None})
-                found.append(evaluate(text, known))
-                if i == 0 and found[0] is None:
-                    found = [None] * self.threads
+                values.append(evaluate(text, known))
+                if i == 0 and values[0] is None:
+                    values = [None] * self.threads
                     break
-            self.cache[text] = found
+            self.cache[text] = values
         return self.cache[text]
 
     def condition(self, text: str, mask: int) -> tuple[int, bool]:
@@ -253,25 +253,25 @@ class _Walker:
         if len(self.calls) > MOST_CALLS or not mask:
             return
         i, plain = 0, blank(text, keep_strings=False)
-        while found := CALLEE.search(plain, i):
-            i = found.end()
-            end = closing(text, found.end() - 1)
-            inside = text[found.end() : end]
-            place = at + found.start() if own else at
-            name, template = found[2], tuple(arguments(found[3][1:-1])) if found[3] else ()
+        while callee := CALLEE.search(plain, i):
+            i = callee.end()
+            end = closing(text, callee.end() - 1)
+            inside = text[callee.end() : end]
+            place = at + callee.start() if own else at
+            name, template = callee[2], tuple(arguments(callee[3][1:-1])) if callee[3] else ()
             if name in ASM:
                 for f in ptx_calls(inside):
-                    self.add(f, text[found.start() : end + 1], place, mask, via, loop)
+                    self.add(f, text[callee.start() : end + 1], place, mask, via, loop)
                 continue
-            qualifier = re.sub(r"\s|<[^<>]*>", "", found[1])
+            qualifier = re.sub(r"\s|<[^<>]*>", "", callee[1])
             qualified = self.resolved(qualifier + name)
             wrapper = wrapper_of(qualified)
             if wrapper is None and name not in METHODS and name not in self.cuda.macros and name not in self.cuda.functions:
                 continue
             parts = tuple(arguments(inside))
-            low = wrapper_call(wrapper, qualified, template, parts) if wrapper is not None else self.method(text, found, name, parts)
+            low = wrapper_call(wrapper, qualified, template, parts) if wrapper is not None else self.method(text, callee, name, parts)
             if low is not None:
-                self.add(low, text[found.start() : end + 1], place, mask, via, loop)
+                self.add(low, text[callee.start() : end + 1], place, mask, via, loop)
             elif len(via) < DEPTH and name not in via and self.expanded < MOST_EXPANDED:
                 self.expanded += 1
                 self.expand(name, template, parts, place, mask, via, loop)
@@ -287,11 +287,11 @@ class _Walker:
                 i += 1
         return "::".join(parts)
 
-    def method(self, text: str, found: re.Match[str], name: str, parts: tuple[str, ...]) -> Found | None:
+    def method(self, text: str, callee: re.Match[str], name: str, parts: tuple[str, ...]) -> Found | None:
         """A method of a declared barrier: `sh.k_full[s].wait(phase)`."""
-        if name not in METHODS or found[1]:
+        if name not in METHODS or callee[1]:
             return None
-        before = re.search(r"([A-Za-z_][\w.]*(?:->\w+)*(?:\[[^\]]*\])*)\s*(?:\.|->)\s*$", text[: found.start(2)])
+        before = re.search(r"([A-Za-z_][\w.]*(?:->\w+)*(?:\[[^\]]*\])*)\s*(?:\.|->)\s*$", text[: callee.start(2)])
         if before is None or not self.declared(before[1]):
             return None
         kind, number = METHODS[name]
@@ -338,11 +338,11 @@ class _Walker:
     def by_value(self, text: str, mask: int) -> tuple[tuple[int, int], ...]:
         """The values that an expression has in the threads of a mask, each with its threads."""
         values = self.of_threads(text) or [evaluate(text, self.known)] * self.threads
-        found: dict[int, int] = {}
+        masks: dict[int, int] = {}
         for i, v in enumerate(values):
             if v is not None and mask >> i & 1:
-                found[v] = found.get(v, 0) | 1 << i
-        return tuple(sorted(found.items()))
+                masks[v] = masks.get(v, 0) | 1 << i
+        return tuple(sorted(masks.items()))
 
     def declared(self, text: str) -> str:
         """The shared array or barrier that an expression is about; of `constant ? a : b` the one that is meant."""
@@ -383,19 +383,19 @@ def _returns(code: str, s: Statement) -> bool:
 
 
 def _aliases(cuda: CudaText) -> dict[str, str]:
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for m in ALIAS.finditer(cuda.code):
-        found[m[1] or m[4]] = re.sub(r"<.*>", "", m[2]) if m[1] else m[3]
+        aliases[m[1] or m[4]] = re.sub(r"<.*>", "", m[2]) if m[1] else m[3]
     for macro in cuda.macros.values():
         body = cuda.bodies[macro.start : macro.end].strip()
         if not macro.parameters and re.fullmatch(r"[A-Za-z_][\w:]*", body):
-            found[macro.name] = body
-    return found
+            aliases[macro.name] = body
+    return aliases
 
 
 def _arrays(cuda: CudaText) -> dict[str, Array]:
     """Members of structs, and `__shared__` variables."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     ranges = [(m.end(), closing(cuda.code, m.end() - 1)) for m in re.finditer(r"\bstruct\s+(?:alignas\s*\(\w+\)\s*)?\w*\s*\{", cuda.code)]
     pieces = [(start, cuda.code[start:end]) for start, end in ranges]
     shared = set(re.findall(r"\bextern\s+__shared__[^;]*?(\w+)\s*\[\s*\]", cuda.code))
@@ -409,9 +409,9 @@ def _arrays(cuda: CudaText) -> dict[str, Array]:
                     name = MEMBERS_NAME.fullmatch(part)
                     if name:
                         dims = tuple(evaluate(d, cuda.constants) for d in re.findall(r"\[([^\]]*)\]", name[2]))
-                        found[name[1]] = Array(name[1], member[1].rpartition("::")[2], dims, at + len(statement) - len(statement.lstrip()))
+                        arrays[name[1]] = Array(name[1], member[1].rpartition("::")[2], dims, at + len(statement) - len(statement.lstrip()))
             at += len(statement) + 1
     for m in POINTER.finditer(cuda.code):
         if set(re.findall(r"\w+", m[3])) & shared and not m[3].lstrip().startswith("*"):
-            found[m[2]] = Array(m[2], m[1].rpartition("::")[2], (), m.start())
-    return found
+            arrays[m[2]] = Array(m[2], m[1].rpartition("::")[2], (), m.start())
+    return arrays

@@ -42,8 +42,8 @@ LIMIT = 1 << 20  # characters of a source
 def blank(text: str, keep_strings: bool = True) -> str:
     """The text with comments (and string literals, unless kept) as spaces."""
 
-    def spaces(found: re.Match[str]) -> str:
-        piece = found[0]
+    def spaces(match: re.Match[str]) -> str:
+        piece = match[0]
         return piece if keep_strings and piece[0] in "\"'R" else re.sub(r"[^\n]", " ", piece)
 
     return LITERAL.sub(spaces, text)
@@ -119,12 +119,12 @@ def _conditionals(code: str, known: dict[str, int], macros: dict[str, Macro]) ->
             if out[i] != "\n":
                 out[i] = " "
 
-    for found in DIRECTIVE.finditer(code):
+    for directive in DIRECTIVE.finditer(code):
         active = all(here for here, _, _ in stack)
         if not active:
-            drop(start, found.start())
-        start = found.end()
-        word, rest = found[1], re.sub(r"\\\n", " ", found[2]).strip()
+            drop(start, directive.start())
+        start = directive.end()
+        word, rest = directive[1], re.sub(r"\\\n", " ", directive[2]).strip()
         if word in ("if", "ifdef", "ifndef"):
             holds = (rest in known or rest in macros) == (word == "ifdef") if word != "if" else _condition(rest, known, macros)
             stack.append((holds is not False, holds is True, active))
@@ -135,12 +135,12 @@ def _conditionals(code: str, known: dict[str, int], macros: dict[str, Macro]) ->
         elif word == "endif" and stack:
             stack.pop()
         elif word == "define" and active:
-            _define(found, rest, known, macros, code)
+            _define(directive, rest, known, macros, code)
         elif word == "undef" and active:
             known.pop(rest, None)
             macros.pop(rest, None)
         if not active and word not in ("if", "ifdef", "ifndef", "elif", "else", "endif"):
-            drop(found.start(), found.end())
+            drop(directive.start(), directive.end())
     return "".join(out)
 
 
@@ -150,32 +150,32 @@ def _condition(text: str, known: Mapping[str, int], macros: Mapping[str, Macro])
     return None if value is None else bool(value)
 
 
-def _define(found: re.Match[str], rest: str, known: dict[str, int], macros: dict[str, Macro], code: str) -> None:
+def _define(directive: re.Match[str], rest: str, known: dict[str, int], macros: dict[str, Macro], code: str) -> None:
     head = re.match(r"([A-Za-z_]\w*)(\(([^)]*)\))?", rest)
     if head is None:
         return
     if head[2] is not None:
-        body = code.index(head[2], found.start()) + len(head[2])
-        macros[head[1]] = Macro(head[1], tuple(p.strip() for p in head[3].split(",") if p.strip()), body, found.end())
+        body = code.index(head[2], directive.start()) + len(head[2])
+        macros[head[1]] = Macro(head[1], tuple(p.strip() for p in head[3].split(",") if p.strip()), body, directive.end())
         return
     value = evaluate(rest[head.end() :], known)
     if value is not None and head[1] not in known:  # what the caller defines comes before
         known[head[1]] = value
     elif value is None and rest[head.end() :].strip():
-        body = found.end() - len(found[2].lstrip()) + head.end()
-        macros[head[1]] = Macro(head[1], (), body, found.end())
+        body = directive.end() - len(directive[2].lstrip()) + head.end()
+        macros[head[1]] = Macro(head[1], (), body, directive.end())
 
 
 def _constants(code: str, known: dict[str, int]) -> None:
-    for found in CONSTANT.finditer(code):
-        for part in arguments(found[1]):
+    for declaration in CONSTANT.finditer(code):
+        for part in arguments(declaration[1]):
             name, _, value = part.partition("=")
             number = evaluate(value, known)
             if number is not None:
                 known[name.strip()] = number
-    for found in ENUM.finditer(code):
+    for enum in ENUM.finditer(code):
         following = 0
-        for part in arguments(found[1]):
+        for part in arguments(enum[1]):
             name, _, value = part.partition("=")
             number = evaluate(value, known) if value else following
             if number is not None and name.strip().isidentifier():
@@ -207,29 +207,29 @@ def closing(code: str, at: int) -> int:
 def _pairs(code: str) -> dict[int, int]:
     """Each opening bracket with its closing one; each kind is matched by itself, and string literals are left out."""
     open_at: dict[str, list[int]] = {")": [], "]": [], "}": []}
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     for match in BRACKET.finditer(code):
         bracket = match[0]
         if bracket in CLOSES:
             open_at[CLOSES[bracket]].append(match.start())
         elif open_at.get(bracket):
-            found[open_at[bracket].pop()] = match.start()
-    return found
+            pairs[open_at[bracket].pop()] = match.start()
+    return pairs
 
 
 def _functions(code: str) -> Iterator[Function]:
     """Functions at any level, with a body: `name(parameters) {`."""
     at = 0
-    while found := FUNCTION.search(code, at):
-        at = found.end()
-        if found[1] in KEYWORDS or found[1] in ("__launch_bounds__", "__cluster_dims__"):
+    while candidate := FUNCTION.search(code, at):
+        at = candidate.end()
+        if candidate[1] in KEYWORDS or candidate[1] in ("__launch_bounds__", "__cluster_dims__"):
             continue
-        end = closing(code, found.end() - 1)
+        end = closing(code, candidate.end() - 1)
         after = re.compile(r"\s*(?:const\s*|noexcept\s*)*\{").match(code, end + 1)
         if after is None:
             continue
-        earliest = max(0, found.start() - HEAD)
-        before = code[max(earliest, *(code.rfind(c, earliest, found.start()) + 1 for c in ";}{")) : found.start()]
+        earliest = max(0, candidate.start() - HEAD)
+        before = code[max(earliest, *(code.rfind(c, earliest, candidate.start()) + 1 for c in ";}{")) : candidate.start()]
         if not re.search(r"\w\s*[&*]?\s*$", before) and "__global__" not in before:
             continue  # no type before the name: not a definition
         inside = after.end() - 1
@@ -237,7 +237,12 @@ def _functions(code: str) -> Iterator[Function]:
         template = re.search(r"\btemplate\s*<([^<>]*)>", before)
         given = tuple(_parameter(p) for p in arguments(template[1])) if template else ()
         yield Function(
-            found[1], tuple(_parameter(p) for p in arguments(code[found.end() : end])), inside + 1, stop, "__global__" in before, given
+            candidate[1],
+            tuple(_parameter(p) for p in arguments(code[candidate.end() : end])),
+            inside + 1,
+            stop,
+            "__global__" in before,
+            given,
         )
         at = stop
 
@@ -270,13 +275,13 @@ DEPTH = 60  # of nested statements
 
 def statements(code: str, start: int, end: int, depth: int = 0) -> tuple[Statement, ...]:
     """The statements of a range of code, nested."""
-    found: list[Statement] = []
+    body: list[Statement] = []
     at = start
     while (at := _skip(code, at, end)) < end:
         statement = _statement(code, at, end, depth)
-        found.append(statement)
+        body.append(statement)
         at = max(statement.end, at + 1)
-    return tuple(found)
+    return tuple(body)
 
 
 def _skip(code: str, at: int, end: int) -> int:

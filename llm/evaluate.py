@@ -100,22 +100,22 @@ class Rows:
 
 def read(path: Path, hint: str = "name a file that `cuir eval --out` has written") -> tuple[dict[str, Any], list[Row]]:
     """Head and rows of a file. Raises CuirError U131 with the hint. Lines that an interruption cut short are left out; of a sample's rows the last counts."""
-    found = []
+    lines = []
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
-                found.append(json.loads(line))
+                lines.append(json.loads(line))
             except ValueError:
-                if not found:
+                if not lines:
                     break
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise CuirError.of("U131", f"{path} cannot be read: {said}", hint=hint) from None
     columns = {"variant", "model", "sample", "right_at", "attempts", "tokens", "usd", "seconds"}
-    if not found or not all(isinstance(f, dict) for f in found) or "pass" not in found[0] or not all(columns <= set(r) for r in found[1:]):
+    if not lines or not all(isinstance(r, dict) for r in lines) or "pass" not in lines[0] or not all(columns <= set(r) for r in lines[1:]):
         raise CuirError.of("U131", f"{path} holds no results of `cuir eval`", hint=hint)
-    last = {cell_of(r): number for number, r in enumerate(found[1:])}
-    return found[0], [r for number, r in enumerate(found[1:]) if last[cell_of(r)] == number]
+    last = {cell_of(r): number for number, r in enumerate(lines[1:])}
+    return lines[0], [r for number, r in enumerate(lines[1:]) if last[cell_of(r)] == number]
 
 
 def cell_of(row: Row) -> Cell:

@@ -69,22 +69,22 @@ def read_expert_source(path: Path) -> ExpertSource:
     """A source from its launch description (or from the source, whose description lies beside it). Raises CuirError O120."""
     place = description_of(path) if path.suffix == ".cu" else path
     try:
-        found = tomllib.loads(place.read_text(encoding="utf-8"))
+        description = tomllib.loads(place.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CuirError.of("O120", f"`{place}` must hold a launch description: {error}", hint=f"corpus/cuda has two; keys: {', '.join(KEYS)}") from None  # fmt: skip
-    missing = [key for key in KEYS if key not in found]
-    unknown = sorted(found.keys() - {*KEYS, "defines", "contiguous"})
+    missing = [key for key in KEYS if key not in description]
+    unknown = sorted(description.keys() - {*KEYS, "defines", "contiguous"})
     if missing or unknown:
         raise CuirError.of("O120", f"`{place}` must have the keys {', '.join(KEYS)}, found " + " and ".join(
             [*(["no " + ", ".join(missing)] if missing else []), *(["unknown " + ", ".join(unknown)] if unknown else [])]))  # fmt: skip
-    for argument in found["arguments"]:
+    for argument in description["arguments"]:
         kind = next(iter(argument), "")
         if kind not in KINDS or (kind in ("map", "pointer") and argument[kind] not in TENSORS):
             raise CuirError.of("O120", f"`{place}`: an argument is {{map = TENSOR, rows = ...}}, {{pointer = TENSOR}}, {{i32 = ...}} or {{scale = 'f32'}}, found {argument}",
                                hint=f"tensors: {', '.join(TENSORS)}")  # fmt: skip
-    values = {key: found[key] for key in KEYS if key not in ("source", "arguments")}
-    return ExpertSource(place.with_name(found["source"]), **values, arguments=tuple(found["arguments"]),
-                        defines=found.get("defines", {}), contiguous=bool(found.get("contiguous", False)))  # fmt: skip
+    values = {key: description[key] for key in KEYS if key not in ("source", "arguments")}
+    return ExpertSource(place.with_name(description["source"]), **values, arguments=tuple(description["arguments"]),
+                        defines=description.get("defines", {}), contiguous=bool(description.get("contiguous", False)))  # fmt: skip
 
 
 def compile_source(source: ExpertSource, head_dim: int) -> tuple[bytes, str]:

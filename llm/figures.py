@@ -10,12 +10,12 @@ from cuir.bench.plot import load_pyplot, save
 from .scores import KS, PUBLISHED, REASONS, Score
 
 
-def plot(found: Sequence[Score], path: Path) -> None:
+def plot(scores: Sequence[Score], path: Path) -> None:
     """Writes a PNG or SVG, by the name's ending. Raises CuirError U120 without matplotlib, U108 if it cannot be written."""
     pyplot = load_pyplot("cuir eval --show")
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.4), width_ratios=(3, 2), layout="constrained")
-    series: list[tuple[str, list[float | None]]] = [(s.model, [s.at[k] for k in KS]) for s in found]
-    series += [(f"{s.model}, first answers", [s.first[k] for k in KS]) for s in found]
+    series: list[tuple[str, list[float | None]]] = [(s.model, [s.at[k] for k in KS]) for s in scores]
+    series += [(f"{s.model}, first answers", [s.first[k] for k in KS]) for s in scores]
     series.append(("CuBridge, published", [PUBLISHED[k] for k in KS]))
     width = 0.8 / len(series)
     for number, (name, values) in enumerate(series):
@@ -23,20 +23,20 @@ def plot(found: Sequence[Score], path: Path) -> None:
         style = (
             {"color": "black", "alpha": 0.35}
             if number == len(series) - 1
-            else {"color": f"C{number % len(found)}", "alpha": 1.0 if number < len(found) else 0.5}
+            else {"color": f"C{number % len(scores)}", "alpha": 1.0 if number < len(scores) else 0.5}
         )
         bars = left.bar([x for x, _ in known], [v for _, v in known], width, align="edge", label=name, **style)
         left.bar_label(bars, fmt="%.2f", fontsize=7)
     left.set_xticks([i + 0.4 for i in range(len(KS))], [f"pass@{k}" for k in KS])
     left.set_ylim(0, 1.12)
     left.set_title(
-        f"share of right programs, mean over at most {max(s.variants for s in found)} variants ({sum(s.samples for s in found)} samples in all)",
+        f"share of right programs, mean over at most {max(s.variants for s in scores)} variants ({sum(s.samples for s in scores)} samples in all)",
         fontsize=8,
     )
     left.legend(fontsize=7, frameon=False, loc="upper center", ncols=2, bbox_to_anchor=(0.5, -0.12))
-    shown = [r for r in REASONS if any(s.reasons.get(r) for s in found)]
+    shown = [r for r in REASONS if any(s.reasons.get(r) for s in scores)]
     start = [0] * len(shown)
-    for number, s in enumerate(found):
+    for number, s in enumerate(scores):
         counts = [s.reasons.get(r, 0) for r in shown]
         right.barh(shown, counts, left=start, color=f"C{number}", label=s.model)
         start = [a + b for a, b in zip(start, counts)]

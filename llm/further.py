@@ -25,10 +25,10 @@ def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Val
         program = parse(f'@kernel(arch="sm_90a")\ndef declared({target.parameters}):\n    x = 0\n', f"parameters of {target.name}")
         return tuple((p, None) for p in program.kernels()["declared"].params)
     try:
-        found = trace(target, names_of(origin) | reserved()).parameters
+        parameters = trace(target, names_of(origin) | reserved()).parameters
     except CuirError:  # mods that cannot be traced are why a model is asked: verification knows their values by name
-        found = tuple(_untraced(name, value) for name, value in target.values(SAMPLE).items())
-    return tuple((declared(p), p.value) for p in found)
+        parameters = tuple(_untraced(name, value) for name, value in target.values(SAMPLE).items())
+    return tuple((declared(p), p.value) for p in parameters)
 
 
 def supplied(program: Program, kernel: str, origin: Program, target: AnySpecification) -> Program:

@@ -101,11 +101,11 @@ class Sample:
 
     @property
     def best(self) -> Attempt | None:
-        found: Attempt | None = None
+        furthest: Attempt | None = None
         for a in self.attempts:
-            if found is None or STAGES.index(a.verdict.stage) >= STAGES.index(found.verdict.stage):
-                found = a
-        return found
+            if furthest is None or STAGES.index(a.verdict.stage) >= STAGES.index(furthest.verdict.stage):
+                furthest = a
+        return furthest
 
 
 @dataclass(frozen=True)
@@ -221,13 +221,13 @@ def _repair(task: Pass, sample: Sample) -> list[Message]:
     best = sample.best
     if best is None:
         return []
-    found = [Message("assistant", _shown(best)), task.feedback(best.verdict)]
+    messages = [Message("assistant", _shown(best)), task.feedback(best.verdict)]
     last = sample.attempts[-1]
     if last is not best:
         behind = "\n".join(f"* {d.code}: {d.message}" for d in last.verdict.diagnostics[:4])
-        text = f"{found[1].text}\n\nAn attempt to repair this got less far (stage: {last.verdict.stage}) and was dropped:\n{behind}\nDo it another way."
-        found[1] = Message("user", text)
-    return found
+        text = f"{messages[1].text}\n\nAn attempt to repair this got less far (stage: {last.verdict.stage}) and was dropped:\n{behind}\nDo it another way."
+        messages[1] = Message("user", text)
+    return messages
 
 
 def _shown(attempt: Attempt) -> str:

@@ -102,9 +102,9 @@ class Orchestration:
 
     def lines(self) -> list[str]:
         """The facts, one a line, for people and models."""
-        found = [*(str(r) for r in self.roles), *(f"barrier {b}" for b in self.barriers), *(f"shared {m}" for m in self.memory)]
-        found += [f"groups {g}" for g in self.groups.values() if g.left]
-        return found + (["sync() of the whole CTA in the main loop"] if self.joins else [])
+        facts = [*(str(r) for r in self.roles), *(f"barrier {b}" for b in self.barriers), *(f"shared {m}" for m in self.memory)]
+        facts += [f"groups {g}" for g in self.groups.values() if g.left]
+        return facts + (["sync() of the whole CTA in the main loop"] if self.joins else [])
 
     def as_json(self) -> dict[str, Any]:
         return {"facts": self.lines()}
@@ -115,11 +115,11 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
 
     Codes O101 to O110. Names need not agree: parts are matched by what they do, names break ties.
     """
-    found: list[Diagnostic] = []
+    differences: list[Diagnostic] = []
 
     def say(code: str, message: str, at: Span | None, there: Span | None, hint: str | None = None) -> None:
         notes = (Note("the CUDA source has this here", there),) if there else ()
-        found.append(Diagnostic(code, message, at or whole, notes, hint))
+        differences.append(Diagnostic(code, message, at or whole, notes, hint))
 
     names: dict[str, str] = {}  # role of the source -> role of the program
     for theirs, ours in matched(source.roles, program.roles, _like_roles):
@@ -174,7 +174,7 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
             None,
             source.joins,
         )
-    return tuple(found)
+    return tuple(differences)
 
 
 Say = Callable[..., None]
@@ -212,12 +212,12 @@ def _compare_barriers(theirs: BarrierUse, ours: BarrierUse, names: Mapping[str, 
             ours.span,
             theirs.span,
         )
-    for word, expected, found in (("arrive at", theirs.arrives, ours.arrives), ("wait for", theirs.waits, ours.waits)):
+    for word, expected, actual in (("arrive at", theirs.arrives, ours.arrives), ("wait for", theirs.waits, ours.waits)):
         wanted = frozenset(names.get(n, n) for n in expected)
-        if wanted != found:
+        if wanted != actual:
             say(
                 "O106",
-                f"at {what} the roles that {word} it must be {_listed(wanted)} as in the source, found {_listed(found)}",
+                f"at {what} the roles that {word} it must be {_listed(wanted)} as in the source, found {_listed(actual)}",
                 ours.span,
                 theirs.span,
             )
@@ -269,8 +269,8 @@ NOISE = {"s", "sh", "smem", "shared", "bar", "mbar", "barrier", "barriers", "buf
 def words(name: str) -> frozenset[str]:
     """The words of a name, without those that say only that it is shared or a barrier: sK -> k, kFull and full_k -> full, k."""
     parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
-    found = frozenset(p.lower() for p in parts)
-    return found - NOISE or found
+    all_words = frozenset(p.lower() for p in parts)
+    return all_words - NOISE or all_words
 
 
 def _named_alike(a: str, b: str) -> int:

@@ -66,8 +66,8 @@ def _groups(checked: Checked) -> dict[str, Groups]:
             if call.op.name == "copy_wait":
                 left = next((a.value for a in call.args.values() if isinstance(a, Literal)), 0)
                 copies.append((int(left), node.span))
-    found = {"wgmma": Groups("wgmma", tuple(products)), "cp.async": Groups("cp.async", tuple(copies))}
-    return {agent: g for agent, g in found.items() if g.left}
+    groups = {"wgmma": Groups("wgmma", tuple(products)), "cp.async": Groups("cp.async", tuple(copies))}
+    return {agent: g for agent, g in groups.items() if g.left}
 
 
 def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:

@@ -31,48 +31,50 @@ ALIKE = 0.5  # of the calls of two warps: as many in common, and they are worker
 HEADLINE = "what CuIR calls the calls below, and the threads that reach them"
 
 
-def of_source(found: Annotated) -> Orchestration:
+def of_source(annotated: Annotated) -> Orchestration:
     """Roles, barriers, arrays and groups of a source; spans are lines of it."""
-    calls = found.calls[_setup(found) :]
-    roles = _roles(found, calls)
-    stages = _stages(found)
-    barriers = [*_mbarriers(found, calls, roles, stages), *_named_barriers(found, calls, roles)]
+    calls = annotated.calls[_setup(annotated) :]
+    roles = _roles(annotated, calls)
+    stages = _stages(annotated)
+    barriers = [*_mbarriers(annotated, calls, roles, stages), *_named_barriers(annotated, calls, roles)]
     groups = {
-        "wgmma": Groups("wgmma", tuple((c.number, found.span(c.at)) for c in calls if c.kind == "wgmma_wait" and c.number is not None)),
-        "cp.async": Groups("cp.async", tuple((c.number, found.span(c.at)) for c in calls if c.kind == "cp_wait" and c.number is not None)),
+        "wgmma": Groups("wgmma", tuple((c.number, annotated.span(c.at)) for c in calls if c.kind == "wgmma_wait" and c.number is not None)),
+        "cp.async": Groups(
+            "cp.async", tuple((c.number, annotated.span(c.at)) for c in calls if c.kind == "cp_wait" and c.number is not None)
+        ),
     }
-    joins = next((found.span(c.at) for c in calls if c.kind == "sync" and c.in_loop), None)
-    return Orchestration(tuple(r for r, _ in roles), tuple(barriers), _memory(found, calls, stages), {k: g for k, g in groups.items() if g.left}, joins)  # fmt: skip
+    joins = next((annotated.span(c.at) for c in calls if c.kind == "sync" and c.in_loop), None)
+    return Orchestration(tuple(r for r, _ in roles), tuple(barriers), _memory(annotated, calls, stages), {k: g for k, g in groups.items() if g.left}, joins)  # fmt: skip
 
 
-def _stages(found: Annotated) -> dict[str, int | None]:
+def _stages(annotated: Annotated) -> dict[str, int | None]:
     """How many barriers each name stands for: by its dims, or for memory that was carved by hand as many as are made."""
     result: dict[str, int | None] = {}
     made: dict[str, int | None] = {}
-    for c in (c for c in found.calls if c.kind == "init"):
+    for c in (c for c in annotated.calls if c.kind == "init"):
         for name in c.objects[:1]:
             before = made.get(name, 0)
             made[name] = None if before is None or c.trips is None else before + c.trips
-            array = found.arrays[name]
+            array = annotated.arrays[name]
             result[name] = _product(array.dims) if array.dims else made[name]
     return result
 
 
-def _setup(found: Annotated) -> int:
+def _setup(annotated: Annotated) -> int:
     """How many calls make barriers ready: up to the first join of all threads after the first `init`."""
-    made = next((i for i, c in enumerate(found.calls) if c.kind == "init"), None)
+    made = next((i for i, c in enumerate(annotated.calls) if c.kind == "init"), None)
     if made is None:
         return 0
-    return next((i + 1 for i, c in enumerate(found.calls) if i > made and c.kind in ("sync", "cluster_sync")), 0)
+    return next((i + 1 for i, c in enumerate(annotated.calls) if i > made and c.kind in ("sync", "cluster_sync")), 0)
 
 
 Placed = tuple[Workers, tuple[int, ...]]  # a role, and the masks of its workers' threads
 
 
-def _roles(found: Annotated, calls: list[LowCall]) -> list[Placed]:
+def _roles(annotated: Annotated, calls: list[LowCall]) -> list[Placed]:
     """Warps that reach much the same calls are one role; warps that do nothing are none."""
     warps: dict[int, frozenset[int]] = {}
-    for w in range(-(-found.threads // 32)):
+    for w in range(-(-annotated.threads // 32)):
         mask = (1 << 32) - 1 << 32 * w
         reached = frozenset(i for i, c in enumerate(calls) if c.kind in WORK and c.threads & mask)
         if reached:
@@ -95,9 +97,9 @@ def _roles(found: Annotated, calls: list[LowCall]) -> list[Placed]:
         masks = tuple(sum((1 << 32) - 1 << 32 * w for w in party[i : i + size]) for i in range(0, len(party), size))
         everyone = sum(masks)
         told = next((c for c in calls if c.kind == "registers" and c.threads & everyone == everyone), None)
-        registers, at = (told.number, found.span(told.at)) if told else (None, None)
+        registers, at = (told.number, annotated.span(told.at)) if told else (None, None)
         name = _role_name(does, [calls[i] for i in sorted(reached)], [r.name for r, _ in roles], len(parties))
-        roles.append((Workers(name, len(masks), threads, registers, does, found.span(calls[min(reached)].at), at), masks))
+        roles.append((Workers(name, len(masks), threads, registers, does, annotated.span(calls[min(reached)].at), at), masks))
     return roles
 
 
@@ -122,9 +124,9 @@ def _role_name(does: frozenset[str], reached: list[LowCall], taken: list[str], p
     return name
 
 
-def _mbarriers(found: Annotated, calls: list[LowCall], roles: list[Placed], stages: dict[str, int | None]) -> list[BarrierUse]:
+def _mbarriers(annotated: Annotated, calls: list[LowCall], roles: list[Placed], stages: dict[str, int | None]) -> list[BarrierUse]:
     result = []
-    for init in (c for c in found.calls if c.kind == "init"):
+    for init in (c for c in annotated.calls if c.kind == "init"):
         for name in init.objects[:1]:
             users = {kind: _users(calls, roles, name, kinds) for kind, kinds in (("arrives", ("arrive", "expect")), ("waits", ("wait",)))}
             if not users["arrives"] and not users["waits"]:
@@ -133,7 +135,7 @@ def _mbarriers(found: Annotated, calls: list[LowCall], roles: list[Placed], stag
             count = init.number // of_worker if init.number is not None and of_worker and init.number % of_worker == 0 else None
             counted = f"{init.written} = {init.number} threads, {of_worker} of each worker" if of_worker > 1 else ""
             carries = any(name in c.objects for c in calls if c.kind in ("bulk_load", "expect"))
-            result.append(BarrierUse(name, "mbarrier", count, stages.get(name) or 1, carries, users["arrives"], users["waits"], found.span(init.at), counted))  # fmt: skip
+            result.append(BarrierUse(name, "mbarrier", count, stages.get(name) or 1, carries, users["arrives"], users["waits"], annotated.span(init.at), counted))  # fmt: skip
     return result
 
 
@@ -148,7 +150,7 @@ def _arrivals(calls: list[LowCall], roles: list[Placed], name: str) -> int:
     return max(((t & m).bit_count() for t in threads for _, masks in roles for m in masks), default=0)
 
 
-def _named_barriers(found: Annotated, calls: list[LowCall], roles: list[Placed]) -> list[BarrierUse]:
+def _named_barriers(annotated: Annotated, calls: list[LowCall], roles: list[Placed]) -> list[BarrierUse]:
     """Named barriers between workers; one inside of a worker joins its warps, which CuIR does not show."""
     result = []
     for ids, members in _parties(calls):
@@ -158,14 +160,14 @@ def _named_barriers(found: Annotated, calls: list[LowCall], roles: list[Placed])
         users = [(r, masks) for r, masks in roles if any(m & everyone for m in masks)]
         if not users or _inside_of_a_worker(members, roles):
             continue
-        constants = [o for c in members for o in c.objects if o in found.cuda.constants]
+        constants = [o for c in members for o in c.objects if o in annotated.cuda.constants]
         name = constants[0].lower() if constants else f"named_{min(ids)}"
         threads = users[0][0].threads
         count = number // threads if number is not None and number % threads == 0 else None
         waits = frozenset(r.name for r, masks in users if any(c.threads & m for c in syncs for m in masks))
         counted = f"{number} threads" if number is not None else ""
         result.append(BarrierUse(name, "named_barrier", count, len(ids), False, frozenset(r.name for r, _ in users), waits,
-                                 found.span((syncs or members)[0].at), counted))  # fmt: skip
+                                 annotated.span((syncs or members)[0].at), counted))  # fmt: skip
     return result
 
 
@@ -194,10 +196,10 @@ def _inside_of_a_worker(members: list[LowCall], roles: list[Placed]) -> bool:
     return all(any(threads & ~m == 0 and m.bit_count() == c.number for m in workers) for c in members for _, threads in c.ids)
 
 
-def _memory(found: Annotated, calls: list[LowCall], stages: dict[str, int | None]) -> tuple[Memory, ...]:
+def _memory(annotated: Annotated, calls: list[LowCall], stages: dict[str, int | None]) -> tuple[Memory, ...]:
     """Arrays that copies or products touch. A ring has as many stages as its barrier, or as its first dim says where it has none."""
     result = []
-    for array in found.arrays.values():
+    for array in annotated.arrays.values():
         about = [c for c in calls if array.name in c.objects and c.kind in ("bulk_load", "bulk_store", "cp_async", "ldmatrix", "stmatrix")]
         if not about or array.name in stages or not array.dims or array.dims[0] is None:
             continue
@@ -209,7 +211,7 @@ def _memory(found: Annotated, calls: list[LowCall], stages: dict[str, int | None
             turns = array.dims[0]
         else:
             turns = 1
-        result.append(Memory(array.name, elements * size if elements and size else None, turns, found.span(array.at)))
+        result.append(Memory(array.name, elements * size if elements and size else None, turns, annotated.span(array.at)))
     return tuple(result)
 
 
@@ -241,24 +243,24 @@ def who(mask: int, threads: int) -> str:
     return f"{mask.bit_count()} threads of {named}"
 
 
-def explained(found: Annotated) -> str:
+def explained(annotated: Annotated) -> str:
     """The source with its orchestration at the top, and above each line with low-level calls what CuIR calls them."""
-    shown = of_source(found)
-    calls = found.calls[_setup(found) :]
-    roles = _roles(found, calls)
+    shown = of_source(annotated)
+    calls = annotated.calls[_setup(annotated) :]
+    roles = _roles(annotated, calls)
     inside = {id(c) for _, members in _parties(calls) if _inside_of_a_worker(members, roles) for c in members}
     implied = {
         id(c): "nothing: barriers are ready when the roles start"
-        for c in found.calls[: _setup(found)]
+        for c in annotated.calls[: _setup(annotated)]
         if c.kind in ("sync", "cluster_sync")
     }
     implied |= dict.fromkeys(inside, "nothing: a worker acts as a whole")
     by_line: dict[int, list[str]] = defaultdict(list)
-    for c in found.calls:
-        by_line[found.cuda.line(c.at)].append(describe(c, found.threads, implied.get(id(c))))
-    head = [f"// Orchestration of {found.kernel}, {found.threads} threads; {HEADLINE}", *(f"//   {line}" for line in shown.lines())]
+    for c in annotated.calls:
+        by_line[annotated.cuda.line(c.at)].append(describe(c, annotated.threads, implied.get(id(c))))
+    head = [f"// Orchestration of {annotated.kernel}, {annotated.threads} threads; {HEADLINE}", *(f"//   {line}" for line in shown.lines())]
     lines = []
-    for number, line in enumerate(found.cuda.text.split("\n"), 1):
+    for number, line in enumerate(annotated.cuda.text.split("\n"), 1):
         indent = line[: len(line) - len(line.lstrip())]
         lines += [f"{indent}// CuIR: {text}" for text in dict.fromkeys(by_line.get(number, ()))]
         lines.append(line)

@@ -76,12 +76,12 @@ def prelude() -> str:
 
 def report(diagnostics: tuple[Diagnostic, ...]) -> str:
     """Diagnostics as a model reads them: code, place with the line's text, what was expected and found, other places, what to do."""
-    found = list({(d.code, d.message, d.span and (d.span.line, d.span.column)): d for d in reversed(diagnostics)}.values())[
+    distinct = list({(d.code, d.message, d.span and (d.span.line, d.span.column)): d for d in reversed(diagnostics)}.values())[
         ::-1
     ]  # a fault of a @func is one, however often it is called
-    parts = [_one(number, d) for number, d in enumerate(found[:MOST_DIAGNOSTICS], 1)]
-    if len(found) > MOST_DIAGNOSTICS:
-        parts.append(f"({len(found) - MOST_DIAGNOSTICS} more are left out; they may follow from these.)")
+    parts = [_one(number, d) for number, d in enumerate(distinct[:MOST_DIAGNOSTICS], 1)]
+    if len(distinct) > MOST_DIAGNOSTICS:
+        parts.append(f"({len(distinct) - MOST_DIAGNOSTICS} more are left out; they may follow from these.)")
     return "\n\n".join(parts)
 
 

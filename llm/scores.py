@@ -140,19 +140,20 @@ HEAD = (
 )
 
 
-def entries(found: Sequence[Score]) -> list[tuple[str, ...]]:
+def entries(model_scores: Sequence[Score]) -> list[tuple[str, ...]]:
     """Lines of the table, HEAD above them; the last is CuBridge's published figures."""
     lines: list[tuple[str, ...]] = [(
         s.model, *(share(s.at[k]) for k in KS), *(share(s.first[k]) for k in KS), str(s.variants), f"{s.right} of {s.samples}" + (f" ({s.incomplete} cut short)" if s.incomplete else ""),
         f"{s.attempts:.1f}", f"{s.tokens:,}", money(s.usd), f"{s.seconds:.0f}",
-    ) for s in found]  # fmt: skip
+    ) for s in model_scores]  # fmt: skip
     return [*lines, ("CuBridge, published", *(share(PUBLISHED[k]) for k in KS), *[""] * (len(HEAD) - 1 - len(KS)))]
 
 
-def why_failed(found: Sequence[Score]) -> list[tuple[str, ...]]:
+def why_failed(model_scores: Sequence[Score]) -> list[tuple[str, ...]]:
     """Lines of the table of reasons, ("model", *REASONS, "most frequent codes") above them."""
     return [
-        (s.model, *(str(s.reasons.get(r, 0)) for r in REASONS), ", ".join(f"{c} {n}" for c, n in list(s.codes.items())[:6])) for s in found
+        (s.model, *(str(s.reasons.get(r, 0)) for r in REASONS), ", ".join(f"{c} {n}" for c, n in list(s.codes.items())[:6]))
+        for s in model_scores
     ]
 
 
@@ -179,16 +180,16 @@ def money(usd: float | None) -> str:
 
 def drift(rows: Iterable[Row]) -> str:
     """In words, how many requests of replayed samples are not those on record; "" if none."""
-    found = [r["drifted"] for r in rows if r.get("drifted")]
-    if not found:
+    drifted = [r["drifted"] for r in rows if r.get("drifted")]
+    if not drifted:
         return ""
-    how_many = "1 request differs from that" if sum(found) == 1 else f"{sum(found)} requests differ from those"
-    return f"{how_many} on record, in {len(found)} sample{'s' * (len(found) != 1)}: prompts, reports or the language have changed since"
+    how_many = "1 request differs from that" if sum(drifted) == 1 else f"{sum(drifted)} requests differ from those"
+    return f"{how_many} on record, in {len(drifted)} sample{'s' * (len(drifted) != 1)}: prompts, reports or the language have changed since"
 
 
 def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The page of an evaluation: what was asked, the scores beside the published ones, the variants, and why attempts failed."""
-    found = scores(rows)
+    model_scores = scores(rows)
     lines = [
         f"# `cuir eval`: {head['pass']}", "",
         *([f"Recorded answers, judged again: origins, settings and numbers of attempts are those of the transcripts; {head['date']}."] if head["replayed"] else [
@@ -196,10 +197,10 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
         ]), "",
         f"    {head['command']}", "",
         *([f"Note: {said}.", ""] if (said := drift(rows)) else []),
-        *table(HEAD, entries(found)), "",
+        *table(HEAD, entries(model_scores)), "",
         "pass@k is the unbiased estimator over samples (Chen et al. 2021), the mean over variants; with repairs, and for each sample's first answer alone. "
         f"{SOURCE}.", "",
         "## Variants", "", *table(("variant", "model", "right", "attempts of each sample", "why attempts failed"), by_variant(rows)), "",
-        "## Why attempts failed", "", *(table(("model", *REASONS, "most frequent codes"), why_failed(found)) if any(s.reasons for s in found) else ["None did."]), "",
+        "## Why attempts failed", "", *(table(("model", *REASONS, "most frequent codes"), why_failed(model_scores)) if any(s.reasons for s in model_scores) else ["None did."]), "",
     ]  # fmt: skip
     return "\n".join(lines)

@@ -20,12 +20,12 @@ _OURS = str(Path(inspect.getsourcefile(Specification) or "").parent)  # what a s
 
 def sources(spec: AnySpecification) -> list[str]:
     """The files, if they are short, else the functions alone: those of the specification, then those that these close over or name, from whatever file."""
-    found: list[str] = []
+    texts: list[str] = []
     for function in _reached(spec):
         text = _text(function)
-        if text and text not in found and (not found or sum(map(len, found)) + len(text) <= MOST):
-            found.append(text)
-    return found
+        if text and text not in texts and (not texts or sum(map(len, texts)) + len(text) <= MOST):
+            texts.append(text)
+    return texts
 
 
 def _reached(spec: AnySpecification) -> Iterator[types.FunctionType]:

@@ -37,7 +37,7 @@ class Speed:
 
 def judged(origin: Program, program: Program, checked: Checked, spec: Specification | None) -> Speed:
     """Compares a program with its origin, and with what the mask of its specification needs (None: it has no mask)."""
-    found = list(_asynchronous(origin, program, checked.origin))
+    faults = list(_asynchronous(origin, program, checked.origin))
     facts: dict[str, Any] = {"visited": None, "needed": None, "masked": None, "masked_needed": None}
     if spec is not None:
         at = _problem(spec, program, *tile_sizes(checked))
@@ -47,15 +47,15 @@ def judged(origin: Program, program: Program, checked: Checked, spec: Specificat
         facts |= {"visited": round(visited, 1), "needed": needed, "masked_needed": partial, "problem": str(at)}
         if visited > SLACK * needed + tiles:
             place = _place(program, "kv_count", checked.origin)
-            found.append(_fault("A101", f"{visited:.0f} blocks of keys are multiplied where {needed} hold a pair that the mask keeps, in the problem {_words(at)}", place,
+            faults.append(_fault("A101", f"{visited:.0f} blocks of keys are multiplied where {needed} hold a pair that the mask keeps, in the problem {_words(at)}", place,
                                 "count and visit only blocks with a kept pair: kv_count, kv_block"))  # fmt: skip
         masked = _masked(program, checked, spec, at)
         facts["masked"] = masked
         if masked is not None and masked > SLACK * partial + tiles:
             place = _place(program, "kv_count", checked.origin)
-            found.append(_fault("A102", f"the mask is evaluated in {masked} blocks where {partial} hold a pair that it drops or a key behind the last, in the problem {_words(at)}", place,
+            faults.append(_fault("A102", f"the mask is evaluated in {masked} blocks where {partial} hold a pair that it drops or a key behind the last, in the problem {_words(at)}", place,
                                 "visit the blocks that need keep() first, and let kv_count say how many they are"))  # fmt: skip
-    return Speed(tuple(found), facts)
+    return Speed(tuple(faults), facts)
 
 
 def _fault(code: str, message: str, span: Span, hint: str) -> Diagnostic:
@@ -93,8 +93,8 @@ def _visited(program: Program, checked: Checked, spec: Specification, at: Length
     """Blocks that are multiplied, by the volume of the products of a run: both products of a block count as one."""
     BM, BN = tile_sizes(checked)
     with torch.no_grad():
-        found = run(checked, launch(program, checked, spec, Case("speed", at)).arguments(), detect=False)
-    return found.blocks * _BLOCK / (2 * BM * BN * int(checked.consts["D"]))  # type: ignore[arg-type]
+        report = run(checked, launch(program, checked, spec, Case("speed", at)).arguments(), detect=False)
+    return report.blocks * _BLOCK / (2 * BM * BN * int(checked.consts["D"]))  # type: ignore[arg-type]
 
 
 def _masked(program: Program, checked: Checked, spec: Specification, at: Lengths) -> int | None:
@@ -136,16 +136,16 @@ def _traits(program: Program) -> list[str]:
         isinstance(n.func, Name) and n.func.id == "mbarrier" and any(isinstance(a, Keyword) and a.name == "stages" for a in _arguments(n))
         for n in calls
     )
-    found = []
+    traits = []
     if "mma_async" in names:
-        found.append("asynchronous products (mma_async)")
+        traits.append("asynchronous products (mma_async)")
     if "copy_async" in names:
-        found.append("asynchronous copies (copy_async)")
+        traits.append("asynchronous copies (copy_async)")
     if rings:
-        found.append("rings of stages (mbarrier(..., stages=))")
+        traits.append("rings of stages (mbarrier(..., stages=))")
     if "store_async" in names:
-        found.append("bulk stores (store_async)")
-    return found
+        traits.append("bulk stores (store_async)")
+    return traits
 
 
 def _arguments(call: Call) -> list[Node]:

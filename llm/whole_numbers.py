@@ -55,15 +55,15 @@ def evaluate(text: str, known: Mapping[str, int]) -> Value:
 
 @functools.lru_cache(4096)
 def _tokens(text: str) -> tuple[str, ...] | None:
-    found: list[str] = []
+    tokens: list[str] = []
     at, text = 0, text.strip()
     while at < len(text):
         match = TOKEN.match(text, at)
         if match is None:
             return None
-        found.append(next(g for g in match.groups() if g))
+        tokens.append(next(g for g in match.groups() if g))
         at = match.end()
-    return tuple(found)
+    return tuple(tokens)
 
 
 class _Unknown(Exception):

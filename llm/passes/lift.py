@@ -109,8 +109,8 @@ class Step:
     def judge(self, text: str, finish: str = "stop") -> Verdict:
         """The verdict on an answer, made in a process of its own."""
         try:
-            found: Verdict = self.apart(judged, self.job, self.roles, text, finish, seconds=self.seconds)
-            return found
+            verdict: Verdict = self.apart(judged, self.job, self.roles, text, finish, seconds=self.seconds)
+            return verdict
         except (OutOfTime, Died) as how:
             return Verdict(False, "time", (unjudged(how, self.seconds),))
 
@@ -179,15 +179,18 @@ def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Ver
     if not whole:
         return verdict("passed", (), orchestration=facts)
     try:
-        found = verify(program, job.load(), checked.name, _known(checked, job.consts), job.level)  # type: ignore[arg-type]
+        verification = verify(program, job.load(), checked.name, _known(checked, job.consts), job.level)  # type: ignore[arg-type]
     except CuirError as error:
         return verdict("check", error.diagnostics, orchestration=facts)
-    failed = next((s for s in found.stages if s.verdict == "failed"), None)
+    failed = next((s for s in verification.stages if s.verdict == "failed"), None)
     if failed is None:
-        return verdict("passed", (), orchestration=facts, verification=found.as_json())
+        return verdict("passed", (), orchestration=facts, verification=verification.as_json())
     unusable = all(d.code in _INTERFACE for d in failed.diagnostics)
     return verdict(
-        "check" if unusable else STAGE_OF.get(failed.name, "numbers"), failed.diagnostics, orchestration=facts, verification=found.as_json()
+        "check" if unusable else STAGE_OF.get(failed.name, "numbers"),
+        failed.diagnostics,
+        orchestration=facts,
+        verification=verification.as_json(),
     )
 
 

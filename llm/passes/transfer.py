@@ -95,8 +95,8 @@ class Transfer:
     def judge(self, text: str, finish: str = "stop") -> Verdict:
         """The verdict on an answer: a program within the limits, well-formed, the origin's interface, the specification's numbers, and nothing wasted."""
         try:
-            found: Verdict = self.apart(judged, self.job, text, finish, seconds=self.seconds)
-            return found
+            verdict: Verdict = self.apart(judged, self.job, text, finish, seconds=self.seconds)
+            return verdict
         except (OutOfTime, Died) as how:
             return Verdict(False, "time", (unjudged(how, self.seconds),))
 
@@ -177,16 +177,22 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
         return Verdict(ok, stage, diagnostics, program, full, extra, shown)
 
     try:
-        found = verify(program, target, kernel.name, _known(kernel, job.consts), job.level)  # type: ignore[arg-type]
+        verification = verify(program, target, kernel.name, _known(kernel, job.consts), job.level)  # type: ignore[arg-type]
     except CuirError as error:  # a call that this program makes wrong: it takes a parameter that nobody gives, for instance
         return verdict("check", error.diagnostics)
-    failed = next((s for s in found.stages if s.verdict == "failed"), None)
+    failed = next((s for s in verification.stages if s.verdict == "failed"), None)
     if failed is not None:
         unusable = all(d.code in _INTERFACE for d in failed.diagnostics)
-        return verdict("check" if unusable else STAGE_OF.get(failed.name, "numbers"), failed.diagnostics, verification=found.as_json())
+        return verdict(
+            "check" if unusable else STAGE_OF.get(failed.name, "numbers"), failed.diagnostics, verification=verification.as_json()
+        )
     pace = speed.judged(job.origin, program, checked, target if isinstance(target, Specification) else None)
     return verdict(
-        "speed" if pace.diagnostics else "passed", pace.diagnostics, not pace.diagnostics, verification=found.as_json(), speed=pace.facts
+        "speed" if pace.diagnostics else "passed",
+        pace.diagnostics,
+        not pace.diagnostics,
+        verification=verification.as_json(),
+        speed=pace.facts,
     )
 
 
@@ -259,23 +265,23 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification, consts:
         "# The kernel's parameters",
         f"It takes `{kept}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours. It is judged with {said}, and the others at your defaults.",
     ]
-    found = further(origin, target)
-    listed = ", ".join(f"`{_declared(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in found)
+    further_params = further(origin, target)
+    listed = ", ".join(f"`{_declared(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in further_params)
     if not listed:
         lines.append("It takes no other tensors or scalars.")
     elif isinstance(target, FunctionSpecification):
         lines.append(f"It takes further: {listed}.")
     else:
         lines.append(f"Values that the target captures are further parameters: {listed}. What you do not read is left out.")
-        if any(p.type == ScalarType("i32") for p, _ in found):
+        if any(p.type == ScalarType("i32") for p, _ in further_params):
             lines.append(
                 "Whole numbers are tried as 1, 6 and 45, too, so write the name and not the value; 0, negative ones and other floats are not."
             )
-        if any(isinstance(p.type, GlobalType) for p, _ in found):
+        if any(isinstance(p.type, GlobalType) for p, _ in further_params):
             lines.append(
                 "Tensors hold what the target's code makes for each problem's lengths, from its other arguments as they are; no other values are tried, but users bring their own: rely on what the text says of them, on no number behind them. Their dims are scalars as others are; behind the data of a dim below 16 may lie zeros."
             )
-        if fixed := [p.name for p, value in found if isinstance(p.type, GlobalType) and value is not None]:
+        if fixed := [p.name for p, value in further_params if isinstance(p.type, GlobalType) and value is not None]:
             lines.append(
                 f"Of these {', '.join(fixed)} keep their size whatever the lengths: no element is read beyond it, where gathers give 0."
             )

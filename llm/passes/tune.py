@@ -99,10 +99,10 @@ def proven(
         if wrong:
             return Proof("check", wrong, program, whole, shown)
         check(program, kernel, fixed)
-        found = verify(program, load(), kernel, fixed, "quick", shrink=False, seeded=seeded)
+        verification = verify(program, load(), kernel, fixed, "quick", shrink=False, seeded=seeded)
     except CuirError as error:
         return Proof("check", error.diagnostics, program, whole, shown)
-    failed = next((s for s in found.stages if s.verdict == "failed"), None)
+    failed = next((s for s in verification.stages if s.verdict == "failed"), None)
     if failed is not None:
         return Proof(STAGE_OF[failed.name], failed.diagnostics, program, whole, shown)
     return Proof("speed", (), program, whole, shown)
