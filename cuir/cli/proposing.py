@@ -99,7 +99,7 @@ def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Co
     from ..tuning.cache import Journal, Key, device, fingerprint
 
     journal = Journal.of(Key(device()[0], fingerprint(program), dtype, shape.D), shape)
-    outcomes = map(Outcome.of, journal.found.values())
+    outcomes = map(Outcome.of, journal.entries.values())
     return tuple(o for o in outcomes if fixed.items() <= o.consts.items())
 
 

@@ -96,8 +96,8 @@ class Expectation:
         """The largest relative error of O [B, H, M, D] over the parts; NaN if there is one in O."""
         worst = 0.0
         for b, h, wanted, _ in self.parts:
-            found = _relative(o[b, h].double(), wanted)
-            worst = found if math.isnan(found) else max(worst, found)
+            error = _relative(o[b, h].double(), wanted)
+            worst = error if math.isnan(error) else max(worst, error)
             if math.isnan(worst):
                 return worst
         return worst
@@ -115,10 +115,10 @@ class Expectation:
                 return f"O is not 0 for a query without keys (batch {b}, head {h})"
             if lse is None or wanted.numel() == 0:
                 continue
-            found = lse[b, h].double()
-            if not bool((found[dead] == -math.inf).all()):
+            actual_lse = lse[b, h].double()
+            if not bool((actual_lse[dead] == -math.inf).all()):
                 return f"LSE is not -inf for a query without keys (batch {b}, head {h})"
-            if not bool((found - wanted_lse)[~dead].abs().le(LSE_SLACK).all()):
+            if not bool((actual_lse - wanted_lse)[~dead].abs().le(LSE_SLACK).all()):
                 return f"LSE is off by more than {LSE_SLACK} (batch {b}, head {h})"
         if lse is not None and bool(torch.isnan(lse).any()):
             return "LSE has NaNs: part of it was not written"
@@ -131,12 +131,12 @@ def expectation(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.
     parts, own = [], 0.0
     for b, h in dict.fromkeys(((0, 0), (B - 1, H - 1))):
         keys = k[b : b + 1, h // group : h // group + 1], v[b : b + 1, h // group : h // group + 1]
-        found = []
+        by_rows = []
         for rows in _pieces(q.shape[2], k.shape[2]):
             one = _one_head(spec, q, k, b, h, rows.start)
             part = q[b : b + 1, h : h + 1, rows]
-            found.append((*one.reference(part, *keys, scale), one.half(part, *keys, scale)[0].double().nan_to_num()))
-        wanted, lse, half = (torch.cat(pieces, 2)[0, 0] for pieces in zip(*found, strict=True))
+            by_rows.append((*one.reference(part, *keys, scale), one.half(part, *keys, scale)[0].double().nan_to_num()))
+        wanted, lse, half = (torch.cat(pieces, 2)[0, 0] for pieces in zip(*by_rows, strict=True))
         parts.append((b, h, wanted, lse))
         own = max(own, _relative(half, wanted))
     return Expectation(tuple(parts), own)
@@ -167,6 +167,6 @@ def _one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0
     return replace(spec, mask_mod=mask, score_mod=score, captured={}, sink=sink)
 
 
-def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
+def _relative(actual: torch.Tensor, wanted: torch.Tensor) -> float:
     size = wanted.norm().item()
-    return (found - wanted).norm().item() / size if size > 0 else found.abs().max().item() if found.numel() else 0.0
+    return (actual - wanted).norm().item() / size if size > 0 else actual.abs().max().item() if actual.numel() else 0.0

@@ -237,16 +237,16 @@ def _arrivals(t: Trial) -> list[Site]:
         old, new = (inside,), None
     if old is None or (new is not None and _without(t.places, old) != _without(t.places, new)):
         return []
-    found = [
+    arrivals = [
         s
         for s in t.places.sites
         if any(s.node is n for o in old for n in walk(o)) and isinstance(s.node, ExprStmt) and _arrives(t.places, s.node)
     ]
-    if not found and new is not None:  # one more
+    if not arrivals and new is not None:  # one more
         more = {show(s).strip() for s in new if _arrives(t.places, s)}
         block = getattr(t.at.node, "body", ())
-        found = [s for s in t.places.sites if any(s.node is o for o in block) and show(s.node).strip() in more]
-    return found
+        arrivals = [s for s in t.places.sites if any(s.node is o for o in block) and show(s.node).strip() in more]
+    return arrivals
 
 
 def _arrives(of: Places, stmt: Node) -> bool:

@@ -57,10 +57,10 @@ class Judged:
     def from_json(data: Mapping[str, Any]) -> Judged:
         """Raises TypeError, KeyError or ValueError for something else."""
         line, column = data["place"]
-        found = Judged(**{**data, "place": (int(line), int(column))})
-        if found.verdict not in VERDICTS:
-            raise ValueError(found.verdict)
-        return found
+        judged = Judged(**{**data, "place": (int(line), int(column))})
+        if judged.verdict not in VERDICTS:
+            raise ValueError(judged.verdict)
+        return judged
 
 
 @dataclass(frozen=True)
@@ -157,13 +157,13 @@ def _flat(checked: Checked) -> tuple[object, ...]:
 
 def _ones(body: tuple[Stmt, ...]) -> set[str]:
     """Names that every statement which binds them binds to 1.0."""
-    found: dict[str, bool] = {}
+    only_ones: dict[str, bool] = {}
     for node in (n for stmt in body for n in walk(stmt)):
         if isinstance(node, For):
-            found[node.target] = False
+            only_ones[node.target] = False
         elif isinstance(node, Assign):
-            found |= {name: found.get(name, True) and node.value == Literal(1.0) for name in node.targets}
-    return {name for name, one in found.items() if one}
+            only_ones |= {name: only_ones.get(name, True) and node.value == Literal(1.0) for name in node.targets}
+    return {name for name, one in only_ones.items() if one}
 
 
 def _plain(body: tuple[Stmt, ...], alone: bool, ones: Set[str]) -> tuple[Stmt, ...]:
@@ -235,19 +235,19 @@ def run(
             raise CuirError(report.diagnostics)
         if out is not None:
             _append(out, json.dumps(head))
-    found = {m.id: known[m.id] for m in todo if m.id in known}
+    judged = {m.id: known[m.id] for m in todo if m.id in known}
 
     def take(m: Mutant, verdict: tuple[str, str, str, str], seconds: float) -> None:
         one = Judged(m.id, m.fault, m.operator, m.place, m.what, *verdict, round(seconds, 3), m.diff(original))
-        found[m.id] = one
+        judged[m.id] = one
         if out is not None:
             _append(out, json.dumps(asdict(one)))
-        progress(len(found), len(todo), one)
+        progress(len(judged), len(todo), one)
 
     left = []
     for m in todo:
-        if m.id in found:
-            progress(len(found), len(todo), found[m.id])
+        if m.id in judged:
+            progress(len(judged), len(todo), judged[m.id])
         elif m.equivalent:
             take(m, ("equivalent", "", "", m.equivalent), 0.0)
         else:
@@ -258,7 +258,7 @@ def run(
             take(m, judge(m.text, original, spec, job), time.perf_counter() - begin)
     elif left:
         _in_parallel(left, original, job, jobs, take)
-    return [found[m.id] for m in todo]
+    return [judged[m.id] for m in todo]
 
 
 def _in_parallel(
@@ -306,7 +306,7 @@ def _resumed(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
         raise CuirError.of("U122", f"{path} holds no results of `cuir mutate`: they begin with a line that names kernel, program and consts", hint=hint)  # fmt: skip
     if differs := [k for k in head if first[k] != head[k]]:
         raise CuirError.of("U122", f"{path} holds results of another run: other {', '.join(differs)}", hint=hint)
-    found: dict[str, Judged] = {}
+    judged: dict[str, Judged] = {}
     for number, line in enumerate(lines[1:], 2):
         try:
             data = json.loads(line)
@@ -316,5 +316,5 @@ def _resumed(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
             one = Judged.from_json(data)
         except (ValueError, TypeError, KeyError):
             raise CuirError.of("U122", f"line {number} of {path} is no result of a mutant", hint=hint) from None
-        found[one.id] = one
-    return found
+        judged[one.id] = one
+    return judged

@@ -18,20 +18,20 @@ def mutants(program: Program, kernel: str | None = None) -> list[Mutant]:
 
     Raises CuirError if the program has no such kernel.
     """
-    of, seen, found = Places(program, pick_kernel(program, kernel)), {show(program)}, list[Mutant]()
+    of, seen, distinct = Places(program, pick_kernel(program, kernel)), {show(program)}, list[Mutant]()
     everything = [m for make in OPERATORS for m in make(of)]
     for m in sorted(everything, key=lambda m: (m.fault, m.operator, m.place)):
         if m.text not in seen:
             seen.add(m.text)
-            found.append(m)
-    return found
+            distinct.append(m)
+    return distinct
 
 
-def chosen(found: Iterable[Mutant], faults: Iterable[int] = (), limit: int | None = None, seed: int = 0) -> list[Mutant]:
+def chosen(candidates: Iterable[Mutant], faults: Iterable[int] = (), limit: int | None = None, seed: int = 0) -> list[Mutant]:
     """Those of some classes (none named: of all), `limit` of them at most: the classes take turns, and within a class its operators, each at places drawn with the seed."""
     wanted = set(faults)
     groups: dict[int, dict[str, list[Mutant]]] = {}
-    for m in found:
+    for m in candidates:
         if not wanted or m.fault in wanted:
             groups.setdefault(m.fault, {}).setdefault(m.operator, []).append(m)
     rng = random.Random(seed)

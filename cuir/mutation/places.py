@@ -111,14 +111,14 @@ class Places:
 
     def _passed(self) -> dict[str, str]:
         """Parameters of functions that are given a barrier, with its kind."""
-        found: dict[str, str] = {}
+        kinds: dict[str, str] = {}
         for s in self.sites:
             func = self.funcs.get(root(s.node.func) or "") if isinstance(s.node, Call) else None
             for param, arg in zip(func.params, s.node.args) if func is not None else ():  # type: ignore[attr-defined]
                 kind = self.barriers.get(root(arg) or "") if isinstance(arg, (Name, Subscript)) else None
                 if kind is not None:
-                    found[param] = kind
-        return {name: kind for name, kind in found.items() if name not in self.barriers}
+                    kinds[param] = kind
+        return {name: kind for name, kind in kinds.items() if name not in self.barriers}
 
     def _of_kernel(self, site: Site) -> bool:
         """Other kernels of the file, and what they alone use, are not looked at."""
@@ -152,21 +152,21 @@ class Places:
     def _parities(self) -> set[str]:
         """Functions whose results are parities that somebody waits for."""
         waited = {n for _, c, op in self.calls if op.effects.waits and c.args for n in names_read(c.args[0])}
-        found = set()
+        callees = set()
         for s in self.sites:
             if isinstance(s.node, Assign) and isinstance(s.node.value, Call) and waited & set(s.node.targets):
-                found.add(root(s.node.value.func))
-        return {name for name in found if name in self.funcs}
+                callees.add(root(s.node.value.func))
+        return {name for name in callees if name in self.funcs}
 
     def block(self, site: Site) -> tuple[Stmt, ...]:
         """The statements among which one stands."""
         name, _ = site.path[-1]
-        found: tuple[Stmt, ...] = getattr(site.parents[-1], name)
-        return found
+        statements: tuple[Stmt, ...] = getattr(site.parents[-1], name)
+        return statements
 
     def put(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
-        found: Program = edited(self.program, site.path, node)
-        return found
+        changed: Program = edited(self.program, site.path, node)
+        return changed
 
     def dropped(self, site: Site) -> Program | None:
         """Without a statement; a block that it leaves empty goes with it. None where a body must hold something."""
@@ -213,8 +213,8 @@ class Places:
         return True
 
     def role(self, site: Site) -> With | None:
-        found: With | None = site.inside(With)
-        return found
+        role: With | None = site.inside(With)
+        return role
 
     def stages(self, barrier_or_array: str) -> Expr | None:
         """How many stages a ring has: `stages=` of barriers, the first of three dims of an array."""

@@ -23,13 +23,13 @@ def other_setting(t: Trial) -> str | None:
             value = consts[name]
             if isinstance(value, bool) or not isinstance(value, int):
                 continue
-            found = t.bits(t.mutant)
-            if found is None or t.gives(found):
+            bits = t.bits(t.mutant)
+            if bits is None or t.gives(bits):
                 return None
             for other in (-1, 0, 2 * value + 1, 1000 * value):
                 elsewhere = replace(t, consts={**t.consts, name: other})
                 elsewhere.problems = t.problems
-                if other != value and elsewhere.gives(found):
+                if other != value and elsewhere.gives(bits):
                     return (
                         f"the original with {name}={other}, a setting that is the caller's to choose, gives the same bits in {t.runs} runs"
                     )

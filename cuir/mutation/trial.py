@@ -72,10 +72,10 @@ class Trial:
     @cached_property
     def new(self) -> Any:
         """What the mutant has there."""
-        found: Any = self.mutant
+        node: Any = self.mutant
         for step in self.at.path:
-            found = _child(found, step)
-        return found
+            node = _child(node, step)
+        return node
 
     def expressions(self) -> Iterator[tuple[Site, Expr]]:
         """The changed expression and those around it, innermost first, each with what the mutant has there."""
@@ -94,9 +94,9 @@ class Trial:
     def problems(self) -> list[tuple[AnyCase, int | None]]:
         """Problems and how many CTAs share them: those of the numbers, and a few with so many tiles a CTA that every ring is used over and over."""
         checked = check(self.program, self.kernel, self.consts)
-        found: list[tuple[AnyCase, int | None]] = [(c, None) for c in number_cases(checked, self.spec, [], "quick")]
+        problems: list[tuple[AnyCase, int | None]] = [(c, None) for c in number_cases(checked, self.spec, [], "quick")]
         if not is_attention(checked.origin):
-            return [*found, *((c, 1) for c in schedule_cases(checked, self.spec))]
+            return [*problems, *((c, 1) for c in schedule_cases(checked, self.spec))]
         BM, BN = self.tile
         long = [
             Lengths(1, 6, 2, 2 * BM + 9, 3 * BN + 5),
@@ -105,7 +105,7 @@ class Trial:
             Lengths(1, 3, 3, BM, 5 * BN),
             Lengths(1, 1, 1, 3 * BM, 6 * BN),  # a window of a tile's size has left the first block, for some rows of a tile alone
         ]
-        return [*found, *((Case("many tiles", at), 1) for at in long)]
+        return [*problems, *((Case("many tiles", at), 1) for at in long)]
 
     @cached_property
     def explored(self) -> Explored:
@@ -141,10 +141,10 @@ class Trial:
             checked = check(program, self.kernel, self.consts)
             for case, grid in launches:
                 given = launch_of(program, checked, self.spec, case)
-                found = explore(checked, given.arguments(), grid=grid, classes=2000)
-                states += found.states
-                if not found.ok:
-                    return Explored(found.diagnostics[0] if found.verdict == "faulty" else None, False, states, len(launches))
+                report = explore(checked, given.arguments(), grid=grid, classes=2000)
+                states += report.states
+                if not report.ok:
+                    return Explored(report.diagnostics[0] if report.verdict == "faulty" else None, False, states, len(launches))
         except CuirError as error:  # steps that depend on what the program computes
             return Explored(None if error.diagnostics[0].code == "V202" else error.diagnostics[0], False, states, len(launches))
         return Explored(None, True, states, len(launches))
@@ -157,7 +157,7 @@ class Trial:
 
     def bits(self, program: Program) -> list[Output] | None:
         """What a program gives in all problems, under several schedules, and whether its bits count: those of sums in any order do not. None if it is refused in one."""
-        found: list[Output] = []
+        outputs: list[Output] = []
         try:
             checked = check(program, self.kernel, self.consts)
             free = added(checked)
@@ -165,10 +165,10 @@ class Trial:
                 for schedule in SCHEDULES if grid else SCHEDULES[:1]:
                     given = launch_of(program, checked, self.spec, case)
                     interpret(checked, given.arguments(), schedule=Schedule.parse(schedule), grid=grid)
-                    found += [(x, name not in free) for name, x in given.outputs.items()]
+                    outputs += [(x, name not in free) for name, x in given.outputs.items()]
         except CuirError:
             return None
-        return found
+        return outputs
 
     @cached_property
     def wanted(self) -> list[Output] | None:
@@ -180,13 +180,13 @@ class Trial:
 
     def same(self, program: Program) -> bool:
         """Whether a program gives the bits of the original in all problems."""
-        found = self.bits(program)
-        return found is not None and self.wanted is not None and all(map(_same, found, self.wanted))
+        outputs = self.bits(program)
+        return outputs is not None and self.wanted is not None and all(map(_same, outputs, self.wanted))
 
-    def gives(self, found: list[Output]) -> bool:
+    def gives(self, outputs: list[Output]) -> bool:
         """Whether the original gives these bits."""
         mine = self.bits(self.program)
-        return mine is not None and len(mine) == len(found) and all(map(_same, mine, found))
+        return mine is not None and len(mine) == len(outputs) and all(map(_same, mine, outputs))
 
     @property
     def runs(self) -> int:
@@ -197,16 +197,16 @@ def _step(a: Any, b: Any) -> tuple[str, int | None] | None:
     """The only child in which two nodes differ."""
     if not isinstance(a, Node) or type(a) is not type(b):
         return None
-    found: list[tuple[str, int | None]] = []
+    steps: list[tuple[str, int | None]] = []
     for f in fields(a):
         x, y = getattr(a, f.name), getattr(b, f.name)
         if not f.compare or x == y:
             continue
         if isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y):
-            found += [(f.name, i) for i, (p, q) in enumerate(zip(x, y)) if p != q]
+            steps += [(f.name, i) for i, (p, q) in enumerate(zip(x, y)) if p != q]
         else:
-            found.append((f.name, None))
-    return found[0] if len(found) == 1 and isinstance(_child(a, found[0]), Node) else None
+            steps.append((f.name, None))
+    return steps[0] if len(steps) == 1 and isinstance(_child(a, steps[0]), Node) else None
 
 
 def _child(node: Any, step: tuple[str, int | None]) -> Any:

@@ -72,17 +72,17 @@ class Facts:
     @cached_property
     def taken(self) -> set[str]:
         """Every name that the program uses for anything, and those of the language."""
-        found = {*DTYPES, *PRIMITIVES, *self.funcs, *prelude().constants(), *(i.name for i in self.program.items)}
+        names = {*DTYPES, *PRIMITIVES, *self.funcs, *prelude().constants(), *(i.name for i in self.program.items)}
         for n in walk(self.program):
             if isinstance(n, Name):
-                found.add(n.id)
+                names.add(n.id)
             elif isinstance(n, Func):
-                found |= {*n.params, *assigned(n.body)}
+                names |= {*n.params, *assigned(n.body)}
             elif isinstance(n, Kernel):
-                found |= assigned(n.body).keys()
+                names |= assigned(n.body).keys()
             elif isinstance(n, Param):
-                found |= {n.name, *(map(str, n.type.dims) if isinstance(n.type, GlobalType) else ())}
-        return found
+                names |= {n.name, *(map(str, n.type.dims) if isinstance(n.type, GlobalType) else ())}
+        return names
 
     # ---- places
     @cached_property
@@ -94,13 +94,13 @@ class Facts:
     @cached_property
     def used(self) -> list[Func | Kernel]:
         """The kernel, and functions of the program that it uses, as they are in the text."""
-        found, todo = set[str](), names_read(self.kernel)
+        reached, todo = set[str](), names_read(self.kernel)
         while todo:
             name = todo.pop()
-            if name in self.program.funcs() and name not in found:
-                found.add(name)
+            if name in self.program.funcs() and name not in reached:
+                reached.add(name)
                 todo |= names_read(self.program.funcs()[name])
-        return [i for i in self.program.items if i is self.kernel or (isinstance(i, Func) and i.name in found)]
+        return [i for i in self.program.items if i is self.kernel or (isinstance(i, Func) and i.name in reached)]
 
     @cached_property
     def at(self) -> dict[Path, Site]:
@@ -130,8 +130,8 @@ class Facts:
         return self.at[path]
 
     def role(self, site: Site) -> With | None:
-        found: With | None = site.node if isinstance(site.node, With) else site.inside(With)
-        return found
+        role: With | None = site.node if isinstance(site.node, With) else site.inside(With)
+        return role
 
     def in_body(self, site: Site) -> bool:
         """Whether a statement stands in a function or a role, not among the declarations."""
@@ -147,13 +147,13 @@ class Facts:
                 yield s, "orelse", n.orelse
 
     def put(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
-        found: Program = edited(self.program, site.path, node)
-        return found
+        changed: Program = edited(self.program, site.path, node)
+        return changed
 
     def put_before(self, site: Site, stmt: Stmt, changed: Program) -> Program:
         """A changed program with another statement before the one at a place."""
-        found: Program = edited(changed, site.path, (stmt, child(changed, site.path)))
-        return found
+        extended: Program = edited(changed, site.path, (stmt, child(changed, site.path)))
+        return extended
 
     # ---- types
     def types_of(self, node: Node) -> set[Type]:
@@ -162,21 +162,21 @@ class Facts:
 
     def numbers(self, node: Node) -> bool:
         """Whether an expression is a scalar or a tile in every call."""
-        return bool(found := self.types_of(node)) and all(isinstance(t, (Scalar, TileType)) for t in found)
+        return bool(types := self.types_of(node)) and all(isinstance(t, (Scalar, TileType)) for t in types)
 
     def integers(self, node: Node) -> bool:
         return self.numbers(node) and all(t.dtype == I32 for t in self.types_of(node))  # type: ignore[union-attr]
 
     def scalar(self, node: Node) -> bool:
-        return bool(found := self.types_of(node)) and all(isinstance(t, Scalar) for t in found)
+        return bool(types := self.types_of(node)) and all(isinstance(t, Scalar) for t in types)
 
     def tile(self, node: Node) -> bool:
-        return bool(found := self.types_of(node)) and all(isinstance(t, TileType) for t in found)
+        return bool(types := self.types_of(node)) and all(isinstance(t, TileType) for t in types)
 
     def view(self, node: Node) -> bool:
         """Whether an expression is a view, or a barrier picked out of a ring."""
-        return bool(found := self.types_of(node)) and all(
-            isinstance(t, (SharedView, GlobalView)) or (isinstance(t, BarrierType) and t.stages is None) for t in found
+        return bool(types := self.types_of(node)) and all(
+            isinstance(t, (SharedView, GlobalView)) or (isinstance(t, BarrierType) and t.stages is None) for t in types
         )
 
     def takes_any_dtype(self, node: Node) -> bool:
@@ -194,9 +194,9 @@ class Facts:
         return True
 
     def _picks(self, e: Subscript) -> bool:
-        found = self.types_of(e)
-        if found:
-            return not any(isinstance(t, (Scalar, TileType)) for t in found) or isinstance(e.value, Call)
+        types = self.types_of(e)
+        if types:
+            return not any(isinstance(t, (Scalar, TileType)) for t in types) or isinstance(e.value, Call)
         return isinstance(e.value, Call)  # a part of a tuple
 
     def _computes(self, e: Call) -> bool:
@@ -241,8 +241,8 @@ class Facts:
         top, role = self.top(site), self.role(site)
         if isinstance(top, Func):
             return assigned(top.body) + Counter(top.params)
-        found = assigned(role.body) + Counter([role.name] if role.name else []) if role is not None else Counter[str]()
-        return found
+        counts = assigned(role.body) + Counter([role.name] if role.name else []) if role is not None else Counter[str]()
+        return counts
 
     def declared(self) -> set[str]:
         """Names that the kernel binds before its roles."""
@@ -255,11 +255,11 @@ class Facts:
 
     def in_flight(self, site: Site) -> set[str]:
         """Names of the function or role that an asynchronous product is bound to."""
-        found = set[str]()
+        names = set[str]()
         for stmt in (n for s in self.scope(site) for n in walk(s)):
             if isinstance(stmt, Assign) and any(starts_product(n) for n in walk(stmt.value)):
-                found |= set(stmt.targets)
-        return found
+                names |= set(stmt.targets)
+        return names
 
     def operand(self, site: Site) -> bool:
         """Whether a place is what a product takes, or a wait for one: its name must keep its registers."""

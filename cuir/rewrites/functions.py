@@ -22,14 +22,14 @@ def rename_function(of: Facts) -> Iterator[Rewrite]:
 
 def _rename(of: Facts, func: Func, new: str) -> Rewrite:
     def made() -> Program:
-        found = of.program
+        renamed = of.program
         for s in sites(of.program):
-            n = child(found, s.path)
+            n = child(renamed, s.path)
             if isinstance(n, Func) and n.name == func.name:
-                found = edited(found, s.path, replace(n, name=new))
+                renamed = edited(renamed, s.path, replace(n, name=new))
             elif isinstance(n, Call) and n.func == Name(func.name):
-                found = edited(found, s.path, replace(n, func=Name(new)))
-        return found
+                renamed = edited(renamed, s.path, replace(n, func=Name(new)))
+        return renamed
 
     return Rewrite("rename function", func.span.line, func.name, new, made)
 
@@ -77,11 +77,11 @@ def _body(of: Facts, func: Func, s: Assign | ExprStmt | Return) -> tuple[Stmt, .
 
 
 def _with_value(stmt: Stmt, name: str, value: Expr) -> Stmt:
-    found = stmt
+    changed = stmt
     for s in sites(stmt):
         if s.node == Name(name):
-            found = edited(found, s.path, value)
-    return found
+            changed = edited(changed, s.path, value)
+    return changed
 
 
 @kind("outline function")
@@ -104,7 +104,7 @@ def _outline(of: Facts, site: Site, e: Expr, params: tuple[str, ...]) -> Rewrite
 
     def made() -> Program:
         changed: Node = of.put(site, call)
-        found: Program = edited(changed, site.path[:1], (func, child(changed, site.path[:1])))
-        return found
+        outlined: Program = edited(changed, site.path[:1], (func, child(changed, site.path[:1])))
+        return outlined
 
     return Rewrite("outline function", e.span.line, text(e), f"{text(call)}  # {text(Return(e))}", made)

@@ -128,8 +128,8 @@ def _inlined(of: Facts, s: Assign, at: Site, use: Site) -> Rewrite:
     after = edited(stmt.node, use.path[len(stmt.path) :], s.value)
 
     def made() -> Program:
-        found: Program = edited(of.put(use, s.value), at.path, ())  # the later place first
-        return found
+        inlined: Program = edited(of.put(use, s.value), at.path, ())  # the later place first
+        return inlined
 
     return Rewrite("inline", s.span.line, f"{text(s)}\n{head(stmt.node)}", head(after), made)
 
@@ -177,9 +177,9 @@ def _all(body: tuple[Stmt, ...], names: Mapping[str, str]) -> tuple[Stmt, ...]:
 
 def with_names(node: N, names: Mapping[str, str]) -> N:
     """A tree in which names are called otherwise, where they are bound and where they are read."""
-    found: N = node
+    renamed: N = node
     for s in sites(node):
-        n = child(found, s.path)
+        n = child(renamed, s.path)
         put: Node | None = None
         if isinstance(n, Name) and n.id in names:
             put = replace(n, id=names[n.id])
@@ -189,14 +189,14 @@ def with_names(node: N, names: Mapping[str, str]) -> N:
             put = replace(n, target=names[n.target])
         elif isinstance(n, With) and n.name is not None and n.name in names:
             put = replace(n, name=names[n.name])
-        found = found if put is None else edited(found, s.path, put)
-    return found
+        renamed = renamed if put is None else edited(renamed, s.path, put)
+    return renamed
 
 
 def _keywords(program: Program, func: str, old: str, new: str) -> Program:
     """Arguments of a function that are given by name follow its parameter."""
-    found = program
+    renamed = program
     for s in sites(program):
         if isinstance(s.node, Keyword) and s.node.name == old and isinstance(call := s.parents[-1], Call) and call.func == Name(func):
-            found = edited(found, (*s.path,), replace(child(found, s.path), name=new))
-    return found
+            renamed = edited(renamed, (*s.path,), replace(child(renamed, s.path), name=new))
+    return renamed

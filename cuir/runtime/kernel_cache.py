@@ -34,8 +34,8 @@ def entry_of(program: Program, kernel: str | None, consts: Mapping[str, Const] |
 
 def load(entry: Path) -> Compiled | None:
     try:
-        found = _Reader(io.BytesIO(entry.read_bytes())).load()
-        return found if isinstance(found, Compiled) else None
+        loaded = _Reader(io.BytesIO(entry.read_bytes())).load()
+        return loaded if isinstance(loaded, Compiled) else None
     except Exception:  # whatever a damaged file may raise: the kernel is made anew
         return None
 
@@ -65,9 +65,9 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> object:
         if module.split(".")[0] == "cuir" and "." not in name:
-            found = super().find_class(module, name)
-            if isinstance(found, type):
-                return found
+            cls = super().find_class(module, name)
+            if isinstance(cls, type):
+                return cls
         raise pickle.UnpicklingError(f"{module}.{name} does not belong into a kernel's file")
 
 

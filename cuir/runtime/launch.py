@@ -80,10 +80,10 @@ def tile_count(checked: Checked, bound: Bound, scalars: Mapping[str, int | float
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
             known[stmt.targets[0]] = specialised(stmt.value, known)
-    found = specialised(checked.tiles.count, known)
-    if not isinstance(found, Literal):
+    count = specialised(checked.tiles.count, known)
+    if not isinstance(count, Literal):
         raise CuirError.of("L002", "the number of tiles must be computable on the host: of dims and scalars", checked.tiles.count.span)
-    return int(found.value)
+    return int(count.value)
 
 
 @dataclass(frozen=True)
@@ -217,14 +217,14 @@ class Launcher:
             packed = self._pack(plan, places, self._new_counter())  # replays may overlap with other launches, and with other graphs
         else:
             key = (id(plan), stream, places)
-            found = self.packed.get(key)
-            if found is None:
+            cached = self.packed.get(key)
+            if cached is None:
                 if len(self.packed) >= PACKED_LIMIT:
                     self.packed.clear()
                 if self.cuda.counter and stream not in self.counters:
                     self.counters[stream] = self._new_counter()
-                found = self.packed[key] = self._pack(plan, places, self.counters.get(stream, 0))
-            packed = found
+                cached = self.packed[key] = self._pack(plan, places, self.counters.get(stream, 0))
+            packed = cached
         if torch._C._cuda_getDevice() == self.device.index:
             self._start(plan.grid, stream, packed)
         else:

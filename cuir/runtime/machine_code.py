@@ -44,13 +44,13 @@ def functions(cubin: bytes) -> list[Function]:
     (offset,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", cubin, offset + i * size) for i in range(count)]
-    found = []
+    parsed = []
     for name, _, _, _, start, length in sections:
         at = sections[names][4] + name
         if cubin.startswith(TEXT, at):
             words = tuple(struct.unpack_from("<QQ", cubin, i) for i in range(start, start + length, SIZE))
-            found.append(Function(cubin[at + len(TEXT) : cubin.index(0, at)].decode(), words))
-    return found
+            parsed.append(Function(cubin[at + len(TEXT) : cubin.index(0, at)].decode(), words))
+    return parsed
 
 
 def _successors(i: int, low: int, high: int, count: int) -> tuple[int, ...]:

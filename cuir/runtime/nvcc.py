@@ -85,20 +85,20 @@ class Compiled:
 
 def find_nvcc() -> str:
     """The path of nvcc. Raises CuirError U503 if there is none."""
-    found = shutil.which("nvcc")
+    path = shutil.which("nvcc")
     for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *TOOLKITS):
-        if found is None and home:
-            found = shutil.which("nvcc", path=os.path.join(home, "bin"))
-    if found is None:
+        if path is None and home:
+            path = shutil.which("nvcc", path=os.path.join(home, "bin"))
+    if path is None:
         raise CuirError.of("U503", "nvcc is needed to compile a kernel, and none was found", hint=INSTALL)
-    return found
+    return path
 
 
 @functools.cache
 def compiler_version(nvcc: str) -> str:
     text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"release [\d.]+, (V[\d.]+)", text)
-    return f"nvcc {found[1]}" if found else "nvcc"
+    match = re.search(r"release [\d.]+, (V[\d.]+)", text)
+    return f"nvcc {match[1]}" if match else "nvcc"
 
 
 def include_dir() -> str:
@@ -130,10 +130,10 @@ def compile_cuda(cuda: Cuda) -> Compiled:
         nvcc = find_nvcc()
     except CuirError:
         entries = sorted(folder.glob(f"{key}-*.json"))
-        found = _cached(cuda, entries[-1]) if entries else None
-        if found is None:
+        compiled = _cached(cuda, entries[-1]) if entries else None
+        if compiled is None:
             raise
-        return found
+        return compiled
     version = compiler_version(nvcc)
     entry = folder / f"{key}-{re.sub(r'[^A-Za-z0-9.]+', '_', version)}.json"
     return _cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version))
@@ -142,8 +142,8 @@ def compile_cuda(cuda: Cuda) -> Compiled:
 def cached_resources(cuda: Cuda) -> Resources | None:
     """What a kernel takes, if it was compiled before, by whichever compiler; runs nothing."""
     entries = sorted(cache_dir().glob(f"{_key(cuda)}-*.json"))
-    found = _cached(cuda, entries[-1]) if entries else None
-    return found.resources if found is not None else None
+    compiled = _cached(cuda, entries[-1]) if entries else None
+    return compiled.resources if compiled is not None else None
 
 
 def _key(cuda: Cuda) -> str:
@@ -234,16 +234,16 @@ def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
 
 def _refused(cuda: Cuda, log: str) -> CuirError:
     """The compiler's first error, at the CuIR statement that its line came from."""
-    found = re.search(r"\((\d+)\): error: (.*)", log)
-    span = cuda.line_map.get(int(found[1])) if found else None
-    words = found[2] if found else next((line for line in log.splitlines() if "error" in line or "fatal" in line), log.strip()[-300:])
+    match = re.search(r"\((\d+)\): error: (.*)", log)
+    span = cuda.line_map.get(int(match[1])) if match else None
+    words = match[2] if match else next((line for line in log.splitlines() if "error" in line or "fatal" in line), log.strip()[-300:])
     return CuirError.of("L010", f"nvcc refuses the CUDA text of this statement: {words}", span or cuda.checked.origin.span,
                         "this is a fault of the lowering (or of an old nvcc); please report it with the program")  # fmt: skip
 
 
 def _number(pattern: str, log: str) -> int:
-    found = re.search(pattern, log)
-    return int(found[1]) if found else 0
+    match = re.search(pattern, log)
+    return int(match[1]) if match else 0
 
 
 def _resources(cuda: Cuda, cubin: bytes, log: str, seconds: float, version: str) -> Resources:

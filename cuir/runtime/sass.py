@@ -14,9 +14,9 @@ def disassembler() -> list[str] | None:
     """The command that prints the machine code of a cubin, if there is one (of a CUDA toolkit, or pip's nvidia-cuda-nvdisasm)."""
     for folder in [None, *(str(Path(p) / "nvidia" / cu / "bin") for p in sys.path for cu in ("cu13", "cuda_nvdisasm"))]:
         for name, options in (("nvdisasm", ["-c"]), ("cuobjdump", ["-sass"])):
-            found = shutil.which(name, path=folder)
-            if found:
-                return [found, *options]
+            path = shutil.which(name, path=folder)
+            if path:
+                return [path, *options]
     return None
 
 
@@ -64,7 +64,7 @@ def line_chains(cubin: bytes) -> dict[int, tuple[int, ...]]:
 
 def read_line_chains(listing: str) -> dict[int, tuple[int, ...]]:
     """The same, from a listing of `nvdisasm -c -gi`: `//## File "F", line N inlined at "G", line L`, then instructions `/*OFFSET*/ ...;`."""
-    found: dict[int, tuple[int, ...]] = {}
+    chains: dict[int, tuple[int, ...]] = {}
     chain: list[int] = []
     fresh = True
     for line in listing.splitlines():
@@ -77,5 +77,5 @@ def read_line_chains(listing: str) -> dict[int, tuple[int, ...]]:
                 chain.append(int(at[1]))
         elif offset := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s", line):
             fresh = True
-            found[int(offset[1], 16)] = tuple(chain)
-    return found
+            chains[int(offset[1], 16)] = tuple(chain)
+    return chains

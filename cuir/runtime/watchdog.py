@@ -94,8 +94,8 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
         kernel(**arguments)
         torch.cuda.synchronize()
     except RuntimeError:  # the trap
-        found = [r for r in reports.tolist() if r[0]]
-        return [Stuck(line, where >> 32, where & 0xFFFFFFFF, parity, state & (1 << 64) - 1) for line, where, state, parity in found]
+        records = [r for r in reports.tolist() if r[0]]
+        return [Stuck(line, where >> 32, where & 0xFFFFFFFF, parity, state & (1 << 64) - 1) for line, where, state, parity in records]
     return []
 
 

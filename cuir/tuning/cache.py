@@ -144,8 +144,8 @@ def tuned(program: Program, shape: Shape | tuple[int, int, int, int, int, int], 
     if not arch:
         return {}
     record = best(Key(arch, fingerprint(program), dtype, shape.D), shape_class(shape, sms))
-    found = from_plain(record["consts"]) if record else {}
-    return found if ruled_out(program, None, {"T": DTYPES[dtype], "D": shape.D, **found}) is None else {}
+    setting = from_plain(record["consts"]) if record else {}
+    return setting if ruled_out(program, None, {"T": DTYPES[dtype], "D": shape.D, **setting}) is None else {}
 
 
 def completed(program: Program, consts: Mapping[str, Const], lengths: tuple[int, int, int, int, int]) -> Consts:
@@ -153,8 +153,8 @@ def completed(program: Program, consts: Mapping[str, Const], lengths: tuple[int,
     dtype, dim = consts.get("T"), consts.get("D")
     if not isinstance(dtype, DType) or type(dim) is not int:
         return dict(consts)
-    found = tuned(program, (*lengths, dim), dtype.name)
-    return dict(consts) if set(found) & set(consts) else {**found, **consts}
+    setting = tuned(program, (*lengths, dim), dtype.name)
+    return dict(consts) if set(setting) & set(consts) else {**setting, **consts}
 
 
 class Journal:
@@ -162,13 +162,13 @@ class Journal:
 
     def __init__(self, path: Path | None):
         self.path = path
-        self.found: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, dict[str, Any]] = {}
         if path is not None and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     entry = json.loads(line)
                     if {"status", "why"} <= set(entry):
-                        self.found[_name(from_plain(entry["consts"]))] = entry
+                        self.entries[_name(from_plain(entry["consts"]))] = entry
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # the line that was being written when the search was interrupted
 
@@ -177,17 +177,17 @@ class Journal:
         return Journal(folder() / "journals" / f"{key.stem}-{'x'.join(map(str, shape.as_tuple()))}-{lowering_version()}.jsonl")
 
     def look(self, consts: Consts) -> dict[str, Any] | None:
-        return self.found.get(_name(consts))
+        return self.entries.get(_name(consts))
 
     def write(self, consts: Consts, entry: Mapping[str, Any]) -> None:
-        self.found[_name(consts)] = {"consts": plain(consts), **entry}
+        self.entries[_name(consts)] = {"consts": plain(consts), **entry}
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        append_line(self.path, json.dumps(self.found[_name(consts)]))
+        append_line(self.path, json.dumps(self.entries[_name(consts)]))
 
     def clear(self) -> None:
-        self.found = {}
+        self.entries = {}
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 

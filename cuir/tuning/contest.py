@@ -176,8 +176,8 @@ def same_interface(origin: Program, program: Program, kernel: str) -> tuple[Diag
     hint = "change the schedule, not the interface: name, tensors and scalars as they were, in their order, and no const without a default"
     after = program.kernels().get(kernel)
     if after is None:
-        found = ", ".join(f"`{name}`" for name in program.kernels()) or "none"
-        return (Diagnostic("V501", f"the kernel is called `{kernel}`, found {found}", None, (), hint),)
+        names = ", ".join(f"`{name}`" for name in program.kernels()) or "none"
+        return (Diagnostic("V501", f"the kernel is called `{kernel}`, found {names}", None, (), hint),)
     wrong = []
     given, kept = ([p for p in k.params if not isinstance(p.type, ConstType)] for k in (before, after))
     if given != kept:

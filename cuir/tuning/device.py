@@ -60,14 +60,14 @@ class Prepared:
             launch(**arguments)
             if self.problem["Q"].is_cuda:
                 torch.cuda.synchronize()
-            found = [output.clone() for output in self.outputs.values()]
+            outputs = [output.clone() for output in self.outputs.values()]
             if (
                 first
-                and not all(torch.equal(a, b) for a, b in zip(first, found))
-                and not any(bool(torch.isnan(f).any()) for f in (*first, *found))
+                and not all(torch.equal(a, b) for a, b in zip(first, outputs))
+                and not any(bool(torch.isnan(x).any()) for x in (*first, *outputs))
             ):
                 return "two runs give different bits"
-            first = first or found
+            first = first or outputs
         return self.expected.judge(self.outputs["O"], self.outputs["LSE"])
 
 

@@ -180,9 +180,9 @@ class _Search:
     def fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
         for done, outcome in enumerate(outcomes, 1):
             self.say(f"check {done} of {len(outcomes)}: {label(outcome.consts)}")
-            found = ruled_out(self.program, self.kernel, {**self.fixed, **outcome.consts})
-            if found is not None:
-                self.settle(outcome, "pruned", f"{found.code}: {found.message}")
+            diagnostic = ruled_out(self.program, self.kernel, {**self.fixed, **outcome.consts})
+            if diagnostic is not None:
+                self.settle(outcome, "pruned", f"{diagnostic.code}: {diagnostic.message}")
             else:
                 self.settle(outcome, "fits")
         return [o for o in outcomes if o.status == "fits"]

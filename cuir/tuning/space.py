@@ -59,12 +59,12 @@ class Space:
         """Raises CuirError N111 if the kernel lacks a parameter of the space."""
         from ..checking.checker import pick_kernel
 
-        found = pick_kernel(program, kernel)
-        known = {p.name for p in found.params if isinstance(p.type, ConstType)}
+        picked = pick_kernel(program, kernel)
+        known = {p.name for p in picked.params if isinstance(p.type, ConstType)}
         for parameter in self.parameters:
             if parameter not in known:
                 raise CuirError.of(
-                    "N111", f"`{found.name}` has no const parameter `{parameter}`, which its space of candidates names", found.span
+                    "N111", f"`{picked.name}` has no const parameter `{parameter}`, which its space of candidates names", picked.span
                 )
 
     def within(self, program: Program, kernel: str | None) -> Space:

@@ -74,11 +74,11 @@ class CapturedArguments:
 
 def _lists_of(names: set[str], traced: Traced | None) -> Lists | None:
     """The lists that parameters of these names hold, which may end in `_`s, as their own names may be taken."""
-    found = {name.rstrip("_"): name for name in names if name.rstrip("_") in LISTS}
-    if traced is None or traced.keep is None or not {"block_count", "block_list"} <= set(found):
+    parameters = {name.rstrip("_"): name for name in names if name.rstrip("_") in LISTS}
+    if traced is None or traced.keep is None or not {"block_count", "block_list"} <= set(parameters):
         return None
-    lists = lists_for(traced.keep, lambda name: found.get(name, name))
-    return lists if "tile_order" in found else replace(lists, order="")
+    lists = lists_for(traced.keep, lambda name: parameters.get(name, name))
+    return lists if "tile_order" in parameters else replace(lists, order="")
 
 
 def tile_sizes(kernel: Kernel, consts: Mapping[str, Const] | None) -> tuple[int, int]:
@@ -112,11 +112,11 @@ class Cache:
 
     def get(self, key: Hashable, sources: Mapping[str, Value], make: Callable[[], dict[str, Value]]) -> dict[str, Value]:
         """What `make` gives for this key and these sources."""
-        found = self.entries.get(key)
-        if found is not None and all(_same(value, *found[0][name][:2]) for name, value in sources.items()):
+        entry = self.entries.get(key)
+        if entry is not None and all(_same(value, *entry[0][name][:2]) for name, value in sources.items()):
             with contextlib.suppress(KeyError):  # another thread has dropped it
                 self.entries.move_to_end(key)
-            return found[1]
+            return entry[1]
         before = {name: (value, state_of(value), memory_of(value)) for name, value in sources.items()}
         made = make()
         self.entries.pop(key, None)

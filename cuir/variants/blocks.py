@@ -63,12 +63,12 @@ Value = Linear | Extremum | Guarded
 
 def _extreme(at: Linear, rows: Rows, least: bool) -> Linear:
     """The least or greatest value of a bound over the rows (of each of its parts)."""
-    found = Linear(const=at.const).plus((rows.first if (at.q > 0) == least else rows.last).times(at.q))
+    extreme = Linear(const=at.const).plus((rows.first if (at.q > 0) == least else rows.last).times(at.q))
     for term, n in at.terms:
         if "q" in names_read(term):
             term = substitute(term, {"q": rows.first_expr if (n > 0) == least else rows.last_expr})
-        found = found.plus(Linear(frozenset([(term, n)])))
-    return found
+        extreme = extreme.plus(Linear(frozenset([(term, n)])))
+    return extreme
 
 
 def _at_least(a: Linear, b: Linear) -> bool:

@@ -49,13 +49,13 @@ class _Evaluation:
             return _read(self.name(e.value), [self.expr(i) for i in e.indices])  # type: ignore[arg-type]
         if isinstance(e, IfExp) and not isinstance(cond := self.expr(e.cond), torch.Tensor):
             return self.expr(e.then if cond else e.other)
-        found = operation(e)
-        if found is not None and found[0].traits.converts:
-            (x, dtype) = found[1]
+        match = operation(e)
+        if match is not None and match[0].traits.converts:
+            (x, dtype) = match[1]
             assert isinstance(dtype, Name)
             return convert(_held(self.expr(x)), DTYPES[dtype.id])
-        if found is not None and found[0].evaluate is not None:
-            return self.applied(found[0], e, found[1])
+        if match is not None and match[0].evaluate is not None:
+            return self.applied(match[0], e, match[1])
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
 
     def applied(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:

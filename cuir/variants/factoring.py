@@ -48,14 +48,14 @@ class _Factoring:
     def __init__(self, floats: set[str]):
         self.floats = floats | {"S", "scale", "inf", *CONSTANTS}
         self.varying: dict[Itself, bool] = {}
-        self.found: dict[Itself, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
+        self.products: dict[Itself, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
 
     def product(self, e: Expr) -> tuple[Expr, Expr | None]:
         """An f32 expression as (core, factor); without a factor, None."""
         key = Itself(e)
-        if key not in self.found:
-            self.found[key] = self.apart(e) or (self.inside(e), None)
-        return self.found[key]
+        if key not in self.products:
+            self.products[key] = self.apart(e) or (self.inside(e), None)
+        return self.products[key]
 
     def apart(self, e: Expr) -> tuple[Expr, Expr] | None:
         factors = traits(e).factors
@@ -122,8 +122,8 @@ def _values(e: Call) -> tuple[Expr, ...]:
 
 def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
     """A factor made of two; None for literals whose product leaves the range of f32's normal numbers."""
-    found = fold(Binary(op, fold(a), fold(b)))
-    if isinstance(found, Literal):
-        return number(found.value) if abs(found.value) >= LEAST_NORMAL else None
+    factor = fold(Binary(op, fold(a), fold(b)))
+    if isinstance(factor, Literal):
+        return number(factor.value) if abs(factor.value) >= LEAST_NORMAL else None
     literals = isinstance(fold(a), Literal) and isinstance(fold(b), Literal)
     return None if literals else Binary(op, a, b)

@@ -37,8 +37,8 @@ def in_half(p: Proxy, dtype: DType) -> Proxy:
 
 def in_f32(p: Proxy) -> Proxy:
     """The number as an f32, to which it may have been rounded before; operations on it are f32's."""
-    found = to(p, F32)
-    return found if found.precision is None else replace(found, precision=None)
+    number = to(p, F32)
+    return number if number.precision is None else replace(number, precision=None)
 
 
 def kind_of(operands: tuple[Any, ...]) -> DType | None:
@@ -62,12 +62,12 @@ def joined(name: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(map(one, operands))
 
 
-def rounded_like(found: Any, operands: tuple[Any, ...]) -> Any:
+def rounded_like(result: Any, operands: tuple[Any, ...]) -> Any:
     """The result of an operation in the dtype that PyTorch's promotion gives it."""
     kind = kind_of(operands)
-    if kind is None or not isinstance(found, Proxy) or found.element != F32 or found.precision is not None:
-        return found
-    return in_half(found, kind)
+    if kind is None or not isinstance(result, Proxy) or result.element != F32 or result.precision is not None:
+        return result
+    return in_half(result, kind)
 
 
 PROMOTIONS.append((joined, rounded_like))

@@ -64,12 +64,12 @@ def kv_block(b, h, m, i):                # which key block is the i-th
     def parameters(self) -> tuple[Param, ...]:
         """The kernel's parameters."""
         heads: tuple[str | int, ...] = ("B" if self.by_batch else 1, "H" if self.by_head else 1)
-        found: dict[str, tuple[str | int, ...]] = {
+        shapes: dict[str, tuple[str | int, ...]] = {
             self.count: (*heads, self.tiles, 2),
             self.list: (*heads, self.tiles, self.blocks),
             self.order: (self.units, 3),
         }
-        return tuple(Param(name, GlobalType("i32", dims)) for name, dims in found.items() if name)
+        return tuple(Param(name, GlobalType("i32", dims)) for name, dims in shapes.items() if name)
 
     def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
         """The lists for a problem, by parameter. captured: values of the names that `keep` reads beside indices and lengths, on the device."""

@@ -20,22 +20,22 @@ _FROM = "_cuir_traced_from"
 
 def with_traced_methods(copy: Any, traced: Callable[[types.FunctionType], Any], foreign: Callable[[types.FunctionType], bool]) -> None:
     """Gives a copied object a subclass of its class. traced: what stands for a function in the trace. foreign: of Python or PyTorch. Raises CuirError X120 where there can be none."""
-    cls, found = type(copy), dict[str, Any]()
+    cls, methods = type(copy), dict[str, Any]()
     metaclass: Any = type(cls)
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
             function = _function(member)
             if function is not None and not foreign(function) and ASKED & globals_read(function.__code__):
-                found[name] = _as(member, traced(function))
+                methods[name] = _as(member, traced(function))
             else:
-                found.pop(name, None)
-    if found:
+                methods.pop(name, None)
+    if methods:
         try:
-            made = metaclass(cls.__name__, (cls,), {**found, "__slots__": (), "__module__": cls.__module__, _FROM: cls})
+            made = metaclass(cls.__name__, (cls,), {**methods, "__slots__": (), "__module__": cls.__module__, _FROM: cls})
             object.__setattr__(copy, "__class__", made)
         except Exception as error:  # a class may forbid to be derived from, and an object to be of another one
-            raise CuirError.of("X120", f"methods of `{cls.__name__}` ask for classes ({', '.join(sorted(found))}), and a class derived from it fails: {error}",
-                               function_span(next(iter(found.values()))), "ask in the mod itself, or in a function that it names") from error  # fmt: skip
+            raise CuirError.of("X120", f"methods of `{cls.__name__}` ask for classes ({', '.join(sorted(methods))}), and a class derived from it fails: {error}",
+                               function_span(next(iter(methods.values()))), "ask in the mod itself, or in a function that it names") from error  # fmt: skip
 
 
 def class_of(x: Any) -> type:
@@ -48,11 +48,11 @@ def class_of(x: Any) -> type:
 @functools.lru_cache(4096)  # code may be made anew for each call
 def globals_read(code: types.CodeType) -> frozenset[str]:
     """Global names that a function or a function inside it reads."""
-    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}  # NAME: in the body of a class
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}  # NAME: in the body of a class
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            found |= globals_read(const)
-    return frozenset(found)
+            names |= globals_read(const)
+    return frozenset(names)
 
 
 def _function(member: Any) -> types.FunctionType | None:

@@ -31,22 +31,22 @@ def apart() -> set[str]:
 
 def names_of(program: Program) -> set[str]:
     """Every name that a program defines, binds or reads."""
-    found: set[str] = set()
+    names: set[str] = set()
     for item in program.items:
         for node in walk(item):
             if isinstance(node, Name):
-                found.add(node.id)
+                names.add(node.id)
             elif isinstance(node, Func):
-                found.update((node.name, *node.params))
+                names.update((node.name, *node.params))
             elif isinstance(node, Assign):
-                found.update(node.targets)
+                names.update(node.targets)
             elif isinstance(node, (For, AugAssign)):
-                found.add(node.target)
+                names.add(node.target)
             elif isinstance(node, (Constant, Kernel, Param, With)):
-                found.add(node.name or "_")
+                names.add(node.name or "_")
             elif isinstance(node, GlobalType):
-                found.update(d for d in node.dims if isinstance(d, str))
-    return found
+                names.update(d for d in node.dims if isinstance(d, str))
+    return names
 
 
 __all__ = ["LISTS", "OPTIONAL", "SPLICE_POINTS", "STANDARD", "apart", "names_of", "reserved"]

@@ -85,11 +85,11 @@ def _stateless(normalize: Normalize, ends: str) -> dict[str, Func]:
 
 def _require_softmax(known: Mapping[str, Func], kernel: Kernel, plain: bool) -> None:
     """That the origin's softmax is its own; `plain`: its end as well."""
-    found = next((n for n in _WEIGHTS if known["softmax_step"].body == _stateless(n, "acc, state")["softmax_step"].body), None)
-    if found is None and plain and _has_sink(known["softmax_end"]):
-        found = "softmax"
-    if found is not None:
-        what = "a sink" if found == "softmax" else f"{found} weights"
+    normalize = next((n for n in _WEIGHTS if known["softmax_step"].body == _stateless(n, "acc, state")["softmax_step"].body), None)
+    if normalize is None and plain and _has_sink(known["softmax_end"]):
+        normalize = "softmax"
+    if normalize is not None:
+        what = "a sink" if normalize == "softmax" else f"{normalize} weights"
         raise CuirError.of("X134", f"`{kernel.name}` is a variant with {what} in the place of the softmax that is needed", kernel.span,
                            "transfer from the expert kernel")  # fmt: skip
 

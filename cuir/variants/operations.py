@@ -74,10 +74,10 @@ def _pow(x: Any, y: Any) -> Proxy:
     if a.value is not None and a.value <= 0:
         as_constants(a, b)  # no logarithm
     if literal(b) and b.value in PRODUCTS:
-        found = a
+        product = a
         for _ in range(int(b.value) - 1):
-            found = _mul(found, a)
-        return found
+            product = _mul(product, a)
+        return product
     if a.value is not None and b.value is not None:
         return made(
             build.exp2(Binary("*", to(b, F32).expr, build.log2(to(a, F32).expr))),
@@ -185,9 +185,9 @@ def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
                 refuse(f"`{sign}` of bools")
             unequal = _made_or("^", a, b)
             return _invert(unequal) if 0 in of.compares else unequal
-        found = made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
-        exactly(found)
-        return found
+        comparison = made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
+        exactly(comparison)
+        return comparison
 
     return handle
 
@@ -214,9 +214,9 @@ def _where(cond: Any, x: Any, y: Any) -> Proxy:
     if not c.varies and not a.varies and not b.varies:
         return made(IfExp(c.expr, a.expr, b.expr), a.element, c, a, b)
     tile = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))  # a condition per block, as a tile
-    found = made(build.where(tile, a.expr, b.expr), a.element, c, a, b)
-    found.varies = True
-    return found
+    choice = made(build.where(tile, a.expr, b.expr), a.element, c, a, b)
+    choice.varies = True
+    return choice
 
 
 def _extremum(call: Callable[..., Call], of_bools: str, value: Callable[..., Any]) -> Handler:
@@ -251,10 +251,10 @@ _number_first("fmax", _comparison(">=", operator.ge), _maximum)
 
 @handles("clamp", "clip")
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Proxy:
-    found = lift(x)
+    clamped = lift(x)
     if min is not None:
-        found = _maximum(found, min)
-    return found if max is None else _minimum(found, max)
+        clamped = _maximum(clamped, min)
+    return clamped if max is None else _minimum(clamped, max)
 
 
 @handles("clamp_min")

@@ -31,8 +31,8 @@ class Outside(TorchFunctionMode):
         if isinstance(value, torch.Tensor):
             return value if id(value) in self.made else self.standing(value)
         if type(value) in (tuple, list):
-            found = [self.of(v) for v in value]
-            return value if all(f is v for f, v in zip(found, value)) else type(value)(found)
+            items = [self.of(v) for v in value]
+            return value if all(item is v for item, v in zip(items, value)) else type(value)(items)
         return value
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

@@ -183,10 +183,10 @@ def _comparison(signs: Signs, left: Expr, right: Expr, out: Normal, negated: boo
                 choices = (x.args[0], Unary("-", x.args[0])) if of.magnitude else x.args
                 parts = [_comparison(holds, c, y, out, negated) for c in choices]
                 every = (of.extremum == "min") == (1 in holds)  # min(..) >= y asks all of them
-                found = parts[0]
+                terms = parts[0]
                 for p in parts[1:]:
-                    found = _both(found, p, out) if every else _simplified([*found, *p])
-                return found
+                    terms = _both(terms, p, out) if every else _simplified([*terms, *p])
+                return terms
             if is_where(x):
                 cond, then, other = x.args
                 first = _both(_dnf(cond, True, out), _comparison(holds, then, y, out, negated), out)
@@ -239,8 +239,8 @@ def _at_most_zero(d: Linear) -> Atom | None:
 
 def _simplified(terms: Iterable[Term]) -> list[Term]:
     """Without atoms that others of their term imply, impossible terms, and terms that lie in others."""
-    found = [frozenset(_weakest_out(list(term), implies)) for term in terms if not _impossible(term)]
-    return _weakest_out(list(dict.fromkeys(found)), lambda a, b: _covers(a, b))
+    possible = [frozenset(_weakest_out(list(term), implies)) for term in terms if not _impossible(term)]
+    return _weakest_out(list(dict.fromkeys(possible)), lambda a, b: _covers(a, b))
 
 
 T = TypeVar("T")

@@ -204,12 +204,12 @@ def _operated(name: str, args: tuple[Any, ...]) -> Proxy:
     try:
         if name == "pow" and all(isinstance(x, int) for x in args) and (isinstance(args[1], Proxy) or args[1] not in PRODUCTS):
             refuse("a power of integers is an integer")
-        found = call(name, args, {})
+        result = call(name, args, {})
     except CuirError:
         if all(x.value is not None for x in numbers):
             as_constants(*numbers)
         raise
-    return Proxy(**{**vars(found), "number": True})
+    return Proxy(**{**vars(result), "number": True})
 
 
 _TWO = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul")
@@ -251,8 +251,8 @@ class TensorProxy:
             if p.element != I32:
                 refuse(f"a captured tensor is indexed by integers, found {p.element}", ".to(torch.int32) converts")
         read = Subscript(Name(self.name), tuple(p.expr for p in places), span=user_place() or NOWHERE)
-        found = Proxy(read, self.element, any(p.varies for p in places))
-        element = call("ne", (found, 0), {}) if self.boolean else found
+        stored = Proxy(read, self.element, any(p.varies for p in places))
+        element = call("ne", (stored, 0), {}) if self.boolean else stored
         return element if self.into is None else to(element, self.into)
 
     def _from_the_end(self, index: int, dim: int) -> int:
@@ -434,19 +434,21 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
     """An expression of its parts. value: what Python makes of captured numbers, where control flow asks for it."""
     numbers = frozenset().union(*(p.numbers for p in parts))
     known = value is not None and all(p.value is not None for p in parts)
-    found = None
+    computed = None
     if known and (numbers or dtype == I32):
         try:
-            found = value(*(p.value for p in parts))  # type: ignore[misc]
+            computed = value(*(p.value for p in parts))  # type: ignore[misc]
         except (ArithmeticError, ValueError) as error:
             refuse(f"{error}")
     if known and not numbers:  # an expression of literals; integers beyond 32 bits are refused
-        return lift(found if dtype == I32 else _shown(evaluate(expr, {})))
-    if found is not None and dtype == I32 and not -(2**31) <= found < 2**31:
+        return lift(computed if dtype == I32 else _shown(evaluate(expr, {})))
+    if computed is not None and dtype == I32 and not -(2**31) <= computed < 2**31:
         as_constants(*parts)  # Python's integers have no end
     doubles = frozenset().union(*(p.doubles for p in parts), numbers if known and F32 in (dtype, *(p.element for p in parts)) else ())
     pins = next((p.pins for p in parts if p.numbers or p.doubles), set())
-    return Proxy(expr, dtype, any(p.varies for p in parts), found, numbers if found is not None else frozenset(), pins, doubles=doubles)
+    return Proxy(
+        expr, dtype, any(p.varies for p in parts), computed, numbers if computed is not None else frozenset(), pins, doubles=doubles
+    )
 
 
 def _shown(v: float | bool) -> float | bool:
@@ -481,18 +483,18 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     for before, _ in promotions:
         args = before(plain, args)
     try:
-        found = handler(*args, **kwargs)
+        result = handler(*args, **kwargs)
     except TypeError as error:
         refuse(f"`{name}`: {error}")
     for _, after in promotions:
-        found = after(found, args)
-    found.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
-    if found.size > MAX_SIZE:
+        result = after(result, args)
+    result.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
+    if result.size > MAX_SIZE:
         refuse(
             f"the expression has more than {MAX_SIZE} operations when written out",
             "a kernel evaluates it for every pair of query and key: make it simpler",
         )
-    return found
+    return result
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:

@@ -98,10 +98,10 @@ class Reads:
             assert isinstance(read.value, Name)
             shape = known[read.value.id].shape
             for dim, (index, size) in enumerate(zip(read.indices, shape)):
-                found = int(evaluate(index, known))  # type: ignore[arg-type]
-                if found < 0 or (found >= size and not only_negative):
-                    negative = "a negative index that is computed does not count from the end: add the length" if found < 0 else None
-                    return CuirError.of("U416", f"`{read.value.id}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {found} is read ({where})",
+                position = int(evaluate(index, known))  # type: ignore[arg-type]
+                if position < 0 or (position >= size and not only_negative):
+                    negative = "a negative index that is computed does not count from the end: add the length" if position < 0 else None
+                    return CuirError.of("U416", f"`{read.value.id}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {position} is read ({where})",
                                         None if read.span == NOWHERE else read.span, negative or "capture a tensor that covers the lengths of this call")  # fmt: skip
         return CuirError.of("U416", f"a captured tensor is read outside of it ({where})")
 
@@ -135,8 +135,8 @@ class _Bounds:
         assert isinstance(read.value, Name)
         value = self.given[read.value.id]
         shape = value.shape if value.ndim else (1,)
-        found = [self.of(i) for i in read.indices]  # type: ignore[arg-type]
-        return all(f is not None and f[0] >= 0 and f[1] < size for f, size in zip(found, shape))
+        bounds = [self.of(i) for i in read.indices]  # type: ignore[arg-type]
+        return all(b is not None and b[0] >= 0 and b[1] < size for b, size in zip(bounds, shape))
 
     def of(self, e: Expr) -> Bounds:
         if isinstance(e, Literal):
@@ -146,10 +146,10 @@ class _Bounds:
         if isinstance(e, Subscript) and isinstance(e.value, Name):
             value = self.given[e.value.id]
             return self.extremes[e.value.id] if self.inside(e) and not value.is_floating_point() and value.numel() else None
-        found = operation(e)
-        if found is None:
+        match = operation(e)
+        if match is None:
             return None
-        op, args = found
+        op, args = match
         if op.traits.converts:
             return self.of(args[0]) if args[1] == Name(I32.name) else None
         return None if op.evaluate is None else op.evaluate.interval(*map(self.of, args))
@@ -171,10 +171,10 @@ class _Poison:
             bad: Any = functools.reduce(lambda x, y: x | y, (self.of(i) for i in e.indices))  # type: ignore[arg-type]
             if e in self.doubtful:
                 for index, size in zip(e.indices, self.names[e.value.id].shape):
-                    found = evaluate(index, self.names)  # type: ignore[arg-type]
-                    bad = bad | (found < 0)
+                    positions = evaluate(index, self.names)  # type: ignore[arg-type]
+                    bad = bad | (positions < 0)
                     if not self.negative:
-                        bad = bad | (found >= size)
+                        bad = bad | (positions >= size)
             return bad
         if isinstance(e, Binary) and (decided := traits(e).decided_by) is not None:
             left, right = self.of(e.left), self.of(e.right)
@@ -225,8 +225,8 @@ def _pieces(at: Lengths, names: set[str], device: torch.device) -> Iterator[dict
 def _first(bad: Any, place: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """b, h, q, k of the first pair that is bad."""
     shape = torch.broadcast_shapes(*(x.shape for x in place.values()))
-    found = torch.as_tensor(bad, device=place["q"].device).expand(shape).nonzero()[0].tolist()
-    return {n: int(x[tuple(min(i, size - 1) for i, size in zip(found, x.shape))]) for n, x in place.items()}
+    first = torch.as_tensor(bad, device=place["q"].device).expand(shape).nonzero()[0].tolist()
+    return {n: int(x[tuple(min(i, size - 1) for i, size in zip(first, x.shape))]) for n, x in place.items()}
 
 
 def negative_read(spec: Specification) -> str:
@@ -239,9 +239,9 @@ def negative_read(spec: Specification) -> str:
     try:
         reads.check_negative(spec, Lengths(B=1, H=2, HK=1, M=2, N=2))
     except CuirError as error:
-        (found,) = error.diagnostics
-        at = f"line {found.span.line} of {found.span.source.name}: " if found.span else ""
-        return f"{at}{found.message}"
+        (diagnostic,) = error.diagnostics
+        at = f"line {diagnostic.span.line} of {diagnostic.span.source.name}: " if diagnostic.span else ""
+        return f"{at}{diagnostic.message}"
     return ""
 
 

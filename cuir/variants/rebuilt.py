@@ -33,8 +33,8 @@ def _captured(captured: Mapping[str, Captured], tensor: Callable[[torch.Tensor],
             made = value
 
             def following(lengths: Lengths) -> int | float | torch.Tensor:
-                found = made(lengths)
-                return tensor(found) if isinstance(found, torch.Tensor) else found
+                result = made(lengths)
+                return tensor(result) if isinstance(result, torch.Tensor) else result
 
             return following
         return value
@@ -72,10 +72,10 @@ def bounded(spec: Specification) -> Specification:
             others[id(x)] = x, _bounded(_with_room(x), x.shape)
         return others[id(x)][1]
 
-    found = rebuilt(spec, made)
-    mods = [None if mod is None else Standin(mod, made) for mod in (found.mask_mod, found.score_mod)]
-    found = replace(found, mask_mod=mods[0], score_mod=mods[1])
-    return replace(found, sink=_with_room(spec.sink)) if isinstance(spec.sink, torch.Tensor) else found
+    variant = rebuilt(spec, made)
+    mods = [None if mod is None else Standin(mod, made) for mod in (variant.mask_mod, variant.score_mod)]
+    variant = replace(variant, mask_mod=mods[0], score_mod=mods[1])
+    return replace(variant, sink=_with_room(spec.sink)) if isinstance(spec.sink, torch.Tensor) else variant
 
 
 def _with_room(x: torch.Tensor) -> torch.Tensor:
@@ -83,15 +83,15 @@ def _with_room(x: torch.Tensor) -> torch.Tensor:
     x = x.detach().cpu()
     if not x.ndim or min(x.shape) >= ROOM:
         return x
-    found = x.new_zeros([max(n, ROOM) for n in x.shape])
-    found[tuple(slice(n) for n in x.shape)] = x
-    return found
+    padded = x.new_zeros([max(n, ROOM) for n in x.shape])
+    padded[tuple(slice(n) for n in x.shape)] = x
+    return padded
 
 
 def _bounded(x: torch.Tensor, own: torch.Size | None, given: tuple[Any, ...] = ()) -> Bounded:
-    found = x.as_subclass(Bounded)
-    found.own, found.given = own, given
-    return found
+    view = x.as_subclass(Bounded)
+    view.own, view.given = own, given
+    return view
 
 
 class Bounded(torch.Tensor):
@@ -112,10 +112,10 @@ class Bounded(torch.Tensor):
                 and (attribute_read(func) or getattr(func, "__name__", "")) in _SHAPE
             ):
                 return func(torch.empty(first.left(), device="meta"), *args[1:], **(kwargs or {}))
-            found = func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
             if isinstance(first, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE:  # of an element, when it is read
-                return _bounded(found, first.own, first.given)
-            return found.as_subclass(torch.Tensor) if isinstance(found, Bounded) and func is not torch.Tensor.as_subclass else found
+                return _bounded(result, first.own, first.given)
+            return result.as_subclass(torch.Tensor) if isinstance(result, Bounded) and func is not torch.Tensor.as_subclass else result
 
     def left(self) -> torch.Size:
         """The lengths of the dims that no index is given for yet."""

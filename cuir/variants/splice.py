@@ -234,16 +234,16 @@ def _dressed(func: Func, old: Func) -> Func:
 def reachable(program: Program) -> set[str]:
     """Names read from the kernels on, through functions."""
     funcs = program.funcs()
-    found: set[str] = set()
+    reached: set[str] = set()
     todo = [name for k in program.kernels().values() for name in names_read(k)]
     while todo:
         name = todo.pop()
-        if name in found:
+        if name in reached:
             continue
-        found.add(name)
+        reached.add(name)
         if name in funcs:
             todo += names_read(funcs[name])
-    return found
+    return reached
 
 
 def _free(item: Definition) -> set[str]:

@@ -79,9 +79,9 @@ def _trace(spec: Specification, taken: set[str]) -> Traced:
         tracer = _Tracer(spec, taken, pinned)
         entered = TRACE.set(Tracing())
         try:
-            found = tracer.run()
+            traced = tracer.run()
             if tracer.pins <= pinned:
-                return found
+                return traced
         except Constant:
             pass
         except CuirError:  # which a constant may not meet
@@ -119,25 +119,25 @@ class _Tracer:
         mask: Expr | None = None
         peeled = False
         if self.spec.score_mod is not None:
-            found = self.call(self.spec.score_mod, (scaled, b, h, q, k))
-            if found.element == BOOL:
+            modified = self.call(self.spec.score_mod, (scaled, b, h, q, k))
+            if modified.element == BOOL:
                 raise CuirError.of(
                     "X123",
                     "a score_mod gives scores, found a bool",
                     function_span(self.spec.score_mod),
                     "a function of five parameters is taken for a score_mod; a mask takes four: (b, h, q_idx, kv_idx)",
                 )
-            result = to(found, F32)
+            result = to(modified, F32)
             result, masks = _peeled(result)
             peeled = bool(masks)
         if self.spec.mask_mod is not None:
-            found = self.call(self.spec.mask_mod, (b, h, q, k))
-            if found.element != BOOL:
+            condition = self.call(self.spec.mask_mod, (b, h, q, k))
+            if condition.element != BOOL:
                 raise CuirError.of(
-                    "X123", f"a mask_mod gives a bool, found {found.element}", function_span(self.spec.mask_mod), "compare: ... != 0"
+                    "X123", f"a mask_mod gives a bool, found {condition.element}", function_span(self.spec.mask_mod), "compare: ... != 0"
                 )
-            masks.append(found)
-            mask = found.expr
+            masks.append(condition)
+            mask = condition.expr
         keep = None
         for m in masks:
             keep = m if keep is None else call("and", (keep, m), {})
@@ -168,8 +168,8 @@ class _Tracer:
         value, fixed = self.spec.values(SAMPLE)[SINK], self.spec.sink
         if isinstance(value, int):
             value = float(value)
-        found = self.capture(SINK, value, key=SINK if callable(fixed) and not isinstance(fixed, torch.Tensor) else None)
-        return to(lift(found[h] if isinstance(found, TensorProxy) else found), F32).expr
+        captured = self.capture(SINK, value, key=SINK if callable(fixed) and not isinstance(fixed, torch.Tensor) else None)
+        return to(lift(captured[h] if isinstance(captured, TensorProxy) else captured), F32).expr
 
     def call(self, mod: Callable[..., Any], positional: tuple[Proxy, ...]) -> Proxy:
         values = self.spec.values(SAMPLE)
@@ -253,12 +253,12 @@ class _Tracer:
         if not abs(value) <= torch.finfo(torch.float32).max:
             raise CuirError.of("U417", f"the captured number `{name}` = {value} is none of the numbers that an f32 of a kernel holds")
         place = (name, repr(value))  # 1 and 1.0, 0.0 and -0.0 are two
-        found = self.parameters.get(place)
-        if found is None:
+        entry = self.parameters.get(place)
+        if entry is None:
             dtype = F32 if isinstance(value, float) else I32
             p = Parameter(self.fresh(name), dtype, 0, value)
-            found = self.parameters[place] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins, True))
-        return found[1]
+            entry = self.parameters[place] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins, True))
+        return entry[1]
 
     def tensor(self, name: str, value: torch.Tensor, key: str | None) -> TensorProxy | Proxy:
         place = (name, id(value) if key is None else key)
@@ -269,7 +269,7 @@ class _Tracer:
             self.held.setdefault(id(value), place)
             dtype = F32 if value.dtype.is_floating_point else I32
             p = Parameter(self.fresh(name), dtype, max(1, value.ndim), None if key else value, key)
-            found = TensorProxy(
+            proxy = TensorProxy(
                 p.name,
                 value.shape if value.ndim else torch.Size([1]),
                 dtype,
@@ -278,7 +278,7 @@ class _Tracer:
                 kind=type(value),
                 dtype=value.dtype,
             )
-            self.parameters[place] = (p, found if value.ndim else found[0])  # without dims: a number that lies on the device
+            self.parameters[place] = (p, proxy if value.ndim else proxy[0])  # without dims: a number that lies on the device
         made = self.parameters[place][1]
         assert isinstance(made, (Proxy, TensorProxy))
         return made
@@ -286,11 +286,11 @@ class _Tracer:
     def outside(self, value: torch.Tensor) -> TensorProxy | Proxy:
         """What stands for a tensor that an operation of the mod meets, and that is not replaced where the mod has it from."""
         with torch._C.DisableTorchFunction():
-            found = self.standing(value)
-            if id(found) not in self.held:
+            standin = self.standing(value)
+            if id(standin) not in self.held:
                 frame = user_frame()
-                self.tensor((frame and found_under(value, frame)) or "tensor", found, None)
-        return self.parameters[self.held[id(found)]][1]
+                self.tensor((frame and found_under(value, frame)) or "tensor", standin, None)
+        return self.parameters[self.held[id(standin)]][1]
 
     def function(self, value: Any, name: str = "") -> Any:
         """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured.
@@ -315,15 +315,15 @@ class _Tracer:
         new = types.FunctionType(value.__code__, known, value.__name__, None, tuple(types.CellType() for _ in value.__closure__ or ()))
         self.lifted[id(value)] = new
         for name in sorted(globals_read(value.__code__)):
-            found = known.get(name)
-            if isinstance(found, (torch.Tensor, types.FunctionType)):
-                known[name] = self.capture(name, found)
-            elif leads_to_a_tensor(found):
+            global_value = known.get(name)
+            if isinstance(global_value, (torch.Tensor, types.FunctionType)):
+                known[name] = self.capture(name, global_value)
+            elif leads_to_a_tensor(global_value):
                 self.constants, before = True, self.constants
-                known[name] = self.capture(name, found)
+                known[name] = self.capture(name, global_value)
                 self.constants = before
-            elif isinstance(found, (list, dict, set, deque)):
-                known[name] = _copied(found)  # the mod may write to it
+            elif isinstance(global_value, (list, dict, set, deque)):
+                known[name] = _copied(global_value)  # the mod may write to it
         for name, cell, its in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
             its.cell_contents = self.capture(name, cell.cell_contents)
         if value.__defaults__:
@@ -416,8 +416,8 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, w
 
 def slots_of(value: Any) -> list[tuple[str, Any]]:
     """What lies in the slots of an object of a Python class."""
-    found = ((n, slot_of(value, n)) for n in slot_names(type(value)))
-    return [(n, v) for n, v in found if v is not EMPTY]
+    slots = ((n, slot_of(value, n)) for n in slot_names(type(value)))
+    return [(n, v) for n, v in slots if v is not EMPTY]
 
 
 def slot_names(cls: type) -> list[str]:

@@ -121,7 +121,7 @@ def test_an_interrupted_search_goes_on(program: Program, tmp_path: Path) -> None
         tune(program, None, FIXED, SPACE, Interrupted(cost, verdicts), FakeCompiler(), journal=Journal(path))
     assert path.exists()
     path.write_text(path.read_text(encoding="utf-8") + '{"consts": {"BM": 1', encoding="utf-8")  # the line that was being written
-    done = {tuple(sorted(e["consts"].items())) for e in Journal(path).found.values()}
+    done = {tuple(sorted(e["consts"].items())) for e in Journal(path).entries.values()}
     device = FakeDevice(cost, verdicts)
     report = tune(program, None, FIXED, SPACE, device, FakeCompiler(), journal=Journal(path))
     assert found(report) == {"BM": 128, "BN": 96, "STAGES": 3, "DYNAMIC": False} and done
@@ -140,7 +140,7 @@ def test_a_journal_holds_whole_settings(program: Program, tmp_path: Path) -> Non
         device, compiler = FakeDevice(cost), FakeCompiler(spills)
         tune(program, None, {**FIXED, "STAGES": stages}, SPACE, device, compiler, journal=Journal(path))
         assert device.checked and all(c["STAGES"] == stages for c in (*device.checked, *compiler.seen))
-    entries = [Outcome.of(e) for e in Journal(path).found.values()]
+    entries = [Outcome.of(e) for e in Journal(path).entries.values()]
     flawed = {(o.consts["STAGES"], o.consts["BN"], o.why) for o in entries if o.status == "flawed"}
     assert flawed == {(2, 96, "8 bytes of spills"), (3, 96, "8 bytes of spills")}
     assert all(FIXED.items() <= o.consts.items() for o in entries)
