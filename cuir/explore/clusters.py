@@ -19,10 +19,10 @@ def conflict_between(skeletons: Sequence[Skeleton]) -> Diagnostic | None:
                 region = skeleton.regions[touch.region]
                 if isinstance(region.space, str):
                     accesses.setdefault(region.space, []).extend((lo, hi, skeleton.cluster, touch) for lo, hi in region.intervals)
-    for tensor, found in accesses.items():
-        found.sort(key=lambda a: a[:3])
+    for tensor, touches in accesses.items():
+        touches.sort(key=lambda a: a[:3])
         open_: list[tuple[int, int, int, Touch]] = []
-        for now in found:
+        for now in touches:
             open_ = [a for a in open_ if a[1] > now[0]]
             for old in open_:
                 if old[2] != now[2] and not (old[3].mode == now[3].mode and now[3].mode in ("read", "add")):

@@ -408,11 +408,11 @@ class Execution:
 
     def _closure(self, *steps: int) -> int:
         """The steps and all that they depend on. The step that is being done counts with what it depends on so far."""
-        found = 0
+        closure = 0
         for s in steps:
             if s >= 0:
-                found |= (self.past[s] if s < len(self.past) else 0) | 1 << s
-        return found
+                closure |= (self.past[s] if s < len(self.past) else 0) | 1 << s
+        return closure
 
     # ---- the end
     def end(self) -> None:

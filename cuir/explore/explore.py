@@ -95,16 +95,16 @@ def explore(
         for late in (False, True)[: 1 + (skeleton.lockstep and checked.tiles is not None)]:
             where = place(checked, skeleton, late)
             budget.classes = None if classes is None else max(1, classes - report.classes)
-            found = search(skeleton if late else skeleton.at_once(), budget, partial(_tell, progress, where, report))
-            report.states += found.counts.states
-            report.transitions += found.counts.transitions
-            report.classes += 0 if late else found.counts.classes
-            report.alike &= found.counts.classes == 1
-            if found.faulty is not None:
+            result = search(skeleton if late else skeleton.at_once(), budget, partial(_tell, progress, where, report))
+            report.states += result.counts.states
+            report.transitions += result.counts.transitions
+            report.classes += 0 if late else result.counts.classes
+            report.alike &= result.counts.classes == 1
+            if result.faulty is not None:
                 progress(f"{where}: a fault; looking for the shortest schedule that shows one")
                 report.verdict = "faulty"
-                _describe(report, checked, arguments, shortest(found.faulty, SHORTEN), found.faulty.skeleton, late)
-            elif not found.complete:
+                _describe(report, checked, arguments, shortest(result.faulty, SHORTEN), result.faulty.skeleton, late)
+            elif not result.complete:
                 report.verdict, hint = "unknown", "explore a smaller launch, or give it a larger budget"
                 report.diagnostics = (Diagnostic("V203", report.summary(), checked.origin.span, (), hint),)
             if report.verdict != "clean":
@@ -125,11 +125,11 @@ def _tell(progress: Callable[[str], None], where: str, report: Exploration, coun
 
 def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, int]:
     """The run-time dims, from the tensors."""
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for t in checked.tensors:
         shape = getattr(arguments[t.name], "shape", ())
-        found.update({d: int(n) for d, n in zip(t.dims, shape) if isinstance(d, str)})
-    return found
+        lengths.update({d: int(n) for d, n in zip(t.dims, shape) if isinstance(d, str)})
+    return lengths
 
 
 def _describe(

@@ -149,18 +149,18 @@ class _Extractor:
 
     def _needed(self) -> set[str]:
         """Names of tiles that say which elements of a written tensor are accessed."""
-        found: set[str] = set()
+        needed: set[str] = set()
         for role in self.checked.roles:
             todo = [n for e in _places(self.checked, role.body, self.written) for n in names_read(e)]
             while todo:
                 name = todo.pop()
-                if name in found:
+                if name in needed:
                     continue
-                found.add(name)
+                needed.add(name)
                 for stmt in (s for top in role.body for s in walk(top)):
                     if isinstance(stmt, Assign) and stmt.targets[0] == name:
                         todo += names_read(stmt.value)
-        return found
+        return needed
 
     # ---- a cluster
     def cluster(self, number: int, clusters: int, units: Sequence[int], dynamic: bool) -> Skeleton:
@@ -237,10 +237,10 @@ class _Extractor:
         self.point(worker, Step("take", stmt.span))
 
     def value(self, worker: _Worker, e: Expr) -> Any:
-        found = self.evaluators.get(key := Itself(e))
-        if found is None:
-            found = self.evaluators[key] = self.compiler.expr(e)
-        return found(worker.w)
+        evaluate = self.evaluators.get(key := Itself(e))
+        if evaluate is None:
+            evaluate = self.evaluators[key] = self.compiler.expr(e)
+        return evaluate(worker.w)
 
     def turn(self, worker: _Worker, stmt: For) -> None:
         """One turn of a loop, which may make no step."""
@@ -261,10 +261,10 @@ class _Extractor:
     # ---- effects
     def effects(self, worker: _Worker, e: Expr) -> None:
         """What evaluating an expression does to memory and barriers."""
-        found = self.handlers.get(key := Itself(e))
-        if found is None:
-            found = self.handlers[key] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]  # what is inside first
-        for handler in found:
+        handlers = self.handlers.get(key := Itself(e))
+        if handlers is None:
+            handlers = self.handlers[key] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]  # what is inside first
+        for handler in handlers:
             handler(worker)
 
     def handle(self, node: Any) -> Iterator[Handler]:

@@ -87,14 +87,14 @@ class Trace:
 
     def without(self, kind: Kind) -> Trace:
         """The trace without steps of a kind; what was done locally behind them is done behind the step before."""
-        found = Trace(self.label, self.takes, list(self.lead), cta=self.cta)
+        trace = Trace(self.label, self.takes, list(self.lead), cta=self.cta)
         for step in self.steps:
             if step.kind != kind:
-                found.steps.append(replace(step, locals=list(step.locals)))
+                trace.steps.append(replace(step, locals=list(step.locals)))
             else:
                 for what in step.locals:
-                    found.local(what)
-        return found
+                    trace.local(what)
+        return trace
 
     def local(self, what: Local) -> None:
         (self.steps[-1].locals if self.steps else self.lead).append(what)

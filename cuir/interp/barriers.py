@@ -75,11 +75,11 @@ class Mbarrier(State):
 
     def events(self) -> list[Event]:
         """What the log holds, the last first."""
-        found, event = [], self.log
+        events, event = [], self.log
         while event is not None:
-            found.append(event)
+            events.append(event)
             event = event.before
-        return found
+        return events
 
     def missing(self) -> str:
         """Why the current phase is not over, in words."""

@@ -73,9 +73,9 @@ def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause |
     if count is not None:
         return count
     for x in {a.worker for a in arrivals_of(b, e.phase)} | {reader.number}:
-        found = unwaited(m, x, rings[0], filler.cta)
-        if found is not None:
-            return found
+        cause = unwaited(m, x, rings[0], filler.cta)
+        if cause is not None:
+            return cause
     if len(ring) > 1 and ring.index(b) != stage and len(ring) == len(m.barriers[name, place_of(m, bar)[2]]):
         return Cause(
             [(f"{filler.label} waits on `{b.text}` here, and its copy lands on `{bar.text}`: another stage", e.span)],
@@ -97,8 +97,8 @@ def of_conflict(m: Machine, new: Record, old: Record, former: int) -> Cause:
     if new.worker == old.worker and old.bar is None:
         after = f": {old.label} is over after {old.awaited}" if old.awaited else ""
         return Cause([], f"{m.workers[new.worker].label} must wait for its own earlier access{after}")
-    found = _of_copy(m, new, old, former) if old.bar is not None else _of_release(m, new, old, former)
-    return found
+    cause = _of_copy(m, new, old, former) if old.bar is not None else _of_release(m, new, old, former)
+    return cause
 
 
 def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
@@ -230,9 +230,9 @@ def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
     text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     named = [b for (name, _), ring in m.barriers.items() if m.launch.checked.barriers[name].hardware for b in ring]
     for bar in named:
-        found = wrong_count(m, bar) if old.worker in bar.came or new.worker in bar.came else None
-        if found is not None:
-            return found
+        cause = wrong_count(m, bar) if old.worker in bar.came or new.worker in bar.came else None
+        if cause is not None:
+            return cause
     idle = idle_wait(m, new.worker, -1, 1 << 60) or short_phase(m, new.worker, -1, 1 << 60)
     if idle is not None:
         return idle
@@ -262,9 +262,9 @@ def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
             return Cause(
                 [(f"{already(bar, wait)}; the copy lands in phase {wait.phase + 1}", wait.span)], parity_for(m, bar, wait.phase + 1), 2
             )
-        found = wrong_bytes(bar, wait.phase) or extra_arrival(bar, wait.phase)
-        if found is not None:
-            return found
+        cause = wrong_bytes(bar, wait.phase) or extra_arrival(bar, wait.phase)
+        if cause is not None:
+            return cause
         landed = [e for e in bar.events() if e.kind == "land" and e.phase == wait.phase]
         if landed:
             return Cause([(f"phase {wait.phase} of `{bar.text}`, which {w.label} waited for, ended with this copy: it wrote other bytes", landed[0].span)],
@@ -272,8 +272,8 @@ def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     if copies:
         return Cause([(f"this copy fills `{ref.alloc.name}`, and lands on `{copies[0].name}`", copies[0].span)],
                      f"no wait by {w.label} on `{copies[0].name}` lies before this read: wait there for the phase in which the copy lands", 1)  # fmt: skip
-    found = idle_wait(m, actor.worker, -1, 1 << 60) or short_phase(m, actor.worker, -1, 1 << 60)
-    return found or Cause([], "write it before, on every path and in every tile, and let a barrier lie between if another worker writes it")
+    cause = idle_wait(m, actor.worker, -1, 1 << 60) or short_phase(m, actor.worker, -1, 1 << 60)
+    return cause or Cause([], "write it before, on every path and in every tile, and let a barrier lie between if another worker writes it")
 
 
 # ---- faults
@@ -346,9 +346,9 @@ def _of_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None
     ring, cta = place_of(m, bar)[0], place_of(m, bar)[2]
     for given, who in ((n, [w.number]) if p == ring else (n, [a.worker for a in arrived]) for n, p in text.pairs.items() if ring in (n, p)):
         for x in who:
-            found = unwaited(m, x, given, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
-            if found is not None:
-                return found
+            cause = unwaited(m, x, given, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
+            if cause is not None:
+                return cause
     if phase < 0 and place_of(m, bar)[0] not in filled and arrived:
         a = arrived[0]
         return Cause([(f"{a.label} arrives on `{bar.text}` here, before {w.label} has used it for the first time", a.span)],

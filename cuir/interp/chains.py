@@ -52,7 +52,7 @@ class Text:
 
     @cached_property
     def uses(self) -> list[Use]:
-        found = []
+        uses = []
         for role in self.checked.roles:
             for node in (n for stmt in role.body for n in walk(stmt)):
                 bound = self.checked.find_call(node) if isinstance(node, Call) else None
@@ -64,14 +64,14 @@ class Text:
                     name = root_name(args[arg]) if arg is not None and arg in args else None
                     if name is not None:
                         array = next((root_name(args[a.arg]) or "" for a in e.accesses if a.mode == "write" and a.arg in args), "")
-                        found.append(Use(kind, name, role.name, node.span, array, everywhere))
-        return found
+                        uses.append(Use(kind, name, role.name, node.span, array, everywhere))
+        return uses
 
     @cached_property
     def guards(self) -> dict[tuple[str, Span], Use]:
         """For each call in a role: the wait before it in its block, or around it up to a loop. Inside of one turn nothing else can hold it back."""
         waits = {(u.role, u.span): u for u in self.of("waits")}
-        found: dict[tuple[str, Span], Use] = {}
+        guards: dict[tuple[str, Span], Use] = {}
 
         def block(role: str, stmts: Sequence[Stmt], guard: Use | None) -> None:
             for stmt in stmts:
@@ -83,13 +83,13 @@ class Text:
                 else:
                     for node in walk(stmt):
                         if isinstance(node, Call) and guard is not None:
-                            found[role, node.span] = guard
+                            guards[role, node.span] = guard
                         if isinstance(node, Call):
                             guard = waits.get((role, node.span), guard)
 
         for role in self.checked.roles:
             block(role.name, role.body, None)
-        return found
+        return guards
 
     @cached_property
     def pairs(self) -> dict[str, str]:
@@ -108,10 +108,10 @@ class Text:
 
 
 def text_of(checked: Checked) -> Text:
-    found = checked.made.get(Text)
-    if found is None:
-        found = checked.made[Text] = Text(checked)
-    return found
+    text = checked.made.get(Text)
+    if text is None:
+        text = checked.made[Text] = Text(checked)
+    return text
 
 
 # ---- what the machine remembers
@@ -284,9 +284,9 @@ def short_phase(m: Machine, worker: int, since: int, until: int, without: int | 
     """A wait of a worker, between two moments, for a phase that ended too early: by its count, a second arrival, or bytes."""
     for e, bar in all_waits(m, worker):
         if since < e.tick < until and e.phase >= 0:
-            found = wrong_count(m, bar) or came_twice(bar, e.phase)
-            if found is not None:
-                return found
+            cause = wrong_count(m, bar) or came_twice(bar, e.phase)
+            if cause is not None:
+                return cause
     return None
 
 
@@ -296,18 +296,18 @@ def unwaited(m: Machine, worker: int, given: str, cta: int) -> Cause | None:
     back, full = ring_of(m, given, cta), ring_of(m, filled or "", cta)
     if len(back) != len(full) or not full:
         return None
-    found = []
+    arrivals = []
     for r, p in zip(back, full):
         last = -1 if len(r.marks) < KEPT else None
         waits = [e.tick for e in waits_of(p, worker)]
         for a in reversed(arrivals_of(r, worker=worker)):
             if last is not None and not any(last < t < a.tick for t in waits):
-                found.append((a, r, p))
+                arrivals.append((a, r, p))
                 break
             last = a.tick
-    if not found:
+    if not arrivals:
         return None
-    a, r, p = min(found, key=lambda x: x[0].tick)
+    a, r, p = min(arrivals, key=lambda x: x[0].tick)
     before = max((e for b in full for e in waits_of(b, worker) if e.tick < a.tick), key=lambda e: e.tick, default=None)
     earlier = next((e for e in arrivals_of(r, worker=worker) if e.tick < a.tick), None)
     fresh = before is not None and before.tick > max(
@@ -338,5 +338,5 @@ def sibling_wait(m: Machine, bar: Mbarrier, worker: int, since: int) -> tuple[Ev
     """A later wait of a worker at another stage of the same ring."""
     name, _, cta = place_of(m, bar)
     ring = ring_of(m, name, cta)
-    found = [(e, b) for b in ring if b is not bar for e in waits_of(b, worker) if e.tick > since]
-    return max(found, key=lambda x: x[0].tick, default=None)
+    waits = [(e, b) for b in ring if b is not bar for e in waits_of(b, worker) if e.tick > since]
+    return max(waits, key=lambda x: x[0].tick, default=None)

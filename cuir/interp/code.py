@@ -247,8 +247,8 @@ class Compiler:
         if isinstance(e, Call):
             bound = self.checked.call(e)
             return self.applied(bound.op, bound.args, e)
-        found = operator(e)
-        op, operands = found if found is not None else (subscript(self.checked.type_of(e)), (e,))
+        operation = operator(e)
+        op, operands = operation if operation is not None else (subscript(self.checked.type_of(e)), (e,))
         return self.applied(op, {p.name: x for p, x in zip(op.params, operands, strict=True)}, e)
 
     def applied(self, op: Op, args: Mapping[str, Expr], e: Expr) -> Evaluate:

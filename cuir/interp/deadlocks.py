@@ -62,13 +62,13 @@ def _arriving(w: Worker, barriers: Mapping[str, Barrier]) -> str | None:
 
 def _reached(role: str, waits: Mapping[str, set[str]]) -> set[str]:
     """All roles that a role waits for, directly or through others."""
-    found: set[str] = set()
+    reached: set[str] = set()
     todo = [role]
     while todo:
-        new = waits.get(todo.pop(), set()) - found
-        found |= new
+        new = waits.get(todo.pop(), set()) - reached
+        reached |= new
         todo += new
-    return found
+    return reached
 
 
 # ---- causes
@@ -92,9 +92,9 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             4,
         )
     if bar.pending == 0 and bar.bytes > 0:
-        found = astray(m, bar) or wrong_bytes(bar, bar.phase)
-        if found is not None:
-            return Cause(found.notes, found.hint, 4)
+        cause = astray(m, bar) or wrong_bytes(bar, bar.phase)
+        if cause is not None:
+            return Cause(cause.notes, cause.hint, 4)
     if bar.bytes < 0 and bar.user is not None:
         return Cause([(f"this copy landed on `{bar.text}`, and no arrival by expect() announces its bytes in phase {bar.phase}", bar.user.span)],
                      "expect(nbytes(view)) once for each phase that copies land in", 4)  # fmt: skip
@@ -106,9 +106,9 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
     early = came_twice(bar, bar.phase)
     if name in text.pairs:
         for x in m.workers:
-            found = unwaited(m, x.number, name, cta) if x.program.name in roles and (x.cta == cta or able > 1) else None
-            if found is not None:
-                return Cause(found.notes, found.hint, 3)
+            cause = unwaited(m, x.number, name, cta) if x.program.name in roles and (x.cta == cta or able > 1) else None
+            if cause is not None:
+                return Cause(cause.notes, cause.hint, 3)
     missed = _missed(m, w, bar, phase)
     if missed is not None:
         return missed
@@ -205,7 +205,7 @@ def causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker, Caus
 # ---- the report
 def deadlock(m: Machine) -> CuirError:
     """One report for each blocked worker, the likely causes first: the others often only wait for them."""
-    found, order = [], by_cause(m.workers, m.launch.checked.barriers)
+    diagnostics, order = [], by_cause(m.workers, m.launch.checked.barriers)
     blocked = [w for w in order if not w.finished and w.block is not None]
     for w, cause in causes(m, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]):
         b = w.block
@@ -220,12 +220,12 @@ def deadlock(m: Machine) -> CuirError:
         ended = [x.label for x in m.workers if x.finished]
         if ended:
             notes.append((f"already at their end: {', '.join(ended)}", None))
-        found.append(diagnostic(m, "D401", message, b.span, cause.hint, notes))
+        diagnostics.append(diagnostic(m, "D401", message, b.span, cause.hint, notes))
     for w in blocked:
         b = w.block
         if b is not None and isinstance(b.barrier, Handout):
             who = ", ".join(m.workers[n].label for n in b.barrier.behind(b.phase))
             message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {who} has not"
             hint = "no worker may need, before it takes a unit of work, what another one does after the next"
-            found.append(diagnostic(m, "D401", message, b.span, hint, [("the units of work are declared here", b.barrier.span)]))
-    return CuirError(found)
+            diagnostics.append(diagnostic(m, "D401", message, b.span, hint, [("the units of work are declared here", b.barrier.span)]))
+    return CuirError(diagnostics)

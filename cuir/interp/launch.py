@@ -169,8 +169,8 @@ def run_each(launch: Launch) -> None:
 
 def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, kind: type[Compiler] = Compiler) -> _Code:
     key = (_code, device, costs, perturbs, kind)
-    found = checked.made.get(key)
-    if found is None:
+    compiled = checked.made.get(key)
+    if compiled is None:
         compiler = kind(checked, device, costs, perturbs)
         before = compiler.body(checked.declarations)
         programs = []
@@ -180,8 +180,8 @@ def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, k
             loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
             programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
         count = None if checked.tiles is None else compiler.expr(checked.tiles.count)
-        found = checked.made[key] = _Code(compiler, before, programs, count)
-    return found
+        compiled = checked.made[key] = _Code(compiler, before, programs, count)
+    return compiled
 
 
 def entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:

@@ -86,7 +86,7 @@ def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Interv
         stages = [s * dim + k for s in stages for k in _span(i)]
     rows, cols = _span(row), _span(col)
     size = alloc.dtype.itemsize
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for stage in stages:
         base = alloc.offset + stage * alloc.rows * alloc.row_bytes
         if alloc.panelled:
@@ -95,13 +95,13 @@ def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Interv
                 start = base + panel * alloc.rows * PANEL_BYTES
                 first, last = max(cols.start, panel * width) - panel * width, min(cols.stop, (panel + 1) * width) - panel * width
                 if last - first == width:
-                    found.append((start + rows.start * PANEL_BYTES, start + rows.stop * PANEL_BYTES))
+                    ranges.append((start + rows.start * PANEL_BYTES, start + rows.stop * PANEL_BYTES))
                 else:
-                    found.extend((start + r * PANEL_BYTES + first * size, start + r * PANEL_BYTES + last * size) for r in rows)
+                    ranges.extend((start + r * PANEL_BYTES + first * size, start + r * PANEL_BYTES + last * size) for r in rows)
         else:
-            found.extend((base + r * alloc.row_bytes + cols.start * size, base + r * alloc.row_bytes + cols.stop * size) for r in rows)
+            ranges.extend((base + r * alloc.row_bytes + cols.start * size, base + r * alloc.row_bytes + cols.stop * size) for r in rows)
     merged: list[tuple[int, int]] = []
-    for lo, hi in sorted(found):
+    for lo, hi in sorted(ranges):
         if merged and merged[-1][1] == lo:
             merged[-1] = (merged[-1][0], hi)
         else:

@@ -38,8 +38,8 @@ class Noise:
         if self.off:
             return t
         if not isinstance(t, torch.Tensor):
-            found = self.of(torch.from_numpy(np.atleast_1d(np.asarray(t, np.float32)).copy()), ulps).numpy()
-            return found if np.shape(t) else float(found[0])
+            noisy = self.of(torch.from_numpy(np.atleast_1d(np.asarray(t, np.float32)).copy()), ulps).numpy()
+            return noisy if np.shape(t) else float(noisy[0])
         mixed = (t.contiguous().view(torch.int32).to(torch.int64) ^ (abs(self.seed) * 0x9E3779B1)) * 0x2545F4914F6CDD1D
         steps = 1 + (mixed >> 41 & 0xFFFF) % max(1, ulps // 2)
         side = (mixed >> 40 & 1) * 2 - 1 if self.seed > 0 else 1 - (mixed >> 40 & 1) * 2

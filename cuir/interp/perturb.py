@@ -67,8 +67,8 @@ def _shared(checked: Checked) -> frozenset[Itself]:
     """Expressions of the declarations."""
     if _shared not in checked.made:
         checked.made[_shared] = frozenset(map(Itself, expressions(checked.declarations)))
-    found: frozenset[Itself] = checked.made[_shared]
-    return found
+    shared: frozenset[Itself] = checked.made[_shared]
+    return shared
 
 
 def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Evaluate:
@@ -90,8 +90,8 @@ def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Eva
             return run(w)
         if not tile:
             p, q, r = (np.asarray(v(w), np.float64) for v in (x, y, z))
-            found = (sign[0] * (p * q) + sign[1] * r).astype(np.float32)
-            return found if found.shape else float(found)
+            fused = (sign[0] * (p * q) + sign[1] * r).astype(np.float32)
+            return fused if fused.shape else float(fused)
         a, b, c = (_double(v(w)) for v in (x, y, z))
         return (sign[0] * (a * b) + sign[1] * c).to(torch.float32)
 

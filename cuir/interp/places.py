@@ -53,8 +53,8 @@ def shared_place(site: Site, arg: str) -> SharedAt:
 
     def place(w: Worker) -> SharedRef:
         key = (w.cta, *[uniform(s(w)) for s in starts])
-        found = kept.get(key)
-        if found is None:
+        ref = kept.get(key)
+        if ref is None:
             for d, (start, size, dim) in enumerate(zip(key[1:], sizes, alloc.dims)):
                 if not 0 <= start <= dim - size:
                     what = f"rows {start} to {start + size - 1}" if not drops[d] else f"index {start}"
@@ -62,11 +62,11 @@ def shared_place(site: Site, arg: str) -> SharedAt:
                                 "stages run from 0: i % STAGES", [(f"`{alloc.name}` is declared here", alloc.span)])  # fmt: skip
             index = tuple(start if drop else slice(start, start + size) for start, size, drop in zip(key[1:], sizes, drops))
             rows = int(np.prod(sizes[:-1]))
-            found = SharedRef(
+            ref = SharedRef(
                 w.cta, alloc, index, view.transposed, view_intervals(alloc, index), nbytes(sizes[-1], rows, alloc.dtype.itemsize), text
             )
-            kept[key] = found
-        return found
+            kept[key] = ref
+        return ref
 
     return place
 
@@ -134,6 +134,6 @@ def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site) -> list[Mbarrier]:
     """The same barrier in every CTA of the cluster, by rank."""
     for (name, cta), ring in m.barriers.items():
         if cta == w.cta and bar in ring:
-            found = [m.barriers[name, c][ring.index(bar)] for c in range(m.launch.checked.cluster)]
-            return found  # type: ignore[return-value]
+            barriers = [m.barriers[name, c][ring.index(bar)] for c in range(m.launch.checked.cluster)]
+            return barriers  # type: ignore[return-value]
     raise AssertionError(site.op.name)

@@ -107,12 +107,12 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
 
 def passed(bar: NamedBarrier, w: Worker, generation: int) -> bool:
     """True, and the worker learns what the others did, if the generation is over."""
-    found = bar.over.get(generation)
-    if found is None:
+    completed = bar.over.get(generation)
+    if completed is None:
         return False
-    w.clock.join(found.clock)
-    w.time = max(w.time, found.time)
-    found.waiting -= 1
-    if found.waiting == 0:
+    w.clock.join(completed.clock)
+    w.time = max(w.time, completed.time)
+    completed.waiting -= 1
+    if completed.waiting == 0:
         del bar.over[generation]
     return True

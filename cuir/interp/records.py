@@ -47,11 +47,11 @@ class Tracker(State):
 
     def overlapping(self, intervals: Intervals) -> list[tuple[Region, bool]]:
         """The regions that share a byte with this one, and whether this one covers them."""
-        found = self.near.get(intervals)
-        if found is None:
+        regions = self.near.get(intervals)
+        if regions is None:
             if intervals not in self.regions:
                 self.regions[intervals] = Region(intervals)
                 self.near.clear()
-            found = [(r, covers(intervals, r.intervals)) for r in self.regions.values() if overlap(intervals, r.intervals)]
-            self.near[intervals] = found
-        return found
+            regions = [(r, covers(intervals, r.intervals)) for r in self.regions.values() if overlap(intervals, r.intervals)]
+            self.near[intervals] = regions
+        return regions

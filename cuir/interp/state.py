@@ -36,9 +36,9 @@ class _Selection:
     def take(self, x: Any) -> Any:
         if type(x) in _SHARED:
             return x
-        found = self.memo.get(id(x))
-        if found is not None:
-            return found
+        copied = self.memo.get(id(x))
+        if copied is not None:
+            return copied
         new = self._copy(x)
         self.memo[id(x)] = new
         self.kept.append(x)

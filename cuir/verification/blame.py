@@ -177,7 +177,7 @@ def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
         run_each(launch)
     finally:
         _Watched.watch = None
-    found = outputs[name].double()
+    output = outputs[name].double()
     if isinstance(spec, FunctionSpecification):
         assert isinstance(given, FunctionLaunch)
         wanted = spec.exact(readable(checked, given), list(given.before)).get(name)
@@ -187,11 +187,11 @@ def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
     if wanted is None:
         return watch, None
     wanted = wanted.double()
-    bad = found.isnan() & ~wanted.isnan()
+    bad = output.isnan() & ~wanted.isnan()
     if bad.any():
         return watch, bad
-    same = (found == wanted) | wanted.isnan()
-    off = torch.where(same, 0.0, (found - wanted).abs().nan_to_num(nan=torch.inf))
+    same = (output == wanted) | wanted.isnan()
+    off = torch.where(same, 0.0, (output - wanted).abs().nan_to_num(nan=torch.inf))
     rounding = (
         8
         * (torch.finfo(outputs[name].dtype).eps if outputs[name].dtype.is_floating_point else 0)
@@ -233,14 +233,14 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
 
 def stores_to(checked: Checked, name: str) -> list[Span]:
     """The statements that store to a tensor."""
-    found = []
+    spans = []
     for role in checked.roles:
         for node in (n for stmt in role.body for n in walk(stmt)):
             bound = checked.find_call(node)
             places = [bound.args.get(a.arg) for a in bound.op.effects.accesses if a.mode != "read"] if bound is not None else []
             if any(e is not None and root_name(e) == name for e in places):
-                found.append(node.span)
-    return list(dict.fromkeys(found))
+                spans.append(node.span)
+    return list(dict.fromkeys(spans))
 
 
 def _element(name: str, where: torch.Tensor) -> str:

@@ -160,10 +160,10 @@ def _agrees(program: Program, keep: np.ndarray, spec: Specification, wanted: np.
            f"{total} pairs differ", _span(program, "keep"), describe_difference(keep, wanted))  # fmt: skip
 
 
-def describe_difference(found: np.ndarray, wanted: np.ndarray) -> str | None:
+def describe_difference(mask: np.ndarray, wanted: np.ndarray) -> str | None:
     """A mask that is off by one key, in words; None if the difference is something else. Both bool [M, N]."""
-    extra, lacking = found & ~wanted, wanted & ~found
-    for wrong, base, word in ((extra, wanted, "too many"), (lacking, found, "too few")):
+    extra, lacking = mask & ~wanted, wanted & ~mask
+    for wrong, base, word in ((extra, wanted, "too many"), (lacking, mask, "too few")):
         if not wrong.any() or (extra.any() and lacking.any()):
             continue
         rows = np.flatnonzero(wrong.any(1))
@@ -182,13 +182,13 @@ def describe_difference(found: np.ndarray, wanted: np.ndarray) -> str | None:
 
 
 def _last(row: np.ndarray) -> int | None:
-    found = np.flatnonzero(row)
-    return int(found[-1]) if found.size else None
+    keys = np.flatnonzero(row)
+    return int(keys[-1]) if keys.size else None
 
 
 def _first(row: np.ndarray) -> int | None:
-    found = np.flatnonzero(row)
-    return int(found[0]) if found.size else None
+    keys = np.flatnonzero(row)
+    return int(keys[0]) if keys.size else None
 
 
 def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
@@ -297,8 +297,8 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
     for g, i in np.argwhere(wrong)[:1]:
         k = int(j[g, i]) * BN
         pairs = keep[r[g] : r[g] + int(rows[g, 0]), k : k + BN]
-        found = np.argwhere(pairs == skipped[g, i])
-        q, key = (r[g] + int(found[0][0]), k + int(found[0][1])) if len(found) else (r[g], at.N)
+        places = np.argwhere(pairs == skipped[g, i])
+        q, key = (r[g] + int(places[0][0]), k + int(places[0][1])) if len(places) else (r[g], at.N)
         what = (
             f"query {q} {'attends' if skipped[g, i] else 'must not attend'} to key {key}"
             if key < at.N
@@ -311,9 +311,9 @@ def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tu
     """The first pair of a block that is kept (or dropped, or behind the last key)."""
     q0, k0 = t * problem.BM, x * problem.BN
     part = keep[q0 : q0 + problem.BM, k0 : k0 + problem.BN]
-    found = np.argwhere(part == value)
-    if len(found):
-        return q0 + int(found[0][0]), k0 + int(found[0][1])
+    places = np.argwhere(part == value)
+    if len(places):
+        return q0 + int(places[0][0]), k0 + int(places[0][1])
     return q0, problem.lengths.N
 
 

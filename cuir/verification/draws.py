@@ -31,11 +31,11 @@ def known_sizes(checked: Checked) -> dict[str, int]:
     return {n: v for n, v in checked.consts.items() if isinstance(v, int) and not isinstance(v, bool)}
 
 
-def fitting(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
+def fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
     """Those that the specification admits, with the lengths that it gives them; and those whose largest tensor has too many elements, with how many and its name."""
     kept: list[Draw] = []
     large: list[tuple[int, str, Draw]] = []
-    for d in found:
+    for d in draws:
         needed = {n: admitted_length(checked, n) for n in d.sizes}
         sizes = spec.admitted({**known_sizes(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
         if sizes is None:

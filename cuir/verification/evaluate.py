@@ -77,8 +77,8 @@ class Evaluator:
         local = dict(zip(func.params, arguments))
         try:
             self.block(func.body, local)
-        except _Returned as found:
-            return found.value
+        except _Returned as returned:
+            return returned.value
         raise CuirError.of("X140", f"`{func.name}` has no return", func.span)
 
     def block(self, body: tuple[Stmt, ...], local: dict[str, Value]) -> None:
@@ -132,9 +132,9 @@ class Evaluator:
         raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
 
     def applied(self, e: Unary | Binary | IfExp, *operands: Value) -> Value:
-        found = operator(e)
-        assert found is not None
-        return _apply(found[0], e, *operands)
+        operation = operator(e)
+        assert operation is not None
+        return _apply(operation[0], e, *operands)
 
     def name(self, e: Name, local: Mapping[str, Value]) -> Value:
         for place in (local, self.names, getattr(self, "constants", {})):

@@ -29,7 +29,7 @@ def check_exhaustively(
 
     tiles: units of work of a CTA in the main launch; blocks: key blocks of each. classes, seconds: the budget of each launch. Raises CuirError as `explore` does.
     """
-    found = []
+    launches = []
     for case, grid in small_launches(checked, spec, tiles, blocks):
         progress(case.name)
         arguments = launch_of(program, checked, spec, case).arguments()
@@ -38,7 +38,7 @@ def check_exhaustively(
             progress(f"{name}: {text}")
 
         result = explore(checked, arguments, grid=grid, classes=classes, seconds=seconds, progress=tell)
-        found.append(Explored(case, grid, result))
+        launches.append(Explored(case, grid, result))
         if not result.ok:
             break
-    return found
+    return launches

@@ -19,22 +19,22 @@ _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with ot
 
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
-    found = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or _means_something(checked, spec, d)]
-    return with_applicable_kinds(checked, spec, found + _values(checked, spec, found))
+    problems = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or _means_something(checked, spec, d)]
+    return with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems))
 
 
-def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, found: Iterable[Draw]) -> list[Draw]:
+def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problems: Iterable[Draw]) -> list[Draw]:
     """The problems, with normal inputs where their kind does not apply."""
     kinds = applicable(checked, spec)
-    return [d if d.kind in kinds else replace(d, kind="normal") for d in found]
+    return [d if d.kind in kinds else replace(d, kind="normal") for d in problems]
 
 
-def _values(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw]) -> list[Draw]:
+def _values(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw]) -> list[Draw]:
     """Problems of the kinds that are not among those found: of each tensor in turn where a mean far above the deviation, or a scalar below a root, matters; of some tensor for the others."""
     if is_attention(checked.origin):
         return []
     small, kinds = small_scalars(checked, spec), applicable(checked, spec)
-    plain = sorted((d for d in found if min(d.sizes.values(), default=1) > 1), key=lambda d: _elements(checked, d)) or list(found)
+    plain = sorted((d for d in problems if min(d.sizes.values(), default=1) > 1), key=lambda d: _elements(checked, d)) or list(problems)
     at = [d for d in plain if _elements(checked, d) <= _PLAIN][: 1 + len(plain) // 3] or plain[:1]
     shaped = [t for t in checked.tensors if t.dtype.is_float and not t.written]
     each = max(1, min(3, sum(len(t.dims) > 1 for t in shaped) or len(shaped)))

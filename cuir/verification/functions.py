@@ -50,14 +50,14 @@ def check_function(
     """Runs a problem and judges its outputs; gives rows of the table. Raises CuirError as `judge_function`, and what `run` raises; V302 that comes of reading what the function does not says so."""
     run(given)
     try:
-        found = judge_function(checked, spec, given, case)
+        numbers = judge_function(checked, spec, given, case)
     except CuirError as error:
         if given.poisoned and error.diagnostics[0].code in ("V301", "V302"):
             raise _blamed(checked, spec, given, case, run, error) from error
         raise
-    left = {t.name for t in checked.tensors if t.written} - {n.name for n in found}
+    left = {t.name for t in checked.tensors if t.written} - {n.name for n in numbers}
     scratch = spec.scratch(readable(checked, given), list(given.before)) if left else []
-    return table_rows(case, found, given.positive, scratch)
+    return table_rows(case, numbers, given.positive, scratch)
 
 
 def _blamed(
@@ -90,10 +90,10 @@ def _blamed(
         mine = torch.zeros_like(given.poisoned[name])
         mine[tuple(half.T)] = True
         places = half if fails({name: mine}) else places[len(places) // 2 :]
-    at, found = places[0].tolist(), error.diagnostics[0]
-    message = f"{found.message}; the NaN comes from the input element {name}{at}, which `{spec.name}` does not read"
+    at, first = places[0].tolist(), error.diagnostics[0]
+    message = f"{first.message}; the NaN comes from the input element {name}{at}, which `{spec.name}` does not read"
     hint = "what lies beyond a length, in an unused page or in padding may be NaN, and 0 * NaN is NaN: leave it out with where(...), or clear it before the product"
-    return CuirError([Diagnostic("V302", message, found.span, found.notes, hint)])
+    return CuirError([Diagnostic("V302", message, first.span, first.notes, hint)])
 
 
 def judge_function(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw) -> list[OutputNumbers]:
@@ -175,15 +175,15 @@ class _Measure:
 class _Judged:
     """One output of one problem."""
 
-    def __init__(self, checked: Checked, found: torch.Tensor, wanted: torch.Tensor, measure: _Measure, name: str, case: Draw):
-        self.checked, self.found, self.wanted, self.measure, self.name, self.case = checked, found, wanted, measure, name, case
+    def __init__(self, checked: Checked, output: torch.Tensor, wanted: torch.Tensor, measure: _Measure, name: str, case: Draw):
+        self.checked, self.output, self.wanted, self.measure, self.name, self.case = checked, output, wanted, measure, name, case
 
     def wrong(self, code: str, message: str, hint: str | None = None) -> CuirError:
         return CuirError([Diagnostic(code, message, self.checked.origin.span, (Note(f"in the case {self.case}"),), hint)])
 
     def numbers(self) -> OutputNumbers:
         """Raises CuirError V301, V302."""
-        if not self.found.dtype.is_floating_point:
+        if not self.output.dtype.is_floating_point:
             return self.integers()
         try:
             return self.floats(torch.zeros_like(self.wanted, dtype=torch.bool))
@@ -195,9 +195,9 @@ class _Judged:
 
     def floats(self, ordered: torch.Tensor) -> OutputNumbers:
         """ordered: elements about which nothing is asked, since a sum in another order leaves float32."""
-        name, found, measure = self.name, self.found, self.measure
-        x, w = found.double(), self.wanted.double()
-        limit = torch.finfo(found.dtype).max
+        name, output, measure = self.name, self.output, self.measure
+        x, w = output.double(), self.wanted.double()
+        limit = torch.finfo(output.dtype).max
         own = self.own_error(measure.first[name])
         broken = ~own.isfinite() & w.isfinite() & (w.abs() < limit)
         if not measure.coarse and measure.of_single().overflows:
@@ -227,24 +227,24 @@ class _Judged:
         return verdict
 
     def integers(self) -> OutputNumbers:
-        differs = self.found != self.wanted
+        differs = self.output != self.wanted
         if differs.any():
             at = torch.nonzero(differs)[0].tolist()
             raise self.wrong(
                 "V301",
-                f"{self.name}{at} is {self.found[tuple(at)].item()}, the specification gives {self.wanted[tuple(at)].item():g}; {int(differs.sum())} of {self.found.numel()} differ",
+                f"{self.name}{at} is {self.output[tuple(at)].item()}, the specification gives {self.wanted[tuple(at)].item():g}; {int(differs.sum())} of {self.output.numel()} differ",
             )
         return OutputNumbers(self.name, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
     def own_error(self, own: torch.Tensor) -> torch.Tensor:
         """PyTorch's error of each element, in the output's dtype."""
-        return (own.to(self.found.dtype).double() - self.wanted.double()).abs()
+        return (own.to(self.output.dtype).double() - self.wanted.double()).abs()
 
     def compared(self, own: torch.Tensor, plain: torch.Tensor | None, beyond: torch.Tensor | None = None) -> OutputNumbers:
         """own: PyTorch's error of each element; plain, or beyond: what it gives before the output is rounded, or the error of that."""
-        found, measure = self.found, self.measure
-        x, w, own = (torch.where(self.free, 0.0, y) for y in (found.double(), self.wanted.double(), own))
-        unit = torch.finfo(found.dtype).eps / 2  # what rounding the output costs
+        output, measure = self.output, self.measure
+        x, w, own = (torch.where(self.free, 0.0, y) for y in (output.double(), self.wanted.double(), own))
+        unit = torch.finfo(output.dtype).eps / 2  # what rounding the output costs
         size, sizes = w.norm().item() or 1.0, _norms(w)
         sizes = torch.where(sizes == 0, 1.0, sizes)  # rows whose output is 0 count absolutely
         off = x - w
@@ -252,7 +252,7 @@ class _Judged:
         bad = (rows - measure.floor).clamp(min=0)
         yardstick, row_yardstick = own.norm().item() / size, _largest(own_rows / sizes)
         least = max(
-            torch.finfo(found.dtype).smallest_normal * unit * 2, FLUSHED
+            torch.finfo(output.dtype).smallest_normal * unit * 2, FLUSHED
         )  # half of the distance of the smallest numbers, for each element
         allowed = RATIO * yardstick + unit + least * x.numel() ** 0.5 / size
         row_allowed = RATIO_ROW * row_yardstick + 2 * unit
@@ -260,12 +260,12 @@ class _Judged:
         each = (bad - 2 * least * max(1, x.shape[-1] if x.dim() else 1) ** 0.5).clamp(min=0) / sizes
         shares.append(share(_largest(each), row_allowed))
         self.each, self.row_allowed, self.hidden = each, row_allowed, (0.0, 0.0)
-        if not measure.coarse and found.dtype.itemsize < 4:
+        if not measure.coarse and output.dtype.itemsize < 4:
             if beyond is None:
                 assert plain is not None
                 beyond = (plain.double() - self.wanted.double()).abs()
             beyond = torch.where(self.free, 0.0, beyond)
-            unexplained = (off.abs() - _half_steps(found, self.wanted.to(found.dtype))).clamp(min=0)
+            unexplained = (off.abs() - _half_steps(output, self.wanted.to(output.dtype))).clamp(min=0)
             unexplained = torch.where(self.free, 0.0, unexplained)
             self.hidden = unexplained.norm().item() / size, RATIO * beyond.norm().item() / size + HIDDEN * unit
             shares.append(share(*self.hidden))
@@ -278,9 +278,9 @@ class _Judged:
         words, name = self.measure.words, self.name
         message = f"{name} differs from float64 by {n.error:.2e}, allowed {n.allowed:.2e} ({RATIO} x PyTorch's own error in {words}, {n.yardstick:.2e}, and the rounding of the output)"
         message += f"; the worst row by {n.row:.2e}, allowed {n.row_allowed:.2e}; "
-        found, most = self.hidden
-        if found > most:
-            message += f"rounding the output does not explain {found:.2e} of it, allowed {most:.2e}; "
+        hidden, most = self.hidden
+        if hidden > most:
+            message += f"rounding the output does not explain {hidden:.2e} of it, allowed {most:.2e}; "
         return self.wrong("V301", message + _worst(name, self.x, self.w, self.each), _pattern(~(self.each <= self.row_allowed), name))
 
 
@@ -299,12 +299,12 @@ def _largest(x: torch.Tensor) -> float:
     return x.max().item() if x.numel() else 0.0
 
 
-def _worst(name: str, found: torch.Tensor, wanted: torch.Tensor, bad: torch.Tensor) -> str:
+def _worst(name: str, output: torch.Tensor, wanted: torch.Tensor, bad: torch.Tensor) -> str:
     """Where an output is farthest off: a row, or the element of an output of one dim."""
-    if found.dim() > 1:
+    if output.dim() > 1:
         return f"the worst row is {_place(~(bad < _largest(bad)))}"
-    at = int((found - wanted).abs().argmax())
-    return f"{name}[{at}] is {found.flatten()[at].item():g}, the specification gives {wanted.flatten()[at].item():g}"
+    at = int((output - wanted).abs().argmax())
+    return f"{name}[{at}] is {output.flatten()[at].item():g}, the specification gives {wanted.flatten()[at].item():g}"
 
 
 def _place(where: torch.Tensor) -> str:
@@ -324,8 +324,8 @@ def _pattern(bad: torch.Tensor, name: str) -> str | None:
 
 
 def table_rows(
-    case: Draw, found: Sequence[OutputNumbers], positive: Sequence[str], scratch: Sequence[str] = ()
+    case: Draw, numbers: Sequence[OutputNumbers], positive: Sequence[str], scratch: Sequence[str] = ()
 ) -> list[Mapping[str, object]]:
     """Rows for the table of the numbers stage; positive: scalars that had to be; scratch: tensors of which the function says that they are nobody's business."""
     return [{"case": str(case), "output": n.name, "error": n.error, "allowed": n.allowed, "PyTorch's own": n.yardstick, "worst row": n.row, "allowed of a row": n.row_allowed,
-             "worst row, PyTorch's own": n.row_yardstick, "error / allowed": n.share, "made positive": ", ".join(positive), "scratch": ", ".join(scratch)} for n in found]  # fmt: skip
+             "worst row, PyTorch's own": n.row_yardstick, "error / allowed": n.share, "made positive": ", ".join(positive), "scratch": ", ".join(scratch)} for n in numbers]  # fmt: skip

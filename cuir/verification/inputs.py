@@ -80,8 +80,8 @@ def half_dtype(checked: Checked) -> DType:
 
 def added(checked: Checked) -> set[str]:
     """Tensors that atomic additions write, in any order."""
-    found = {root_name(c.args[a.arg]) for c in checked.calls() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
-    return {name for name in found if name is not None}
+    names = {root_name(c.args[a.arg]) for c in checked.calls() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
+    return {name for name in names if name is not None}
 
 
 def function_launch(
@@ -146,13 +146,13 @@ def _tried(checked: Checked, spec: FunctionSpecification, asked: Sequence[str]) 
         except CuirError:
             return None
 
-    found: dict[str, bool] = {}
+    scalars: dict[str, bool] = {}
     for name in asked:
         below, above = open_places(name, -_VAST), open_places(name, _VAST)
         fails, less = below is None and above is not None, below is not None and above is not None and below > above
         if less or name.lower().startswith(_EPSILON):
-            found[name] = fails or less
-    return found
+            scalars[name] = fails or less
+    return scalars
 
 
 def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> FunctionLaunch:
@@ -227,9 +227,9 @@ def _chosen(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple[Tensor
     """The tensor that a kind is about, another one for each seed: of those with rows, if there are any; and how often each had its turn before."""
     if kind not in SHAPED:
         return None, 0
-    found = [t for t in floats if deep_enough(kind, len(t.dims))]
-    found = [t for t in found if len(t.dims) > 1] or found
-    return (found[seed % len(found)], seed // len(found)) if found else (None, 0)
+    tensors = [t for t in floats if deep_enough(kind, len(t.dims))]
+    tensors = [t for t in tensors if len(t.dims) > 1] or tensors
+    return (tensors[seed % len(tensors)], seed // len(tensors)) if tensors else (None, 0)
 
 
 def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]:
@@ -284,7 +284,7 @@ def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
 
 def contract_problems(checked: Checked, spec: FunctionSpecification, problems: Iterable[Problem]) -> dict[Problem, Mapping[str, Value]]:
     """Problems for the contracts of an attention kernel, those and with those lengths that the specification admits; and the integers that the kernel reads for each."""
-    found: dict[Problem, Mapping[str, Value]] = {}
+    extras: dict[Problem, Mapping[str, Value]] = {}
     for p in problems:
         tile = {"BM": p.BM, "BN": p.BN}
         sizes = {**known_sizes(checked), **{d: getattr(p.lengths, d, 1) for d in checked.dims}, **tile}
@@ -294,8 +294,8 @@ def contract_problems(checked: Checked, spec: FunctionSpecification, problems: I
         draw = Draw("contracts", {d: admitted[d] for d in checked.dims})
         inputs = function_launch(checked, spec, draw, tile).inputs
         extra = {**draw.sizes, **{n: x for n, x in inputs.items() if n not in ("Q", "K", "V", "scale")}}
-        found[Problem(Lengths(*(admitted[n] for n in LENGTHS)), p.BM, p.BN)] = extra
-    return found
+        extras[Problem(Lengths(*(admitted[n] for n in LENGTHS)), p.BM, p.BN)] = extra
+    return extras
 
 
 def _strided(x: torch.Tensor) -> torch.Tensor:

@@ -21,10 +21,10 @@ def require_launchable(checked: Checked) -> Cuda:
     scalars = {s.name: 1 for s in checked.scalars}
     with contextlib.suppress(ZeroDivisionError):  # of these lengths; others may do
         tile_count(checked, Bound(checked.consts, dict.fromkeys(checked.dims, 1), None), scalars)
-    found: Cuda | None = checked.made.get(require_launchable)
-    if found is None:
-        found = checked.made[require_launchable] = lower(checked)
-    return found
+    lowered: Cuda | None = checked.made.get(require_launchable)
+    if lowered is None:
+        lowered = checked.made[require_launchable] = lower(checked)
+    return lowered
 
 
 def spills(cuda: Cuda, compile: bool) -> str:

@@ -27,11 +27,11 @@ def all_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list
     """Problems for the numbers: one of each dim, none, whole tiles, one more and one less, ragged ends, extreme values, and drawn ones."""
     if is_attention(checked.origin):
         BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
-        found = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level)]
+        draws = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level)]
     else:
         steps = steps_of_dims(checked, spec)
-        found = [*_of_tiles(checked, steps, level), *_many(checked, spec, steps, level)]
-    return _admitted(checked, spec, found)
+        draws = [*_of_tiles(checked, steps, level), *_many(checked, spec, steps, level)]
+    return _admitted(checked, spec, draws)
 
 
 def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
@@ -40,16 +40,16 @@ def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     stepped = [d for d in checked.dims if not tiles[d] and d != "HK"]
     each = [d for d in checked.dims if tiles[d]]
     lengths = functools.partial(_lengths, checked, stepped)
-    found = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in each})) for d in each]
-    found.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in each}), "strided"))
+    draws = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in each})) for d in each]
+    draws.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in each}), "strided"))
     if len(stepped) > 1:
-        found.append(
+        draws.append(
             Draw(
                 "more of every step",
                 _paired({d: tiles[d] + 9 if tiles[d] else 2 for d in checked.dims} | ({"H": 1} if "HK" in checked.dims else {})),
             )
         )
-    return _admitted(checked, spec, found)
+    return _admitted(checked, spec, draws)
 
 
 def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
@@ -59,20 +59,20 @@ def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     least = 2 * (2 * checked.longest_ring + 1)
 
     def drawn(many: int) -> list[Draw]:
-        found = [
+        draws = [
             Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
             for d in each
         ]
         if stepped:
-            found.append(Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1))))
+            draws.append(Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1))))
             if each:  # what one step leaves behind, several full rings later: lengths that data give some steps may be 0
-                found.append(
+                draws.append(
                     Draw(
                         "rings go round under steps",
                         _lengths(checked, stepped, 5, **{d: (many - 1) * tiles[d] + 3 if d == each[0] else 1 for d in each}),
                     )
                 )
-        return fitting(checked, spec, found)[0]
+        return fitting(checked, spec, draws)[0]
 
     return drawn(max(10, least)) or drawn(least)  # may be none: the stage says so
 
@@ -89,8 +89,8 @@ def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw
     count = (1, 2, 9)[zlib.crc32(case.name.encode()) % 3]
     sizes = {d: getattr(at, d, 1) for d in checked.dims}
     more = {**sizes, **{d: count * max(1, steps[d]) - (count > 2) for d in others}}
-    if found := fitting(checked, spec, [Draw(case.name, more, case.kind, case.seed)])[0]:
-        return found[0]
+    if admitted := fitting(checked, spec, [Draw(case.name, more, case.kind, case.seed)])[0]:
+        return admitted[0]
     return _admitted(checked, spec, [Draw(case.name, sizes, case.kind, case.seed)], required=True)[0]
 
 
@@ -99,9 +99,9 @@ def simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> 
     for name, n in draw.sizes.items():
         for less in less_than(n):
             with contextlib.suppress(CuirError):  # lengths that the specification refuses
-                found = _admitted(checked, spec, [replace(draw, sizes=_multiple({**draw.sizes, name: less}))])[0]
-                if sum(found.sizes.values()) < sum(draw.sizes.values()):
-                    yield found
+                simpler = _admitted(checked, spec, [replace(draw, sizes=_multiple({**draw.sizes, name: less}))])[0]
+                if sum(simpler.sizes.values()) < sum(draw.sizes.values()):
+                    yield simpler
     if draw.kind != "normal":
         yield replace(draw, kind="normal")
     if draw.seed:
@@ -121,7 +121,7 @@ def _of_tiles(checked: Checked, tiles: Mapping[str, int], level: str) -> list[Dr
         sizes = {d: length(tiles[d]) if tiles[d] else rng.choice(short) for d in checked.dims}
         return Draw(name, _paired(sizes, rng), kind)
 
-    found = [
+    draws = [
         every("whole tiles", lambda n: 2 * n, kind="large"),
         every("one more", lambda n: n + 1),
         every("one less", lambda n: max(1, 2 * n - 1), kind="strided"),
@@ -130,12 +130,12 @@ def _of_tiles(checked: Checked, tiles: Mapping[str, int], level: str) -> list[Dr
         every("less than a tile", lambda n: max(1, n // 2 - 1), kind="constant"),
     ]
     for none in (d for d in checked.dims if tiles[d]):
-        found.append(Draw(f"no {none}", _paired({d: 0 if d == none else n + 1 for d, n in tiles.items()}, rng)))
-    found += [every(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero", "wide")]
+        draws.append(Draw(f"no {none}", _paired({d: 0 if d == none else n + 1 for d, n in tiles.items()}, rng)))
+    draws += [every(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero", "wide")]
     for i in range(4 if level == "quick" else 24):
         d = every(f"drawn {i}", lambda n: max(1, rng.choice([rng.randint(1, 3 * n), rng.randint(1, 3) * n + rng.randint(-2, 2)])))
-        found.append(replace(d, kind=rng.choice(KINDS), seed=rng.randrange(1, 2**31)))
-    return found
+        draws.append(replace(d, kind=rng.choice(KINDS), seed=rng.randrange(1, 2**31)))
+    return draws
 
 
 def _many(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
@@ -166,15 +166,15 @@ def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str
     return with_heads({**sizes, "H": rng.choice((1, 2, 3))} if drawn and rng else sizes)
 
 
-def _admitted(checked: Checked, spec: FunctionSpecification, found: Sequence[Draw], required: bool = False) -> list[Draw]:
+def _admitted(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw], required: bool = False) -> list[Draw]:
     """Those that the specification admits, with the lengths that it gives them. Raises CuirError X108 if there is none."""
-    kept, large = fitting(checked, spec, found)
+    kept, large = fitting(checked, spec, draws)
     if not kept and large:
         elements, name, draw = min(large, key=lambda one: one[0])
         raise CuirError.of("X108", f"`{name}` has {elements:,} elements in the problem {draw}, and problems are tried with tensors of at most {MOST_ELEMENTS:,}", checked.origin.span,
                            "let `sizes` of the specification give shorter lengths" if spec.sizes is not None else "smaller consts make smaller tensors")  # fmt: skip
     if not kept:
         if required:
-            raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {found[0]}", checked.origin.span)
+            raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {draws[0]}", checked.origin.span)
         raise CuirError.of("X108", f"sizes of `{spec.name}` refuses every problem that was drawn", checked.origin.span, "let it give near lengths instead of None")  # fmt: skip
     return kept

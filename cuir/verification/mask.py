@@ -206,8 +206,8 @@ def _launch(
 def readout_lengths(BM: int, BN: int, marks: list[int], level: str) -> list[Lengths]:
     """Sizes with an edge of the mask inside: past the captured numbers if they are not too far."""
     near, far = ([m for m in marks if low < m <= high][:2] for low, high in ((0, 6 * BN), (6 * BN, 32 * BN)))
-    found = [Lengths(1, 2, 1, BM + 21, 2 * BN + 13)]
-    found += [Lengths(1, 1, 1, min(3 * BM, m + 45), m + 83) for m in near] + [Lengths(1, 1, 1, 37, m + 83) for m in far]
+    lengths = [Lengths(1, 2, 1, BM + 21, 2 * BN + 13)]
+    lengths += [Lengths(1, 1, 1, min(3 * BM, m + 45), m + 83) for m in near] + [Lengths(1, 1, 1, 37, m + 83) for m in far]
     if level == "full":
-        found += [Lengths(1, 2, 2, 2 * BM + 3, BN + 1), Lengths(1, 1, 1, 5, 3 * BN + 7), Lengths(1, 1, 1, 3 * BM + 1, 3 * BN + 1)]
-    return found
+        lengths += [Lengths(1, 2, 2, 2 * BM + 3, BN + 1), Lengths(1, 1, 1, 5, 3 * BN + 7), Lengths(1, 1, 1, 3 * BM + 1, 3 * BN + 1)]
+    return lengths

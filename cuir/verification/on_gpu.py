@@ -94,9 +94,9 @@ def _same_bits(checked: Checked, case: Case, first: Launch, now: Launch, number:
                             f"{int(differs.sum())} of {a.numel()} elements", "results must not depend on which CTA or warp is first")  # fmt: skip
 
 
-def _agree(checked: Checked, case: Case, interpreted: Launch, found: Launch, numbers: Numbers) -> float:
+def _agree(checked: Checked, case: Case, interpreted: Launch, on_gpu: Launch, numbers: Numbers) -> float:
     """The distance of O; exact where the meaning is: NaN, infinities, and queries without keys."""
-    for name, a, b in (("O", interpreted.o, found.o), ("LSE", interpreted.lse, found.lse)):
+    for name, a, b in (("O", interpreted.o, on_gpu.o), ("LSE", interpreted.lse, on_gpu.lse)):
         exact = ~a.isfinite() | ~b.isfinite()
         if name == "O":
             exact |= (interpreted.lse == -torch.inf)[..., None]
@@ -106,8 +106,8 @@ def _agree(checked: Checked, case: Case, interpreted: Launch, found: Launch, num
             raise _disagree(checked, case, f"{name}{at} is {b[tuple(at)].item():g} on the GPU, {a[tuple(at)].item():g} in the interpreter; {int(differs.sum())} such elements",
                             "infinities, NaN and queries without keys are the same in both")  # fmt: skip
     wanted = interpreted.o.double().nan_to_num(0.0, 0.0, 0.0)
-    apart = (found.o.double().nan_to_num(0.0, 0.0, 0.0) - wanted).norm().item() / (wanted.norm().item() or 1.0)
-    bound = RATIO * numbers.yardstick + torch.finfo(found.o.dtype).eps / 2
+    apart = (on_gpu.o.double().nan_to_num(0.0, 0.0, 0.0) - wanted).norm().item() / (wanted.norm().item() or 1.0)
+    bound = RATIO * numbers.yardstick + torch.finfo(on_gpu.o.dtype).eps / 2
     if not apart <= bound:
         raise _disagree(checked, case, f"O on the GPU is {apart:.2e} from the interpreter's, more than {bound:.2e}", None)
     return apart

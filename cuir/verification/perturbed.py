@@ -83,13 +83,13 @@ def _flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
     before: dict[Itself, list[Any]] = {}
     for e, value in calm:
         before.setdefault(Itself(e), []).append(value)
-    found: dict[Itself, Expr] = {}
+    flipped: dict[Itself, Expr] = {}
     for e, value in shaken:
         others = before.get(Itself(e))
         other = others.pop(0) if others else None
-        if other is not None and Itself(e) not in found and not _same(value, other):
-            found[Itself(e)] = e
-    return list(found.values())
+        if other is not None and Itself(e) not in flipped and not _same(value, other):
+            flipped[Itself(e)] = e
+    return list(flipped.values())
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -100,11 +100,11 @@ def _same(a: Any, b: Any) -> bool:
 
 def _blamed(checked: Checked, e: Expr, error: CuirError) -> CuirError:
     floats = next(f for d, f in deciders(checked) if d is e)
-    found = inexact(checked, floats)
+    source = inexact(checked, floats)
     first = error.diagnostics[0]
     notes = [Note(f"then: {first.message}"), *first.notes]
-    if found is not None:
-        notes.insert(0, Note(f"fed by `{found[0].written}`, which is {_bound(found[0])}", found[1].span))
+    if source is not None:
+        notes.insert(0, Note(f"fed by `{source[0].written}`, which is {_bound(source[0])}", source[1].span))
     what = "comparison" if entry(checked, e) and len(floats) > 1 else "test"
     return CuirError([Diagnostic("V308", f"the {what} `{_short(e)}` hangs on the last bits of a value that is not exact, and the result on it", e.span, tuple(notes),
                                  "compare numbers that are exact (before the function, or indices), or leave room for the error: x > c - 0.001")])  # fmt: skip
@@ -140,10 +140,10 @@ def _inexact(checked: Checked, floats: list[Expr]) -> Iterator[tuple[Op, Expr]]:
                 seen.add(e.id)
                 left += bound.get(e.id, [])
             continue
-        found = entry(checked, e)
-        if found is None:
+        operation = entry(checked, e)
+        if operation is None:
             continue
-        op, args = found
+        op, args = operation
         as_written = len(args) == 2 and e.decides
         if op.sums or (op.ulps and not as_written):
             yield op, e

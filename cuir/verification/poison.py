@@ -30,10 +30,10 @@ def unread(
     if not names or not small or (not selected and checked.made.get(key) is spec):
         return {}, None
     search = _Search(spec, given, outputs)
-    found = search.places([n for n in names if isinstance(tensors[n], torch.Tensor)])
-    if not found and not selected:
+    places = search.places([n for n in names if isinstance(tensors[n], torch.Tensor)])
+    if not places and not selected:
         checked.made[key] = spec
-    return found, search.wanted
+    return places, search.wanted
 
 
 class _Search:
@@ -49,7 +49,7 @@ class _Search:
             kept = {n: x for n, x in narrowed.items() if x.any()}
             if kept and self.unchanged(kept):
                 return kept
-        found: dict[str, torch.Tensor] = {}
+        places: dict[str, torch.Tensor] = {}
         for n, x in narrowed.items():  # one tensor after the other, by halves
             rows = x.reshape(-1, x.shape[-1] if x.dim() else 1)
             left = [rows.any(1).nonzero().flatten()]
@@ -60,21 +60,21 @@ class _Search:
                     continue
                 mine = torch.zeros_like(rows)
                 mine[some] = rows[some]
-                if self.unchanged({**found, n: (mine | good).view(x.shape)}):
+                if self.unchanged({**places, n: (mine | good).view(x.shape)}):
                     good |= mine
                 elif len(some) > 1:
                     left += [some[: len(some) // 2], some[len(some) // 2 :]]
             if good.any():
-                found[n] = good.view(x.shape)
-        return found
+                places[n] = good.view(x.shape)
+        return places
 
     def without_derivative(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Elements by which every output has the derivative 0."""
         leaves = {n: self.given[n].detach().double().requires_grad_() for n in names}  # type: ignore[union-attr]
         try:
-            found = self.spec.attached({**self.given, **leaves}, self.outputs)
-            self.wanted = {n: x.detach() for n, x in found.items()}
-            total = sum((torch.where(x.isfinite(), x, 0.0) * _weights(x)).sum() for x in found.values() if x.requires_grad)
+            outputs = self.spec.attached({**self.given, **leaves}, self.outputs)
+            self.wanted = {n: x.detach() for n, x in outputs.items()}
+            total = sum((torch.where(x.isfinite(), x, 0.0) * _weights(x)).sum() for x in outputs.values() if x.requires_grad)
             if not isinstance(total, torch.Tensor):
                 return {}
             grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
@@ -88,10 +88,10 @@ class _Search:
         assert self.wanted is not None
         self.tries += 1
         try:
-            found = self.spec.exact({**self.given, **{n: self.given[n].masked_fill(x, torch.nan) for n, x in places.items()}}, self.outputs)  # type: ignore[union-attr]
+            exact = self.spec.exact({**self.given, **{n: self.given[n].masked_fill(x, torch.nan) for n, x in places.items()}}, self.outputs)  # type: ignore[union-attr]
         except CuirError:
             return False
-        return found.keys() == self.wanted.keys() and all(_same(x, self.wanted[n]) for n, x in found.items())
+        return exact.keys() == self.wanted.keys() and all(_same(x, self.wanted[n]) for n, x in exact.items())
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -193,17 +193,17 @@ def _growing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: 
 
 
 def dtype_of(consts: Mapping[str, Const]) -> DType:
-    found = next((v for v in consts.values() if isinstance(v, DType)), None)
-    if found is None:
+    dtype = next((v for v in consts.values() if isinstance(v, DType)), None)
+    if dtype is None:
         raise CuirError.of("V300", "verification needs the dtype of Q, K and V as a const parameter")
-    return found
+    return dtype
 
 
 def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str) -> list[Case]:
     """Ragged ends, GQA and MQA, M != N, lengths below a tile, N = 0, extreme values, drawn ones; `marks`: captured integers, where masks have edges."""
     near = min((m for m in marks if m > 0), default=BN)
     near = near if near <= 8 * BN else BN
-    found = [
+    problems = [
         Case("grouped heads, ragged", Lengths(1, 4, 2, BM + 17, near + BN + 9)),
         Case("one key head, more keys than queries", Lengths(1, 3, 1, 37, 3 * BN + 1), "strided"),
         Case("more queries than keys", Lengths(2, 2, 2, 2 * BM + 5, BN // 2 + 3)),
@@ -230,8 +230,8 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
     count = 3
     if level == "full":
         edges: tuple[tuple[int, Kind], ...] = ((-1, "normal"), (0, "spikes"), (1, "tiny"))
-        found += [Case(f"around the captured number, {d:+d}", Lengths(1, 1, 1, near + d, near - d), kind) for d, kind in edges]
-        found += [
+        problems += [Case(f"around the captured number, {d:+d}", Lengths(1, 1, 1, near + d, near - d), kind) for d, kind in edges]
+        problems += [
             Case("zeros", Lengths(1, 2, 1, BM + 1, BN + 1), "zero"),
             Case("single", Lengths(1, 1, 1, 1, 1)),
             Case("constant rows", Lengths(1, 2, 2, BM + 1, 2 * BN + 1), "constant"),
@@ -240,8 +240,8 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
         ]
         count = 24
     rng = random.Random(0)
-    found += [draw(rng, f"drawn {i}", BM, BN) for i in range(count)]
-    return [c for c in found if min(c.lengths.M, c.lengths.H) > 0 and c.lengths.N >= 0]
+    problems += [draw(rng, f"drawn {i}", BM, BN) for i in range(count)]
+    return [c for c in problems if min(c.lengths.M, c.lengths.H) > 0 and c.lengths.N >= 0]
 
 
 def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:

@@ -17,8 +17,8 @@ def rounds_between(checked: Checked) -> bool:
     """Whether a value that was computed and rounded to f16 or bf16 is used for anything but to be stored in a tensor, on whatever way. If not, all that the kernel computes with is in f32, or was given."""
     if "rounds between" not in checked.made:
         checked.made["rounds between"] = _Flow(checked).rounds()
-    found: bool = checked.made["rounds between"]
-    return found
+    rounds: bool = checked.made["rounds between"]
+    return rounds
 
 
 def rounds_for_products(checked: Checked) -> bool:
@@ -26,8 +26,8 @@ def rounds_for_products(checked: Checked) -> bool:
     if "rounds for products" not in checked.made:
         flow = _Flow(checked)
         checked.made["rounds for products"] = flow.rounds() and not flow.rounds(besides_products=True)
-    found: bool = checked.made["rounds for products"]
-    return found
+    rounds: bool = checked.made["rounds for products"]
+    return rounds
 
 
 class _Flow:
@@ -83,8 +83,8 @@ class _Flow:
         return isinstance(e, (Binary, Unary, IfExp))
 
     def half(self, e: Node) -> bool:
-        found = self.checked.find_type(e)
-        return getattr(found, "dtype", None) in _HALF
+        kind = self.checked.find_type(e)
+        return getattr(kind, "dtype", None) in _HALF
 
     def used(self, node: Node) -> bool:
         """Whether the node computes with something rounded."""

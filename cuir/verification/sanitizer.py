@@ -42,7 +42,7 @@ class Report:
 
 def read_reports(text: str) -> list[Report]:
     """The reports in what compute-sanitizer printed; summaries and whatever the program itself printed are left out."""
-    found: list[Report] = []
+    reports: list[Report] = []
     block: list[str] = []
     for raw in [*text.splitlines(), "========= "]:
         if not raw.startswith("========="):
@@ -50,13 +50,13 @@ def read_reports(text: str) -> list[Report]:
         line = raw.removeprefix("=========")
         starts = line.strip() != "" and not line.startswith("  ")
         if block and (starts or not line.strip()):
-            found += _report(block)
+            reports += _report(block)
             block = []
         if starts and not _SUMMARY.match(line.strip()):
             block = [line.strip()]
         elif block and line.strip():
             block.append(line.strip())
-    return found
+    return reports
 
 
 def _report(lines: list[str]) -> list[Report]:

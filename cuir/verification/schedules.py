@@ -29,10 +29,10 @@ NUMBER_GRIDS: tuple[Grid | None, ...] = (None, lambda units: min(units, MANY) + 
 def schedules(checked: Checked, level: str, seeded: int | None = None) -> list[Schedule]:
     """In order, the named adversaries, every worker of a cluster starved once, and seeded ones (how many; left out: by level)."""
     workers = checked.cluster * sum(r.workers for r in checked.roles)
-    found = [Schedule.in_order(), *(Schedule.adversarial(p) for p in ("engines_first", "workers_first", "reverse", "lockstep"))]
-    found += [Schedule.adversarial("starve", w) for w in range(workers)]
+    unseeded = [Schedule.in_order(), *(Schedule.adversarial(p) for p in ("engines_first", "workers_first", "reverse", "lockstep"))]
+    unseeded += [Schedule.adversarial("starve", w) for w in range(workers)]
     random, adversarial = (seeded - seeded // 2, seeded // 2) if seeded is not None else (3, 2) if level == "quick" else (16, 8)
-    return [*found, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]
+    return [*unseeded, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]
 
 
 _FEW = (Schedule.in_order(), Schedule.adversarial("workers_first"), Schedule.random(1))
@@ -118,11 +118,11 @@ def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int
             cast(torch.Tensor, arguments[name]).copy_(before[name])
         reports.append(run(checked, arguments, schedule=schedule, grid=grid))
         for name in written:
-            found = cast(torch.Tensor, arguments[name])
-            if name not in free and name in first and not _same(first[name], found):
+            output = cast(torch.Tensor, arguments[name])
+            if name not in free and name in first and not _same(first[name], output):
                 raise CuirError.of("V201", f"{name} depends on the schedule: in order and under {schedule} it differs", checked.origin.span,
                                    f"replay with --schedule {schedule}")  # fmt: skip
-            first.setdefault(name, found.clone())
+            first.setdefault(name, output.clone())
     return reports
 
 

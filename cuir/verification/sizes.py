@@ -31,7 +31,7 @@ class Problem:
 
 def mask_integers(spec: Specification | None, program: Program | None) -> list[int]:
     """Positive integers at which a mask may have an edge: what the specification captures, and what its mask and the program's `keep` are written with."""
-    found = set(captured_integers(spec)) if spec is not None else set()
+    integers = set(captured_integers(spec)) if spec is not None else set()
     masks: list[Node] = []
     if spec is not None:
         with contextlib.suppress(CuirError):  # a mask that cannot be traced: what it captures is known all the same
@@ -39,12 +39,12 @@ def mask_integers(spec: Specification | None, program: Program | None) -> list[i
     if program is not None and "keep" in program.funcs():
         masks.append(program.funcs()["keep"])
     for mask in masks:
-        found |= {
+        integers |= {
             n.value
             for n in walk(mask)
             if isinstance(n, Literal) and isinstance(n.value, int) and not isinstance(n.value, bool) and n.value > 2
         }
-    return sorted(v for v in found if v > 0)
+    return sorted(v for v in integers if v > 0)
 
 
 def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "quick", program: Program | None = None) -> list[Problem]:
@@ -52,10 +52,10 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
     edges = mask_integers(spec, program)
     marks, far = [v for v in edges if v < 300], [v for v in edges if v >= 300]
     some = [1, 37, 2 * 16, 3 * 16 + 1]
-    found: list[Problem] = []
+    problems: list[Problem] = []
 
     def add(M: int, N: int, bm: int, bn: int, B: int = 1, H: int = 2, HK: int = 1) -> None:
-        found.append(Problem(Lengths(B, H, HK, M, N), bm, bn))
+        problems.append(Problem(Lengths(B, H, HK, M, N), bm, bn))
 
     for M, N in ((1, 1), (1, 40), (40, 1), (33, 64), (64, 33), (48, 48), (61, 47), (16, 0), (5, 100), (100, 5)):
         add(M, N, 16, 8)
@@ -90,7 +90,7 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
                 for bm, bn in ((4, 4), (8, 4), (4, 8), (16, 16)):
                     add(M, N, bm, bn)
         add(2 * BM + 5, 4 * BN + 7, BM, BN, B=2, H=4, HK=2)
-    return [p for p in found if p.lengths.M * p.lengths.N <= MAX_PAIRS]
+    return [p for p in problems if p.lengths.M * p.lengths.N <= MAX_PAIRS]
 
 
 def problems_of_order(program: Program, kernel: Kernel, problems: Sequence[Problem]) -> list[Problem]:
@@ -131,7 +131,7 @@ def _with_callees(funcs: Mapping[str, Func], name: str) -> Iterator[Node]:
 
 def few_problems(program: Program) -> list[Problem]:
     """Enough for another value of a captured number: ragged ends, and a tile of several warpgroups if the program knows what each needs."""
-    found = [Problem(Lengths(1, 1, 1, M, N), 16, 8) for M, N in ((61, 61), (40, 70), (70, 40))]
+    problems = [Problem(Lengths(1, 1, 1, M, N), 16, 8) for M, N in ((61, 61), (40, 70), (70, 40))]
     if "kv_rows" in program.funcs():
-        found += [Problem(Lengths(1, 1, 1, M, N), 2 * GROUP, 16) for M, N in ((150, 170), (170, 150))]
-    return found
+        problems += [Problem(Lengths(1, 1, 1, M, N), 2 * GROUP, 16) for M, N in ((150, 170), (170, 150))]
+    return problems

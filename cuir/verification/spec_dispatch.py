@@ -159,19 +159,19 @@ def check_case(program: Program, checked: Checked, spec: AnySpecification, case:
             return [dict(r) for r in check_function(checked, spec, given, case, launched)]
         launched(given)
         assert isinstance(spec, Specification) and isinstance(case, Case)
-        found = judge(given, spec, case, checked.origin.span)
+        numbers = judge(given, spec, case, checked.origin.span)
     except CuirError as error:
         raise (with_note(error, f"replay: --grid {ran[-1]}") if ran and callable(grid) else error) from None
-    return [{"case": str(case), "error": found.error, "allowed": found.allowed, "PyTorch, half": found.yardstick, "worst query": found.row,
-             "allowed of a query": found.row_allowed, "worst query, half": found.row_yardstick, "LSE": found.lse, "allowed of LSE": found.lse_allowed,
-             "error / allowed": found.share}]  # fmt: skip
+    return [{"case": str(case), "error": numbers.error, "allowed": numbers.allowed, "PyTorch, half": numbers.yardstick, "worst query": numbers.row,
+             "allowed of a query": numbers.row_allowed, "worst query, half": numbers.row_yardstick, "LSE": numbers.lse, "allowed of LSE": numbers.lse_allowed,
+             "error / allowed": numbers.share}]  # fmt: skip
 
 
 def not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list[str]:
     """Tensors that the kernel writes and no row of the numbers is about, nor says that they are scratch: a function may give some outputs only. Rows of mods are about all of them."""
-    found = list(rows)
-    asked = {row["output"] for row in found if "output" in row}
-    scratch = {name for row in found for name in str(row.get("scratch", "")).split(", ")}
+    table = list(rows)
+    asked = {row["output"] for row in table if "output" in row}
+    scratch = {name for row in table for name in str(row.get("scratch", "")).split(", ")}
     return [t.name for t in checked.tensors if t.written and t.name not in asked | scratch] if asked else []
 
 
@@ -199,16 +199,16 @@ def smallest(
     grid: Grid | None = None,
 ) -> CuirError:
     """The error of the smallest case that was found to fail with the same code, by trying simpler ones for a while; `error` is that of `case`."""
-    code, end, found, now = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
+    code, end, latest, now = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
     trying = _simpler(checked, spec, now)
     while time.perf_counter() < end and (candidate := next(trying, None)) is not None:
         try:
             check_case(program, checked, spec, candidate, grid=grid)
         except CuirError as other:
             if other.diagnostics[0].code == code:
-                found, now, trying = other, candidate, _simpler(checked, spec, candidate)
-    found = blamed(checked, spec, launch_of(program, checked, spec, now), found)
-    return found if now is case else with_note(found, f"the smallest problem found that fails like this; first seen in the case {case}")
+                latest, now, trying = other, candidate, _simpler(checked, spec, candidate)
+    latest = blamed(checked, spec, launch_of(program, checked, spec, now), latest)
+    return latest if now is case else with_note(latest, f"the smallest problem found that fails like this; first seen in the case {case}")
 
 
 def _simpler(checked: Checked, spec: AnySpecification, case: AnyCase) -> Iterator[AnyCase]:

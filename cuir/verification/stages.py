@@ -180,15 +180,15 @@ class _Verification:
         settings = [{**self.consts, dtype: BF16 if self.consts[dtype] == F16 else F16}]
         if self.consts.get("D") in (64, 128):
             settings.append({**self.consts, "D": 192 - int(self.consts["D"])})  # type: ignore[arg-type]
-        found, refused = list[Checked](), list[str]()
+        kernels, refused = list[Checked](), list[str]()
         for consts in settings:
             try:
                 require_launchable(other := check(self.program, self.kernel, consts))
-                found.append(other)
+                kernels.append(other)
             except CuirError as error:
                 changed = ", ".join(f"{n}={v}" for n, v in consts.items() if v != self.consts.get(n))
                 refused.append(f"{changed} makes no kernel ({error.diagnostics[0].code}: {error.diagnostics[0].message})")
-        return found, refused
+        return kernels, refused
 
     def contracts(self, checked: Checked) -> None:
         if not has_splice_points(self.program) or not is_attention(checked.origin):
@@ -243,19 +243,19 @@ class _Verification:
     def explored(self, checked: Checked) -> str:
         """Every schedule of small launches, without the data: what came of it. Raises CuirError if one fails."""
         try:
-            found = check_exhaustively(
+            launches = check_exhaustively(
                 self.program, checked, self.spec, seconds=20, progress=lambda text: self.progress(f"schedules: {text}")
             )
         except CuirError as error:
             if any(d.code not in ("V202", "V203") for d in error.diagnostics):
                 raise
             return f"schedules were not enumerated: {error.diagnostics[0].message}"
-        last = found[-1].result
+        last = launches[-1].result
         if last.verdict == "faulty":
-            raise with_note(CuirError(last.diagnostics), f"found among all schedules of {found[-1].case}")
+            raise with_note(CuirError(last.diagnostics), f"found among all schedules of {launches[-1].case}")
         if last.verdict == "unknown":
-            return f"too many schedules of {found[-1].case} to explore all"
-        return f"no schedule at all of {len(found)} small launches fails, {sum(e.result.states for e in found):,} states"
+            return f"too many schedules of {launches[-1].case} to explore all"
+        return f"no schedule at all of {len(launches)} small launches fails, {sum(e.result.states for e in launches):,} states"
 
     def mask(self, checked: Checked) -> None:
         if not is_attention(checked.origin):
@@ -265,14 +265,14 @@ class _Verification:
             read = hidden = 0
             for lengths in readout_lengths(*tile_sizes(checked), self.marks, self.level):
                 self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
-                found = self.read_out(checked, lengths)
-                if found is None:
+                readout = self.read_out(checked, lengths)
+                if readout is None:
                     stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"
                     return
                 if not read and to_perturb(checked, [Case("mask", lengths)], self.level):
                     self.progress(f"mask: once more with noise for M={lengths.M}, N={lengths.N}")
                     check_perturbed(checked, lambda lengths=lengths: self.read_out(checked, lengths))  # type: ignore[misc]
-                read, hidden = read + found.read, hidden + found.hidden
+                read, hidden = read + readout.read, hidden + readout.hidden
             stage.reason = f"{read:,} pairs of the mask read out" + (f", {hidden:,} too faint to see" if hidden else "")
 
     def read_out(self, checked: Checked, lengths: Lengths) -> Readout | None:
@@ -292,9 +292,9 @@ class _Verification:
                     grid = NUMBER_GRIDS[done % len(NUMBER_GRIDS)]  # outputs that are added to are compared here alone
                     stage.rows += check_case(self.program, kernel, self.spec, case, grid=grid)
                 except CuirError as error:
-                    found = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
+                    reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
                     besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
-                    raise with_note(found, f"found with {' '.join(besides)}") if besides else found from None
+                    raise with_note(reported, f"found with {' '.join(besides)}") if besides else reported from None
             again = to_perturb(checked, [c for k, c in todo if k is checked], self.level)
             for case in again:
                 self.progress(f"numbers: once more with noise, {case.name}")

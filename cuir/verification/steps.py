@@ -40,14 +40,14 @@ def steps_of_dims(checked: Checked, spec: FunctionSpecification) -> dict[str, in
 
 def tile_of_dims(checked: Checked) -> dict[str, int]:
     """For each run-time dim the longest box or tile of it that the kernel moves, 0 if it only picks single elements of it."""
-    found = dict.fromkeys(checked.dims, 0)
+    tiles = dict.fromkeys(checked.dims, 0)
     dims = {t.name: t.dims for t in checked.tensors}
     shared_heads = ("B", "H", "HK") if is_attention(checked.origin) else ()
 
     def seen(name: str, position: int, length: int | None) -> None:
         d = dims[name][position]
         if isinstance(d, str) and d not in shared_heads:
-            found[d] = max(found[d], length or _WORDS)
+            tiles[d] = max(tiles[d], length or _WORDS)
 
     for role in checked.roles:
         made = _made(role.body)
@@ -61,7 +61,7 @@ def tile_of_dims(checked: Checked) -> dict[str, int]:
                     seen(name, i, part.size)
                 elif isinstance(checked.find_type(part.index), TileType):
                     seen(name, i, _extent(checked, made, part.index))
-    return found
+    return tiles
 
 
 def _made(body: Sequence[Stmt]) -> dict[str, Expr]:
@@ -86,13 +86,13 @@ def _extent(checked: Checked, made: Mapping[str, Expr], e: Expr, depth: int = 16
     if op.evaluate is None or not (op.traits.linear or (op.evaluate.divides and by > 0)):
         return most
     left, right = (0, _extent(checked, made, e.left, depth) - 1), (0, _extent(checked, made, e.right, depth) - 1)
-    found = op.evaluate.interval(left, right if op.traits.linear else (by, by))
-    return most if found is None else min(most, found[1] - found[0] + 1)
+    bounds = op.evaluate.interval(left, right if op.traits.linear else (by, by))
+    return most if bounds is None else min(most, bounds[1] - bounds[0] + 1)
 
 
 def _measured(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, int]) -> dict[str, int]:
     """The guess, where a step more than it adds work; else the step that was found, or the guess again where none was."""
-    found = dict(guess)
+    steps = dict(guess)
     least = _work(checked, spec, dict.fromkeys(checked.dims, 1))
     for d in checked.dims if least is not None else ():
         known: dict[int, bool] = {}
@@ -114,8 +114,8 @@ def _measured(checked: Checked, spec: FunctionSpecification, guess: Mapping[str,
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if more(middle) else (middle, high)
-        found[d] = low
-    return found
+        steps[d] = low
+    return steps
 
 
 def with_heads(sizes: Mapping[str, int]) -> dict[str, int]:

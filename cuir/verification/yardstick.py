@@ -202,8 +202,8 @@ class SingleError:
         """Which elements of the outputs hang on the order of a sum, as bool tensors: some order of its terms leaves float32, and infinities of both signs then give NaN."""
         if self._ordered is None:
             with _AnyOrder(self.decided):
-                found = self.spec.single(self.given, self.outputs)
-            self._ordered = {n: x.isnan() for n, x in found.items()}
+                outputs = self.spec.single(self.given, self.outputs)
+            self._ordered = {n: x.isnan() for n, x in outputs.items()}
         return self._ordered
 
     def off(self) -> list[dict[str, torch.Tensor]]:
@@ -214,11 +214,11 @@ class SingleError:
 
     def rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
         """The outputs of evaluations in which every operation is off by as much as rounding to a dtype of 16 bits may put it: other roundings than those that happened to PyTorch."""
-        found = []
+        evaluations = []
         for seed in range(TURNS):
             with _Off(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
-                found.append(self.spec.single(dict(self.given), self.outputs))
-        return found
+                evaluations.append(self.spec.single(dict(self.given), self.outputs))
+        return evaluations
 
     def _once(self, seed: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
@@ -273,19 +273,19 @@ class _Decisions(_Mode):
         self.decided, self.overflows = decided, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if _has_floats(args):
-            self._noted(found)
+            self._noted(result)
             if not self.overflows and not func.is_view and func.overloadpacket.__name__ not in _EXACT:
-                self.overflows = _endless(found) and not any(map(_endless, args))
-        return found
+                self.overflows = _endless(result) and not any(map(_endless, args))
+        return result
 
-    def _noted(self, found: Any) -> None:
-        if isinstance(found, (list, tuple)):
-            for x in found:
+    def _noted(self, result: Any) -> None:
+        if isinstance(result, (list, tuple)):
+            for x in result:
                 self._noted(x)
-        elif _decision(found):
-            self.decided.append(found)
+        elif _decision(result):
+            self.decided.append(result)
 
 
 class _Again(_Mode):
@@ -304,7 +304,7 @@ class _Again(_Mode):
                 return known
         return x
 
-    def _changed(self, func: Any, args: Sequence[Any], found: Any, change: Callable[[torch.Tensor], torch.Tensor] | None) -> Any:
+    def _changed(self, func: Any, args: Sequence[Any], result: Any, change: Callable[[torch.Tensor], torch.Tensor] | None) -> Any:
         """The result of an operation: decisions as noted, its floats changed."""
         computed = _has_floats(args)
 
@@ -317,18 +317,18 @@ class _Again(_Mode):
                 return x
             return x.copy_(change(x)) if any(x is a for a in args) else change(x)
 
-        return judged(found)
+        return judged(result)
 
 
 class _AnyOrder(_Again):
     """Puts NaN for each sum of which the terms' magnitudes add up to more than the dtype holds: if they do not, no order leaves it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ not in _SUMS:
-            return self._changed(func, args, found, None)
+            return self._changed(func, args, result, None)
         most = func(*map(_magnitude, args), **(kwargs or {}))
-        return self._changed(func, args, found, lambda x: torch.where(most.isinf(), torch.nan, x))
+        return self._changed(func, args, result, lambda x: torch.where(most.isinf(), torch.nan, x))
 
 
 def _magnitude(x: Any) -> Any:
@@ -344,17 +344,17 @@ class _Off(_Again):
         self.generator, self.unit = generator, unit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         name = _named(func.overloadpacket.__name__, args)
         if self.unit and not (name in _EXACT or func.is_view):
             return self._changed(
-                func, args, found, lambda x: x + x * (torch.rand(x.shape, generator=self.generator, dtype=x.dtype) * 2 - 1) * self.unit
+                func, args, result, lambda x: x + x * (torch.rand(x.shape, generator=self.generator, dtype=x.dtype) * 2 - 1) * self.unit
             )
         if name in _SUMS:  # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes
             most = func(*map(_magnitude, args), **(kwargs or {}))
-            return self._changed(func, args, found, lambda x: _off_by(x, self.generator, most * _of_order(name, args, x)))
+            return self._changed(func, args, result, lambda x: _off_by(x, self.generator, most * _of_order(name, args, x)))
         exact = name in _EXACT or func.is_view
-        return self._changed(func, args, found, None if exact else lambda x: _perturbed(x, self.generator, name))
+        return self._changed(func, args, result, None if exact else lambda x: _perturbed(x, self.generator, name))
 
 
 def _of_order(name: str, args: Sequence[Any], x: torch.Tensor) -> float:

@@ -148,9 +148,9 @@ def store(site: Site) -> Evaluate:
 def _coordinates(ref: BoxRef, v: torch.Tensor) -> list[Any]:
     """Index tiles of a box's elements, one for each dim of the tensor, laid out as the tile [lanes, R, C]."""
     linear = torch.arange(v.shape[1] * v.shape[2], device=v.device).reshape(1, v.shape[1], v.shape[2])
-    found: list[Any] = []
+    coordinates: list[Any] = []
     inner = linear.numel()
     for start, size in zip(ref.starts, ref.sizes):
         inner //= size
-        found.append(linear // inner % size + tile_operand(start, v.device))
-    return found
+        coordinates.append(linear // inner % size + tile_operand(start, v.device))
+    return coordinates
