@@ -1,4 +1,4 @@
-"""The command mutate: faulty programs made from a right one, and which of them verification refuses. What it does is in cuir/mutate."""
+"""The command mutate: faulty programs made from a right one, and which of them verification refuses. What it does is in cuir/mutation."""
 
 from __future__ import annotations
 

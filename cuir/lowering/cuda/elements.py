@@ -117,12 +117,12 @@ class Elements:
     def _less_column(self, bound: SSAValue, at: At) -> str:
         """A limit less the thread's first column, without leaving the range."""
         op, facts = bound.owner, self.scope.kernel.facts
-        if isinstance(op, LimitOf) and (op.sums is not None or not facts.far(op.x)):  # else its sum with the column may wrap
+        if isinstance(op, LimitOf) and (op.sums is not None or not facts.near_ends(op.x)):  # else its sum with the column may wrap
             return f"cuir::limit<{op.plus.data}>({strip(self.element(op.y, at))}, cuir::add({strip(self.element(op.x, at))}, col))"
-        if isinstance(op, ops.Apply) and op.kind.extremum and facts.far(bound):
+        if isinstance(op, ops.Apply) and op.kind.extremum and facts.near_ends(bound):
             return f"{op.op}({', '.join(strip(self._less_column(a, at)) for a in op.arguments)})"
         text = self.element(bound, at)
-        return f"cuir::limit<0>({strip(text)}, col)" if facts.far(bound) else f"({text} - col)"
+        return f"cuir::limit<0>({strip(text)}, col)" if facts.near_ends(bound) else f"({text} - col)"
 
     def hoist(self, ctype: str, texts: Sequence[str], at: At) -> str:
         """Texts that depend on the row alone, computed before the loop; the text to read them by."""

@@ -25,7 +25,7 @@ from .scope import Scope
 from .writer import Writer, identifier, symbol
 
 
-def last_warpgroup(members: Sequence[ops.Role]) -> int:
+def end_warpgroup(members: Sequence[ops.Role]) -> int:
     """The warpgroup after the last one that these roles stand in."""
     return max(r.warpgroup.data + -(-(r.warp.data + r.workers.data * (r.threads.data // 32)) // WARPS) for r in members)
 
@@ -189,7 +189,7 @@ class KernelPrinter(KernelContext):
         order = sorted(groups)
         for n, first in enumerate(order):
             members = groups[first]
-            last = last_warpgroup(members)
+            last = end_warpgroup(members)
             test = f"warpgroup == {first}" if last == first + 1 else f"warpgroup >= {first} && warpgroup < {last}"
             head = f"if ({test})" if n == 0 else f"else if ({test})" if n < len(order) - 1 else "else"
             if len(order) == 1:
@@ -224,7 +224,7 @@ class KernelPrinter(KernelContext):
                 continue
             with out.block(f"{'else ' if k else ''}if ({test})"):
                 printer.body()
-        if self.queue is not None and self.queue.spare.data // WARPS in range(members[0].warpgroup.data, last_warpgroup(members)):
+        if self.queue is not None and self.queue.spare.data // WARPS in range(members[0].warpgroup.data, end_warpgroup(members)):
             out.span = None
             out.line("// ---- a spare warp hands out the units of work")
             spare = self.queue.spare.data

@@ -12,9 +12,8 @@ from ...syntax.types import F32
 from ..ir import ops
 from ..ir.inlining import inlined
 from ..ir.layouts import Fragment
-from ..ir.machine_tiles import ByReciprocal, SharedTanh
+from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh
 from ..ir.types import TileT, dtype_of
-from ..passes.shared_reciprocals import LARGEST
 from .elements import Elements
 from .loops import LOOP, At, positions
 from .operators import strip

@@ -57,7 +57,7 @@ class RoleScope(Scope):
         return self.storages.variables.liveness.after[op]
 
     def made_since(self, wait: ops.Perform) -> list[SSAValue]:
-        """Full tiles computed in the wait's block under the products that it waits for, and read behind it."""
+        """Full tiles computed in the wait's block while its products were in flight, and read behind it."""
         sources = set(wait.arguments)
         live, made = self.live_behind(wait), list[SSAValue]()
         op = wait.prev_op

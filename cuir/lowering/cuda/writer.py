@@ -133,9 +133,11 @@ RESERVED = frozenset(
         "warpgroup",
         "row",
         "col",
-        "log2",
-        "exp2",
-        "tanh",
+        "atomicAdd",
+        "atomicInc",
+        "make_int4",
+        "uint16_t",
+        "printf",
         "assert",
         "errno",
         "stdin",
@@ -147,13 +149,19 @@ RESERVED = frozenset(
 )
 
 
+# Functions of C's <math.h> and CUDA's, of double and of float: printers call them, and a variable of that name would hide one.
+_MATH = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh cospi erf erfc erfcinv erfcx erfinv exp exp10 exp2 expm1 fabs fdim floor fma
+    fmax fmin fmod frexp hypot ilogb isfinite isinf isnan ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nearbyint nextafter norm normcdf
+    normcdfinv pow rcbrt remainder remquo rhypot rint round rsqrt scalbln scalbn signbit sin sincos sinh sinpi sqrt tan tanh tgamma trunc"""
+FUNCTIONS = frozenset(name + suffix for name in _MATH.split() for suffix in ("", "f"))
+
 # Names that the emitter makes: loop variables, parameters of tensors, temporaries.
 _EMITTED = re.compile(r"__.*|.*_u|.*_|map_.*|.*_stride\d+|descriptor_.*|.*__\d+")
 
 
 def identifier(name: str) -> str:
     """A C++ identifier for a CuIR name, different for different names and from the emitter's own."""
-    return f"{name}_u" if name in RESERVED or _EMITTED.fullmatch(name) else name
+    return f"{name}_u" if name in RESERVED or name in FUNCTIONS or _EMITTED.fullmatch(name) else name
 
 
 def symbol(kernel: str) -> str:

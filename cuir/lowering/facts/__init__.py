@@ -33,9 +33,9 @@ class Facts:
         """Whether it is i32 arithmetic that stays within 32 bits."""
         return self.ranges.fits(op.result)
 
-    def far(self, value: SSAValue) -> bool:
+    def near_ends(self, value: SSAValue) -> bool:
         """Whether a number may be near an end of the 32-bit range."""
-        return self.ranges.far(value)
+        return self.ranges.near_ends(value)
 
     def negative_nan(self, value: SSAValue) -> bool:
         """Whether a value may hold a NaN with its sign bit set."""

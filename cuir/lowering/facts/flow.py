@@ -19,7 +19,7 @@ def waits(op: object) -> TypeGuard[ops.Perform]:
 
 
 def sources(value: SSAValue) -> list[SSAValue] | None:
-    """The values of which one is this one: what a loop carries (what it starts with comes first), a branch gives, what comes with a unit of work from a queue;
+    """The values that may flow into this one: what a loop carries (what it starts with comes first), a branch gives, what comes with a unit of work from a queue;
     None of any other value."""
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
@@ -44,7 +44,7 @@ def sources(value: SSAValue) -> list[SSAValue] | None:
 
 
 def targets(use: Use) -> list[SSAValue]:
-    """The values that a use hands its value on to as it is; none if it reads it."""
+    """The values that receive a value unchanged through this use; none if the use reads it."""
     op, i = use.operation, use.index
     if isinstance(op, ops.Loop):
         i -= len(op.operands) - len(op.carried)

@@ -1,4 +1,4 @@
-"""Numbers of scalars: equal numbers, equal values, in whichever role they stand. Of what follows from a unit of work, a worker's number and the launch alone.
+"""Value numbers of scalars across roles: equal numbers, equal values. Of what follows from a unit of work, a worker's number and the launch alone.
 
 A number stands for an operation and the numbers of its operands. A branch whose regions yield such values has one too: both sides stand below it.
 """

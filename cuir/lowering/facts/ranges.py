@@ -63,7 +63,7 @@ class Ranges:
         """Whether it is certainly not negative."""
         return self[value].least >= 0
 
-    def far(self, value: SSAValue) -> bool:
+    def near_ends(self, value: SSAValue) -> bool:
         """Whether it may be near an end of the 32-bit range."""
         return self[value].reaches
 

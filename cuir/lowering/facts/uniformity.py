@@ -1,4 +1,4 @@
-"""What a value follows from: the launch alone, the CTA, the unit of work, the worker's number, or what the role does as it runs.
+"""On what a value depends (uniformity): the launch alone, the CTA, the unit of work, the worker's number, or what the role does as it runs.
 
 A value that follows from no more than the launch is the same in all workers and for all units, so that it can be computed once.
 """
@@ -35,10 +35,6 @@ class Uniformity:
 
     def __getitem__(self, value: SSAValue) -> Follows:
         return self._follows[value]
-
-    def of_launch(self, value: SSAValue) -> bool:
-        """Whether it is the same all through the launch."""
-        return self[value] == Follows.LAUNCH
 
     def _block(self, block: Block) -> None:
         for op in block.ops:

@@ -77,6 +77,8 @@ class SharedPlace:
         return self.values.clone(memory_format=torch.contiguous_format) if self.values.dim() else self.values.item()
 
     def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        if add:
+            raise Fault("shared memory takes no atomic addition")
         if mask is not None:
             value = torch.where(mask, value, self.values)
         if isinstance(value, torch.Tensor):

@@ -18,7 +18,7 @@ from .operands import parse_operands, print_operands
 class Function(IRDLOperation):
     """name(operands) words : type. `WORDS`: properties that are there or not.
 
-    `ELEMENTWISE`: an element of the result follows from the elements of the operands at its place; `KEPT`: which has a place of its own. `FREE`: an element
+    `ELEMENTWISE`: an element of the result follows from the elements of the operands at its place; `KEPT`: the tile is always held in registers, never worked out in its reader. `FREE`: an element
     costs no more than reading one from a register, so it is worked out wherever it is read. `SPECIAL`: by the unit of exponentials and reciprocals.
     `ONE_LANE`: of numbers that one lane of a warp can work out.
     """

@@ -167,6 +167,9 @@ def after(value: SSAValue, tile: SSAValue) -> After:
 
 
 # ---- divisions and tanh of a reciprocal
+LARGEST = 31.0  # base-2 logarithm of a divisor, less 1
+
+
 @irdl_op_definition
 class ByReciprocal(Function):
     """x times the reciprocal of y, a tile of numbers from 1 to 2^31 + 1; of y alone: its reciprocal. NaNs stay where they are, where `spreads` does not say otherwise.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @irdl_op_definition
 class RowBound(Function):
-    """At least the greatest of a thread's own elements of each row, and not below 0: enough for a vote on whether any element of a warp is greater."""
+    """An upper bound, at least 0, of a thread's own elements of each row: enough for a vote on whether any element of a warp is greater. (The evaluator takes the row's maximum.)"""
 
     name = "tile.row_bound"
     x = operand_def(TileT)

@@ -116,7 +116,7 @@ class _Readers:
 
 
 def _add_to_maximum(op: Operation, shift: SSAValue) -> None:
-    """Of a maximum or a bound of it: what is less than all four threads' bounds with the shift is less than all sums."""
+    """Of a maximum or a bound of it: a threshold above each thread's shifted bound is above the shifted maximum."""
     maximum = insert(op, op.clone())
     replace(op, [insert(op, make.add(maximum, shift, maximum.type))])
 

@@ -34,12 +34,12 @@ class Affine:
 
 
 def run(kernel: ops.Kernel) -> None:
-    far = ranges(kernel).far
+    near_ends = ranges(kernel).near_ends
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply):
             of = op.kind
             if of.compares in BELOW and is_tile(op.result) and dtype_of(op.arguments[0]) == I32:
-                _compare(op, far)
+                _compare(op, near_ends)
             elif of.decided_by is not None and is_tile(op.result) and dtype_of(op.result) == BOOL:
                 _combine(op)
 
@@ -103,7 +103,7 @@ def _product(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue 
     return None if x is None or y is None else insert(at, make.multiply(x, y, _together(x, y)))
 
 
-def _compare(op: ops.Apply, far: Callable[[SSAValue], bool]) -> None:
+def _compare(op: ops.Apply, near_ends: Callable[[SSAValue], bool]) -> None:
     """a < b or a <= b with slopes that differ by one: `column < bound` or `bound <= column`."""
     if is_limit(op):
         return
@@ -113,17 +113,17 @@ def _compare(op: ops.Apply, far: Callable[[SSAValue], bool]) -> None:
         return
     columns = next(v for x in op.arguments for v in made_of(x) if ops.kind_of(v).index_of == "column")
     if a.slope > b.slope:  # base_a + column < base_b
-        bound = _bound(b, a, int(op.kind.compares == AT_MOST), far(op.arguments[0]), op)
+        bound = _bound(b, a, int(op.kind.compares == AT_MOST), near_ends(op.arguments[0]), op)
         new = make.less(columns, bound, op.result.type)
     else:  # base_a < base_b + column
-        bound = _bound(a, b, int(op.kind.compares == LESS), far(op.arguments[1]), op)
+        bound = _bound(a, b, int(op.kind.compares == LESS), near_ends(op.arguments[1]), op)
         new = make.at_most(bound, columns, op.result.type)
     replace(op, [insert(op, new)])
 
 
-def _bound(low: Affine, high: Affine, plus: int, far: bool, at: Operation) -> SSAValue:
+def _bound(low: Affine, high: Affine, plus: int, near_ends: bool, at: Operation) -> SSAValue:
     """What `low` is more than `high` without their columns, plus `plus`; where `high` may be any number, without leaving the range."""
-    if far:
+    if near_ends:
         y, x = _value(low.base, at), _value(high.base, at)
         return insert(at, limit_of(y, x, plus, _together(y, x), high.slope == 1))
     bound = _value(_subtract(low.base, high.base, at), at)

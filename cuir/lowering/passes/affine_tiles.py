@@ -36,8 +36,8 @@ class _Line:
 def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] | None = None) -> None:
     """`near`: whether an i32 value is far from the ends of 32 bits, and so is what it is made of; as facts/ranges says, if it is not given."""
     if near is None:
-        far = ranges(kernel).far
-        near = lambda value: not far(value)  # noqa: E731
+        near_ends = ranges(kernel).near_ends
+        near = lambda value: not near_ends(value)  # noqa: E731
     for op in _tiles(kernel, F32):
         as_line = None
         if op.kind.converts and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from ..facts.uniformity import reads_constant
 from ..ir import ops
 from ..ir.machine_tiles import read_columns
 from ..ir.types import TensorT, TileT, is_scalar
@@ -15,12 +16,11 @@ from ..ir.walk import every
 from . import affine_columns
 from .rewriting import insert, replace
 from .simplify import number
-from .value_numbering import unchanging
 
 
 def run(kernel: ops.Kernel) -> None:
     for op in every(kernel):
-        if isinstance(op, ops.Perform) and op.gathers and unchanging(op):
+        if isinstance(op, ops.Perform) and op.gathers and reads_constant(op):
             _gather(op)
 
 

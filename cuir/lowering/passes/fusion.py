@@ -55,12 +55,12 @@ def run(kernel: ops.Kernel) -> None:
 
 def _inlined(op: Operation) -> bool:
     if isinstance(op, ops.Perform):
-        return op.gathers and _single(op, effects=True)
+        return op.gathers and _single(op)
     if not isinstance(op, ops.Apply):
         return _of_machine(op)
     uses = list(op.result.uses)
     if is_scalar(op.result):
-        return len(uses) == 1 and _takes_scalar(uses[0].operation, op) and uses[0].operation.parent is op.parent
+        return len(uses) == 1 and _takes_scalar(uses[0].operation) and uses[0].operation.parent is op.parent
     if op.entry.reduces:
         return False
     if _free(op):
@@ -76,13 +76,13 @@ def _of_machine(op: Operation) -> bool:
     return all(elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _single(op)
 
 
-def _takes_scalar(user: Operation, op: ops.Apply) -> bool:
+def _takes_scalar(user: Operation) -> bool:
     if isinstance(user, ops.Apply):
         return is_scalar(user.result)
     return isinstance(user, (ops.Perform, ops.At, ops.For, ops.If, ops.Units)) and not any(is_tile(r) for r in user.results)
 
 
-def _single(op: Operation, effects: bool = False) -> bool:
+def _single(op: Operation) -> bool:
     """Whether one elementwise operation of the same layout alone reads it, with no effect between the two."""
     uses = list(op.results[0].uses)
     if len(uses) != 1 or uses[0].operation.parent is not op.parent:

@@ -1,4 +1,4 @@
-"""The passes in order, each with what it is for. Between any two of them the IR is valid and means the same."""
+"""The passes in order, each with what it is for. Between any two of them the IR is valid and computes the same, up to the rounding that a pass declares (`ROUNDING`)."""
 
 from __future__ import annotations
 

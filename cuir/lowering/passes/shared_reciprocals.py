@@ -16,7 +16,7 @@ from ..facts import nans
 from ..facts.float_ranges import float_range
 from ..ir import ops
 from ..ir.machine import note
-from ..ir.machine_tiles import SharedTanh, by_reciprocal, can_share, shared_tanh
+from ..ir.machine_tiles import LARGEST, SharedTanh, by_reciprocal, can_share, shared_tanh
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
 from ..ir.walk import every
 from .rewriting import before, insert, replace
@@ -24,7 +24,6 @@ from .simplify import number
 
 ROUNDING = True
 SHARED = "four divisions by numbers of a known range share one reciprocal"
-LARGEST = 31.0  # base-2 logarithm of a divisor
 
 
 def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils_row) -> None:

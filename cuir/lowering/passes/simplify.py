@@ -47,7 +47,7 @@ class _Simplify:
             self.apply(op)
 
     def apply(self, op: ops.Apply) -> None:
-        """Rules until none applies; a rule that replaces an operation hands the new one on."""
+        """Applies rules to a fixed point, following an operation through what replaces it."""
         new: Operation | None = op
         while isinstance(new, ops.Apply):
             simpler = self._rule(new)

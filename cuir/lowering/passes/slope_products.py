@@ -59,7 +59,7 @@ class _Role:
         products: dict[object, _Products] = {}
         for op in lines:
             if op.rows is None and op.result.type.layout.data == "columns":
-                known = self._known(op.slope, op)
+                known = self._known(op.slope)
                 entry = products.setdefault((self.numbers.of(op.slope), known, op.result.type), _Products(op.slope, op.result.type, known))
                 for use in op.result.uses:
                     entry.readers.append((use.operation, use.index))
@@ -94,7 +94,7 @@ class _Role:
         assert isinstance(value.type, TileT)
         return registers(value.type, self.role.threads.data)
 
-    def _known(self, slope: SSAValue, op: Line) -> tuple[Block, Operation | None]:
+    def _known(self, slope: SSAValue) -> tuple[Block, Operation | None]:
         """Block and operation behind which all that a slope is made of is there; None: the start of the block."""
         places = [(self.role.body.block, None), *(_place(leaf) for leaf in _leaves(slope) if self._inside(leaf))]
         return max(places, key=self._rank)

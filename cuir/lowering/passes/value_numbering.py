@@ -8,6 +8,7 @@ from __future__ import annotations
 from xdsl.ir import Block, Operation
 from xdsl.traits import Pure
 
+from ..facts.uniformity import reads_constant
 from ..ir import machine, ops
 from .rewriting import replace
 
@@ -48,17 +49,8 @@ def number(op: Operation) -> Key | None:
         return ("apply", op.op, op.result.type, operands)
     if isinstance(op, ops.At):
         return ("at", operands, op.sizes, op.given, op.result.type)
-    if isinstance(op, ops.Perform) and op.results and unchanging(op):
+    if isinstance(op, ops.Perform) and op.results and reads_constant(op):
         return ("perform", op.op, op.params, op.consts, operands, op.results[0].type)
     if op.has_trait(Pure) and not op.regions:
         return (op.name, operands, tuple(op.properties.items()), tuple(r.type for r in op.results))
     return None
-
-
-def unchanging(op: ops.Perform) -> bool:
-    """Whether an operation only reads tensors that the kernel does not write."""
-    e = op.entry.effects
-    if e.group or e.drains or e.arrives or e.waits or any(a.mode != "read" or a.late for a in e.accesses):
-        return False
-    places = [v.owner for v in op.arguments if isinstance(v.owner, ops.At)]
-    return bool(places) and all(isinstance(p.array.owner, ops.Tensor) and p.array.owner.written is None for p in places)

@@ -89,17 +89,17 @@ def test_bounds(op: str, args: str, least: int, most: int) -> None:
 def test_what_may_be_any_number_is_far_and_a_sum_with_it_may_wrap() -> None:
     for far in ("loaded", "n", "most"):
         found, y = of("+", far, "one")
-        assert found.far(y) and not found.fits(y)
+        assert found.near_ends(y) and not found.fits(y)
     for near in ("M", "j", "w"):
         found, y = of("+", near, "one")
-        assert not found.far(y) and found.fits(y)
+        assert not found.near_ends(y) and found.fits(y)
 
 
 def test_limits_bring_a_value_near() -> None:
     text = apply("min", "loaded", "four").replace("%y", "%a") + apply("max", "a", "zero").replace("%y", "%b") + apply("-", "b", "five")
     found = kernel(text)
     r = ranges(found)
-    assert [r.far(named(found, v)) for v in "aby"] == [True, False, False]
+    assert [r.near_ends(named(found, v)) for v in "aby"] == [True, False, False]
     assert r.fits(named(found, "y")) and (r[named(found, "y")].least, r[named(found, "y")].most) == (-5, -1)
 
 
@@ -108,7 +108,7 @@ def test_a_sum_that_wraps_is_near_neither_end_for_certain() -> None:
     text = apply("max", "loaded", "zero").replace("%y", "%a") + apply("+", "a", "one").replace("%y", "%b")
     found = kernel(text + apply("min", "b", "five").replace("%y", "%c") + apply("-", "c", "four"))
     r = ranges(found)
-    assert not r.nonnegative(named(found, "b")) and r.far(named(found, "c")) and not r.fits(named(found, "y"))
+    assert not r.nonnegative(named(found, "b")) and r.near_ends(named(found, "c")) and not r.fits(named(found, "y"))
 
 
 def test_a_product_fits_if_one_factor_is_known() -> None:
@@ -140,7 +140,7 @@ def test_a_counter_is_never_negative_and_a_bounded_one_bounded() -> None:
     assert (r[named(found, "v")].least, r[named(found, "v")].most) == (0, 1)
     assert (r[named(found, "d")].least, r[named(found, "d")].most) == (-INF, 0)
     assert (r[named(found, "i")].least, r[named(found, "i")].most) == (0, 4)
-    assert not any(r.far(named(found, v)) for v in "audti")
+    assert not any(r.near_ends(named(found, v)) for v in "audti")
 
 
 def test_a_loop_that_counts_down() -> None:

@@ -80,12 +80,11 @@ def test_what_values_follow_from() -> None:
         "w": Follows.WORKER, "b": Follows.UNIT | Follows.WORKER, "c": Follows.RUN, "r": Follows.RUN, "g": Follows.RUN, "h": Follows.RUN,
     }  # fmt: skip
     assert {n: follow[v[n]] for n in expected} == expected
-    assert follow.of_launch(v["d"]) and not follow.of_launch(v["e"])
 
 
 def test_the_number_of_a_worker_alone_is_known() -> None:
     found = kernel(role("", workers=1))
-    assert uniformity(found).of_launch(values(found)["w"])
+    assert uniformity(found)[values(found)["w"]] == Follows.LAUNCH
 
 
 def test_equal_scalars_of_two_roles_have_one_number() -> None:

@@ -64,7 +64,7 @@ class Facts:
     def near(self, op: object) -> bool:
         return True
 
-    def far(self, value: object) -> bool:
+    def near_ends(self, value: object) -> bool:
         return False
 
     def negative_nan(self, value: object) -> bool:
