@@ -16,7 +16,7 @@ from ..ir.inlining import inlined
 from ..ir.layouts import Fragment
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
 from . import operators
-from .loops import LOOP, At, index_of
+from .loops import LOOP, Position, index_of
 from .operators import strip
 from .places import Places
 from .scope import Scope
@@ -70,7 +70,7 @@ class Elements:
         return emit(cx, *map(text, op.arguments))
 
     # ---- elements
-    def element(self, value: SSAValue, at: At) -> str:
+    def element(self, value: SSAValue, at: Position) -> str:
         """One element of a tile, or a scalar."""
         t = value.type
         if is_scalar(value):
@@ -84,7 +84,7 @@ class Elements:
             return self.places.gather(op, lambda v: self.element(v, at))
         return self.computed(op, at)
 
-    def read(self, s: Storage, t: TileT, at: At) -> str:
+    def read(self, s: Storage, t: TileT, at: Position) -> str:
         """An element of an array."""
         if s.packed:
             return f"cuir::unpack_{t.dtype.data}({s.name}, {at.i})"
@@ -99,7 +99,7 @@ class Elements:
             return f"(row + 8 * {r})"
         return f"(row + {frag.slab} * ({r} / 2) + 8 * ({r} % 2))"
 
-    def _limit(self, op: ops.Apply, at: At) -> str | None:
+    def _limit(self, op: ops.Apply, at: Position) -> str | None:
         """A column compared with a number a row: the column of the thread is taken off the limit before the loop, what is left is known when it is unrolled."""
         a, b = op.arguments
         columns, bound = (a, b) if _is_column(a) else (b, a)
@@ -107,14 +107,14 @@ class Elements:
             return None
         t, places = bound.type, [LOOP]
         if isinstance(t, TileT) and t.layout.data == "rows":
-            places = [At("", str(r), "", "") for r in range(self.scope.fragment(t).row_values)]
+            places = [Position("", str(r), "", "") for r in range(self.scope.fragment(t).row_values)]
         texts = [f"cuir::fixed({strip(self._less_column(bound, p))})" for p in places]
         limit = self.hoist("int", texts, at)
         holds = op.kind.compares
         sign = comparison(holds if columns is a else turned(holds))
         return f"({at.k} {sign} {limit})"
 
-    def _less_column(self, bound: SSAValue, at: At) -> str:
+    def _less_column(self, bound: SSAValue, at: Position) -> str:
         """A limit less the thread's first column, without leaving the range."""
         op, facts = bound.owner, self.scope.kernel.facts
         if isinstance(op, LimitOf) and (op.sums is not None or not facts.near_ends(op.x)):  # else its sum with the column may wrap
@@ -124,7 +124,7 @@ class Elements:
         text = self.element(bound, at)
         return f"cuir::limit<0>({strip(text)}, col)" if facts.near_ends(bound) else f"({text} - col)"
 
-    def hoist(self, ctype: str, texts: Sequence[str], at: At) -> str:
+    def hoist(self, ctype: str, texts: Sequence[str], at: Position) -> str:
         """Texts that depend on the row alone, computed before the loop; the text to read them by."""
         key = f"{ctype}:{'|'.join(texts)}"
         name = self._hoisted.get(key)
@@ -134,7 +134,7 @@ class Elements:
             self.out.line(f"const {ctype} {name} = {values};" if len(texts) == 1 else f"const {ctype} {name}[{len(texts)}] = {{{values}}};")
         return name if len(texts) == 1 else f"{name}[{at.r}]"
 
-    def computed(self, op: Operation, at: At) -> str:
+    def computed(self, op: Operation, at: Position) -> str:
         """An element of an operation's result, whether or not that has a place of its own."""
         if (emit := self.scope.kernel.target.element(op.name)) is not None:
             return emit(self, op, at)

@@ -9,7 +9,7 @@ from ..ir.types import TileT
 
 
 @dataclass(frozen=True)
-class At:
+class Position:
     """A place in a loop over a tile, as texts: element i of a full tile, row value r, column value c, column k less the thread's first."""
 
     i: str
@@ -18,10 +18,10 @@ class At:
     k: str
 
 
-LOOP = At("i_", "r_", "c_", "k_")
+LOOP = Position("i_", "r_", "c_", "k_")
 
 
-def index_of(t: TileT, at: At) -> str:
+def index_of(t: TileT, at: Position) -> str:
     return {"full": at.i, "rows": at.r, "partial": at.r, "columns": at.c, "one": "0"}[t.layout.data]
 
 

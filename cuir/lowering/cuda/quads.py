@@ -15,7 +15,7 @@ from ..ir.layouts import Fragment
 from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh
 from ..ir.types import TileT, dtype_of
 from .elements import Elements
-from .loops import LOOP, At, positions
+from .loops import LOOP, Position, positions
 from .operators import strip
 from .storage import Storage
 
@@ -127,7 +127,7 @@ def _nans(site: Site) -> bool:
     return isinstance(site, ByReciprocal) and site.spreads is None
 
 
-def _divisor(elements: Elements, site: Site, at: At) -> str:
+def _divisor(elements: Elements, site: Site, at: Position) -> str:
     if isinstance(site, ByReciprocal):
         return elements.element(site.y, at)
     factor = _TWICE_LOG2E
@@ -136,13 +136,13 @@ def _divisor(elements: Elements, site: Site, at: At) -> str:
     return f"1.f + cuir::ex2(fminf(fabsf({factor} * {elements.element(site.x, at)}), {LARGEST}f))"  # tanh is 1 from 2^25 on
 
 
-def quotient(elements: Elements, op: ByReciprocal, at: At) -> str:
+def quotient(elements: Elements, op: ByReciprocal, at: Position) -> str:
     """An element of x times the reciprocal of y."""
     reciprocal = elements.reciprocals.get(op) or f"cuir::reciprocal({strip(elements.element(op.y, at))})"
     return reciprocal if op.x is None else f"({elements.element(op.x, at)} * {reciprocal})"
 
 
-def tanh(elements: Elements, op: SharedTanh, at: At) -> str:
+def tanh(elements: Elements, op: SharedTanh, at: Position) -> str:
     """An element of tanh(x * factor)."""
     x = elements.element(op.x, at)
     x = strip(x) if op.factor is None else f"{x} * {elements.scalar(op.factor)}"

@@ -13,7 +13,7 @@ from ..ir.inlining import inlined
 from ..ir.types import ScalarT, TileT, dtype_of
 from . import quads
 from .elements import Elements
-from .loops import LOOP, At, index_of, positions
+from .loops import LOOP, Position, index_of, positions
 from .operators import strip
 from .storage import Storage, storage_for
 
@@ -21,11 +21,11 @@ from .storage import Storage, storage_for
 class TileEmitter(Elements):
     """Writes the tiles of a role."""
 
-    def loop(self, t: TileT, body: Callable[[At], str]) -> None:
+    def loop(self, t: TileT, body: Callable[[Position], str]) -> None:
         """An unrolled loop over a thread's values of a tile. `body` gives the text, and may write what must stand before the loop."""
         layout, frag = t.layout.data, self.scope.fragment(t)
         if layout == "one":
-            self.out.line(body(At("0", "0", "0", "0")))
+            self.out.line(body(Position("0", "0", "0", "0")))
             return
         text = body(LOOP)
         lines = []
@@ -56,7 +56,7 @@ class TileEmitter(Elements):
             return
         assert isinstance(t, TileT)
 
-        def text_at(at: At) -> str:
+        def text_at(at: Position) -> str:
             return self.element(value, at) if expression is None else self.computed(expression, at)
 
         if quads.into(self, target, t, value if expression is None else expression):
@@ -66,7 +66,9 @@ class TileEmitter(Elements):
             return
         self.loop(t, lambda at: f"{target.name}[{index_of(t, at)}] = {strip(text_at(at))};")
 
-    def _into_packed(self, target: Storage, t: TileT, value: SSAValue, expression: Operation | None, text_at: Callable[[At], str]) -> None:
+    def _into_packed(
+        self, target: Storage, t: TileT, value: SSAValue, expression: Operation | None, text_at: Callable[[Position], str]
+    ) -> None:
         head = f"#pragma unroll\nfor (int p_ = 0; p_ < {target.count}; ++p_)"
         source = value if expression is None else None
         if source is not None and not inlined(source):

@@ -19,6 +19,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ops.traits import DIFFERENCE, NEGATIVE, SUM, Traits
 from ...syntax.types import BOOL, I32
 from ..ir import machine, ops, types
+from ..ir.walk import last
 
 FAR = 2**24  # a known number that is nearer to 0 is as good as a length
 LEAST, MOST = -(2**31), 2**31 - 1
@@ -123,17 +124,17 @@ class _Flow:
             for region in op.regions:
                 self.block(region.block)
             if op.results:
-                for result, *given in zip(op.results, *(_yielded(region.block) for region in op.regions), strict=True):
+                for result, *given in zip(op.results, *(last(region).values for region in op.regions), strict=True):
                     self.put(result, *map(self.of, given))
         else:
             for result, bounds in zip(op.results, self.results(op), strict=True):
                 self.put(result, bounds)
 
     def loop(self, op: ops.Loop) -> None:
-        for inside, start, following in zip(op.inner, op.carried, _yielded(op.body.block), strict=True):
+        for inside, start, following in zip(op.inner, op.carried, last(op.body).values, strict=True):
             self.put(inside, self.of(start), self.of(following), carried=True)
         self.block(op.body.block)
-        for result, start, following in zip(op.outputs, op.carried, _yielded(op.body.block), strict=True):
+        for result, start, following in zip(op.outputs, op.carried, last(op.body).values, strict=True):
             self.put(result, self.of(start), self.of(following))
 
     def turn(self, op: ops.For) -> Range | None:
@@ -369,12 +370,6 @@ def _join(given: Sequence[Range]) -> Range:
 
 def _is_i32(value: SSAValue) -> bool:
     return isinstance(value.type, (types.ScalarT, types.TileT)) and value.type.element == I32
-
-
-def _yielded(block: Block) -> Sequence[SSAValue]:
-    last = block.last_op
-    assert isinstance(last, ops.Yield)
-    return last.values
 
 
 __all__ = ["Range", "Ranges", "ranges"]

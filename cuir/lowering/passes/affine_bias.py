@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from xdsl.ir import Attribute, Operation, SSAValue, Use
+from xdsl.ir import Operation, SSAValue, Use
 
 from ...ops.traits import DIFFERENCE, SUM
 from ...syntax.types import F32
@@ -20,6 +20,7 @@ from ..ir.machine_tiles import Line, alike_along_rows, line, pin
 from ..ir.types import TileT, dtype_of, tile
 from ..ir.walk import every, last
 from ..ir.warps import RowBound
+from .affine_tiles import type_of_rows
 from .rewriting import before, insert, replace
 from .simplify import number
 
@@ -129,9 +130,9 @@ def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:
     for step, i in steps:
         others = [a for k, a in enumerate(step.arguments) if k != i]
         given = [shift if k == i else a for k, a in enumerate(step.arguments)]
-        shift = insert(op, make.of_kind(step, given, _of_rows(*given)))
+        shift = insert(op, make.of_kind(step, given, type_of_rows(*given)))
         if step.kind.multiplies:
-            factor = others[0] if factor is None else insert(op, make.multiply(factor, others[0], _of_rows(factor, others[0])))
+            factor = others[0] if factor is None else insert(op, make.multiply(factor, others[0], type_of_rows(factor, others[0])))
         elif step.kind.linear[i] < 0:
             negative = not negative
     t = op.result.type
@@ -139,9 +140,3 @@ def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:
         x = insert(op, make.multiply(x, factor, t))
     exponent = insert(op, make.subtract(shift, x, t) if negative else make.add(x, shift, t))
     replace(op, [insert(op, make.exp2(exponent, t))])
-
-
-def _of_rows(*operands: SSAValue) -> Attribute:
-    """The type of an operation on numbers a row."""
-    shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
-    return tile(F32, max(r for r, _ in shapes), 1) if shapes else operands[0].type

@@ -121,20 +121,20 @@ def _sum(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | No
         return x
     if x is None:
         return y if op.kind.linear == SUM else _negated(op, y)
-    return insert(op, make.of_kind(op, [x, y], _of_rows(x, y)))
+    return insert(op, make.of_kind(op, [x, y], type_of_rows(x, y)))
 
 
 def _negated(op: ops.Apply, x: SSAValue | None) -> SSAValue | None:
-    return None if x is None else insert(op, make.negate(x, _of_rows(x)))
+    return None if x is None else insert(op, make.negate(x, type_of_rows(x)))
 
 
 def _product(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
     if x is None or y is None:
         return None
-    return y if number(x) == 1 and is_scalar(x) else insert(op, make.multiply(x, y, _of_rows(x, y)))
+    return y if number(x) == 1 and is_scalar(x) else insert(op, make.multiply(x, y, type_of_rows(x, y)))
 
 
-def _of_rows(*operands: SSAValue) -> TileT | ScalarT:
+def type_of_rows(*operands: SSAValue) -> TileT | ScalarT:
     """The type of an operation on numbers a row."""
     shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
     return tile(F32, max(r for r, _ in shapes), 1) if shapes else scalar(F32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...ops.limits import TARGETS
@@ -19,6 +19,7 @@ from ..facts.numbers import DIVISION, LOAD, Number, Numbers
 from ..facts.uniformity import reads_constant
 from ..ir import machine, ops
 from ..ir.types import is_scalar
+from ..ir.walk import last
 from . import hand_out
 
 MOST = 23  # words that travel; four slots of them and the unit's number fit into what resources.RESERVED keeps
@@ -183,10 +184,10 @@ def _below(value: SSAValue) -> Iterator[SSAValue]:
         inside = op.inner if isinstance(value, BlockArgument) else op.outputs
         if value in inside:
             index = list(inside).index(value)
-            yield from (op.carried[index], _yielded(op.body.block)[index])
+            yield from (op.carried[index], last(op.body).values[index])
     elif isinstance(op, ops.Branch):
         index = list(op.outputs).index(value)  # type: ignore[arg-type]
-        yield from (op.decision, _yielded(op.then.block)[index], _yielded(op.orelse.block)[index])
+        yield from (op.decision, last(op.then).values[index], last(op.orelse).values[index])
     elif isinstance(op, Operation) and not isinstance(op, ops.Role):
         yield from op.operands
 
@@ -258,12 +259,6 @@ def _sweep(role: ops.Role) -> None:
         if op.results and _pure(op) and all(r.first_use is None for r in op.results):
             op.detach()
             op.erase()
-
-
-def _yielded(block: Block) -> Sequence[SSAValue]:
-    last = block.last_op
-    assert isinstance(last, ops.Yield)
-    return last.values
 
 
 __all__ = ["run"]

@@ -10,7 +10,7 @@ from ...ir.machine_tiles import After, ByReciprocal, ByRows, Line, Pin, ReadColu
 from ...ir.types import TileT, dtype_of
 from .. import quads
 from ..dtypes import CTYPE
-from ..loops import At
+from ..loops import Position
 from ..operators import strip, summand, wrapping
 from ..registry import element_of, prints
 
@@ -70,7 +70,7 @@ def read_columns(role: RolePrinter, op: ReadColumns) -> None:
 
 # ---- elements
 @element_of("tile.line")
-def line(elements: Elements, op: Line, at: At) -> str:
+def line(elements: Elements, op: Line, at: Position) -> str:
     """One operation an element; what is alike along a row, and the thread's first column, are taken together before the loop."""
     floats, near = dtype_of(op.result) == F32, op.near is not None
     slope, known = elements.scalar(op.slope), ops.known(op.slope)
@@ -82,7 +82,7 @@ def line(elements: Elements, op: Line, at: At) -> str:
     if op.rows is not None:
         places, t = [at], op.rows.type
         if isinstance(t, TileT) and t.layout.data == "rows":
-            places = [At("", str(r), "", "") for r in range(elements.scope.fragment(t).row_values)]
+            places = [Position("", str(r), "", "") for r in range(elements.scope.fragment(t).row_values)]
         given = [elements.element(op.rows, p) for p in places]
         bases = tuple(f"{summand(x)} + {times('col')}" if floats or near else wrapping("+", x, times("col")) for x in given)
     base = elements.hoist("float" if floats else "int", bases, at)

@@ -11,7 +11,7 @@ from ...ir import ops
 from ...ir.layouts import packed
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
 from ..dtypes import MEMORY, from_memory, to_memory
-from ..loops import At, index_of
+from ..loops import Position, index_of
 from ..operators import strip
 from ..places import SharedRef
 from ..registry import prints
@@ -87,7 +87,7 @@ def _elementwise(role: RolePrinter, t: TileT, target: Storage, read: Callable[[s
     if target.packed:
         role.out.line(f"float {array}[{2 * target.count}];")
 
-    def body(at: At) -> str:
+    def body(at: Position) -> str:
         return f"{array}[{index_of(t, at)}] = {read(*_place(role, t, at))};"
 
     role.elements.loop(t, body)
@@ -101,7 +101,7 @@ def _pack(role: RolePrinter, target: Storage, array: str, t: TileT) -> None:
     )
 
 
-def _place(role: RolePrinter, t: TileT, at: At) -> tuple[str, str]:
+def _place(role: RolePrinter, t: TileT, at: Position) -> tuple[str, str]:
     layout = t.layout.data
     row = role.elements.row(role.fragment(t), at.r) if layout in ("rows", "full") else "0"
     return row, f"(col + {at.k})" if layout in ("columns", "full") else "0"
@@ -136,7 +136,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         return
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
 
-    def body(at: At) -> str:
+    def body(at: Position) -> str:
         row, col = _place(role, t, at)
         read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if half else f"{value}[{index_of(t, at)}]"
         memory = MEMORY[ref.alloc.dtype]
@@ -147,7 +147,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
     role.elements.loop(t, body)
 
 
-def _owner(role: RolePrinter, t: TileT, mask: SSAValue | None, at: At) -> str:
+def _owner(role: RolePrinter, t: TileT, mask: SSAValue | None, at: Position) -> str:
     """A condition that one lane of those with the same value meets, and the mask."""
     tests, layout = [], t.layout.data
     if layout in ("rows", "one"):
@@ -187,7 +187,7 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
         role.join()
     half = packed(t)
 
-    def body(at: At) -> str:
+    def body(at: Position) -> str:
         uniform: list[bool] = []
         if box is not None:
             texts = role.places.box_indices(box, *_place(role, t, at))
