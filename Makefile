@@ -29,7 +29,7 @@ demo: $(STAMP)   ## the main job: the causal expert kernel becomes a PrefixLM ke
 	@$(BIN)/cuir bridge $(VARIANT) --out $(OUT)/$(VARIANT)
 
 test: $(STAMP)   ## the whole test suite
-	@$(BIN)/python -m pytest -n 2 -q
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 lint: $(STAMP)   ## ruff and mypy
 	@$(BIN)/ruff check .

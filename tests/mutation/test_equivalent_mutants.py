@@ -81,7 +81,9 @@ def test_a_number_that_no_run_needs_is_asked_for_with_smaller_tiles() -> None:
     ):
         mutant = parse(show(program).replace(old, new))
         assert mutant != program
-        reason = free_number(Trial(program, mutant, spec, "flash_fwd", consts, "quick"))
+        t = Trial(program, mutant, spec, "flash_fwd", consts, "quick")
+        t.problems = [(Case("window", Lengths(1, 2, 1, 300, 300)), None), (Case("more queries", Lengths(1, 1, 1, 100, 40)), None)]
+        reason = free_number(t)
         assert ("with BN=64 they do" in reason) if holds and reason else reason is None and not holds
 
 
