@@ -83,7 +83,7 @@ def test_all_of_the_expert_kernel_is_reached_by_some_setting(consts: dict[str, i
     assert not any("finish(" in line or "mma_async" in line for line in left), left
 
 
-@pytest.mark.parametrize(("name", "kernel"), [(name, kernel) for name in COMPUTES for kernel in COMPUTES[name]])
+@pytest.mark.parametrize(("name", "kernel"), [(name, kernel) for name in COMPUTES if name != "flash_fwd_sm90" for kernel in COMPUTES[name]])
 def test_all_that_the_consts_leave_of_a_program_is_reached(name: str, kernel: str) -> None:
     """So a mutant of another line is the same kernel, and the numbers have seen what any other mutant does."""
     text, known = (corpus.programs() | corpus.kernels())[name].read_text(encoding="utf-8"), COMPUTES[name][kernel]
