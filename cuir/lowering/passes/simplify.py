@@ -173,11 +173,13 @@ def _spread(op: ops.Apply) -> Operation | None:
     return make.like(op, [a.owner.operands[0] if m else a for a, m in zip(op.arguments, made, strict=True)])  # type: ignore[union-attr]
 
 
-def _rank(value: SSAValue) -> tuple[int, int]:
-    """Known numbers last, parameters before them, what is worked out first."""
+def _rank(value: SSAValue) -> int:
+    """Known numbers last, parameters before them, then elements read from memory; what is worked out first."""
     if number(value) is not None:
-        return 2, 0
-    return (1, 0) if isinstance(value.owner, (ops.Parameter,)) or isinstance(value, BlockArgument) else (0, 0)
+        return 3
+    if isinstance(value.owner, ops.Parameter) or isinstance(value, BlockArgument):
+        return 2
+    return int(isinstance(value.owner, ops.Perform) and value.owner.kind.indexed)
 
 
 def _ordered(op: ops.Apply) -> Operation | None:

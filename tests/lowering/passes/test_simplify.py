@@ -1,0 +1,44 @@
+"""What may be written this way or that gives the same IR."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuir.lowering.ir import ops
+from cuir.lowering.ir.walk import every
+from tests.lowering.tile_ir import cleaned, program
+
+TEXT = """
+@kernel(arch="sm_90a")
+def k(X: Global[f32, N, 64], Z: Global[f32, N, 64], n: i32, f: f32):
+    with role("all", warpgroups=1):
+        x = load(X[0:64, :])
+        LINES
+"""
+
+
+def ir(*lines: str) -> str:
+    return str(cleaned(program(TEXT.replace("LINES", "\n        ".join(lines)))))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("exp2(x) * X[rows(64) + n, cols(64)]", "X[rows(64) + n, cols(64)] * exp2(x)"),
+        ("x * f", "f * x"),
+        ("x * 2.0", "2.0 * x"),
+        ("where(x > f, x, f)", "where(f < x, x, f)"),
+        ("where(~(x == f), x, f)", "where(x == f, f, x)"),
+    ],
+)
+def test_operands_have_one_order(one: str, other: str) -> None:
+    def counted(text: str) -> list[str]:
+        kernel = cleaned(program(TEXT.replace("LINES", f"store(Z[0:64, :], {text})")))
+        return [f"{op.op} of {[str(a.owner.name) for a in op.arguments]}" for op in every(kernel) if isinstance(op, ops.Apply)]  # type: ignore[union-attr]
+
+    assert sorted(counted(one)) == sorted(counted(other))
+
+
+def test_a_loop_that_has_no_turn_goes() -> None:
+    assert "tile.for" not in ir("for i in range(3, 3):", "    x = x + 1.0", "store(Z[0:64, :], x)")
+    assert "tile.for" in ir("for i in range(3, 4):", "    x = x + f", "store(Z[0:64, :], x)")
