@@ -131,9 +131,8 @@ def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
         return Cause([(f"this wait returned when phase {wait.phase} of `{bar.text}` was over, which ended before the copy landed", wait.span)], "the phase must expect the bytes of this copy: expect(nbytes(view))")  # fmt: skip
     back = next((n for n, p in text_of(m.launch.checked).pairs.items() if p == place_of(m, bar)[0]), None)
     ring = ring_of(m, back or "", w.cta)
-    if wait is not None and len(ring) == len(
-        m.barriers[place_of(m, bar)[0], place_of(m, bar)[2]]
-    ):  # given back since: the wait was for the turn before
+    # given back since: the wait was for the turn before
+    if wait is not None and len(ring) == len(m.barriers[place_of(m, bar)[0], place_of(m, bar)[2]]):
         given = arrivals_of(ring[place_of(m, bar)[1]], worker=new.worker)
         former = max([former, *(e.tick for e in given if e.tick > wait.tick)])
         sibling = sibling_wait(m, bar, new.worker, max(former, wait.tick))

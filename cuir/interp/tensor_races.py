@@ -131,9 +131,8 @@ class _Entry:
             kept.append(n)
             if commute:
                 clusters.add(owner)
-        if not (
-            same or len(clusters) > 1
-        ):  # with two clusters in the history, whoever conflicts with this access conflicts with one of them
+        # with two clusters in the history, whoever conflicts with this access conflicts with one of them
+        if not (same or len(clusters) > 1):
             kept.append(number)
         return shadow.history(kept)
 

@@ -69,7 +69,7 @@ class Judge:
             self.seconds = time.perf_counter() - start
             self.kernel.verify()
             after = _results(self.kernel, self.arguments, self.ctas)
-        except Exception as error:
+        except Exception as error:  # whatever a pass or its IR raises is the verdict on the pass
             return Outcome(name, {}, error=f"{type(error).__name__}: {error}")
         before, self.before = self.before, after
         changed = {n: said for n, x in after.items() if (said := _differing(x, before[n], False)) is not None}

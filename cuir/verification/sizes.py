@@ -72,9 +72,8 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
         add(mark + 37, mark + 61, 64, 64, H=1)
         add(40, mark + 61, 16, 64, H=1)
         add(mark + 37, 40, 64, 16, H=1)
-    if (
-        program is not None and "kv_rows" in program.funcs()
-    ):  # tiles of several warpgroups; blocks that end inside of a warpgroup's 64 queries, too
+    # tiles of several warpgroups; blocks that end inside of a warpgroup's 64 queries, too
+    if program is not None and "kv_rows" in program.funcs():
         for M, N in ((200, 200), (130, 300), (300, 130)):
             add(M, N, 2 * GROUP, 16, H=1)
         for d in range(-9, 10, 3):

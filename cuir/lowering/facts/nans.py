@@ -84,9 +84,8 @@ class Nans:
             return True
         if isinstance(op, ops.Perform):
             return not op.entry.sums  # read from memory; products make their NaNs
-        if isinstance(op, Operation) and not isinstance(
-            op, ops.Apply
-        ):  # what only the machine has: reads of a tensor, arithmetic of which nothing more is known
+        # what only the machine has: reads of a tensor, arithmetic of which nothing more is known
+        if isinstance(op, Operation) and not isinstance(op, ops.Apply):
             return any(v in self._negative or isinstance(v.type, TensorT) for v in op.operands)
         if not isinstance(op, ops.Apply):
             return False

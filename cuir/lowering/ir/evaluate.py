@@ -335,7 +335,7 @@ def _sequence(steps: Sequence[tuple[Run, Operation]]) -> Run:
         try:
             for function in functions:
                 function(r)
-        except Exception as error:
+        except Exception as error:  # raised again with its place in the program
             raise _located(error, next(op for f, op in steps if f is function), r[0]) from error
 
     return run
@@ -345,7 +345,7 @@ def _waiting(step: Run, op: Operation) -> Run:
     def run(r: Frame) -> Waiting:
         try:
             yield from step(r)
-        except Exception as error:
+        except Exception as error:  # raised again with its place in the program
             raise _located(error, op, r[0]) from error
 
     return run

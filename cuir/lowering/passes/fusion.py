@@ -88,9 +88,8 @@ def _single(op: Operation) -> bool:
     if len(uses) != 1 or uses[0].operation.parent is not op.parent:
         return False
     user, t = uses[0].operation, op.results[0].type
-    if isinstance(user, ops.At) and _reads_memory(
-        op
-    ):  # a place is worked out where it is accessed: that must be one read, with no effect before it
+    # a place is worked out where it is accessed: that must be one read, with no effect before it
+    if isinstance(user, ops.At) and _reads_memory(op):
         uses = list(user.result.uses)
         if len(uses) != 1 or uses[0].operation.parent is not op.parent or not elementwise(uses[0].operation):
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, SSAValue, Use
 
 from ...ops.base import PRODUCTS
 from ...syntax.types import BOOL, F32
@@ -53,7 +53,7 @@ def _web(role: ops.Role, web: Web) -> None:
     if not zeros or not web.joined:
         return
     flowing = _flowing(web)
-    if not all(_reads_none(v) for v in flowing if v not in zeros):
+    if not all(_reads_none(v, flowing) for v in flowing if v not in zeros):
         return
     if not any(_product(u.operation) for v in flowing for u in v.uses):
         return
@@ -88,9 +88,15 @@ def _flowing(web: Web) -> set[SSAValue]:
     return flowing
 
 
-def _reads_none(value: SSAValue) -> bool:
-    """Whether a value only flows on, or is taken over by products."""
-    return all(targets(use) or (_product(use.operation) and _accumulates(use.operation, value)) for use in value.uses)
+def _reads_none(value: SSAValue, flowing: set[SSAValue]) -> bool:
+    """Whether a value only flows on to values that are looked at, too, or is taken over by products."""
+
+    def unread(use: Use) -> bool:
+        if into := targets(use):
+            return flowing.issuperset(into)
+        return _product(use.operation) and _accumulates(use.operation, value)
+
+    return all(map(unread, value.uses))
 
 
 def _accumulates(product: ops.Perform, value: SSAValue) -> bool:

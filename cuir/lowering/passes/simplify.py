@@ -105,7 +105,7 @@ def _without_turns(loop: ops.For) -> bool:
 def _alike(op: ops.Branch) -> None:
     """What both sides of a branch yield needs no branch."""
     for result, a, b in zip(op.results, last(op.then).values, last(op.orelse).values, strict=True):
-        if a is b or (ops.known(a) is not None and ops.known(a) == ops.known(b) and not _inside(a, op)):
+        if a is b or (same_number(a, b) and not _inside(a, op)):
             result.replace_all_uses_with(a)
 
 
@@ -134,6 +134,11 @@ def number(value: SSAValue) -> int | float | bool | None:
     if isinstance(owner, ops.Apply) and owner.kind.repeats:
         value = owner.arguments[0]
     return ops.known(value)
+
+
+def same_number(a: SSAValue, b: SSAValue) -> bool:
+    """Whether both are one known number, its sign included: 0.0 is not -0.0."""
+    return number(a) is not None and repr(number(a)) == repr(number(b))
 
 
 # ---- rules: what an operation may be replaced by, or None
@@ -206,9 +211,8 @@ def _not(op: ops.Apply) -> Operation | SSAValue | None:
         return _compared(op, opposite(of.compares), inner.arguments)
     if of.compares in BELOW and dtype_of(inner.arguments[0]) in (I32, BOOL):  # of integers not (a < b) is b <= a
         return _compared(op, turned(opposite(of.compares)), inner.arguments[::-1])
-    if (
-        of.decided_by is not None and dtype_of(inner.result) == BOOL
-    ):  # the opposites of comparisons are comparisons, and limits of one direction meet
+    # the opposites of comparisons are comparisons, and limits of one direction meet
+    if of.decided_by is not None and dtype_of(inner.result) == BOOL:
         sides = [insert(op, make.of_kind(op, [x], x.type)) for x in inner.arguments]
         return make.dual(inner, sides, op.result.type, op.exact is not None)
     return None
@@ -361,4 +365,4 @@ def _rules(primitive: str) -> tuple[Rule, ...]:
     return _of_traits(ops.entry(primitive).traits)
 
 
-__all__ = ["number", "run"]
+__all__ = ["number", "run", "same_number"]

@@ -18,7 +18,7 @@ from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.walk import every
 from ..ir.warps import RowBound, WarpIf
 from .rewriting import before, insert, replace
-from .simplify import number
+from .simplify import number, same_number
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -73,9 +73,8 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
             _move(x, first, {g.result for g in group})
     asked = _votes(vote)
     assert asked is not None
-    if all(
-        number(op.arguments[2]) is not None for op in group
-    ):  # nearly every warp moves away from a known number: a branch would only cost
+    # nearly every warp moves away from a known number: a branch would only cost
+    if all(number(op.arguments[2]) is not None for op in group):
         for op in group:
             _by_rows(op, asked)
         return
@@ -110,7 +109,7 @@ def _by_rows(choice: ops.Apply, asked: SSAValue) -> None:
     inner = choice.arguments[1].owner
     if not isinstance(inner, ops.Apply) or not inner.kind.chooses or inner.result.type != choice.result.type:
         return
-    if inner.arguments[0] is asked and number(inner.arguments[2]) == number(choice.arguments[2]):
+    if inner.arguments[0] is asked and same_number(inner.arguments[2], choice.arguments[2]):
         replace(choice, [inner.result])
 
 
