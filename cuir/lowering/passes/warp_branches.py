@@ -58,6 +58,9 @@ def _apart(choice: ops.Apply) -> None:
     rows = both.arguments[1] if both.arguments[0] is vote else both.arguments[0]
     t = choice.result.type
     replace(choice, [insert(choice, make.where(vote, insert(choice, make.where(rows, x, y, t)), y, t))])
+    if not list(both.result.uses):  # it would keep the vote, and what the vote asks, outside of the branch
+        both.detach()
+        both.erase()
 
 
 def _branch(block: Block, vote: SSAValue, slab: int) -> None:
