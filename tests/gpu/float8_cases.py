@@ -37,6 +37,7 @@ def product(A: Global[T, M, K], B: Global[T, N, K], C: Global[f32, M, N], *, T: 
                 i = i + 1
             store(C[m : m + 64, n : n + BN], acc)
 """
+STEP = 32  # products that one instruction adds to the sum
 CASTS = """\
 @kernel(arch="sm_90a")
 def casts(X: Global[f32, M, 64], Y: Global[T, M, 64], Z: Global[f32, M, 64], *, T: const):
@@ -76,12 +77,14 @@ def rounded(x: torch.Tensor, dtype: str) -> torch.Tensor:
 
 
 def product_is_right(dtype: str) -> None:
-    """The tensor core of Hopper sums 8-bit products with fewer bits than f32 has."""
+    """Hopper's tensor core sums 8-bit products with some 14 bits (DeepSeek-V3's report, section 3.3.2): each of its steps may cut off one in the 13th behind the first."""
     for m, n, k in ((64, 64, 128), (200, 100, 1024)):
         given, wanted = operands(dtype, m, n, k, "cuda")
         compile(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}))(**given)
         error = (given["C"].cpu().double() - wanted).abs().max()
-        assert error <= 2.0**-10 * wanted.abs().max(), (m, n, k, float(error))
+        limit = k / STEP * 2.0**-13 * wanted.abs().max()
+        print(f"{dtype} {m}x{n}x{k}: largest error {float(error):.4g}, limit {float(limit):.4g}")
+        assert error <= limit, (m, n, k, float(error), float(limit))
 
 
 def casts_are_right(dtype: str) -> None:
