@@ -82,7 +82,7 @@ class SharedAlloc:
 
     @property
     def type(self) -> SharedView:
-        return SharedView(self.dtype, self.dims)
+        return SharedView(self.dtype, self.dims, self.dims[-1])
 
 
 @dataclass(frozen=True)

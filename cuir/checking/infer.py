@@ -385,22 +385,19 @@ class Typer:
         if not ok:
             return ErrorType()
         if isinstance(base, SharedView):
-            return SharedView(base.dtype, tuple(d for d in dims if isinstance(d, int)))
+            return SharedView(base.dtype, tuple(d for d in dims if isinstance(d, int)), base.columns)
         return GlobalView(base.dtype, tuple(dims))
 
     def shared_slice(self, part: Range, dim: int, n: int, base: SharedView, e: Subscript) -> bool:
-        """Rows at multiples of 8 and columns at panels, as far as the numbers are known; the interpreter checks the rest."""
+        """Rows at multiples of 8; columns from a panel on, in chunks of 16 bytes. As far as the numbers are known: the interpreter checks the rest."""
         start, size = self.const(part.start) if part.start is not None else None, part.size or dim
         if size > dim or (isinstance(start, int) and not 0 <= start <= dim - size):
             self.sink.error("T171", f"the slice leaves a dim of {dim}", e.span)
             return False
-        unit = panel_cols(base.dtype) if n == len(base.dims) - 1 else 8 if n == len(base.dims) - 2 else 1
-        if size % unit or (isinstance(start, int) and start % unit):
-            what = (
-                f"columns are sliced at panels of {unit}"
-                if n == len(base.dims) - 1
-                else "rows of shared arrays are sliced at multiples of 8"
-            )
+        columns, rows = n == len(base.dims) - 1, n == len(base.dims) - 2
+        at, of = (panel_cols(base.dtype), 16 // base.dtype.itemsize) if columns else (8, 8) if rows else (1, 1)
+        if size % of or (isinstance(start, int) and start % at):
+            what = f"columns are sliced from panels of {at} on, {of} at a time" if columns else "rows of shared arrays are sliced at multiples of 8"
             self.sink.error("T174", f"{what}, found {start if isinstance(start, int) else 'e'} : +{size}", e.span)
             return False
         return True

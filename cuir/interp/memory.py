@@ -36,6 +36,13 @@ class SharedRef:
         t = shared[self.cta].arrays[self.alloc.name][(slice(None), *self.index)]
         return t.transpose(1, 2) if self.transposed else t
 
+    def first_columns(self, count: int) -> SharedRef:
+        """The part of the view that lies in its first columns; not of a transposed view."""
+        *lead, columns = self.index
+        assert isinstance(columns, slice) and not self.transposed
+        index = (*lead, slice(columns.start or 0, (columns.start or 0) + count))
+        return replace(self, index=index, intervals=view_intervals(self.alloc, index))
+
     def at(self, cta: int) -> SharedRef:
         """The same place in another CTA of the cluster."""
         return self if cta == self.cta else replace(self, cta=cta)

@@ -16,8 +16,11 @@ from .memory import SharedRef
 from .records import Actor, Record
 
 
-def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Event | None, awaited: str = "") -> list[Record]:
+def touch(
+    op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Event | None, awaited: str = "", needed: SharedRef | None = None
+) -> list[Record]:
     """Enters the accesses of a call to shared memory, as the table declares them. `done`: None while an engine has them in flight.
+    needed: the part of what it reads that matters; left out, all of it.
 
     Raises CuirError R401 (race), R403 (missing fence), M401 (never written).
     """
@@ -26,7 +29,7 @@ def touch(op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Eve
         ref = refs.get(a.arg)
         if ref is not None:
             records.append(access(m, actor, ref, a.mode, a.proxy, done, awaited))
-            if a.mode == "read" and m.launch.detect and m.shared[ref.cta].undefined(ref):
+            if a.mode == "read" and m.launch.detect and m.shared[ref.cta].undefined(needed or ref):
                 raise unwritten(m, actor, ref)
     return records
 

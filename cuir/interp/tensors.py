@@ -81,6 +81,10 @@ class BoxRef(State):
             for s, n, dim in zip(self.starts, self.sizes, self.tensor.shape)
         )
 
+    def columns_inside(self) -> int:
+        """How many columns, counted from the box's first, lie before the end of the tensor; of the lane that has most."""
+        return max(0, min(self.sizes[-1], int(np.max(self.tensor.shape[-1] - np.asarray(self.starts[-1])))))
+
     def pieces(self, strides: tuple[int, ...]) -> Iterator[tuple[slice, tuple[slice, ...], Any]]:
         """The parts inside of the tensor: lanes that are clipped alike, the slice of each dim of the box, and the flat offset of each lane."""
         low, high = [], []

@@ -93,12 +93,9 @@ def _mma_async(cx: CallContext) -> Type:
             return cx.error("T137", f"a product has at most 256 columns, found {t.cols}", "b", "split b by columns")
     for arg in ("a", "b"):
         view = cx.type(arg)
-        if isinstance(view, SharedView) and view.dims[0 if view.transposed else 1] * view.dtype.itemsize % 128:
-            return cx.error(
-                "T138",
-                f"an operand's row in shared memory is whole panels of 128 bytes ({128 // view.dtype.itemsize} {view.dtype}), found {view}",
-                arg,
-            )
+        if isinstance(view, SharedView) and not view.panelled:
+            return cx.error("T138", f"an operand lies in an array whose rows are whole panels of 128 bytes ({128 // view.dtype.itemsize} {view.dtype}), "
+                            f"found {view} in rows of {view.columns}", arg, "a slice of the columns of a wider array")  # fmt: skip
     return t
 
 

@@ -24,7 +24,7 @@ def _shared(cx: CallContext) -> Type:
     dtype, shape = known(cx, "dtype", DType), dims(cx, "dims")
     if cx.has("over") and not isinstance(cx.type("over"), (SharedView, ErrorType)):
         return cx.error("T106", f"`over` must be a shared array, found {cx.type('over')}", "over")
-    return ErrorType() if dtype is None or shape is None else SharedView(dtype, shape)
+    return ErrorType() if dtype is None or shape is None else SharedView(dtype, shape, shape[-1])
 
 
 @op(

@@ -298,7 +298,7 @@ def _gather(cx: CallContext) -> Type:
     where="any",
     traits=Traits(place=True),
     doc="Any slice: a view, not a read. Slices are `:` or `e : e + c` with the same text e and a known c; integers drop dims, trailing dims may be left out. "
-    "Boxes of tensors may stick out or lie outside (reads 0, writes nothing). Rows of shared arrays are sliced at multiples of 8, columns at panels of 128 bytes.",
+    "Boxes of tensors may stick out or lie outside (reads 0, writes nothing). Rows of shared arrays are sliced at multiples of 8, columns from a panel of 128 bytes on, in chunks of 16 bytes.",
 )
 def _view(cx: CallContext) -> Type:
     return cx.type("place")
@@ -320,4 +320,4 @@ def _transpose(cx: CallContext) -> Type:
     if not isinstance(t, SharedView) or len(t.dims) != 2:
         hint = "register tiles have no .T: store to shared memory and take its view" if isinstance(t, TileType) else None
         return cx.error("T119", f".T is of a Shared view of two dims, found {t}", "x", hint)
-    return SharedView(t.dtype, (t.dims[1], t.dims[0]), not t.transposed)
+    return SharedView(t.dtype, (t.dims[1], t.dims[0]), t.columns, not t.transposed)

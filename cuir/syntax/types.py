@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PANEL_BYTES = 128  # width of a swizzled panel of shared memory
 
@@ -69,11 +69,17 @@ class GlobalView:
 
 @dataclass(frozen=True)
 class SharedView:
-    """A whole shared array or a view of one; all dims are known. `.T` flips `transposed` (a descriptor bit)."""
+    """A whole shared array or a view of one; all dims are known. `.T` flips `transposed` (a descriptor bit). `columns`: of the array that it lies in."""
 
     dtype: DType
     dims: tuple[int, ...]
+    columns: int = field(compare=False)
     transposed: bool = False
+
+    @property
+    def panelled(self) -> bool:
+        """Whether it lies in an array whose rows are whole panels."""
+        return self.columns * self.dtype.itemsize % PANEL_BYTES == 0
 
     def __str__(self) -> str:
         return f"Shared[{', '.join([self.dtype.name, *map(str, self.dims)])}]{'.T' if self.transposed else ''}"

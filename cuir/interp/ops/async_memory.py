@@ -111,7 +111,9 @@ def store_async(site: Site) -> Evaluate:
         ref, target = shared(w), box(w)
         actor = w.engine("bulk store", span, "the store")
         action = Store(actor, ref, target, add, proxy)
-        action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls store_wait")
+        kept = target.columns_inside()  # nobody asks what columns behind the tensor's last would be
+        needed = ref.first_columns(kept) if 0 < kept < target.sizes[-1] else None
+        action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls store_wait", needed)
         enter_store(m, action)
         w.groups.stores.append(action)
         m.count("bulk stores")
