@@ -9,6 +9,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ..ir import machine, ops
 from ..ir.inlining import inlined
 from ..ir.types import ScalarT, TileT
+from ..ir.walk import operations
 
 
 def stored(value: SSAValue) -> bool:
@@ -33,7 +34,7 @@ class Liveness:
         self._block(body, frozenset())
 
     def _block(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
-        for op in reversed(list(block.ops)):
+        for op in reversed(operations(block)):
             self.after[op] = live
             live = self._through(op, live)
         self.at_start[block] = live

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir import machine, ops
-from ..ir.walk import every, last
+from ..ir.walk import every, last, operations
 from .rewriting import before, give, uncarry
 
 
@@ -83,7 +83,7 @@ class _Live:
 
 
 def _sweep(block: Block, live: _Live) -> None:
-    for op in reversed(list(block.ops)):
+    for op in reversed(operations(block)):
         if isinstance(op, ops.Branch):
             kept = [i for i, r in enumerate(op.results) if r in live.values]
             if len(kept) < len(op.results):

@@ -12,6 +12,7 @@ from ..facts.ranges import ranges
 from ..facts.uniformity import Follows, uniformity
 from ..ir import machine, ops
 from ..ir.types import is_scalar
+from ..ir.walk import operations
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -47,7 +48,7 @@ class _Divisions:
         self.movable: dict[SSAValue, bool] = {}
 
     def run(self) -> None:
-        for top in list(self.block.ops):
+        for top in operations(self.block):
             for op in list(top.walk()):
                 if isinstance(op, ops.Apply) and op.kind.divides_integers and all(map(self.facts.nonnegative, op.arguments)):
                     self.division(op, top)

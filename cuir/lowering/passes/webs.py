@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import ops
-from ..ir.walk import every, last
+from ..ir.walk import every, last, operations
 from .rewriting import carry, give, set_yield
 
 
@@ -108,7 +108,7 @@ class Companions:
 
     def _block(self, block: Block) -> None:
         self._last: dict[SSAValue, Operation] = {}
-        for op in list(block.ops):
+        for op in operations(block):
             if op.parent is None:
                 continue
             if isinstance(op, ops.Branch):
