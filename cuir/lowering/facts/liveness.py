@@ -41,18 +41,16 @@ class Liveness:
         return live
 
     def _through(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
-        if isinstance(op, ops.Yield):
-            return live | _reads(op.values)
+        if not op.regions:
+            return live if len(op.results) == 1 and inlined(op.results[0]) else live.difference(op.results) | _reads(op.operands)
         if isinstance(op, machine.HandOut):
             return self._again(op.body.block, live)
-        rest = live - frozenset(op.results)
+        rest = live.difference(op.results)
         if isinstance(op, ops.Branch):
             return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
         if isinstance(op, ops.Loop):
             end = _reads([op.stop] if isinstance(op, ops.For) else [])  # which is asked at each turn
             return self._again(op.body.block, rest | end) | _reads(op.operands)
-        if len(op.results) == 1 and inlined(op.results[0]):
-            return live
         return rest | _reads(op.operands)
 
     def _again(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:

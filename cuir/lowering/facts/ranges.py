@@ -10,6 +10,7 @@ The bounds of what a loop carries are a fixed point: an end that still moves aft
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -122,8 +123,7 @@ class _Flow:
         if given is None:
             return
         old = self.bounds.get(step.value)
-        new = _join([given, old]) if old else given
-        if new == old:
+        if given == old or (new := _join([given, old]) if old else given) == old:
             return
         if old and step.carried:
             step.moves += 1
@@ -423,7 +423,11 @@ def _ends(of: Traits, given: Sequence[Range]) -> Ends:
 
 
 def _join(given: Sequence[Range]) -> Range:
-    return Range(min(r.least for r in given), max(r.most for r in given), any(r.low for r in given), any(r.high for r in given))
+    return functools.reduce(_either, given)
+
+
+def _either(a: Range, b: Range) -> Range:
+    return Range(min(a.least, b.least), max(a.most, b.most), a.low or b.low, a.high or b.high)
 
 
 def _is_i32(value: SSAValue) -> bool:

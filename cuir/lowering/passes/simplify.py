@@ -34,6 +34,9 @@ class _Simplify:
                 self.operation(op)
 
     def operation(self, op: Operation) -> None:
+        if isinstance(op, ops.Apply):
+            self.apply(op)
+            return
         if isinstance(op, ops.If):
             self._if(op)
             return
@@ -44,8 +47,6 @@ class _Simplify:
             self.block(region.block)
         if isinstance(op, ops.Branch):
             _alike(op)
-        if isinstance(op, ops.Apply):
-            self.apply(op)
 
     def apply(self, op: ops.Apply) -> None:
         """Applies rules to a fixed point, following an operation through what replaces it."""
