@@ -46,6 +46,7 @@ class _Builder:
 
     @property
     def span(self) -> Span | None:
+        """The statement; its location is made once for all its operations."""
         return self._span
 
     @span.setter

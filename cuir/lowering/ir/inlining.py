@@ -23,4 +23,5 @@ def inlined(value: SSAValue) -> bool:
     """Whether a value has no place of its own."""
     if not isinstance(value, OpResult):
         return False
-    return MARK in value.op.attributes or type(value.op) in PLACELESS  # `isinstance` takes long to say no, and this is asked of all values
+    op = value.op  # asked of all values, and `isinstance` takes long to say no
+    return MARK in op.attributes or type(op) in PLACELESS
