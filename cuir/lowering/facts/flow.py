@@ -21,6 +21,8 @@ def waits(op: object) -> TypeGuard[ops.Perform]:
 def sources(value: SSAValue) -> list[SSAValue] | None:
     """The values that may flow into this one: what a loop carries (what it starts with comes first), a branch gives, what comes with a unit of work from a queue;
     None of any other value."""
+    if isinstance(value.owner, ops.Apply):  # most are
+        return None
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
         if not isinstance(loop, ops.Loop):

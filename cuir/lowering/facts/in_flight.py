@@ -38,6 +38,8 @@ class InFlight:
         return ages
 
     def _through(self, op: Operation, ages: Ages) -> Ages:
+        if isinstance(op, ops.Apply):  # most are
+            return ages
         if isinstance(op, ops.Branch):
             return _least(*(_handed(self._block(r.block, ages), last(r).values, op.results) for r in (op.then, op.orelse)))
         if isinstance(op, ops.Loop):

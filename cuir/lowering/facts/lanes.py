@@ -8,13 +8,14 @@ from ...ops.limits import TARGETS
 from ..ir import ops
 from ..ir.function import Function
 from ..ir.types import is_tile
+from ..ir.walk import every
 
 
 def one_lane(role: ops.Role) -> bool:
     """Whether a role runs on one lane of its warp. Only where enough is asynchronous for that."""
     kernel = role.parent_op()
     assert isinstance(kernel, ops.Kernel)
-    return role.threads.data == 32 and TARGETS[kernel.arch.data].has("one_lane_roles") and all(map(_by_one_lane, role.body.walk()))
+    return role.threads.data == 32 and TARGETS[kernel.arch.data].has("one_lane_roles") and all(map(_by_one_lane, every(role)))
 
 
 def _by_one_lane(op: Operation) -> bool:

@@ -9,6 +9,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ..ir import machine, ops
 from ..ir.inlining import inlined
 from ..ir.types import ScalarT, TileT
+from ..ir.walk import operations
 
 
 def stored(value: SSAValue) -> bool:
@@ -33,25 +34,23 @@ class Liveness:
         self._block(body, frozenset())
 
     def _block(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
-        for op in reversed(list(block.ops)):
+        for op in reversed(operations(block)):
             self.after[op] = live
             live = self._through(op, live)
         self.at_start[block] = live
         return live
 
     def _through(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
-        if isinstance(op, ops.Yield):
-            return live | _reads(op.values)
+        if not op.regions:
+            return live if len(op.results) == 1 and inlined(op.results[0]) else live.difference(op.results) | _reads(op.operands)
         if isinstance(op, machine.HandOut):
             return self._again(op.body.block, live)
-        rest = live - frozenset(op.results)
+        rest = live.difference(op.results)
         if isinstance(op, ops.Branch):
             return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
         if isinstance(op, ops.Loop):
             end = _reads([op.stop] if isinstance(op, ops.For) else [])  # which is asked at each turn
             return self._again(op.body.block, rest | end) | _reads(op.operands)
-        if len(op.results) == 1 and inlined(op.results[0]):
-            return live
         return rest | _reads(op.operands)
 
     def _again(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:

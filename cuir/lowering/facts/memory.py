@@ -11,6 +11,7 @@ from ...ops.base import Access
 from ..ir import ops
 from ..ir.inlining import inlined
 from ..ir.types import ElementT, SharedT, TensorT
+from ..ir.walk import every
 
 Array = ops.Tensor | ops.Shared
 
@@ -90,7 +91,7 @@ def _nbytes(array: ops.Shared) -> int:
 def modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
     """Which of "read", "write" and "add" the kernel does to its arrays and tensors."""
     modes: dict[Array, set[str]] = {}
-    for op in kernel.walk():
+    for op in every(kernel):
         for a in accesses(op):
             assert isinstance(op, ops.Perform)
             modes.setdefault(a.array, set()).add("add" if a.writes and op.const("add") else a.access.mode)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import Operation, SSAValue, Use
+from xdsl.ir import Block, Operation, SSAValue, Use
 
 from ...ops.traits import NEGATIVE, Traits
 from ..ir import ops
@@ -16,6 +16,7 @@ from ..ir.function import Function
 from ..ir.machine_tiles import After, ReadColumns
 from ..ir.rows import RowPart
 from ..ir.types import ScalarT, TensorT, TileT, dtype_of, is_tile
+from ..ir.walk import every
 from ..ir.warps import Pinned, RowBound
 from .flow import sources, targets
 
@@ -42,7 +43,7 @@ class Nans:
     def __init__(self, kernel: ops.Kernel):
         self._constant: set[SSAValue] = set()  # may be a number that the compiler knows, or what a choice makes of one
         self._negative: set[SSAValue] = set()
-        values = [v for op in kernel.walk() for v in (*op.results, *(a for r in op.regions for a in r.block.args)) if _numbers(v)]
+        values = [v for op in every(kernel) for v in (*op.results, *(a for r in op.regions for a in r.block.args)) if _numbers(v)]
         self._grow(self._constant, values, self._may_be_constant)
         self._grow(self._negative, [v for v in values if dtype_of(v).is_float], self._may_be_negative)
 
@@ -62,14 +63,9 @@ class Nans:
         if (given := sources(value)) is not None:
             return any(v in self._constant for v in given)
         op = value.owner
-        if isinstance(op, ops.Constant):
-            return True
-        if isinstance(op, ops.Perform):
-            return op.gathers  # outside of the tensor it is 0
-        if isinstance(op, ReadColumns):
-            return True
         if not isinstance(op, ops.Apply):
-            return False
+            read = isinstance(op, ReadColumns) or (isinstance(op, ops.Perform) and op.gathers)  # outside of the tensor it is 0
+            return read or isinstance(op, ops.Constant)
         if op.kind.constant is not None:
             return True
         choice = _chooses(op.kind)
@@ -80,21 +76,23 @@ class Nans:
         if (given := sources(value)) is not None:
             return any(v in self._negative for v in given)
         op = value.owner
-        if isinstance(op, ops.Parameter):
-            return True
-        if isinstance(op, ops.Perform):
-            return not op.entry.sums  # read from memory; products make their NaNs
-        # what only the machine has: reads of a tensor, arithmetic of which nothing more is known
-        if isinstance(op, Operation) and not isinstance(op, ops.Apply):
-            return any(v in self._negative or isinstance(v.type, TensorT) for v in op.operands)
         if not isinstance(op, ops.Apply):
-            return False
+            return self._made_negative(op)
         of = op.kind
         if of.linear == NEGATIVE:
             return ops.known(op.arguments[0]) is None
         if _chooses(of) or _keeps_sign(of):
             return any(a in self._negative for a in op.arguments)
         return bool(of.linear or of.multiplies) and any(self._unchanged(op, i) for i in range(2))
+
+    def _made_negative(self, op: Operation | Block) -> bool:
+        """Of what is no arithmetic of the table."""
+        if isinstance(op, ops.Parameter):
+            return True
+        if isinstance(op, ops.Perform):
+            return not op.entry.sums  # read from memory; products make their NaNs
+        # what only the machine has: reads of a tensor, arithmetic of which nothing more is known
+        return isinstance(op, Operation) and any(v in self._negative or isinstance(v.type, TensorT) for v in op.operands)
 
     def _unchanged(self, op: ops.Apply, i: int) -> bool:
         """Whether arithmetic with a known number may be operand `i` itself with its sign bit set, or its negative."""

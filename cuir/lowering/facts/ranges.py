@@ -10,8 +10,9 @@ The bounds of what a loop carries are a fixed point: an end that still moves aft
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -87,121 +88,178 @@ def ranges(kernel: ops.Kernel) -> Ranges:
     return Ranges(kernel)
 
 
+Rule = Callable[[Sequence[Range | None]], Range | None]  # of the ranges of what a value is made of; None: no path has come there
+
+
+@dataclass(eq=False, slots=True)
+class _Step:
+    """A value that may be what `rule` makes of its sources. `due`: whether one of these has changed since the step was last taken."""
+
+    value: SSAValue
+    rule: Rule
+    sources: tuple[SSAValue, ...]
+    carried: bool
+    due: bool = True
+    moves: int = 0  # of what is carried: how often it changed
+
+
 class _Flow:
-    """The data flow: rounds over the kernel until nothing changes."""
+    """The data flow: rounds over the steps, in the order of the text, until none is due."""
 
     def __init__(self, kernel: ops.Kernel):
         self.kernel = kernel
         self.bounds: dict[SSAValue, Range] = {}  # none yet: no path has come there
-        self.moves: dict[SSAValue, int] = {}
-        self.changed = True
-        while self.changed:
-            self.changed = False
-            self.block(kernel.body.block)
+        self.steps: list[_Step] = []
+        self.readers: dict[SSAValue, list[_Step]] = {}
+        self.block(kernel.body.block)
+        while any(step.due for step in self.steps):
+            for step in self.steps:
+                if step.due:
+                    self.take(step)
+
+    def take(self, step: _Step) -> None:
+        step.due = False
+        given = step.rule([self.bounds.get(s) for s in step.sources])
+        if given is None:
+            return
+        old = self.bounds.get(step.value)
+        if given == old or (new := _join([given, old]) if old else given) == old:
+            return
+        if old and step.carried:
+            step.moves += 1
+            if step.moves > ROUNDS:
+                new = Range(new.least if new.least == old.least else -INF, new.most if new.most == old.most else INF, new.low, new.high)
+        self.bounds[step.value] = new
+        for reader in self.readers.get(step.value, ()):
+            reader.due = True
+
+    # ---- the steps of a kernel
+    def put(self, value: SSAValue, rule: Rule, *sources: SSAValue, carried: bool = False) -> None:
+        """A step, if the value is an i32. Sources that are none may be anything."""
+        if not _is_i32(value):
+            return
+        step = _Step(value, rule, sources, carried)
+        self.steps.append(step)
+        for source in sources:
+            if _is_i32(source):
+                self.readers.setdefault(source, []).append(step)
+            else:
+                self.bounds[source] = ANYTHING
 
     def block(self, block: Block) -> None:
         for op in block.ops:
             self.operation(op)
 
     def operation(self, op: Operation) -> None:
-        if isinstance(op, ops.Role):
-            self.put(op.body.block.args[0], Range(0, op.workers.data - 1))
+        if not op.regions:
+            self.results(op)
+        elif isinstance(op, ops.Role):
+            self.put(op.body.block.args[0], _always(Range(0, op.workers.data - 1)))
             self.block(op.body.block)
         elif isinstance(op, ops.For):
-            self.put(op.turn, self.turn(op))
+            self.put(op.turn, _turn(op.step.data), op.start, op.stop)
             self.loop(op)
         elif isinstance(op, ops.ForUnits):
-            self.put(op.turn, self.unit(op.units))
+            self.unit(op.turn, op.units)
             queue = machine.queue_of(op)
             for word, inside in op.reads:
                 assert queue is not None
-                self.put(inside, *map(self.of, queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]))
+                self.put(inside, _any_of, *queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
             self.loop(op)
         elif isinstance(op, machine.Queue):
-            self.put(op.hand_out.unit, self.unit(op.units))
+            self.unit(op.hand_out.unit, op.units)
             self.block(op.body.block)
-        elif op.regions:  # a branch of some kind, or what a queue hands out
+        else:  # a branch of some kind, or what a queue hands out
             for region in op.regions:
                 self.block(region.block)
             if op.results:
                 for result, *given in zip(op.results, *(last(region).values for region in op.regions), strict=True):
-                    self.put(result, *map(self.of, given))
-        else:
-            for result, bounds in zip(op.results, self.results(op), strict=True):
-                self.put(result, bounds)
+                    self.put(result, _any_of, *given)
 
     def loop(self, op: ops.Loop) -> None:
-        for inside, start, following in zip(op.inner, op.carried, last(op.body).values, strict=True):
-            self.put(inside, self.of(start), self.of(following), carried=True)
+        ends = last(op.body).values
+        for inside, start, following in zip(op.inner, op.carried, ends, strict=True):
+            self.put(inside, _any_of, start, following, carried=True)
         self.block(op.body.block)
-        for result, start, following in zip(op.outputs, op.carried, last(op.body).values, strict=True):
-            self.put(result, self.of(start), self.of(following))
+        for result, start, following in zip(op.outputs, op.carried, ends, strict=True):
+            self.put(result, _any_of, start, following)
 
-    def turn(self, op: ops.For) -> Range | None:
-        """The number of a turn is a counter: far from the ends, whatever bounds it."""
-        start, stop, step = self.of(op.start), self.of(op.stop), op.step.data
+    def unit(self, number: SSAValue, units: SSAValue) -> None:
+        """The number of a unit of work. A launch with too many units is refused."""
+        op = units.owner
+        while isinstance(op, machine.Queue):
+            op = op.units.owner
+        self.put(number, _unit, *([op.count] if isinstance(op, ops.Units) else []))
+
+    def results(self, op: Operation) -> None:
+        if isinstance(op, ops.Apply):
+            if _is_i32(op.result):
+                self.apply(op.kind, op.arguments, op.result)
+        elif isinstance(op, ops.Constant):
+            if _is_i32(op.result):
+                self.put(op.result, _always(_of_bounds(int(op.value), int(op.value))))
+        elif isinstance(op, ops.Parameter):
+            self.put(op.result, _always(Range(0) if op.dim is not None else NEAR if op.judged is not None else ANYTHING))
+        elif isinstance(op, (machine.Quotient, machine.Remainder)):
+            self.apply(op.entry.traits, [op.x, op.y], op.result)
+        else:
+            for result in op.results:
+                self.put(result, _always(ANYTHING))
+
+    def apply(self, of: Traits, args: Sequence[SSAValue], result: SSAValue) -> None:
+        if of.converts:
+            if types.dtype_of(args[0]) == BOOL:
+                self.put(result, _always(Range(0, 1)))
+            else:
+                self.put(result, _any_of, args[0])
+        elif of.index_of:
+            assert isinstance(result.type, types.TileT)
+            self.put(result, _always(Range(0, result.type.shape[of.index_of == "column"] - 1)))
+        elif of.rank:
+            self.put(result, _always(Range(0, self.kernel.cluster.data - 1)))
+        elif of.constant is not None:
+            self.put(result, _always(Range(of.constant, of.constant)))
+        else:
+            self.put(result, _made_by(of), *(args[1:] if of.chooses else args))
+
+
+# ---- rules
+def _always(known: Range) -> Rule:
+    return lambda given: known
+
+
+def _any_of(given: Sequence[Range | None]) -> Range | None:
+    """One of the sources."""
+    known = [r for r in given if r is not None]
+    return _join(known) if known else None
+
+
+def _turn(step: int) -> Rule:
+    """The number of a turn is a counter: far from the ends, whatever bounds it."""
+
+    def rule(given: Sequence[Range | None]) -> Range | None:
+        start, stop = given
         if start is None or stop is None:
             return None
         if step > 0:
             return Range(start.least, max(start.least, _plus(stop.most, -1)))
         return Range(min(start.most, _plus(stop.least, 1)), start.most)
 
-    def unit(self, units: SSAValue) -> Range:
-        op = units.owner
-        while isinstance(op, machine.Queue):
-            op = op.units.owner
-        count = self.of(op.operands[0]) if isinstance(op, ops.Units) else None
-        return Range(0, INF if count is None else max(0, _plus(count.most, -1)))  # a launch with too many is refused
+    return rule
 
-    # ---- values
-    def of(self, value: SSAValue) -> Range | None:
-        """None: no path has come there."""
-        return self.bounds.get(value) if _is_i32(value) else ANYTHING
 
-    def put(self, value: SSAValue, *given: Range | None, carried: bool = False) -> None:
-        """The value may be one of these too."""
+def _unit(given: Sequence[Range | None]) -> Range:
+    """The number of a unit, of which there are as many as the source says, if there is one."""
+    counts = [r.most for r in given if r is not None]
+    return Range(0, max(0, _plus(counts[0], -1)) if counts else INF)
+
+
+def _made_by(of: Traits) -> Rule:
+    def rule(given: Sequence[Range | None]) -> Range | None:
         known = [r for r in given if r is not None]
-        if not known or not _is_i32(value):
-            return
-        old = self.bounds.get(value)
-        new = _join([*known, *([old] if old else [])])
-        if old and carried:
-            moves = self.moves[value] = self.moves.get(value, 0) + (new != old)
-            if moves > ROUNDS:
-                new = Range(new.least if new.least == old.least else -INF, new.most if new.most == old.most else INF, new.low, new.high)
-        if new != old:
-            self.bounds[value] = new
-            self.changed = True
+        return _applied(of, known) if len(known) == len(given) else None
 
-    def results(self, op: Operation) -> Iterator[Range | None]:
-        if isinstance(op, ops.Constant):
-            value = op.value
-            yield _of_bounds(int(value), int(value)) if _is_i32(op.result) else None
-        elif isinstance(op, ops.Parameter):
-            yield Range(0) if op.dim is not None else NEAR if op.judged is not None else ANYTHING
-        elif isinstance(op, ops.Apply):
-            yield self.apply(op.kind, op.arguments, op.result)
-        elif isinstance(op, (machine.Quotient, machine.Remainder)):
-            yield self.apply(op.entry.traits, [op.x, op.y], op.result)
-        else:
-            yield from (ANYTHING for _ in op.results)
-
-    def apply(self, of: Traits, args: Sequence[SSAValue], result: SSAValue) -> Range | None:
-        if not _is_i32(result):
-            return None
-        if of.converts:
-            return Range(0, 1) if types.dtype_of(args[0]) == BOOL else self.of(args[0])
-        if of.index_of:
-            assert isinstance(result.type, types.TileT)
-            return Range(0, result.type.shape[of.index_of == "column"] - 1)
-        if of.rank:
-            return Range(0, self.kernel.cluster.data - 1)
-        if of.constant is not None:
-            return Range(of.constant, of.constant)
-        given = [self.of(a) for a in (args[1:] if of.chooses else args)]
-        if any(r is None for r in given):
-            return None
-        return _applied(of, [r for r in given if r is not None])
+    return rule
 
 
 def _wraps(of: Traits) -> bool:
@@ -365,7 +423,11 @@ def _ends(of: Traits, given: Sequence[Range]) -> Ends:
 
 
 def _join(given: Sequence[Range]) -> Range:
-    return Range(min(r.least for r in given), max(r.most for r in given), any(r.low for r in given), any(r.high for r in given))
+    return functools.reduce(_either, given)
+
+
+def _either(a: Range, b: Range) -> Range:
+    return Range(min(a.least, b.least), max(a.most, b.most), a.low or b.low, a.high or b.high)
 
 
 def _is_i32(value: SSAValue) -> bool:

@@ -8,6 +8,7 @@ from xdsl.traits import Pure
 from ...syntax.types import BF16, F16, PANEL_BYTES
 from ..ir import ops
 from ..ir.types import SharedT, TileT
+from ..ir.walk import every
 from .memory import Memory, accesses, array_of, modes
 from .multiples import multiple
 
@@ -24,9 +25,11 @@ def own_rows(role: ops.Role) -> ops.Shared | None:
     accumulator rows, to the same view. None if they are not."""
     kernel = role.parent_op()
     assert isinstance(kernel, ops.Kernel)
-    performed = [op for op in role.walk() if isinstance(op, ops.Perform)]
+    if role.threads.data != 128:
+        return None
+    performed = [op for op in every(role) if isinstance(op, ops.Perform)]
     sent = [op for op in performed if op.entry.effects.group == "bulk_store"]
-    if role.threads.data != 128 or not sent:
+    if not sent:
         return None
     view = sent[0].arg("shared")
     array, t = array_of(view), view.type

@@ -47,7 +47,9 @@ class Uniformity:
         return reduce(or_, map(self.__getitem__, values), Follows.LAUNCH)
 
     def _operation(self, op: Operation) -> None:
-        if isinstance(op, ops.Role):
+        if isinstance(op, ops.Apply):
+            self._put(op.results, Follows.CTA if op.kind.rank else self._of(op.arguments))
+        elif isinstance(op, ops.Role):
             self._put(op.body.block.args, Follows.WORKER if op.workers.data > 1 else Follows.LAUNCH)
             self._block(op.body.block)
         elif isinstance(op, machine.Queue):
@@ -71,9 +73,7 @@ class Uniformity:
                 self._put([result], self._of([op.decision, *given]))
         elif isinstance(op, ops.Perform):
             self._put(op.outputs, self._of(op.arguments) if reads_constant(op) else Follows.RUN)
-        elif isinstance(op, ops.Apply) and op.kind.rank:
-            self._put(op.results, Follows.CTA)
-        elif isinstance(op, (ops.Apply, ops.Constant, ops.At, ops.Declaration)) or op.has_trait(Pure):
+        elif isinstance(op, (ops.Constant, ops.At, ops.Declaration)) or op.has_trait(Pure):
             self._put(op.results, self._of(op.operands))
         else:
             for region in op.regions:

@@ -16,6 +16,7 @@ from ...ops.traits import SUM
 from ..ir import ops
 from ..ir.inlining import inlined
 from ..ir.types import TileT, is_scalar
+from ..ir.walk import every
 from .flow import sources
 from .memory import Accessed, Array, Memory, accesses, evaluated
 from .multiples import multiple
@@ -71,7 +72,7 @@ class _WarpSyncs:
     def _stored_alone(self, role: ops.Role, own: Array) -> bool:
         """Whether the role does nothing else with an array's memory than to store what its warps write there."""
         memory = self.memory.of(own.result)
-        touching = [(op, a) for op in role.walk() for a in accesses(op) if self.memory.of(a.place) is memory]
+        touching = [(op, a) for op in every(role) for a in accesses(op) if self.memory.of(a.place) is memory]
         return all(a.writes or op.entry.effects.group == "bulk_store" for op, a in touching if isinstance(op, ops.Perform))
 
     # ---- control flow

@@ -44,6 +44,16 @@ class _Builder:
     def __init__(self, block: Block, span: Span | None = None):
         self.block, self.span = block, span
 
+    @property
+    def span(self) -> Span | None:
+        """The statement; its location is made once for all its operations."""
+        return self._span
+
+    @span.setter
+    def span(self, span: Span | None) -> None:
+        self._span = span
+        self._location = None if span is None else FileLineColLoc(StringAttr(span.source.name), IntAttr(span.line), IntAttr(span.column))
+
     def add(self, op: Operation, hint: str | None = None) -> SSAValue:
         """Appends an operation; gives its first result."""
         self.put(op)
@@ -52,8 +62,8 @@ class _Builder:
         return op.results[0]
 
     def put(self, op: Operation) -> Operation:
-        if self.span is not None:
-            op.location = FileLineColLoc(StringAttr(self.span.source.name), IntAttr(self.span.line), IntAttr(self.span.column))
+        if self._location is not None:
+            op.location = self._location
         self.block.add_op(op)
         return op
 

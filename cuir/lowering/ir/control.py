@@ -15,11 +15,13 @@ from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ...syntax.types import I32
+from .accessors import all_operands
 from .declarations import Declaration
 from .operands import parse_operand, parse_operands, print_operands
 from .types import ScalarT, UnitsT, scalar
 
 
+@all_operands("values")
 @irdl_op_definition
 class Yield(IRDLOperation):
     """The end of a region: the values that a loop carries into its next turn, or that a branch gives."""
@@ -37,7 +39,7 @@ class Yield(IRDLOperation):
 
 
 def end(values: Sequence[SSAValue] = ()) -> Yield:
-    return Yield(operands=[list(values)])
+    return Yield.create(operands=values)
 
 
 class Loop(IRDLOperation):

@@ -21,6 +21,7 @@ from ...ops import OPERATORS, TABLE
 from ...ops.base import Op
 from ...ops.traits import Traits
 from ...syntax.types import BOOL, I32, DType
+from .accessors import all_operands, one_result
 from .control import Branch, For, ForUnits, If, Kernel, Loop, Role, Word, Yield, branch, end, loop, loop_over_units, words_attribute
 from .declarations import Barrier, Declaration, Parameter, Shared, Tensor, Units
 from .operands import parse_operand, parse_operands, parse_optional_operand, print_operands
@@ -37,6 +38,7 @@ def entry(name: str) -> Op:
 
 
 # ---- values
+@one_result
 @irdl_op_definition
 class Constant(IRDLOperation):
     """A number or truth value that is known."""
@@ -74,12 +76,13 @@ def value_of(text: str, dtype: DType) -> int | float | bool:
 
 def constant(value: int | float | bool, dtype: DType) -> Constant:
     text = repr(bool(value)) if dtype == BOOL else repr(int(value)) if dtype == I32 else repr(float(value))
-    return Constant(properties={"text": StringAttr(text)}, result_types=[scalar(dtype)])
+    return Constant.create(properties={"text": StringAttr(text)}, result_types=[scalar(dtype)])
 
 
 def known(value: SSAValue) -> int | float | bool | None:
     """The value of a constant; None of anything else."""
-    return value.owner.value if isinstance(value.owner, Constant) else None
+    owner = value.owner  # asked of all values, and `isinstance` takes ten times as long to say no
+    return owner.value if type(owner) is Constant else None
 
 
 class Primitive(IRDLOperation):
@@ -106,6 +109,8 @@ class Primitive(IRDLOperation):
             raise VerifyException(f"there is no primitive `{self.op}`")
 
 
+@one_result
+@all_operands("arguments")
 @irdl_op_definition
 class Apply(Primitive):
     """A pure operation of the table on scalars and tiles. `exact`: a comparison follows from it, so it is computed as written, nothing fused."""
@@ -137,14 +142,16 @@ def apply(primitive: str, arguments: Sequence[SSAValue], result: Attribute, exac
     properties: dict[str, Attribute] = {"primitive": StringAttr(primitive)}
     if exact:
         properties["exact"] = UnitAttr()
-    return Apply(operands=[list(arguments)], properties=properties, result_types=[result])
+    return Apply.create(operands=arguments, properties=properties, result_types=[result])
 
 
 def kind_of(value: SSAValue) -> Traits:
     """What holds of the pure operation that makes a value; of other values nothing is known."""
-    return value.owner.kind if isinstance(value.owner, Apply) else _NONE
+    owner = value.owner  # as in `known`
+    return owner.kind if type(owner) is Apply else _NONE
 
 
+@one_result
 @irdl_op_definition
 class At(IRDLOperation):
     """A place in an array: a view of shared memory, a box of a tensor, elements, a stage of a ring of barriers.
@@ -197,8 +204,8 @@ class At(IRDLOperation):
 
 
 def at(array: SSAValue, parts: Sequence[tuple[SSAValue | None, int]], result: Attribute) -> At:
-    return At(
-        operands=[array, [s for s, _ in parts if s is not None]],
+    return At.create(
+        operands=[array, *(s for s, _ in parts if s is not None)],
         properties={
             "sizes": ArrayAttr([IntAttr(size) for _, size in parts]),
             "given": ArrayAttr([IntAttr(int(s is not None)) for s, _ in parts]),
@@ -207,6 +214,7 @@ def at(array: SSAValue, parts: Sequence[tuple[SSAValue | None, int]], result: At
     )
 
 
+@all_operands("arguments")
 @irdl_op_definition
 class Perform(Primitive):
     """A primitive with an effect, or whose result depends on memory. `params` names its operands, `consts` what is known.
@@ -289,14 +297,14 @@ class Perform(Primitive):
 def perform(
     primitive: str, args: dict[str, SSAValue], results: Sequence[Attribute] = (), consts: dict[str, Const] | None = None
 ) -> Perform:
-    return Perform(
-        operands=[list(args.values())],
+    return Perform.create(
+        operands=list(args.values()),
         properties={
             "primitive": StringAttr(primitive),
             "params": ArrayAttr([StringAttr(p) for p in args]),
             "consts": DictionaryAttr({k: _attribute(v) for k, v in (consts or {}).items()}),
         },
-        result_types=[list(results)],
+        result_types=results,
     )
 
 

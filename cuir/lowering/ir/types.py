@@ -6,6 +6,7 @@ A register tile has a layout: `full`, an accumulator fragment over a worker's th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr
@@ -199,10 +200,12 @@ def natural_layout(rows: int, cols: int) -> str:
     return "columns" if rows == 1 else "full"
 
 
+@functools.cache
 def scalar(dtype: DType) -> ScalarT:
     return ScalarT(StringAttr(dtype.name))
 
 
+@functools.cache
 def tile(dtype: DType, rows: int, cols: int, layout: str | None = None) -> TileT:
     return TileT(StringAttr(dtype.name), IntAttr(rows), IntAttr(cols), StringAttr(layout or natural_layout(rows, cols)))
 
@@ -211,6 +214,7 @@ def dims(sizes: Sequence[int | str]) -> ArrayAttr:
     return ArrayAttr([IntAttr(d) if isinstance(d, int) else StringAttr(d) for d in sizes])
 
 
+@functools.cache
 def element(dtype: DType, rows: int = 0, cols: int = 0) -> ElementT:
     return ElementT(StringAttr(dtype.name), IntAttr(rows), IntAttr(cols))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir import machine, ops
-from ..ir.walk import every, last
+from ..ir.walk import every, last, operations
 from .rewriting import before, give, uncarry
 
 
@@ -35,6 +35,8 @@ class _Live:
         self.values: set[SSAValue] = set()
         self.left: list[SSAValue] = []
         for op in every(kernel):
+            if isinstance(op, ops.Apply):
+                continue  # most are; who reads its result needs its operands
             if isinstance(op, ops.For):
                 self.need(op.start)
                 self.need(op.stop)
@@ -60,7 +62,10 @@ class _Live:
 
     def _follow(self, value: SSAValue) -> None:
         owner = value.owner
-        if isinstance(value, BlockArgument):
+        if isinstance(owner, ops.Apply):  # most are
+            for operand in owner.arguments:
+                self.need(operand)
+        elif isinstance(value, BlockArgument):
             loop = value.block.parent_op()
             if isinstance(loop, ops.Loop) and value in loop.inner:
                 self._carried(loop, loop.inner.index(value))
@@ -83,7 +88,9 @@ class _Live:
 
 
 def _sweep(block: Block, live: _Live) -> None:
-    for op in reversed(list(block.ops)):
+    for op in reversed(operations(block)):
+        if not op.regions and any(r in live.values for r in op.results) and not finishes(op):
+            continue  # most are needed
         if isinstance(op, ops.Branch):
             kept = [i for i, r in enumerate(op.results) if r in live.values]
             if len(kept) < len(op.results):

@@ -12,6 +12,7 @@ from ..facts.ranges import ranges
 from ..facts.uniformity import Follows, uniformity
 from ..ir import machine, ops
 from ..ir.types import is_scalar
+from ..ir.walk import every, operations
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -47,8 +48,8 @@ class _Divisions:
         self.movable: dict[SSAValue, bool] = {}
 
     def run(self) -> None:
-        for top in list(self.block.ops):
-            for op in list(top.walk()):
+        for top in operations(self.block):
+            for op in [top, *every(top)]:
                 if isinstance(op, ops.Apply) and op.kind.divides_integers and all(map(self.facts.nonnegative, op.arguments)):
                     self.division(op, top)
 

@@ -12,7 +12,7 @@ from ...ops.base import PRODUCTS
 from ..ir import ops
 from ..ir.function import Function
 from ..ir.types import TileT
-from ..ir.walk import every
+from ..ir.walk import every, operations
 from ..ir.warps import WarpIf, pinned
 from .rewriting import before
 
@@ -39,7 +39,7 @@ def _pin(wait: ops.Perform) -> None:
     condition = None
     if guard is not None:
         inner = next(op for op in guard.then.block.ops if isinstance(op, ops.Perform))
-        for op in list(guard.then.block.ops):
+        for op in operations(guard.then.block):
             if isinstance(op, (ops.At, ops.Apply, ops.Constant)):
                 op.detach()
                 before(guard, op)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..ir import ops
-from ..ir.walk import last
+from ..ir.walk import last, operations
 
 
 def before(op: Operation, new: Operation) -> SSAValue | None:
@@ -126,7 +126,7 @@ def inline(block: Block, op: Operation) -> Sequence[SSAValue]:
     values = list(end.values)
     end.detach()
     end.erase()
-    for inner in list(block.ops):
+    for inner in operations(block):
         inner.detach()
         assert op.parent is not None
         op.parent.insert_op_before(inner, op)

@@ -6,17 +6,18 @@ Exact: no result changes, not even the last bit of a float (a NaN may look diffe
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...ops import meaning
+from ...ops.base import Op
 from ...ops.meaning import DivisionByZero
 from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, EQUAL, LESS, SUM, UNEQUAL, Traits, opposite, turned
 from ...syntax.types import BOOL, F32, I32
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar
-from ..ir.walk import last
+from ..ir.walk import last, operations
 from .rewriting import before, inline, insert, move_body, replace
 
 Rule = Callable[[ops.Apply], Operation | SSAValue | None]
@@ -27,12 +28,15 @@ def run(kernel: ops.Kernel) -> None:
 
 
 class _Simplify:
-    def block(self, block: object) -> None:
-        for op in list(block.ops):  # type: ignore[attr-defined]
+    def block(self, block: Block) -> None:
+        for op in operations(block):
             if op.parent is not None:
                 self.operation(op)
 
     def operation(self, op: Operation) -> None:
+        if isinstance(op, ops.Apply):
+            self.apply(op)
+            return
         if isinstance(op, ops.If):
             self._if(op)
             return
@@ -43,8 +47,6 @@ class _Simplify:
             self.block(region.block)
         if isinstance(op, ops.Branch):
             _alike(op)
-        if isinstance(op, ops.Apply):
-            self.apply(op)
 
     def apply(self, op: ops.Apply) -> None:
         """Applies rules to a fixed point, following an operation through what replaces it."""
@@ -62,7 +64,7 @@ class _Simplify:
                 return
 
     def _rule(self, op: ops.Apply) -> Operation | SSAValue | None:
-        for rule in (_folded, _spread, _ordered, *_rules(op.op)):
+        for rule in _rules(op.op):
             simpler = rule(op)
             if simpler is not None:
                 return simpler
@@ -144,12 +146,15 @@ def same_number(a: SSAValue, b: SSAValue) -> bool:
 # ---- rules: what an operation may be replaced by, or None
 def _folded(op: ops.Apply) -> Operation | None:
     """Of known numbers the result, where all evaluators have the same bits."""
+    numbers = list[int | float | bool]()
+    for argument in op.arguments:
+        if (n := number(argument)) is None:
+            return None
+        numbers.append(n)
+    if not numbers:
+        return None
     entry = op.entry
-    if entry.evaluate is None or not entry.evaluate.rounded or entry.reduces:
-        return None
-    numbers = [number(a) for a in op.arguments]
-    if not numbers or any(n is None for n in numbers):
-        return None
+    assert entry.evaluate is not None
     dtype, result = dtype_of(op.arguments[-1]), dtype_of(op.result)
     if dtype not in (I32, F32, BOOL) or result not in (I32, F32, BOOL):
         return None
@@ -165,7 +170,7 @@ def _folded(op: ops.Apply) -> Operation | None:
 def _spread(op: ops.Apply) -> Operation | None:
     """A number in the place of a tile of it, where another operand gives the result its shape."""
     t = op.result.type
-    if not isinstance(t, TileT) or op.entry.reduces or op.entry.evaluate is None:
+    if not isinstance(t, TileT):
         return None
     made = [ops.kind_of(a).repeats is not None for a in op.arguments]
     if not any(made):
@@ -341,6 +346,17 @@ def _by_one(op: ops.Apply) -> Operation | SSAValue | None:
     return op.arguments[0] if op.arguments[0].type == op.result.type else None
 
 
+def _of_all(entry: Op) -> Iterator[Rule]:
+    """The rules for operations of many kinds."""
+    of = entry.traits
+    if entry.evaluate is not None and not entry.reduces:
+        if entry.evaluate.rounded:
+            yield _folded
+        yield _spread
+    if of.commutative or turned(of.compares) in BELOW:
+        yield _ordered
+
+
 def _of_traits(of: Traits) -> tuple[Rule, ...]:
     if of.linear in (SUM, DIFFERENCE):
         return _neutral(0, [i for i in (0, 1) if of.linear[1 - i] == 1]), _sum_of_constants
@@ -362,7 +378,9 @@ def _of_traits(of: Traits) -> tuple[Rule, ...]:
 
 @functools.cache
 def _rules(primitive: str) -> tuple[Rule, ...]:
-    return _of_traits(ops.entry(primitive).traits)
+    """The rules for a primitive, in the order in which they are tried."""
+    entry = ops.entry(primitive)
+    return (*_of_all(entry), *_of_traits(entry.traits))
 
 
 __all__ = ["number", "run", "same_number"]

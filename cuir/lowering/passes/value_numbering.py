@@ -10,6 +10,7 @@ from xdsl.traits import Pure
 
 from ..facts.uniformity import reads_constant
 from ..ir import machine, ops
+from ..ir.walk import operations
 from .rewriting import replace
 
 Key = tuple[object, ...]
@@ -21,7 +22,7 @@ def run(kernel: ops.Kernel) -> None:
 
 def _block(block: Block, known: dict[Key, Operation]) -> None:
     known = dict(known)
-    for op in list(block.ops):
+    for op in operations(block):
         for region in op.regions:
             _block(region.block, _numbers(known) if isinstance(op, (ops.Role, machine.Queue)) else known)
         key = number(op)

@@ -15,7 +15,7 @@ from ...syntax.types import BOOL, F32
 from ..facts.flow import made_of
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
-from ..ir.walk import every
+from ..ir.walk import every, operations
 from ..ir.warps import RowBound, WarpIf
 from .rewriting import before, insert, replace
 from .simplify import number, same_number
@@ -34,11 +34,11 @@ def _votes(value: SSAValue) -> SSAValue | None:
 
 
 def _block(block: Block, slab: int) -> None:
-    for op in list(block.ops):
+    for op in operations(block):
         if isinstance(op, ops.Apply) and op.kind.chooses:
             _apart(op)
     done: set[SSAValue] = set()
-    for op in list(block.ops):
+    for op in operations(block):
         if op.parent is block and isinstance(op, ops.Apply) and op.kind.chooses:
             vote = op.arguments[0]
             if _votes(vote) is not None and vote not in done:

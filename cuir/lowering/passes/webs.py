@@ -12,20 +12,22 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import ops
-from ..ir.walk import every, last
+from ..ir.walk import every, last, operations
 from .rewriting import carry, give, set_yield
 
 
 def joins(kernel: ops.Kernel | ops.Role) -> Iterator[tuple[SSAValue, list[SSAValue]]]:
     """Each value that stands where paths meet, with the values that flow into it. A loop's result is its argument after the last turn."""
     for op in every(kernel):
+        if not op.regions:
+            continue
         if isinstance(op, ops.Branch):
-            for i, result in enumerate(op.results):
-                yield result, [last(op.then).values[i], last(op.orelse).values[i]]
+            for result, *given in zip(op.results, last(op.then).values, last(op.orelse).values, strict=True):
+                yield result, given
         elif isinstance(op, ops.Loop):
-            for i, argument in enumerate(op.inner):
-                yield argument, [op.carried[i], last(op.body).values[i]]
-                yield op.results[i], [argument]
+            for argument, result, *given in zip(op.inner, op.results, op.carried, last(op.body).values, strict=True):
+                yield argument, given
+                yield result, [argument]
 
 
 @dataclass
@@ -108,12 +110,12 @@ class Companions:
 
     def _block(self, block: Block) -> None:
         self._last: dict[SSAValue, Operation] = {}
-        for op in list(block.ops):
+        for op in operations(block):
             if op.parent is None:
                 continue
-            if isinstance(op, ops.Branch):
+            if op.regions and isinstance(op, ops.Branch):
                 self._branch(op)
-            elif isinstance(op, ops.Loop):
+            elif op.regions and isinstance(op, ops.Loop):
                 self._loop(op)
             else:
                 for value in op.results:

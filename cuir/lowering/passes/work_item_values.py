@@ -19,7 +19,7 @@ from ..facts.numbers import DIVISION, LOAD, Number, Numbers
 from ..facts.uniformity import reads_constant
 from ..ir import machine, ops
 from ..ir.types import is_scalar
-from ..ir.walk import last
+from ..ir.walk import every, last
 from . import hand_out
 
 MOST = 23  # words that travel; four slots of them and the unit's number fit into what resources.RESERVED keeps
@@ -55,7 +55,7 @@ def run(kernel: ops.Kernel) -> None:
 
 def _loops(role: ops.Role) -> list[ops.ForUnits]:
     """Loops over units of work, nested ones too."""
-    return [op for op in role.body.walk() if isinstance(op, ops.ForUnits)]
+    return [op for op in every(role) if isinstance(op, ops.ForUnits)]
 
 
 def _warps(role: ops.Role) -> int:
@@ -70,7 +70,7 @@ def _spare_warp(kernel: ops.Kernel) -> int | None:
 
 
 def _can_queue(kernel: ops.Kernel, readers: Sequence[ops.Role], spare: int | None) -> bool:
-    plain = all(len(_loops(r)) == 1 and _loops(r)[0].parent_op() is r for r in readers)
+    plain = all([loop.parent_op() for loop in _loops(r)] == [r] for r in readers)
     alone = spare is None and sum(map(_warps, readers)) < 2
     return TARGETS[kernel.arch.data].has("mbarriers") and plain and not alone and (kernel.cluster.data == 1 or spare is not None)
 
@@ -147,7 +147,7 @@ def _pays(numbers: Numbers, value: Number, free: Container[int]) -> bool:
 def _live(role: ops.Role, numbers: Numbers, given: Container[int]) -> set[SSAValue]:
     """Values of a role from which an effect follows; of a value that is given nothing below is needed."""
     live: set[SSAValue] = set()
-    left = [v for op in role.body.walk() for v in _always_read(op)]
+    left = [v for op in every(role) for v in _always_read(op)]
     while left:
         value = left.pop()
         if value not in live:
@@ -159,6 +159,8 @@ def _live(role: ops.Role, numbers: Numbers, given: Container[int]) -> set[SSAVal
 
 def _always_read(op: Operation) -> Sequence[SSAValue]:
     """Operands of what has an effect, or steers what has one."""
+    if isinstance(op, ops.Apply):  # most are
+        return []
     if isinstance(op, ops.For):
         return [op.start, op.stop]
     if isinstance(op, ops.Branch):
@@ -170,17 +172,21 @@ def _always_read(op: Operation) -> Sequence[SSAValue]:
 
 def _pure(op: Operation) -> bool:
     """Whether an operation does nothing but give its results."""
+    if isinstance(op, (ops.Apply, ops.Constant, ops.At)):
+        return True
     if isinstance(op, ops.Perform):
         return reads_constant(op)
     if isinstance(op, ops.Branch):
         return all(isinstance(inner, ops.Yield) or _pure(inner) for region in op.regions for inner in region.block.ops)
-    return isinstance(op, (ops.Apply, ops.Constant, ops.At)) or op.has_trait(Pure)
+    return op.has_trait(Pure)
 
 
 def _below(value: SSAValue) -> Iterator[SSAValue]:
     """What a value is made of, in this turn of its loop or the one before."""
     op = value.block.parent_op() if isinstance(value, BlockArgument) else value.owner
-    if isinstance(op, ops.Loop):
+    if isinstance(op, ops.Apply):  # most are
+        yield from op.arguments
+    elif isinstance(op, ops.Loop):
         inside = op.inner if isinstance(value, BlockArgument) else op.outputs
         if value in inside:
             index = list(inside).index(value)
@@ -230,7 +236,7 @@ def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[in
 
 def _values(loop: ops.ForUnits) -> Iterator[SSAValue]:
     """Results inside of a loop, in the order of the text."""
-    for op in loop.body.walk():
+    for op in every(loop):
         yield from op.results
 
 
@@ -238,7 +244,7 @@ def _steering(role: ops.Role) -> set[SSAValue]:
     """Scalars that branches, loops and descriptors of products follow from."""
     needed: set[SSAValue] = set()
     left: list[SSAValue] = []
-    for op in role.body.walk():
+    for op in every(role):
         if isinstance(op, ops.If):
             left.append(op.condition)
         elif isinstance(op, ops.For):
@@ -255,7 +261,7 @@ def _steering(role: ops.Role) -> set[SSAValue]:
 
 def _sweep(role: ops.Role) -> None:
     """Removes what nobody reads any more."""
-    for op in reversed(list(role.body.walk())):
+    for op in reversed(list(every(role))):
         if op.results and _pure(op) and all(r.first_use is None for r in op.results):
             op.detach()
             op.erase()
