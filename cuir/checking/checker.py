@@ -39,6 +39,7 @@ from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
 from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler, call_of
 from .decisions import mark_decisions
+from .defaults import default_of
 from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
 from .infer import Scope, Typer
@@ -100,9 +101,9 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
         if name not in params:
             sink.error("N111", f"`{kernel.name}` has no const parameter `{name}`; it has: {', '.join(params) or 'none'}", kernel.span)
     for name, p in params.items():
-        default = _literal(p.default) if p.default is not None else None
-        if p.default is not None and default is None:
-            sink.error("T102", f"the default of `{name}` must be a literal or a dtype", p.span)
+        default = default_of(p, values)
+        if p.default is not None and default is None and not _is_const_before(p, kernel):
+            sink.error("T102", f"the default of `{name}` must be a literal, a dtype or a const parameter before it", p.span)
         value = dtype_named(given.get(name, default))
         if value is None:
             sink.error(
@@ -140,11 +141,10 @@ def _kind(p: Param, kernel: Kernel, default: Const | None) -> str:
     return "dim" if any(p.name in t.dims for t in tensors) else "any"
 
 
-def _literal(e: Expr) -> Const | None:
-    if isinstance(e, Name):
-        return DTYPES.get(e.id)
-    folded = fold(e)
-    return folded.value if isinstance(folded, Literal) else None
+def _is_const_before(p: Param, kernel: Kernel) -> bool:
+    """Whether its default names a const before it; that one has an error of its own if it has no value."""
+    before = kernel.params[: kernel.params.index(p)]
+    return isinstance(p.default, Name) and any(q.name == p.default.id and isinstance(q.type, ConstType) for q in before)
 
 
 def _show(value: Const) -> str:

@@ -397,7 +397,11 @@ class Typer:
         columns, rows = n == len(base.dims) - 1, n == len(base.dims) - 2
         at, of = (panel_cols(base.dtype), 16 // base.dtype.itemsize) if columns else (8, 8) if rows else (1, 1)
         if size % of or (isinstance(start, int) and start % at):
-            what = f"columns are sliced from panels of {at} on, {of} at a time" if columns else "rows of shared arrays are sliced at multiples of 8"
+            what = (
+                f"columns are sliced from panels of {at} on, {of} at a time"
+                if columns
+                else "rows of shared arrays are sliced at multiples of 8"
+            )
             self.sink.error("T174", f"{what}, found {start if isinstance(start, int) else 'e'} : +{size}", e.span)
             return False
         return True

@@ -201,7 +201,7 @@ class Builder(ExpressionBuilder):
             if p.default and not const:
                 self._error("P011", f"only const parameters have defaults, found one for `{p.name}`", p.default)
             elif p.default and not isinstance(p.default.operand if isinstance(p.default, Unary) else p.default, Literal | Name):
-                self._error("P011", "the default of a const is an int, a bool or a dtype", p.default)
+                self._error("P011", "the default of a const is an int, a bool, a dtype or a const before it", p.default)
             out.append(Param(p.name, kind, p.default, span=p.span))
         if starred and params[-1] is starred:
             self._error("P011", "after `*` come const parameters, found none", starred, "remove the `*`")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checking.checked import Const
-from ..syntax.nodes import ConstType, Literal, Program
+from ..checking.defaults import with_defaults
+from ..syntax.nodes import ConstType, Program
 from ..syntax.types import DTYPES, DType
 from ..text.diagnostics import CuirError, Diagnostic
 
@@ -107,11 +108,10 @@ def ruled_out(program: Program, kernel: str | None, consts: Mapping[str, Const])
 
 
 def defaults(program: Program, kernel: str | None) -> Consts:
-    """The const parameters that have a literal as their default."""
+    """The const parameters that have a number as their default."""
     from ..checking.checker import pick_kernel
 
-    params = pick_kernel(program, kernel).params
-    return {p.name: p.default.value for p in params if isinstance(p.type, ConstType) and isinstance(p.default, Literal)}
+    return {name: value for name, value in with_defaults(pick_kernel(program, kernel), {}).items() if not isinstance(value, DType)}
 
 
 def plain(consts: Mapping[str, Const]) -> dict[str, Any]:

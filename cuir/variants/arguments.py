@@ -12,8 +12,9 @@ import torch
 
 from ..calls.guards import number
 from ..checking.checked import Const
+from ..checking.defaults import with_defaults
 from ..spec.specification import Lengths, Specification
-from ..syntax.nodes import ConstType, Kernel, Literal, Program
+from ..syntax.nodes import ConstType, Kernel, Program
 from ..text.diagnostics import CuirError
 from .lists import Lists, lists_for
 from .names import LISTS, STANDARD, names_of, reserved
@@ -89,8 +90,7 @@ def tile_sizes(kernel: Kernel, consts: Mapping[str, Const] | None) -> tuple[int,
     if consts is None:
         raise CuirError.of("X133", f"block lists of `{kernel.name}` depend on BM and BN, found no consts", kernel.span,
                            "consts={...}: the values that the kernel is compiled with, {} for its defaults")  # fmt: skip
-    known: dict[str, object] = {p.name: p.default.value for p in kernel.params if isinstance(p.default, Literal)}
-    known.update(consts)
+    known = with_defaults(kernel, consts) | dict(consts)
     BM, BN = known.get("BM"), known.get("BN")
     if not isinstance(BM, int) or not isinstance(BN, int) or min(BM, BN) < 1:
         raise CuirError.of("X133", f"block lists of `{kernel.name}` depend on BM and BN, found BM = {BM} and BN = {BN}", kernel.span,

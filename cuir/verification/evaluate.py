@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checking.defaults import with_defaults
 from ..ops.base import Op
 from ..ops.expressions import called, operator, traits
 from ..ops.meaning import convert
@@ -211,12 +212,11 @@ def _plain(x: Value) -> Value:
 
 
 def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
-    """Values of a kernel's names: consts (defaults filled in where they are literals), scalars, tensors and every dim of the signature.
+    """Values of a kernel's names: consts (defaults filled in), scalars, tensors and every dim of the signature.
 
     dims: lengths by what they are of an attention (B, H, HK, M, N), whatever the kernel calls them; dims of other tensors are those of their values.
     """
-    names: dict[str, Value] = {p.name: p.default.value for p in kernel.params if isinstance(p.default, Literal)}
-    names |= {n: v for n, v in consts.items() if isinstance(v, (int, float, bool))}
+    names: dict[str, Value] = {n: v for n, v in (with_defaults(kernel, consts) | dict(consts)).items() if isinstance(v, (int, float, bool))}
     names |= dims
     for p in kernel.params:
         if isinstance(p.type, GlobalType):
