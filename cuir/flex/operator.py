@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 from ..spec.specification import Specification
 from ..text.diagnostics import CuirError
@@ -23,7 +24,7 @@ from .inputs import at_tracing, check_gradient, check_options, check_tensors
 from .kernels import ATTENTIONS, Level, Ready
 from .mods import Path, follow, identity
 
-SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify) -> (Tensor, Tensor)"
+SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[]) -> (Tensor, Tensor)"
 KNOWN_CALLS = 256  # of one handle
 PLAIN = ("number", "constant", "length")  # kinds of what a mod captures that are compared by value
 
@@ -46,7 +47,7 @@ class Warm:
 class Handled:
     """Mods as a graph knows them. spec: with tensors on no device in the places of those that the graph passes; `stand_ins`, in the order of the graph.
 
-    sink: there is one, behind the tensors of the mods.
+    Behind the tensors of the mods come those of a mask that is obeyed as it stands, and a sink. sink: there is one.
     """
 
     spec: Specification
@@ -62,6 +63,15 @@ class Handled:
         places = {id(s): i for i, s in enumerate(self.stand_ins)}
         spec = rebuilt(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
         return spec.mask_mod, spec.score_mod
+
+    def with_blocks(self, captured: list[torch.Tensor], mask_mod: Any, lengths: tuple[int, int], block_size: Sequence[int]) -> Any:
+        """The mask as it stands, None for one that its mask_mod says, which has no block_size here."""
+        if not block_size:
+            return None
+        count, indices, *whole = captured[len(self.stand_ins) : len(captured) - self.sink]
+        full, full_indices = whole or (None, None)
+        size = block_size[0], block_size[1]
+        return BlockMask.from_kv_blocks(count, indices, full, full_indices, size, mask_mod, lengths, compute_q_blocks=False)
 
     def with_sink(self, captured: list[torch.Tensor]) -> tuple[Any, ...]:
         """normalize and sink, or nothing for a plain softmax."""
@@ -162,8 +172,9 @@ def in_graph(
     verify: str,
     normalize: str,
     sink: Any,
+    block_mask: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(O, LSE) as a node of the graph that torch.compile traces."""
+    """(O, LSE) as a node of the graph that torch.compile traces. block_mask: one that is obeyed as it stands; its blocks are inputs of the graph."""
     handle = entered(mask_mod, score_mod, normalize, sink is not None)
     captured: list[torch.Tensor] = []
     mods = (mask_mod, score_mod)
@@ -177,17 +188,22 @@ def in_graph(
                 raise RuntimeError("another length than when the mod was entered")
         elif kind in PLAIN and value_now != value_then:
             raise RuntimeError("another value than when the mod was entered")
+    if block_mask is not None:
+        captured += [block_mask.kv_num_blocks, block_mask.kv_indices]
+        if block_mask.full_kv_num_blocks is not None:
+            captured += [block_mask.full_kv_num_blocks, block_mask.full_kv_indices]
     if isinstance(sink, torch.Tensor):
         check_gradient("sink", sink)
         captured.append(sink)
     elif sink is not None:
         captured.append(torch.full((query.shape[1],), sink, dtype=torch.float32, device=query.device))
-    return OPERATOR(query, key, value, captured, handle, scale, enable_gqa, backend, verify)
+    block_size = [] if block_mask is None else list(block_mask.BLOCK_SIZE)
+    return OPERATOR(query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size)
 
 
 def _run(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
-    verify: Level,
+    verify: Level, block_size: Sequence[int] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O and LSE of an attention that was entered. captured: the tensors of its mods, in the order of their walk."""
     attention = ATTENTIONS.get(handle)
@@ -196,7 +212,7 @@ def _run(
         return attention.ready(query, key, scale, backend)(query, key, value)
     handled = _HANDLED[handle]
     signature = (
-        query.shape, key.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify,
+        query.shape, key.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify, tuple(block_size),
     )  # fmt: skip
     warm = handled.warm.get(signature)
     if warm is not None and warm.holds(captured):
@@ -204,7 +220,8 @@ def _run(
     remembered = all((_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference() for t in captured)
     given = captured if remembered else [t.clone() for t in captured]
     mods, weights = handled.with_tensors(given), handled.with_sink(given)
-    ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, None, weights)
+    mask = handled.with_blocks(given, mods[0], (query.shape[2], key.shape[2]), block_size)
+    ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, mask, weights)
     if remembered and ready.steady:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
@@ -214,7 +231,7 @@ def _run(
 
 def _shapes(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
-    verify: str,
+    verify: str, block_size: Sequence[int] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     check_options(scale, backend, verify)
     check_tensors(query, key, value, enable_gqa)
