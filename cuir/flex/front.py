@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import AuxOutput
 
 from ..spec.specification import Normalize, Specification, lengths_of
 from ..syntax.printer import show
@@ -91,7 +92,7 @@ def flex_attention(
     from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out, > 0. enable_gqa: H may be a
     multiple of HK. Gives O [B, H, M, D] with the strides of query where it is dense, and with return_lse also LSE [B, H, M], f32, in natural logarithms. A query
     without keys has O = 0 and LSE = -inf, as in PyTorch. kernel_options are of PyTorch's kernels and change nothing. return_aux: PyTorch's AuxRequest; then
-    (O, AuxOutput) is given, with the LSE if it asks for that.
+    (O, AuxOutput) is given, with the LSE and max_scores, the largest score of each query [B, H, M], f32, if it asks for them.
 
     backend: "auto" runs on the Hopper GPU that the tensors are on; "interpret" runs the kernel in the interpreter, slowly, on any machine. verify: how much is
     asked of a new kernel before it runs on a GPU, on the CPU, once ("quick", "full" or "off"); the answer is kept in the cache folder.
@@ -102,10 +103,13 @@ def flex_attention(
     without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
     traced, U5xx for what is missing here, and what verification finds.
     """
+    if return_lse and return_aux is not None:
+        wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
+    most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
     if torch.compiler.is_compiling():
-        o, lse = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink)
-        return _given(o, lse, return_lse, return_aux)
-    weights = () if normalize == "softmax" and sink is None else (normalize, sink)
+        outputs = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most)
+        return _given(outputs, return_lse, return_aux)
+    weights = () if normalize == "softmax" and sink is None and not most else (normalize, sink, most)
     ready = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weights)
     if ready is None:
         check_options(scale, backend, verify)
@@ -113,25 +117,21 @@ def flex_attention(
         mask_mod = mod_of(block_mask)
         check_mask(block_mask, lengths_of(query, key))
         ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, weights)
-    o, lse = ready(query, key, value)
-    return _given(o, lse, return_lse, return_aux)
+    return _given(ready(query, key, value), return_lse, return_aux)
 
 
-def _given(o: torch.Tensor, lse: torch.Tensor, return_lse: bool, return_aux: Any) -> Any:
+def _given(outputs: tuple[torch.Tensor, ...], return_lse: bool, return_aux: Any) -> Any:
     """What a call gives."""
+    o, lse = outputs[:2]
     if return_aux is None:
         return (o, lse) if return_lse else o
-    if getattr(return_aux, "max_scores", False):
-        wrong("U413", "return_aux asks for max_scores, which these kernels do not give", "AuxRequest(lse=True)")
-    from torch.nn.attention.flex_attention import AuxOutput
-
-    return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
+    return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=outputs[2] if len(outputs) > 2 else None)
 
 
 def _in_graph(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool,
-    backend: str, verify: Level, normalize: str, sink: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    backend: str, verify: Level, normalize: str, sink: Any, most: bool,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The call as torch.compile traces it. The operator checks its arguments when the graph is made."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_gradient(name, x)
@@ -154,6 +154,7 @@ def _in_graph(
         normalize,
         sink,
         stand,
+        most,
     )
 
 
@@ -211,7 +212,7 @@ def prepare(
 ) -> Ready:
     """What a call needs beside its tensors, which are known to fit. The mods are known by what they capture if they were met before.
 
-    weights: normalize and sink, if they are not those of a plain softmax.
+    weights: normalize, sink and whether the largest scores are asked for, if they are not those of a plain softmax.
     """
     if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (query.shape[1],):
         wrong("U408", f"`sink` has a logit for each of {query.shape[1]} query heads, found {list(weights[1].shape)}")
@@ -259,7 +260,7 @@ def _settled(
 
 def _specification(mask_mod: Any, score_mod: Any, weights: tuple[Any, ...]) -> Specification:
     spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
-    return replace(spec, normalize=weights[0], sink=weights[1]) if weights else spec
+    return replace(spec, normalize=weights[0], sink=weights[1], max_scores=weights[2]) if weights else spec
 
 
 def _mods(who: CaptureKey, query: torch.Tensor, level: Level) -> tuple[Any, ...]:
@@ -268,7 +269,7 @@ def _mods(who: CaptureKey, query: torch.Tensor, level: Level) -> tuple[Any, ...]
 
 
 def _numbers(weights: tuple[Any, ...]) -> tuple[Any, ...]:
-    """normalize and a sink that is a number, told apart by its kind as well."""
+    """Weights without a sink that is a tensor; what is left is told apart by its kind as well."""
     return tuple(None if isinstance(w, torch.Tensor) else (type(w), w) for w in weights)
 
 

@@ -24,7 +24,7 @@ from .inputs import at_tracing, check_gradient, check_options, check_tensors
 from .kernels import ATTENTIONS, Level, Ready
 from .mods import Path, follow, identity
 
-SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[]) -> (Tensor, Tensor)"
+SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
 KNOWN_CALLS = 256  # of one handle
 PLAIN = ("number", "constant", "length")  # kinds of what a mod captures that are compared by value
 
@@ -54,6 +54,7 @@ class Handled:
     stand_ins: tuple[torch.Tensor, ...] = ()
     normalize: str = "softmax"
     sink: bool = False
+    max_scores: bool = False
     places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
     roots: tuple[weakref.ref[Any], ...] = ()
     warm: dict[Any, Warm] = field(default_factory=dict)
@@ -74,8 +75,9 @@ class Handled:
         return BlockMask.from_kv_blocks(count, indices, full, full_indices, size, mask_mod, lengths, compute_q_blocks=False)
 
     def with_sink(self, captured: list[torch.Tensor]) -> tuple[Any, ...]:
-        """normalize and sink, or nothing for a plain softmax."""
-        return (self.normalize, captured[-1] if self.sink else None) if self.sink or self.normalize != "softmax" else ()
+        """normalize, sink and whether the largest scores are asked for, or nothing for a plain softmax."""
+        plain = not self.sink and self.normalize == "softmax" and not self.max_scores
+        return () if plain else (self.normalize, captured[-1] if self.sink else None, self.max_scores)
 
 
 _HANDLED: dict[str, Handled] = {}
@@ -96,14 +98,14 @@ def steady(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 @at_tracing
-def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False) -> str:
+def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False, max_scores: bool = False) -> str:
     """The handle of mods; run when a graph is traced. sink: there is one."""
     who = identity(mask_mod, score_mod)
     if not who.known:
         raise CuirError.of("U418", "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
                            hint="capture numbers and tensors, or call it outside of torch.compile")  # fmt: skip
     steady(who.tensors)
-    key = who.structure, who.values, normalize, sink
+    key = who.structure, who.values, normalize, sink, max_scores
     if key not in _BY_MODS:
         stand_ins = {id(t): torch.empty(t.shape, dtype=t.dtype, device="meta") for t in who.tensors}
         spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)])
@@ -115,7 +117,7 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
                 raise CuirError.of("U418", f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
                                    hint="make it an attribute of the object, close over it, or call outside of torch.compile")  # fmt: skip
         _BY_MODS[key] = f"cuir{next(_NAMES)}"
-        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink)
+        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink, max_scores)
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
     try:
@@ -173,9 +175,10 @@ def in_graph(
     normalize: str,
     sink: Any,
     block_mask: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(O, LSE) as a node of the graph that torch.compile traces. block_mask: one that is obeyed as it stands; its blocks are inputs of the graph."""
-    handle = entered(mask_mod, score_mod, normalize, sink is not None)
+    max_scores: bool,
+) -> tuple[torch.Tensor, ...]:
+    """(O, LSE), or (O, LSE, MAX_SCORES), as a node of the graph that torch.compile traces. block_mask: one that is obeyed as it stands; its blocks are inputs of the graph."""
+    handle = entered(mask_mod, score_mod, normalize, sink is not None, max_scores)
     captured: list[torch.Tensor] = []
     mods = (mask_mod, score_mod)
     for kind, path, value_then in guarded(handle):
@@ -198,14 +201,15 @@ def in_graph(
     elif sink is not None:
         captured.append(torch.full((query.shape[1],), sink, dtype=torch.float32, device=query.device))
     block_size = [] if block_mask is None else list(block_mask.BLOCK_SIZE)
-    return OPERATOR(query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size)
+    called = WITH_MAX_SCORES if max_scores else OPERATOR
+    return called(query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size)
 
 
 def _run(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
     verify: Level, block_size: Sequence[int] = (),
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """O and LSE of an attention that was entered. captured: the tensors of its mods, in the order of their walk."""
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The outputs of an attention that was entered. captured: the tensors of its mods, in the order of their walk."""
     attention = ATTENTIONS.get(handle)
     if attention is not None:
         attention.check(query, key, value, scale, backend)
@@ -238,11 +242,19 @@ def _shapes(
     return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
+def _shapes_with_max_scores(query: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
+    o, lse = _shapes(query, *others)
+    return o, lse, torch.empty_like(lse)
+
+
 # torch.library.custom_op would add 70 us to each call
 _LIBRARY = torch.library.Library("cuir", "FRAGMENT")
-_LIBRARY.define("flex_attention" + SCHEMA, tags=(torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag))
-_LIBRARY.impl("flex_attention", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("cuir::flex_attention", _shapes, lib=_LIBRARY)
+_TAGS = (torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag)
+for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attention_max_scores", 3, _shapes_with_max_scores)):
+    _LIBRARY.define(f"{_operation}{SCHEMA} -> ({', '.join(['Tensor'] * _count)})", tags=_TAGS)
+    _LIBRARY.impl(_operation, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"cuir::{_operation}", _fake, lib=_LIBRARY)
 OPERATOR = torch.ops.cuir.flex_attention.default
+WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
 
 __all__ = ["OPERATOR", "in_graph", "prepare_with", "steady"]
