@@ -4,9 +4,18 @@ from typing import Any
 
 from .front import flex_attention
 from .kernels import Attention, attention
-from .masks import BlockMask, create_block_mask
+from .masks import create_block_mask, create_nested_block_mask
 
-_OF_PYTORCH = ("AuxOutput", "AuxRequest", "and_masks", "create_mask", "noop_mask", "or_masks")  # which are as good for these kernels
+_OF_PYTORCH = (
+    "AuxOutput",
+    "AuxRequest",
+    "BlockMask",
+    "FlexKernelOptions",
+    "and_masks",
+    "create_mask",
+    "noop_mask",
+    "or_masks",
+)  # as good for these kernels
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +30,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_OF_PYTORCH})
 
 
-__all__ = ["Attention", "BlockMask", "attention", "create_block_mask", "flex_attention"]
+__all__ = ["Attention", "attention", "create_block_mask", "create_nested_block_mask", "flex_attention"]

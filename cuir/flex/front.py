@@ -9,18 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import AuxOutput
 
 from ..spec.specification import Normalize, Specification, lengths_of
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from ..variants import Traced, TransferResult
+from ..variants.ranges import traced_apart
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of, traced_with
-from .masks import BlockMask, check_blocks, check_mask, mask_key, mod_of, settled
+from .masks import LazyBlockMask, check_mask, mod_of
 from .mods import CaptureKey, Same, identity
 from .operator import in_graph
 from .progress import Progress
+from .standing import MASKS_ARE_CONSTANTS, met, settled, stands, warm
 
 KNOWN_MODS = 256
 KNOWN_CALLS = 256  # signatures of one pair of mods
@@ -89,7 +92,7 @@ def flex_attention(
     from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out, > 0. enable_gqa: H may be a
     multiple of HK. Gives O [B, H, M, D] with the strides of query where it is dense, and with return_lse also LSE [B, H, M], f32, in natural logarithms. A query
     without keys has O = 0 and LSE = -inf, as in PyTorch. kernel_options are of PyTorch's kernels and change nothing. return_aux: PyTorch's AuxRequest; then
-    (O, AuxOutput) is given, with the LSE if it asks for that.
+    (O, AuxOutput) is given, with the LSE and max_scores, the largest score of each query [B, H, M], f32, if it asks for them.
 
     backend: "auto" runs on the Hopper GPU that the tensors are on; "interpret" runs the kernel in the interpreter, slowly, on any machine. verify: how much is
     asked of a new kernel before it runs on a GPU, on the CPU, once ("quick", "full" or "off"); the answer is kept in the cache folder.
@@ -100,10 +103,13 @@ def flex_attention(
     without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
     traced, U5xx for what is missing here, and what verification finds.
     """
+    if return_lse and return_aux is not None:
+        wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
+    most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
     if torch.compiler.is_compiling():
-        o, lse = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink)
-        return _given(o, lse, return_lse, return_aux)
-    weights = () if normalize == "softmax" and sink is None else (normalize, sink)
+        outputs = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most)
+        return _given(outputs, return_lse, return_aux)
+    weights = () if normalize == "softmax" and sink is None and not most else (normalize, sink, most)
     ready = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weights)
     if ready is None:
         check_options(scale, backend, verify)
@@ -111,33 +117,30 @@ def flex_attention(
         mask_mod = mod_of(block_mask)
         check_mask(block_mask, lengths_of(query, key))
         ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, weights)
-    o, lse = ready(query, key, value)
-    return _given(o, lse, return_lse, return_aux)
+    return _given(ready(query, key, value), return_lse, return_aux)
 
 
-def _given(o: torch.Tensor, lse: torch.Tensor, return_lse: bool, return_aux: Any) -> Any:
+def _given(outputs: tuple[torch.Tensor, ...], return_lse: bool, return_aux: Any) -> Any:
     """What a call gives."""
+    o, lse = outputs[:2]
     if return_aux is None:
         return (o, lse) if return_lse else o
-    if getattr(return_aux, "max_scores", False):
-        wrong("U413", "return_aux asks for max_scores, which these kernels do not give", "AuxRequest(lse=True)")
-    from torch.nn.attention.flex_attention import AuxOutput
-
-    return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
+    return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=outputs[2] if len(outputs) > 2 else None)
 
 
 def _in_graph(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool,
-    backend: str, verify: Level, normalize: str, sink: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    backend: str, verify: Level, normalize: str, sink: Any, most: bool,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The call as torch.compile traces it. The operator checks its arguments when the graph is made."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_gradient(name, x)
     mask_mod = mod_of(block_mask)
     at = lengths_of(query, key)
     check_mask(block_mask, at)
-    if block_mask is not None and not isinstance(block_mask, BlockMask):
-        settled(block_mask, str(query.device))
+    stand = None if block_mask is None or (isinstance(block_mask, LazyBlockMask) and block_mask.unmade) else block_mask
+    if stand is not None and MASKS_ARE_CONSTANTS:
+        met(stand)
     return in_graph(
         query,
         key,
@@ -150,6 +153,8 @@ def _in_graph(
         verify,
         normalize,
         sink,
+        stand,
+        most,
     )
 
 
@@ -166,15 +171,15 @@ def _warm(
     weights: tuple[Any, ...],
 ) -> Ready | None:
     """What a call needs, if one of its signature was made before with these very mods."""
-    mask_mod = getattr(block_mask, "mask_mod", None)
-    mask = mask_key(block_mask)
-    if mask is None:
-        return None
     sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
-    known = _WARM.get((id(mask_mod), id(score_mod), id(sink)))
-    if known is None:
-        return None
     try:
+        found = warm(block_mask, query)
+        if found is None:
+            return None
+        mask_mod, mask = found
+        known = _WARM.get((id(mask_mod), id(score_mod), id(sink)))
+        if known is None:
+            return None
         ready = known.calls.get((*_signature(query, key, value, mask, scale, enable_gqa, backend, verify), *_numbers(weights)))
     except (AttributeError, RuntimeError, TypeError):
         return None  # no dense tensors: the checks say so
@@ -184,7 +189,7 @@ def _warm(
 def _signature(
     query: Any, key: Any, value: Any, mask: Any, scale: float | None, enable_gqa: bool, backend: str, verify: str
 ) -> tuple[Any, ...]:
-    """All of a call that its checks and its kernel depend on, but for the mods. mask: see `mask_key`."""
+    """All of a call that its checks and its kernel depend on, but for the mods. mask: see `standing.warm`."""
     gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     return (
         query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device, value.shape, value.stride(), value.dtype,
@@ -207,30 +212,64 @@ def prepare(
 ) -> Ready:
     """What a call needs beside its tensors, which are known to fit. The mods are known by what they capture if they were met before.
 
-    weights: normalize and sink, if they are not those of a plain softmax.
+    weights: normalize, sink and whether the largest scores are asked for, if they are not those of a plain softmax.
     """
     if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (query.shape[1],):
         wrong("U408", f"`sink` has a logit for each of {query.shape[1]} query heads, found {list(weights[1].shape)}")
-    who = identity(mask_mod, score_mod, *weights)
-    known = _known(mask_mod, score_mod, who, query, verify, weights)
+    who, traced = identity(mask_mod, score_mod, *weights), None
+    if stands(block_mask):
+        need_warm("looking at the blocks of a mask")
+        own, (mask_mod, traced) = mask_mod, _settled(block_mask, score_mod, who, query, key, verify, weights)
+        if mask_mod is not own:
+            who, traced = identity(mask_mod, score_mod, *weights), None
+    known = _known(mask_mod, score_mod, who, query, verify, weights, traced)
     data = known.data(who)
     for p in data.captured:
         if isinstance(p.value, torch.Tensor):
             _check_captured(p.name, p.value, query)
-    check_blocks(block_mask, lengths_of(query, key), query.device, known.attention.traced.of_mask(p.value for p in data.captured))
     ready = known.attention.ready(query, key, scale, backend, data)
     if not known.whole:
         return replace(ready, steady=False)
-    mask = mask_key(block_mask)
-    if mask is not None:
+    found = warm(block_mask, query)
+    if found is not None:
         sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
-        signature = (*_signature(query, key, value, mask, scale, enable_gqa, backend, verify), *_numbers(weights))
+        signature = (*_signature(query, key, value, found[1], scale, enable_gqa, backend, verify), *_numbers(weights))
         _keep_warm(ready, who, (mask_mod, score_mod, sink), signature)
     return ready
 
 
+def _settled(
+    block_mask: Any, score_mod: Any, who: CaptureKey, query: torch.Tensor, key: torch.Tensor, level: Level, weights: tuple[Any, ...]
+) -> tuple[Callable[..., Any], Traced | None]:
+    """The mask_mod that says what a mask says as it stands, and, if it is the mask's own, what the mods trace to. who: the identity of the mask's mods."""
+    given: list[Traced] = []
+
+    def alone() -> Traced:
+        known = _KNOWN.get(_mods(who, query, level)) if who.known else None
+        if known is not None:
+            own = known.attention.traced.of_mask(p.value for p in known.data(who).captured)
+        else:
+            given.append(traced_with(_specification(block_mask.mask_mod, score_mod, weights), who))
+            own = given[0].of_mask(p.value for p in given[0].parameters)
+        return traced_apart(Specification("mask", block_mask.mask_mod)) if own is None else own
+
+    with _LOCK:
+        mod = settled(block_mask, lengths_of(query, key), query.device, alone)
+    return mod, given[0] if given else None
+
+
+def _specification(mask_mod: Any, score_mod: Any, weights: tuple[Any, ...]) -> Specification:
+    spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
+    return replace(spec, normalize=weights[0], sink=weights[1], max_scores=weights[2]) if weights else spec
+
+
+def _mods(who: CaptureKey, query: torch.Tensor, level: Level) -> tuple[Any, ...]:
+    """What calls share that run one kernel."""
+    return who.structure, who.values, query.dtype, query.shape[3], level
+
+
 def _numbers(weights: tuple[Any, ...]) -> tuple[Any, ...]:
-    """normalize and a sink that is a number, told apart by its kind as well."""
+    """Weights without a sink that is a tensor; what is left is told apart by its kind as well."""
     return tuple(None if isinstance(w, torch.Tensor) else (type(w), w) for w in weights)
 
 
@@ -261,19 +300,18 @@ def _known(
     query: torch.Tensor,
     level: Level,
     weights: tuple[Any, ...],
+    traced: Traced | None,
 ) -> Known:
-    """The attention of these mods: known from an earlier call, or made now."""
-    signature = (who.structure, who.values, query.dtype, query.shape[3], level)
+    """The attention of these mods: known from an earlier call, or made now. traced: what they trace to, if that is known."""
+    signature = _mods(who, query, level)
     known = _KNOWN.get(signature) if who.known else None
     if known is not None:
         return known
     if who.known:
         need_warm("tracing a mod")
     with _LOCK:
-        spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
-        if weights:
-            spec = replace(spec, normalize=weights[0], sink=weights[1])
-        traced = traced_with(spec, who)
+        spec = _specification(mask_mod, score_mod, weights)
+        traced = traced_with(spec, who) if traced is None else traced
         attention = _attention(spec, traced, who, query, level)
         places, captured = [], []
         for i, (own, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):

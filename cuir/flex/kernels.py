@@ -20,7 +20,7 @@ from ..spec.specification import Lengths, Specification, lengths_of
 from ..syntax.nodes import Program
 from ..syntax.types import BF16, DTYPES, F16, DType
 from ..text.diagnostics import CuirError
-from ..variants import Traced, TransferResult, transfer
+from ..variants import MAX_SCORES, Traced, TransferResult, transfer
 from ..variants.arguments import Cache, memory_of, sources_of, state_of
 from ..variants.ranges import Reads, traced_apart
 from .inputs import capturing, check_gradient, check_options, check_tensors, need_hopper, need_warm
@@ -141,22 +141,23 @@ class Ready:
     made: Made | None = None
     steady: bool = True
 
-    def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """O and LSE for tensors that are known to fit."""
+    def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """O, LSE and, of a kernel that gives them, the largest scores, for tensors that are known to fit."""
         o = torch.empty_like(query, requires_grad=False)
         if self.made is not None:
             self.made.join()
         if self.kernel is not None:
-            outputs: tuple[torch.Tensor, torch.Tensor] = self.kernel(Q=query, K=key, V=value, O=o, **self.arguments)
+            outputs: tuple[torch.Tensor, ...] = self.kernel(Q=query, K=key, V=value, O=o, **self.arguments)
             return outputs
         from ..interp import run
 
         assert self.checked is not None
-        lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+        written = {t.name for t in self.checked.tensors if t.written}
+        rows = {n: torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device) for n in ("LSE", MAX_SCORES) if n in written}
         run(
-            self.checked, {"Q": query, "K": key, "V": value, "O": o, "LSE": lse, **self.arguments}, budget=math.inf
+            self.checked, {"Q": query, "K": key, "V": value, "O": o, **rows, **self.arguments}, budget=math.inf
         )  # as long as the caller's lengths take
-        return o, lse
+        return o, *rows.values()
 
     def pinned(self) -> Ready:
         """Itself, kept for as long as the process if the stream is captured: replays of the graph read its tensors."""
@@ -174,7 +175,7 @@ class Attention:
     """A variant of attention for one dtype and head dim; `cuir.attention` makes it.
 
     Called with query [B, H, M, D], key and value [B, HK, N, D], HK a divisor of H, it gives O [B, H, M, D], and LSE [B, H, M] (f32, natural logarithm) with
-    `return_lse=True`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
+    `return_lse=True`, and then MAX_SCORES [B, H, M] (f32) behind it if the specification asks for `max_scores`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
     """
 
     def __init__(self, transferred: TransferResult, traced: Traced, who: CaptureKey, settings: Settings, level: Level):
@@ -229,33 +230,31 @@ class Attention:
         scale: float | None = None,
         return_lse: bool = False,
         backend: str = "auto",
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """scale: of the scores, 1 / sqrt(D) if left out. backend: "auto" runs on the Hopper GPU that the tensors are on, "interpret" in the interpreter.
 
         Raises CuirError for arguments that do not fit (U1xx, U4xx), for what is missing (U5xx), and for a program that verification finds wrong.
         """
-        if torch.compiler.is_compiling():
-            o, lse = self.in_graph(query, key, value, scale, backend)
-            return (o, lse) if return_lse else o
-        o, lse = self.called(query, key, value, scale, backend)
-        return (o, lse) if return_lse else o
+        called = self.in_graph if torch.compiler.is_compiling() else self.called
+        outputs = called(query, key, value, scale, backend)
+        return outputs if return_lse else outputs[0]
 
     def in_graph(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """O and LSE as a node of the graph that torch.compile traces: the operator of operator.py."""
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs as a node of the graph that torch.compile traces: the operator of operator.py."""
         for name, x in (("query", query), ("key", key), ("value", value)):
             check_gradient(name, x)
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
-        outputs: tuple[torch.Tensor, torch.Tensor] = torch.ops.cuir.flex_attention.default(
-            query, key, value, [], self.handle, scale, True, backend, "quick"
-        )
+        own = torch.ops.cuir
+        called = own.flex_attention_max_scores.default if self.spec.max_scores else own.flex_attention.default
+        outputs: tuple[torch.Tensor, ...] = called(query, key, value, [], self.handle, scale, True, backend, "quick")
         return outputs
 
     def called(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """O and LSE."""
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs."""
         signature, known = None, None
         if self._steady:
             try:
@@ -340,7 +339,7 @@ def attention(
     spec = as_specification(spec, name_of(spec))
     return made(
         spec,
-        identity(spec.mask_mod, spec.score_mod, dict(spec.captured), spec.normalize, spec.sink),
+        identity(spec.mask_mod, spec.score_mod, dict(spec.captured), spec.normalize, spec.sink, spec.max_scores),
         dtype_of(dtype),
         head_dim,
         origin,

@@ -1,77 +1,127 @@
-"""Block masks: ours, which hold a mask_mod and lengths, and those of torch.nn.attention.flex_attention. Owns what a mask must agree with."""
+"""Block masks: ours, which hold a mask_mod and lengths, and those of torch.nn.attention.flex_attention. Owns what a mask must agree with.
+
+What the blocks of a mask that was edited, sliced or built from blocks say is standing.py's.
+"""
 
 from __future__ import annotations
 
-import math
-import weakref
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import torch
+from torch.nn.attention import flex_attention as theirs
 
-from ..spec.specification import Lengths, Specification
-from ..text.diagnostics import CuirError
-from ..variants import Traced
-from ..variants.lists import block_lists
-from ..variants.ranges import traced_apart
-from .inputs import at_tracing, wrong
+from ..spec.specification import Lengths, Specification, asked
+from ..variants.arguments import state_of
+from .inputs import wrong
 from .mods import identity
 from .operator import steady
 
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
 
-@dataclass(frozen=True)
-class BlockMask:
-    """A mask_mod with the lengths that it is for; B and H are None where the mask does not depend on the batch or the head.
-
-    It holds no blocks: a kernel's are made for its tile size, on the device, when it runs. What PyTorch's BlockMask tells of its blocks (`sparsity()`,
-    `to_dense()`, `to_string()`) is asked of one that is made for the answer, on `device`, with blocks of `BLOCK_SIZE`.
-    """
+class Asked(NamedTuple):
+    """What `create_block_mask` was asked for."""
 
     mask_mod: Callable[..., Any]
     B: int | None
     H: int | None
     Q_LEN: int
     KV_LEN: int
-    device: torch.device | str | None = None
-    BLOCK_SIZE: int | tuple[int, int] = 128
+    device: torch.device | str | None
+    BLOCK_SIZE: tuple[int, int]
+    more: tuple[tuple[str, bool], ...]  # options of PyTorch's create_block_mask that are not its defaults
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return (self.B or 1, self.H or 1, self.Q_LEN, self.KV_LEN)
-
-    @property
-    def seq_lengths(self) -> tuple[int, int]:
-        return self.Q_LEN, self.KV_LEN
-
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-    def to(self, device: torch.device | str) -> BlockMask:
-        """For tensors on another device. What the mask_mod captures stays where it is."""
-        return replace(self, device=device)
-
-    def of_pytorch(self) -> Any:
-        """PyTorch's BlockMask of the same mask_mod and lengths."""
-        from torch.nn.attention.flex_attention import create_block_mask
-
+    def made(self) -> theirs.BlockMask:
+        """PyTorch's BlockMask. A mod that asks for lengths by name is given those of the mask."""
+        mod, known = self.mask_mod, {"B": self.B, "H": self.H, "M": self.Q_LEN, "N": self.KV_LEN}
+        given = {p.name: known[p.name] for p in asked(mod) if known.get(p.name) is not None}
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return create_block_mask(self.mask_mod, self.B, self.H, self.Q_LEN, self.KV_LEN, device=str(device), BLOCK_SIZE=self.BLOCK_SIZE)
+        made = theirs.create_block_mask(
+            functools.partial(mod, **given) if given else mod,
+            self.B,
+            self.H,
+            self.Q_LEN,
+            self.KV_LEN,
+            device=str(device),
+            BLOCK_SIZE=self.BLOCK_SIZE,
+            **dict(self.more),
+        )
+        made.mask_mod = mod
+        return made
 
-    def sparsity(self) -> float:
-        """How many percent of the blocks hold no kept pair."""
-        return float(self.of_pytorch().sparsity())
 
-    def to_dense(self) -> torch.Tensor:
-        """Which blocks hold a kept pair: i32 [B, H, rows of blocks, columns of blocks]."""
-        dense: torch.Tensor = self.of_pytorch().to_dense()
-        return dense
+class LazyBlockMask(theirs.BlockMask):
+    """PyTorch's BlockMask whose blocks are made when someone asks for them; `create_block_mask` gives it, and it holds a mask_mod and lengths until then.
 
-    def to_string(self, grid_size: tuple[int, int] | int = (20, 20), limit: int = 4) -> str:
-        """A picture of the blocks."""
-        return str(self.of_pytorch().to_string(grid_size, limit))
+    A kernel needs no blocks of it: its own have the size of its tiles. All else is as in PyTorch: `kv_num_blocks`, `kv_indices`, `full_*`, `q_*`, `sparsity()`,
+    `to_dense()`, slices and the like are answered by blocks of `BLOCK_SIZE` that PyTorch makes, once, on `device`. Slices, `_adjust` and `from_kv_blocks` give
+    masks of PyTorch. One that is edited (another mask_mod, a tensor that is set or written to) is obeyed as it stands, as PyTorch's are.
+    """
+
+    def __init__(self, asked_for: Asked) -> None:
+        self.mask_mod = asked_for.mask_mod
+        self.seq_lengths = asked_for.Q_LEN, asked_for.KV_LEN
+        self.BLOCK_SIZE = asked_for.BLOCK_SIZE
+        self._asked = asked_for
+        self._states: tuple[tuple[str, Any, Any], ...] | None = None  # of the fields that were made: name, value, state of the tensor
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that is made when it is first asked for."""
+        if name not in theirs.BlockMask.__annotations__ or "_asked" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        unmade, made = self.unmade, vars(self._asked.made())
+        self.__dict__.update({n: v for n, v in made.items() if n not in self.__dict__})
+        if unmade:
+            made |= {"seq_lengths": self.seq_lengths, "BLOCK_SIZE": self.BLOCK_SIZE}
+        self._states = tuple((n, v, state_of(v)) for n, v in made.items())
+        return self.__dict__[name]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self._states is None:
+            return (self._asked.B or 1, self._asked.H or 1, *self.seq_lengths)
+        return (*self.kv_indices.shape[:-2], *self.seq_lengths)
+
+    @property
+    def unmade(self) -> bool:
+        """Whether nobody has asked for its blocks, nor set another mask_mod or other lengths."""
+        first = self._asked
+        lengths, size = (first.Q_LEN, first.KV_LEN), first.BLOCK_SIZE
+        return self._states is None and self.mask_mod is first.mask_mod and self.seq_lengths == lengths and size == self.BLOCK_SIZE
+
+    def untouched(self) -> bool:
+        """Whether it still says what its mask_mod says: nothing was set, and no tensor of its blocks was written to."""
+        if self._states is None:
+            return self.unmade
+        now = self.__dict__
+        return self._asked.mask_mod is now["mask_mod"] and all(now[n] is v and state_of(v) == state for n, v, state in self._states)
+
+    def to(self, device: torch.device | str) -> theirs.BlockMask:
+        """For tensors on another device. What the mask_mod captures stays where it is."""
+        return LazyBlockMask(self._asked._replace(device=device)) if self.untouched() else super().to(device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what is pickled, is as lazy, but one that was edited is PyTorch's own."""
+        if self.untouched():
+            return LazyBlockMask, (self._asked,)
+        fields = {n: getattr(self, n) for n in vars(theirs.BlockMask.from_kv_blocks(self.kv_num_blocks, self.kv_indices))}
+        return _empty, (), fields
+
+    @classmethod
+    def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> theirs.BlockMask:  # type: ignore[override]
+        """PyTorch's, and a mask of PyTorch."""
+        return theirs.BlockMask.from_kv_blocks(*args, **kwargs)
+
+    @classmethod
+    def _unflatten(cls, *args: Any) -> theirs.BlockMask:  # type: ignore[override]
+        return theirs.BlockMask._unflatten(*args)
+
+
+def _empty() -> theirs.BlockMask:
+    """For pickle, which sets its fields."""
+    return object.__new__(theirs.BlockMask)
 
 
 def create_block_mask(
@@ -86,35 +136,52 @@ def create_block_mask(
     separate_full_blocks: bool = True,
     compute_dq_write_order: bool = False,
     dq_kv_order: bool = True,
-) -> BlockMask:
+) -> theirs.BlockMask:
     """The mask that `flex_attention` takes: a pair (q_idx, kv_idx) counts where `mask_mod(b, h, q_idx, kv_idx)` is true.
 
-    B and H: batch size and query heads, or None where the mask is the same for all. Q_LEN, KV_LEN: numbers of queries and keys. The others are there for
-    callers of FlexAttention and change nothing for a kernel: nothing is computed here, and blocks are of the kernel's tile size.
-    Raises CuirError X101 for a function of another signature, U412 for unusable lengths.
+    B and H: batch size and query heads, or None where the mask is the same for all. Q_LEN, KV_LEN: numbers of queries and keys. Nothing is computed here, and
+    a kernel has blocks of its own tile size; device, BLOCK_SIZE and the options behind them are for who asks the mask for its blocks, which PyTorch then makes.
+    Raises CuirError X101 for a function of another signature, U412 for unusable lengths and sizes.
     """
     if not torch.compiler.is_compiling():  # a graph asks when it enters the mod
         Specification("mask", mask_mod)
         steady(identity(mask_mod).tensors)
-    for name, length in (("B", B), ("H", H), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN)):
+    rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)
+    for name, length in (("B", B), ("H", H), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN), ("BLOCK_SIZE", rows), ("BLOCK_SIZE", columns)):
         least = 0 if name in ("Q_LEN", "KV_LEN") else 1
-        if length is None and least:
+        if length is None and name in ("B", "H"):
             continue
         if not isinstance(length, int) or isinstance(length, bool) or length < least:
-            wrong("U412", f"{name} must be an integer of at least {least}{' or None' if least else ''}, found {length!r}")
-    return BlockMask(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE)
+            wrong("U412", f"{name} must be an integer of at least {least}{' or None' if name in ('B', 'H') else ''}, found {length!r}")
+    options = (
+        ("separate_full_blocks", separate_full_blocks, True),
+        ("compute_dq_write_order", compute_dq_write_order, False),
+        ("dq_kv_order", dq_kv_order, True),
+    )
+    more = tuple((name, value) for name, value, default in options if value is not default)
+    return LazyBlockMask(Asked(mask_mod, B, H, Q_LEN, KV_LEN, device, (rows, columns), more))
+
+
+def create_nested_block_mask(*args: Any, **kwargs: Any) -> NoReturn:
+    """For nested tensors, which these kernels do not take. Raises CuirError U412."""
+    wrong("U412", "there are no block masks of nested tensors: query, key and value are dense",
+                       hint="give the values as one sequence, and a mask of documents: document[q_idx] == document[kv_idx]")  # fmt: skip
 
 
 def mod_of(block_mask: Any) -> Callable[..., Any] | None:
     """The mask_mod of a block mask, ours or PyTorch's; None for none. Raises CuirError U412."""
-    if block_mask is None or isinstance(block_mask, BlockMask):
-        return None if block_mask is None else block_mask.mask_mod
-    mod = getattr(block_mask, "mask_mod", None)
-    if mod is None or not hasattr(block_mask, "kv_num_blocks"):
+    if block_mask is None:
+        return None
+    if not isinstance(block_mask, theirs.BlockMask):
         hint = "create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)" if callable(block_mask) else None
         wrong("U412", f"block_mask must be what create_block_mask gives, found {type(block_mask).__name__}", hint=hint)
+    mod: Callable[..., Any] = block_mask.mask_mod
     if getattr(mod, "__name__", "") == "_sliced_mask_mod_error":
-        wrong("U412", "a sliced BlockMask has no mask_mod", hint="create a block mask for the part that is needed")
+        wrong(
+            "U412",
+            "a sliced BlockMask has no mask_mod",
+            hint="part = mask[...]; part.mask_mod = ..., in the indices of the part; part.seq_lengths = its lengths",
+        )
     return mod
 
 
@@ -122,10 +189,12 @@ def check_mask(block_mask: Any, at: Lengths) -> None:
     """Whether a block mask is for a problem of these lengths. Raises CuirError U412."""
     if block_mask is None:
         return
+    if not isinstance(block_mask, LazyBlockMask) and (block_mask.kv_indices.dim() != 4 or block_mask.kv_num_blocks.dim() != 3):
+        wrong("U412", f"kv_num_blocks and kv_indices of a block mask are [B, H, rows] and [B, H, rows, columns], found {tuple(block_mask.kv_num_blocks.shape)} and {tuple(block_mask.kv_indices.shape)}",
+                           hint="a dim of 1 stands for all batches, or all heads: tensor[None]")  # fmt: skip
     batch, heads, queries, keys = block_mask.shape
-    if not isinstance(block_mask, BlockMask) and min(block_mask.BLOCK_SIZE) >= UNBOUNDED:
-        return  # FlexAttention's mask of everything
-    if (queries, keys) != (at.M, at.N):
+    unbounded = not isinstance(block_mask, LazyBlockMask) and min(block_mask.BLOCK_SIZE) >= UNBOUNDED  # FlexAttention's mask of everything
+    if not unbounded and (queries, keys) != (at.M, at.N):
         wrong("U412", f"the block mask is for {queries} queries and {keys} keys, found {at.M} and {at.N}",
                            hint="create_block_mask costs nothing: make one for these lengths")  # fmt: skip
     for name, own, actual in (("batch size", batch, at.B), ("number of query heads", heads, at.H)):
@@ -133,50 +202,4 @@ def check_mask(block_mask: Any, at: Lengths) -> None:
             wrong("U412", f"the block mask is for a {name} of {own}, found {actual}", hint="None if the mask does not depend on it")
 
 
-@at_tracing
-def settled(block_mask: Any, device: str) -> bool:
-    """`check_blocks` when a graph is traced, which is guarded by the mask itself. Raises CuirError U414."""
-    batch, heads, queries, keys = block_mask.shape
-    check_blocks(block_mask, Lengths(batch, heads, heads, queries, keys), torch.device(device))
-    return True
-
-
-_AGREED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # masks of PyTorch whose blocks are those of their mask_mod
-
-
-def mask_key(block_mask: Any) -> Any:
-    """What calls with block masks share, whose mask_mods and lengths of tensors are the same. PyTorch's are told apart as objects. None for one that was not
-    checked yet."""
-    if block_mask is None:
-        return ()
-    if isinstance(block_mask, BlockMask):
-        return block_mask.B, block_mask.H, block_mask.Q_LEN, block_mask.KV_LEN
-    return id(block_mask) if _AGREED.get(id(block_mask)) is block_mask else None
-
-
-def check_blocks(block_mask: Any, at: Lengths, device: torch.device, traced: Traced | None = None) -> None:
-    """Whether the blocks of a mask of PyTorch are those of its mask_mod, which alone decides here. Asked once for each mask. traced: the mask_mod, where it was
-    traced already. Raises CuirError U414."""
-    if block_mask is None or isinstance(block_mask, BlockMask) or _AGREED.get(id(block_mask)) is block_mask:
-        return
-    BM, BN = block_mask.BLOCK_SIZE
-    listed = block_mask.kv_num_blocks
-    if block_mask.full_kv_num_blocks is not None:
-        listed = listed + block_mask.full_kv_num_blocks
-    if min(BM, BN) < UNBOUNDED and at.M > 0 and at.N > 0:
-        spec = Specification("mask", block_mask.mask_mod)
-        traced = traced_apart(spec) if traced is None else traced
-        captured = {p.name: p.argument(spec, at, device) for p in traced.parameters}
-        if traced.keep is None:
-            wanted = torch.full_like(listed, -(-at.N // BN))
-        else:
-            wanted = block_lists(traced.keep, captured, Lengths(listed.shape[0], listed.shape[1], at.HK, at.M, at.N), BM, BN, device)[0][
-                ..., 1
-            ]
-        if listed.shape[2] != -(-at.M // BM) or not bool((listed.to(device) == wanted.to(device)).all()):
-            raise CuirError.of("U414", "the blocks of this BlockMask are not those of its mask_mod, and only the mask_mod says what is kept here",
-                               hint="let the mask_mod drop all that the blocks leave out, and create the mask from it")  # fmt: skip
-    _AGREED[id(block_mask)] = block_mask
-
-
-__all__ = ["BlockMask", "check_blocks", "check_mask", "create_block_mask", "mask_key", "mod_of", "settled"]
+__all__ = ["LazyBlockMask", "check_mask", "create_block_mask", "create_nested_block_mask", "mod_of"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 from ..spec.specification import Specification
 from ..text.diagnostics import CuirError
@@ -23,7 +24,7 @@ from .inputs import at_tracing, check_gradient, check_options, check_tensors
 from .kernels import ATTENTIONS, Level, Ready
 from .mods import Path, follow, identity
 
-SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify) -> (Tensor, Tensor)"
+SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
 KNOWN_CALLS = 256  # of one handle
 PLAIN = ("number", "constant", "length")  # kinds of what a mod captures that are compared by value
 
@@ -46,13 +47,14 @@ class Warm:
 class Handled:
     """Mods as a graph knows them. spec: with tensors on no device in the places of those that the graph passes; `stand_ins`, in the order of the graph.
 
-    sink: there is one, behind the tensors of the mods.
+    Behind the tensors of the mods come those of a mask that is obeyed as it stands, and a sink. sink: there is one.
     """
 
     spec: Specification
     stand_ins: tuple[torch.Tensor, ...] = ()
     normalize: str = "softmax"
     sink: bool = False
+    max_scores: bool = False
     places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
     roots: tuple[weakref.ref[Any], ...] = ()
     warm: dict[Any, Warm] = field(default_factory=dict)
@@ -63,9 +65,19 @@ class Handled:
         spec = rebuilt(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
         return spec.mask_mod, spec.score_mod
 
+    def with_blocks(self, captured: list[torch.Tensor], mask_mod: Any, lengths: tuple[int, int], block_size: Sequence[int]) -> Any:
+        """The mask as it stands, None for one that its mask_mod says, which has no block_size here."""
+        if not block_size:
+            return None
+        count, indices, *whole = captured[len(self.stand_ins) : len(captured) - self.sink]
+        full, full_indices = whole or (None, None)
+        size = block_size[0], block_size[1]
+        return BlockMask.from_kv_blocks(count, indices, full, full_indices, size, mask_mod, lengths, compute_q_blocks=False)
+
     def with_sink(self, captured: list[torch.Tensor]) -> tuple[Any, ...]:
-        """normalize and sink, or nothing for a plain softmax."""
-        return (self.normalize, captured[-1] if self.sink else None) if self.sink or self.normalize != "softmax" else ()
+        """normalize, sink and whether the largest scores are asked for, or nothing for a plain softmax."""
+        plain = not self.sink and self.normalize == "softmax" and not self.max_scores
+        return () if plain else (self.normalize, captured[-1] if self.sink else None, self.max_scores)
 
 
 _HANDLED: dict[str, Handled] = {}
@@ -86,14 +98,14 @@ def steady(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 @at_tracing
-def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False) -> str:
+def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False, max_scores: bool = False) -> str:
     """The handle of mods; run when a graph is traced. sink: there is one."""
     who = identity(mask_mod, score_mod)
     if not who.known:
         raise CuirError.of("U418", "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
                            hint="capture numbers and tensors, or call it outside of torch.compile")  # fmt: skip
     steady(who.tensors)
-    key = who.structure, who.values, normalize, sink
+    key = who.structure, who.values, normalize, sink, max_scores
     if key not in _BY_MODS:
         stand_ins = {id(t): torch.empty(t.shape, dtype=t.dtype, device="meta") for t in who.tensors}
         spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)])
@@ -105,7 +117,7 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
                 raise CuirError.of("U418", f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
                                    hint="make it an attribute of the object, close over it, or call outside of torch.compile")  # fmt: skip
         _BY_MODS[key] = f"cuir{next(_NAMES)}"
-        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink)
+        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink, max_scores)
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
     try:
@@ -162,9 +174,11 @@ def in_graph(
     verify: str,
     normalize: str,
     sink: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(O, LSE) as a node of the graph that torch.compile traces."""
-    handle = entered(mask_mod, score_mod, normalize, sink is not None)
+    block_mask: Any,
+    max_scores: bool,
+) -> tuple[torch.Tensor, ...]:
+    """(O, LSE), or (O, LSE, MAX_SCORES), as a node of the graph that torch.compile traces. block_mask: one that is obeyed as it stands; its blocks are inputs of the graph."""
+    handle = entered(mask_mod, score_mod, normalize, sink is not None, max_scores)
     captured: list[torch.Tensor] = []
     mods = (mask_mod, score_mod)
     for kind, path, value_then in guarded(handle):
@@ -177,26 +191,32 @@ def in_graph(
                 raise RuntimeError("another length than when the mod was entered")
         elif kind in PLAIN and value_now != value_then:
             raise RuntimeError("another value than when the mod was entered")
+    if block_mask is not None:
+        captured += [block_mask.kv_num_blocks, block_mask.kv_indices]
+        if block_mask.full_kv_num_blocks is not None:
+            captured += [block_mask.full_kv_num_blocks, block_mask.full_kv_indices]
     if isinstance(sink, torch.Tensor):
         check_gradient("sink", sink)
         captured.append(sink)
     elif sink is not None:
         captured.append(torch.full((query.shape[1],), sink, dtype=torch.float32, device=query.device))
-    return OPERATOR(query, key, value, captured, handle, scale, enable_gqa, backend, verify)
+    block_size = [] if block_mask is None else list(block_mask.BLOCK_SIZE)
+    called = WITH_MAX_SCORES if max_scores else OPERATOR
+    return called(query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size)
 
 
 def _run(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
-    verify: Level,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """O and LSE of an attention that was entered. captured: the tensors of its mods, in the order of their walk."""
+    verify: Level, block_size: Sequence[int] = (),
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The outputs of an attention that was entered. captured: the tensors of its mods, in the order of their walk."""
     attention = ATTENTIONS.get(handle)
     if attention is not None:
         attention.check(query, key, value, scale, backend)
         return attention.ready(query, key, scale, backend)(query, key, value)
     handled = _HANDLED[handle]
     signature = (
-        query.shape, key.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify,
+        query.shape, key.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify, tuple(block_size),
     )  # fmt: skip
     warm = handled.warm.get(signature)
     if warm is not None and warm.holds(captured):
@@ -204,7 +224,8 @@ def _run(
     remembered = all((_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference() for t in captured)
     given = captured if remembered else [t.clone() for t in captured]
     mods, weights = handled.with_tensors(given), handled.with_sink(given)
-    ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, None, weights)
+    mask = handled.with_blocks(given, mods[0], (query.shape[2], key.shape[2]), block_size)
+    ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, mask, weights)
     if remembered and ready.steady:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
@@ -214,18 +235,26 @@ def _run(
 
 def _shapes(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
-    verify: str,
+    verify: str, block_size: Sequence[int] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     check_options(scale, backend, verify)
     check_tensors(query, key, value, enable_gqa)
     return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
+def _shapes_with_max_scores(query: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
+    o, lse = _shapes(query, *others)
+    return o, lse, torch.empty_like(lse)
+
+
 # torch.library.custom_op would add 70 us to each call
 _LIBRARY = torch.library.Library("cuir", "FRAGMENT")
-_LIBRARY.define("flex_attention" + SCHEMA, tags=(torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag))
-_LIBRARY.impl("flex_attention", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("cuir::flex_attention", _shapes, lib=_LIBRARY)
+_TAGS = (torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag)
+for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attention_max_scores", 3, _shapes_with_max_scores)):
+    _LIBRARY.define(f"{_operation}{SCHEMA} -> ({', '.join(['Tensor'] * _count)})", tags=_TAGS)
+    _LIBRARY.impl(_operation, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"cuir::{_operation}", _fake, lib=_LIBRARY)
 OPERATOR = torch.ops.cuir.flex_attention.default
+WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
 
 __all__ = ["OPERATOR", "in_graph", "prepare_with", "steady"]

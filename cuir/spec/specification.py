@@ -50,6 +50,8 @@ class Specification:
 
     Order: scale, score_mod, mask_mod, normalize. A query with nothing to attend to gives O = 0. LSE is the natural logarithm of the softmax's sum, sink
     included: -inf for a query with nothing to attend to and no sink. Without a softmax there is no sum, and LSE is 0.
+
+    max_scores: the kernel also gives MAX_SCORES [B, H, M], f32: the largest score of each query after both mods, -inf for a query with nothing to attend to.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Specification:
     doc: str = ""
     normalize: Normalize = "softmax"
     sink: Captured | None = None
+    max_scores: bool = False
 
     def __post_init__(self) -> None:
         self._check_normaliser()
@@ -193,9 +196,13 @@ class Specification:
     def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """What the variant computes, in float64: q [B, H, M, D], k and v [B, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""
         lengths = lengths_of(q, k)
-        q, k, v = q.double(), _per_head(k, lengths).double(), _per_head(v, lengths).double()
-        p, lse = self.weights(self.scores(q @ k.mT * scale, lengths), lengths)
-        return p @ v, lse
+        p, lse = self.weights(self.scores(products(q, k, scale), lengths), lengths)
+        return p @ _per_head(v, lengths).double(), lse
+
+    def most(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
+        """The largest score of each query in float64, [B, H, M]; -inf for a query with nothing to attend to."""
+        scores = self.scores(products(q, k, scale), lengths_of(q, k))
+        return scores.amax(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -math.inf)
 
     def half(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32."""
@@ -208,6 +215,11 @@ class Specification:
 def _half_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b in half precision: accumulated in float32 and rounded once. On a CPU torch does the same many times more slowly than in float32."""
     return (a.float() @ b.float()).to(a.dtype) if a.device.type == "cpu" else a @ b
+
+
+def products(q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
+    """The scaled products of queries and keys in float64, [B, H, M, N]."""
+    return q.double() @ _per_head(k, lengths_of(q, k)).double().mT * scale
 
 
 def lengths_of(q: torch.Tensor, k: torch.Tensor) -> Lengths:

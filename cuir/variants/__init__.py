@@ -5,13 +5,14 @@ from __future__ import annotations
 from .arguments import captured_arguments
 from .blocks import blocks
 from .lists import Lists
-from .names import SPLICE_POINTS, STANDARD
+from .names import MAX_SCORES, SPLICE_POINTS, STANDARD
 from .parameter import Parameter
 from .splice import TransferResult, transfer
 from .trace import trace, tracing_once
 from .traced import Traced
 
 __all__ = [
+    "MAX_SCORES",
     "SPLICE_POINTS",
     "STANDARD",
     "Lists",

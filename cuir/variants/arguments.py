@@ -17,7 +17,7 @@ from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import ConstType, Kernel, Program
 from ..text.diagnostics import CuirError
 from .lists import Lists, lists_for
-from .names import LISTS, STANDARD, names_of, reserved
+from .names import LISTS, MAX_SCORES, STANDARD, names_of, reserved
 from .parameter import Parameter, Value
 from .trace import trace
 from .traced import Traced
@@ -43,7 +43,7 @@ class CapturedArguments:
 
     def __init__(self, program: Program, kernel: Kernel, spec: Specification):
         self.kernel, self.spec = kernel, spec
-        self.extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in STANDARD]
+        self.extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in (*STANDARD, MAX_SCORES)]
         self.names = {p.name for p in self.extra}
         self.traced: Traced | None = None
         if self.extra:

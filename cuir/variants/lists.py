@@ -90,7 +90,7 @@ def block_lists(
 
     Blocks that a tile does not visit stand at the end of its list. Looks at PAIRS pairs at a time; nothing waits for the device.
     """
-    kept = _kept_pairs(keep, captured, at, BM, BN, device)
+    kept = kept_pairs(keep, captured, at, BM, BN, device)
     tiles, blocks = kept.shape[2:]
     rows = (at.M - BM * torch.arange(tiles, device=device)).clamp(0, BM)
     whole = (torch.arange(blocks, device=device) + 1) * BN <= at.N
@@ -102,7 +102,7 @@ def block_lists(
     return torch.stack([n - unmasked, n], -1).int(), order.int().contiguous()
 
 
-def _kept_pairs(keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
+def kept_pairs(keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
     """How many pairs each block keeps: i32 [B or 1, H or 1, tiles, blocks]; at least one tile and one block."""
     names = names_read(keep)
     sizes = (at.B if "b" in names else 1, at.H if "h" in names else 1, -(-at.M // BM), -(-at.N // BN))
@@ -161,4 +161,4 @@ def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
     return torch.stack([unit // (at.H * tiles), unit // tiles % at.H, unit % tiles], -1).int()
 
 
-__all__ = ["Lists", "block_lists", "lists_for", "tile_order"]
+__all__ = ["PAIRS", "Lists", "block_lists", "kept_pairs", "lists_for", "tile_order"]

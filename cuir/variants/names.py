@@ -12,6 +12,7 @@ from .evaluate import CONSTANTS
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
 STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
+MAX_SCORES = "MAX_SCORES"  # what those give beside O and LSE whose specification asks for it
 LISTS = ("block_count", "block_list", "tile_order")  # what kernels take whose blocks have no closed form
 _LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
            "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS}  # fmt: skip
@@ -26,7 +27,7 @@ def reserved() -> set[str]:
 
 def apart() -> set[str]:
     """Names that a captured value may not have beside all that an expression of a mod may read: indices, lengths, what every kernel takes."""
-    return reserved() | set(LENGTHS) | set(STANDARD)
+    return reserved() | set(LENGTHS) | {*STANDARD, MAX_SCORES}
 
 
 def names_of(program: Program) -> set[str]:
@@ -49,4 +50,4 @@ def names_of(program: Program) -> set[str]:
     return names
 
 
-__all__ = ["LISTS", "OPTIONAL", "SPLICE_POINTS", "STANDARD", "apart", "names_of", "reserved"]
+__all__ = ["LISTS", "MAX_SCORES", "OPTIONAL", "SPLICE_POINTS", "STANDARD", "apart", "names_of", "reserved"]

@@ -27,6 +27,7 @@ from .arguments import Cache, sources_of, tile_sizes
 from .blocks import Blocks, blocks
 from .evaluate import CONSTANTS
 from .lists import Lists, lists_for
+from .maxima import with_max_scores
 from .names import OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import POINTS, normaliser, score_comment
 from .parameter import Parameter, Value
@@ -121,6 +122,8 @@ def transfer(
         lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
         added += lists.parameters()
     program = _spliced(origin, target, new, added)
+    if spec.max_scores:
+        program = with_max_scores(program, program.kernels()[target.name], spec.normalize)
     before, after = show(origin), show(program)
     program = parse(after, f"{spec.name}.cuir")
     diff = "\n".join(

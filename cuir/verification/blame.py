@@ -26,6 +26,7 @@ from ..syntax.nodes import Assign, Call, ExprStmt, For, Stmt
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span, spoken
+from ..variants import MAX_SCORES
 from .inputs import FunctionLaunch, readable
 from .problems import Launch
 
@@ -144,7 +145,7 @@ def blamed(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
     """
     first = error.diagnostics[0]
     named = re.match(r"\w+", first.message)
-    if first.code not in ("V301", "V302", "V303", "V304") or named is None:
+    if first.code not in ("V301", "V302", "V303", "V304", "V309") or named is None:
         return error
     for name in ("O", "LSE") if first.code == "V303" else (named[0],):
         if name not in given.outputs:
@@ -183,7 +184,8 @@ def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
         wanted = spec.exact(readable(checked, given), list(given.before)).get(name)
     else:
         assert isinstance(given, Launch) and isinstance(spec, Specification)
-        wanted = dict(zip(("O", "LSE"), spec.reference(given.q, given.k, given.v, given.scale))).get(name)
+        results = spec.reference(given.q, given.k, given.v, given.scale)
+        wanted = spec.most(given.q, given.k, given.scale) if name == MAX_SCORES else dict(zip(("O", "LSE"), results)).get(name)
     if wanted is None:
         return watch, None
     wanted = wanted.double()

@@ -195,12 +195,12 @@ def _launch(
     checked: Checked, spec: Specification, at: Lengths, windows: list[int], dtype: torch.dtype, dim: int, captured: Mapping[str, Any]
 ) -> torch.Tensor:
     probe = _probe(at, windows, dtype, dim, _PRODUCT[spec.normalize])
-    o, lse = outputs(probe["Q"])
+    poisoned = outputs(checked, probe["Q"])
     try:
-        run(checked, {**probe, "O": o, "LSE": lse, "scale": 1.0, **captured})
+        run(checked, {**probe, **poisoned, "scale": 1.0, **captured})
     except CuirError as error:
         raise with_note(error, "while the mask was read out with products alike and one-hot V") from error
-    return o != 0
+    return poisoned["O"] != 0
 
 
 def readout_lengths(BM: int, BN: int, marks: list[int], level: str) -> list[Lengths]:

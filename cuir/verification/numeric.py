@@ -12,10 +12,11 @@ import torch
 
 from ..checking.checked import Checked
 from ..interp import Schedule, run
-from ..spec.specification import Specification, lengths_of
+from ..spec.specification import Specification, lengths_of, products
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
+from ..variants import MAX_SCORES
 from .problems import Case, Launch, launch
 
 RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
@@ -50,7 +51,7 @@ def share(error: float, allowed: float) -> float:
 
 
 def check_numbers(program: Program, checked: Checked, spec: Specification, case: Case, schedule: Schedule | None = None) -> Numbers:
-    """Runs one case. Raises CuirError: V301 wrong numbers, V302 unwritten outputs, V303 queries without keys, V304 LSE, or a fault of the program."""
+    """Runs one case. Raises CuirError: V301 wrong numbers, V302 unwritten outputs, V303 queries without keys, V304 LSE, V309 MAX_SCORES, or a fault of the program."""
     given = launch(program, checked, spec, case)
     try:
         run(checked, given.arguments(), schedule=schedule)
@@ -70,7 +71,13 @@ def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers
     half, _ = spec.half(given.q, given.k, given.v, given.scale)
     if not half.isfinite().all():  # products that overflow before they are scaled: as PyTorch's own attention, which scales Q first
         half, _ = spec.half((given.q * given.scale).to(given.q.dtype), given.k, given.v, 1.0)
-    for name, x in (("O", o), ("LSE", lse)):
+    if spec.max_scores and given.most is None:
+        raise wrong(
+            "V309",
+            f"`{spec.name}` asks for the largest scores, and the kernel gives no {MAX_SCORES}",
+            f"{MAX_SCORES}: Global[f32, B, H, M]",
+        )
+    for name, x in given.outputs.items():
         if x.isnan().any():
             place = _place(x.isnan())
             raise wrong("V302", f"{name} is NaN, as before the launch, or computed so, at {place}; {int(x.isnan().sum())} of {x.numel()} elements",
@@ -92,7 +99,7 @@ def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers
                     f"the worst query by {row:.2e}, allowed {row_allowed:.2e}, at {_place(rows == row)}", _pattern(rows > row_allowed))  # fmt: skip
     finite = ~empty
     lse_error = (lse - wanted_lse)[finite].abs().max().item() if finite.any() else 0.0
-    logits = spec.scores(_products(given), lengths_of(given.q, given.k))
+    logits = spec.scores(products(given.q, given.k, given.scale), lengths_of(given.q, given.k))
     terms = torch.cat([logits.flatten(), wanted_lse.flatten()])  # a sink may be far above the logits
     scale_of = terms[terms.isfinite()].abs().max().item() if terms.isfinite().any() else 0.0
     q, k = given.q.double().abs(), given.k.double().abs().repeat_interleave(given.q.shape[1] // given.k.shape[1], 1)
@@ -103,12 +110,15 @@ def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers
             "V304",
             f"LSE (natural logarithm) differs from float64 by {lse_error:.2e}, allowed {lse_allowed:.2e}, at {_place((lse - wanted_lse).abs().nan_to_num(0) == lse_error)}, where logits reach {scale_of:.1f}",
         )
+    if given.most is not None:
+        most = spec.most(given.q, given.k, given.scale)
+        apart = torch.where(given.most == most, 0.0, (given.most - most).abs().nan_to_num(math.inf))
+        if not apart.max().item() <= lse_allowed:
+            raise wrong(
+                "V309",
+                f"{MAX_SCORES} differs from float64 by {apart.max().item():.2e}, allowed {lse_allowed:.2e}, at {_place(apart == apart.max())}, where logits reach {scale_of:.1f}",
+            )
     return Numbers(case, error, yardstick, row, row_yardstick, lse_error, allowed, row_allowed, lse_allowed)
-
-
-def _products(given: Launch) -> torch.Tensor:
-    k = given.k.double().repeat_interleave(given.q.shape[1] // given.k.shape[1], 1)
-    return given.q.double() @ k.mT * given.scale
 
 
 def _place(where: torch.Tensor) -> str:

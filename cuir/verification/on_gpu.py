@@ -7,7 +7,7 @@ exp2 differ from the interpreter's; the bound is that of the numbers stage, PyTo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .inputs import added
 from .numeric import RATIO, Numbers, judge, with_note
-from .problems import Case, Launch, launch, outputs
+from .problems import Case, Launch, launch
 
 LAUNCHES = 4  # of each problem; their results must be the same bits
 Launching = Callable[[Mapping[str, Any]], None]  # launches with tensors on a device, and waits for the end
@@ -51,16 +51,15 @@ def compare(
     there = on_device(given.arguments(), device)
     first: Launch | None = None
     for number in range(launches):
-        o, lse = outputs(given.q)
-        there |= {"O": o.to(device), "LSE": lse.to(device)}
+        there |= on_device(given.fresh().outputs, device)
         try:
             launched(there)
-            now = replace(given, o=there["O"].cpu(), lse=there["LSE"].cpu())
+            now = given.given({name: there[name].cpu() for name in given.outputs})
         except RuntimeError as error:
             raise faulted(checked, error, str(case)) from error
         if first is None:
             first = now
-        elif not added(checked) & {"O", "LSE"}:
+        elif not added(checked) & set(given.outputs):
             _same_bits(checked, case, first, now, number)
     assert first is not None
     try:
@@ -86,7 +85,7 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def _same_bits(checked: Checked, case: Case, first: Launch, now: Launch, number: int) -> None:
-    for name, a, b in (("O", first.o, now.o), ("LSE", first.lse, now.lse)):
+    for (name, a), b in zip(first.outputs.items(), now.outputs.values()):
         differs = _bits(a) != _bits(b)
         if differs.any():
             at = torch.nonzero(differs)[0].tolist()
@@ -96,7 +95,7 @@ def _same_bits(checked: Checked, case: Case, first: Launch, now: Launch, number:
 
 def _agree(checked: Checked, case: Case, interpreted: Launch, on_gpu: Launch, numbers: Numbers) -> float:
     """The distance of O; exact where the meaning is: NaN, infinities, and queries without keys."""
-    for name, a, b in (("O", interpreted.o, on_gpu.o), ("LSE", interpreted.lse, on_gpu.lse)):
+    for (name, a), b in zip(interpreted.outputs.items(), on_gpu.outputs.values()):
         exact = ~a.isfinite() | ~b.isfinite()
         if name == "O":
             exact |= (interpreted.lse == -torch.inf)[..., None]

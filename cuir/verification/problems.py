@@ -20,7 +20,7 @@ from ..syntax.nodes import Call, Expr, GlobalType, Kernel, Program
 from ..syntax.types import DType
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
-from ..variants import captured_arguments
+from ..variants import MAX_SCORES, captured_arguments
 
 Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant", "wide", "scaled",
                "largest", "ties", "onehot", "faint"]  # fmt: skip
@@ -69,18 +69,22 @@ class Launch:
     lse: torch.Tensor
     scale: float
     captured: Mapping[str, Any] = field(default_factory=dict)
+    most: torch.Tensor | None = None  # MAX_SCORES of a kernel that gives it
 
     @property
     def outputs(self) -> dict[str, torch.Tensor]:
-        return {"O": self.o, "LSE": self.lse}
+        return {"O": self.o, "LSE": self.lse, **({} if self.most is None else {MAX_SCORES: self.most})}
+
+    def given(self, outputs: Mapping[str, torch.Tensor]) -> Launch:
+        """The same inputs, with other outputs."""
+        return replace(self, o=outputs["O"], lse=outputs["LSE"], most=outputs.get(MAX_SCORES))
 
     def fresh(self) -> Launch:
         """The same inputs, outputs full of NaN."""
-        o, lse = outputs(self.q)
-        return replace(self, o=o, lse=lse)
+        return self.given({name: torch.full_like(x, math.nan) for name, x in self.outputs.items()})
 
     def arguments(self) -> dict[str, Any]:
-        return {"Q": self.q, "K": self.k, "V": self.v, "O": self.o, "LSE": self.lse, "scale": self.scale, **self.captured}
+        return {"Q": self.q, "K": self.k, "V": self.v, **self.outputs, "scale": self.scale, **self.captured}
 
 
 def _lacks(kernel: Kernel) -> list[str]:
@@ -104,7 +108,7 @@ def require_attention(kernel: Kernel) -> None:
 
 def require_inputs_kept(checked: Checked) -> None:
     """Raises CuirError V306 if an attention kernel writes what it is given."""
-    written = [t.name for t in checked.tensors if t.written and t.name not in ("O", "LSE")]
+    written = [t.name for t in checked.tensors if t.written and t.name not in ("O", "LSE", MAX_SCORES)]
     if written:
         raise CuirError.of("V306", f"`{checked.name}` writes {', '.join(written)}, which its caller gives it to read", checked.origin.span,
                            "an attention kernel writes O and LSE")  # fmt: skip
@@ -118,14 +122,15 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
         v = v / max(1, at.N)
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    return Launch(
-        q, k, v, *outputs(q), scale, padded(checked, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
-    )
+    captured = padded(checked, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
+    poisoned = outputs(checked, q)
+    return Launch(q, k, v, poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES))
 
 
-def outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """O and LSE, poisoned: what a kernel does not write stays NaN."""
-    return torch.full_like(q, math.nan), torch.full(q.shape[:-1], math.nan)
+def outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
+    """O, LSE and, of a kernel that gives it, MAX_SCORES, poisoned: what a kernel does not write stays NaN."""
+    rows = [n for n in ("LSE", MAX_SCORES) if n == "LSE" or any(t.name == n for t in checked.tensors)]
+    return {"O": torch.full_like(q, math.nan), **{n: torch.full(q.shape[:-1], math.nan) for n in rows}}
 
 
 def attention_inputs(

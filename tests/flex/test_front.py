@@ -348,17 +348,6 @@ def test_things_that_cannot_be_compared() -> None:
 
 
 # ---- what else is refused
-def test_blocks_that_the_mask_mod_does_not_say() -> None:
-    q, k, v = tensors(m=256, n=256)
-    count, first = torch.ones(1, 1, 2, dtype=torch.int32), torch.zeros(1, 1, 2, 2, dtype=torch.int32)
-    blocks = theirs.BlockMask.from_kv_blocks(count, first, mask_mod=causal)
-    with pytest.raises(CuirError, match="U414"):
-        flex_attention(q, k, v, None, blocks, backend="interpret")
-    whole = theirs.create_block_mask(causal, None, None, 256, 256, device="cpu")
-    with pytest.raises(CuirError, match=r"U412.*sliced"):
-        flex_attention(q, k, v, None, whole[:, :, :1], backend="interpret")
-
-
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(CuirError, match=r'U501(.|\n)*backend="interpret"'):

@@ -16,7 +16,7 @@ from torch.nn.attention import flex_attention as theirs
 import corpus
 import cuir
 from cuir import CuirError, create_block_mask, flex_attention
-from cuir.flex import front, masks
+from cuir.flex import front, standing
 from cuir.variants.proxy import Proxy
 
 M, N, D = 40, 50, 64
@@ -28,7 +28,7 @@ DOCUMENTS = torch.arange(64) // 20
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_KNOWN", "_TRACED", "_WARM"):
         monkeypatch.setattr(front, name, type(getattr(front, name))())
-    monkeypatch.setattr(masks, "_AGREED", type(masks._AGREED)())
+    monkeypatch.setattr(standing, "_STANDING", type(standing._STANDING)())
 
 
 def pair(window: int = 30) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -65,6 +65,16 @@ def numbers() -> None:
     check(*tensors(8, 2, 300, 300, 128, torch.float16), None, causal, enable_gqa=True, scale=0.2)  # type: ignore[misc]
 
 
+def largest_scores() -> None:
+    q, k, v = tensors(4, 4, 700, 1000, 64, torch.float16)
+    for mask in (causal, documents(0, 1000)):
+        spec = Specification("wanted", mask, alibi(4))
+        block_mask = create_block_mask(mask, None, None, 700, 1000)
+        o, aux = flex_attention(q, k, v, alibi(4), block_mask, return_aux=theirs.AuxRequest(max_scores=True), verify="off")
+        torch.testing.assert_close(aux.max_scores.double(), spec.most(q, k, 64**-0.5), atol=1e-3, rtol=1e-5)
+        torch.testing.assert_close(o, flex_attention(q, k, v, alibi(4), block_mask, verify="off"))
+
+
 def verified_once() -> None:
     check(*tensors(2, 2, 300, 300, 64, torch.float16), None, causal, verify="quick")  # type: ignore[misc]
 
@@ -73,6 +83,9 @@ def block_masks_of_pytorch() -> None:
     q, k, v = tensors(4, 4, 640, 640, 64, torch.float16)
     for mask in (causal, documents(1, 640)):
         check(q, k, v, None, mask, theirs.create_block_mask(mask, None, None, 640, 640, device="cuda"))
+    count, first = torch.full((1, 1, 5), 2, dtype=torch.int32, device="cuda"), torch.arange(5, device="cuda").int().expand(1, 1, 5, 5)
+    built = theirs.BlockMask.from_kv_blocks(count, first.contiguous(), mask_mod=causal)
+    check(q, k, v, None, lambda b, h, i, j: (i >= j) & (j < 256), built)
 
 
 def one_kernel() -> None:

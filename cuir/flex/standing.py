@@ -1,0 +1,184 @@
+"""A BlockMask as it stands: its blocks say which pairs may count, and its mask_mod decides in those that are not whole.
+
+Such a mask is a mask_mod over a small table, one entry for each block; so it is transferred, verified and run as any other mask is. Where the blocks leave out
+nothing that the mask_mod keeps, and no more, the mask_mod alone is taken: it may have bounds, and needs no table. Owns that choice, and how long it holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+
+from ..spec.specification import Lengths
+from ..variants import Traced
+from ..variants.arguments import memory_of, state_of
+from ..variants.lists import PAIRS, kept_pairs
+from .inputs import at_tracing, wrong
+from .masks import LazyBlockMask
+from .operator import steady
+
+Mod = Callable[..., Any]
+MASKS_ARE_CONSTANTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (
+    2,
+    13,
+)  # of a graph: functions that run when it is traced may be given one
+DROPPED, MASKED, WHOLE = range(3)  # kinds of blocks
+BLOCKS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+
+
+@dataclass
+class Chosen:
+    """A mask_mod that says what a mask says. seen: the tensors and numbers that the choice was made for, as they were."""
+
+    mod: Mod
+    seen: tuple[tuple[Any, Any, Any], ...] = ()
+
+    def holds(self) -> bool:
+        return all(state is not None and state_of(value) == state for value, state, _ in self.seen)
+
+
+@dataclass
+class Standing:
+    """A mask as it stood when it was last looked at."""
+
+    fields: tuple[Any, ...]
+    states: tuple[Any, ...]
+    memory: tuple[Any, ...]  # held, so that no other tensor gets its place
+    serial: int = field(default_factory=itertools.count().__next__)
+    chosen: dict[tuple[int, int, torch.device], Chosen] = field(default_factory=dict)
+
+    def holds(self, mask: Any) -> bool:
+        now = _fields(mask)
+        if not all(a is b or (not isinstance(a, torch.Tensor) and a == b) for a, b in zip(now, self.fields, strict=True)):
+            return False
+        return None not in self.states and self.states == tuple(map(state_of, now[: len(BLOCKS)]))
+
+
+_STANDING: weakref.WeakKeyDictionary[Any, Standing] = weakref.WeakKeyDictionary()
+
+
+def stands(block_mask: Any) -> bool:
+    """Whether the blocks of a mask have a say."""
+    return block_mask is not None and not (isinstance(block_mask, LazyBlockMask) and block_mask.untouched())
+
+
+def warm(block_mask: Any, query: Any) -> tuple[Mod | None, tuple[Any, ...]] | None:
+    """The mask_mod of a mask that was met before, and what it shares with calls with other masks of this mask_mod; None for one that was not."""
+    if block_mask is None:
+        return None, ()
+    if not isinstance(block_mask, BlockMask):
+        return None
+    if not stands(block_mask):
+        return block_mask.mask_mod, block_mask.shape
+    known = _STANDING.get(block_mask)
+    if known is None or not known.holds(block_mask):
+        return None
+    chosen = known.chosen.get((query.shape[0], query.shape[1], query.device))
+    return None if chosen is None else (chosen.mod, (known.serial, chosen.mod is block_mask.mask_mod))
+
+
+def settled(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced]) -> Mod:
+    """The mask_mod that says what a mask says as it stands, for a problem of these lengths. alone: its own mask_mod, traced.
+
+    Looks at every pair once for each mask, data and lengths; waits for the device. Raises CuirError U412 for blocks that do not reach as far as the queries.
+    """
+    known = _STANDING.get(block_mask)
+    if known is None or not known.holds(block_mask):
+        fields = _fields(block_mask)
+        _check(block_mask, at)
+        tensors = fields[: len(BLOCKS)]
+        known = _STANDING[block_mask] = Standing(fields, tuple(map(state_of, tensors)), tuple(map(memory_of, tensors)))
+    key = at.B, at.H, device
+    chosen = known.chosen.get(key)
+    if chosen is None or not chosen.holds():
+        chosen = known.chosen[key] = _choose(block_mask, at, device, alone, chosen)
+    return chosen.mod
+
+
+@at_tracing
+def met(mask: Any) -> bool:
+    """A mask whose blocks are inputs of a graph: they are no results of it, whose memory it may use again."""
+    steady(tuple(t for n in BLOCKS if (t := getattr(mask, n)) is not None))
+    return True
+
+
+def _fields(mask: Any) -> tuple[Any, ...]:
+    return *(getattr(mask, n) for n in BLOCKS), mask.mask_mod, mask.seq_lengths, mask.BLOCK_SIZE
+
+
+def _check(mask: Any, at: Lengths) -> None:
+    rows = -(-at.M // mask.BLOCK_SIZE[0])
+    for count, indices in ((mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices)):
+        if count is None:
+            continue
+        if count.shape != indices.shape[:-1] or count.shape[:2] != mask.kv_num_blocks.shape[:2]:
+            wrong("U412", f"the numbers of blocks and their indices disagree: {tuple(count.shape)} and {tuple(indices.shape)}",
+                               hint="[B, H, rows] and [B, H, rows, columns], the same B and H for whole blocks")  # fmt: skip
+        if count.shape[2] < rows:
+            wrong("U412", f"the block mask has blocks for {count.shape[2] * mask.BLOCK_SIZE[0]} queries, found {at.M}",
+                               hint="a slice of a mask is for as many queries: part.seq_lengths = (queries, keys)")  # fmt: skip
+
+
+def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced], before: Chosen | None) -> Chosen:
+    rows, columns = (max(1, min(size, length)) for size, length in zip(mask.BLOCK_SIZE, (at.M, at.N)))
+    if min(at.M, at.N) == 0:
+        return Chosen(mask.mask_mod)
+    kinds = block_kinds(mask, -(-at.M // rows), -(-at.N // columns), device)
+    seen: tuple[tuple[Any, Any, Any], ...] = ()
+    if rows * columns <= PAIRS:
+        traced = alone()
+        seen = tuple((p.value, state_of(p.value), memory_of(p.value)) for p in traced.parameters if p.value is not None)
+        if _agree(kinds, traced, at, rows, columns, device):
+            return Chosen(mask.mask_mod, seen)
+    if before is not None and before.mod is not mask.mask_mod:
+        return Chosen(before.mod, seen)  # the blocks are as they were
+    return Chosen(as_it_stands(kinds, rows, columns, mask.mask_mod), seen)
+
+
+def block_kinds(mask: Any, rows: int, columns: int, device: torch.device | str) -> torch.Tensor:
+    """What the lists of a mask say of each block: DROPPED, MASKED or WHOLE, i32 [B or 1, H or 1, rows, columns]. Blocks behind the last key, or before the
+    first (a page that is not there), hold no key; one that is listed twice counts once."""
+
+    def listed(count: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        count, indices = count.to(device)[:, :, :rows, None], indices.to(device)[:, :, :rows].long()
+        counts = (torch.arange(indices.shape[-1], device=device) < count) & (indices >= 0) & (indices < columns)
+        places = torch.where(counts, indices, columns)
+        return torch.zeros(*indices.shape[:3], columns + 1, dtype=torch.int32, device=device).scatter_(3, places, 1)[..., :columns]
+
+    masked = listed(mask.kv_num_blocks, mask.kv_indices)
+    if mask.full_kv_num_blocks is None:
+        return masked.contiguous()
+    whole = listed(mask.full_kv_num_blocks, mask.full_kv_indices)
+    return torch.where(whole > 0, WHOLE, masked * MASKED).int()
+
+
+def as_it_stands(blocks: torch.Tensor, rows: int, columns: int, mask_mod: Mod) -> Mod:
+    """The mask_mod that a table of kinds of blocks of [rows, columns] pairs and the mask_mod of the masked ones make together."""
+    by_batch, by_head = blocks.shape[0] > 1, blocks.shape[1] > 1
+
+    def blockwise(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        kind = blocks[b if by_batch else 0, h if by_head else 0, q_idx // int(rows), kv_idx // int(columns)]  # int: constants of the kernel
+        return (kind == WHOLE) | ((kind == MASKED) & mask_mod(b, h, q_idx, kv_idx))
+
+    return blockwise
+
+
+def _agree(kinds: torch.Tensor, traced: Traced, at: Lengths, rows: int, columns: int, device: torch.device) -> bool:
+    """Whether the mask_mod keeps nothing of what is dropped, and all of what is whole."""
+    queries = (at.M - rows * torch.arange(kinds.shape[2], device=device)).clamp(max=rows)
+    keys = (at.N - columns * torch.arange(kinds.shape[3], device=device)).clamp(max=columns)
+    pairs = queries[:, None] * keys
+    if traced.keep is None:
+        return bool((kinds != DROPPED).all())
+    given = {p.name: p.on(p.value, device) for p in traced.parameters if p.value is not None}
+    kept = kept_pairs(traced.keep, given, at, rows, columns, device)
+    return not bool((((kinds == DROPPED) & (kept > 0)) | ((kinds == WHOLE) & (kept < pairs))).any())
+
+
+__all__ = ["MASKS_ARE_CONSTANTS", "as_it_stands", "block_kinds", "met", "settled", "stands", "warm"]

@@ -1,0 +1,108 @@
+"""The largest score of each query, as one more output of a kernel: MAX_SCORES f32 [B, H, M], in the units of the scores, -inf for a query without keys.
+
+The softmax's own reference will not do: it may lag behind the maximum, where that grows little. So the state of the softmax gets the true maximum beside it,
+whatever the softmax is, and it is stored where LSE is. Owns that addition; a program that nobody asked it of is not touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..checking.prelude import prelude
+from ..spec.specification import Normalize
+from ..syntax.nodes import Binary, Call, Constant, Expr, ExprStmt, Func, GlobalType, Kernel, Literal, Name, Param, Program, Stmt, Subscript
+from ..syntax.parser import parse
+from ..syntax.rewrite import rewrite_block
+from ..syntax.walk import names_read, walk
+from ..text.diagnostics import CuirError
+from .evaluate import CONSTANTS
+from .names import MAX_SCORES
+from .normalisers import POINTS
+
+_TEXT = """\
+@func
+def softmax_begin(R):                    # beside the state: the largest score so far, as `score` scales it
+    return {begin}(R), full(f32, [R, 1], -inf)
+
+@func
+def softmax_step(S, state, c):
+    inner, most = state
+    P, inner, alpha = {step}(S, inner, c)
+    return P, (inner, max(most, row_max(S) * c)), alpha
+
+@func
+def softmax_end({ends}):
+    inner, _ = {state}
+    return {end}({inner_ends})
+"""
+
+
+def with_max_scores(program: Program, target: Kernel, normalize: Normalize) -> Program:
+    """The program with MAX_SCORES behind LSE. target: its attention kernel, whose splice points are those of `normalize`.
+
+    Raises CuirError X130 where no function stores LSE and calls `softmax_end`.
+    """
+    known = {**prelude().funcs(), **program.funcs()}
+    taken = {item.name for item in program.items} | {name for item in program.items for name in names_read(item)}
+    inner = {point: _fresh(f"{point}_inner", taken) for point in POINTS}
+    ends = known["softmax_end"].params
+    begin, step, end = (inner[point] for point in POINTS)
+    inner_ends = ", ".join((ends[0], "inner", *ends[2:]))
+    text = _TEXT.format(begin=begin, step=step, end=end, ends=", ".join(ends), state=ends[1], inner_ends=inner_ends)
+    outer = parse(text, "splice points").funcs()
+    unit: Expr | None = Name("LN2") if normalize != "relu" else None
+    stored = 0
+    items: list[Constant | Func | Kernel] = []
+    for item in program.items:
+        if isinstance(item, Func) and item.name in POINTS:
+            items += [replace(item, name=inner[item.name]), outer[item.name]]
+            continue
+        if isinstance(item, (Func, Kernel)):
+            body = _storing(item, unit)
+            stored += body is not item.body
+            item = replace(item, body=body)
+        if isinstance(item, Kernel) and item.name == target.name:
+            at = len(items)
+            missing = [name for name in POINTS if name not in program.funcs()]
+            items[at:at] = [f for name in missing for f in (replace(known[name], name=inner[name]), outer[name])]
+            item = replace(item, params=tuple(p for own in item.params for p in ((own, _output(own)) if own.name == "LSE" else (own,))))
+        items.append(item)
+    if stored != 1:
+        raise CuirError.of("X130", f"the largest scores are stored beside LSE, and {stored or 'no'} functions of `{target.name}` call `softmax_end` and store LSE",
+                           target.span, "one function that stores LSE: store(LSE[...], lse)")  # fmt: skip
+    constants = {i.name for i in items if isinstance(i, Constant)}
+    if unit is not None and "LN2" not in constants:
+        items.insert(0, Constant("LN2", Literal(CONSTANTS["LN2"])))
+    return replace(program, items=tuple(items))
+
+
+def _storing(item: Func | Kernel, unit: Expr | None) -> tuple[Stmt, ...]:
+    """The body with a store behind that of LSE. unit: what turns base-2 logits into scores."""
+    state = next((n.args[1] for n in walk(item) if isinstance(n, Call) and n.func == Name("softmax_end") and len(n.args) > 1), None)
+
+    def followed(stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
+        call = stmt.value if isinstance(stmt, ExprStmt) else None
+        if state is None or not isinstance(call, Call) or call.func != Name("store"):
+            return stmt
+        place = call.args[0]
+        if not isinstance(place, Subscript) or place.value != Name("LSE"):
+            return stmt
+        most: Expr = Subscript(state, (Literal(1),))
+        value = most if unit is None else Binary("*", most, unit)
+        return stmt, ExprStmt(Call(Name("store"), (Subscript(Name(MAX_SCORES), place.indices), value)))
+
+    return rewrite_block(item.body, followed)
+
+
+def _output(lse: Param) -> Param:
+    assert isinstance(lse.type, GlobalType)
+    return Param(MAX_SCORES, GlobalType("f32", lse.type.dims))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+__all__ = ["with_max_scores"]
