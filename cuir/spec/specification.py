@@ -21,6 +21,7 @@ Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torc
 Normalize = Literal["softmax", "sigmoid", "relu"]
 LENGTHS = ("B", "H", "HK", "M", "N")
 SINK = "sink"  # by which name the sink is captured
+_PRODUCTS = (0.0, 1.0, -1.0, 64.0, -64.0, 4096.0, -4096.0)  # scaled ones, of which one has a score if the pair counts
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,16 @@ class Specification:
         raise AssertionError
 
     def kept(self, lengths: Lengths) -> torch.Tensor:
-        """The pairs that count: those of the mask, less those whose score is -inf for a product of 0 (a score_mod that masks). bool [B, H, M, N]."""
-        shape = (lengths.B, lengths.H, lengths.M, lengths.N)
-        return self.mask(lengths) if self.score_mod is None else self.scores(torch.zeros(shape), lengths) > -torch.inf
+        """The pairs that count: those of the mask, less those whose score is -inf whatever their product is (a score_mod that masks). bool [B, H, M, N]."""
+        mask = self.mask(lengths)
+        if self.score_mod is None:
+            return mask
+        kept = torch.zeros_like(mask)
+        for product in _PRODUCTS:
+            kept |= self.scores(torch.full(mask.shape, product), lengths) > -torch.inf
+            if bool((kept == mask).all()):
+                break
+        return kept
 
     def scores(self, s: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Scaled products [B, H, M, N] -> natural logits with -inf where the mask drops a pair."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,11 @@ import torch
 from ..calls.guards import number
 from ..checking.checked import Const
 from ..checking.defaults import with_defaults
-from ..spec.specification import Lengths, Specification
-from ..syntax.nodes import ConstType, Kernel, Program
+from ..spec.specification import LENGTHS, Lengths, Specification
+from ..syntax.nodes import ConstType, Kernel, Name, Program
+from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
+from .evaluate import evaluate
 from .lists import Lists, lists_for
 from .names import LISTS, MAX_SCORES, STANDARD, names_of, reserved
 from .parameter import Parameter, Value
@@ -23,6 +26,7 @@ from .trace import trace
 from .traced import Traced
 
 _PROBLEMS = 4  # that a cache holds
+_MOST_ROOM = 2**24  # elements of a tensor with zeros behind its own
 State = tuple[Any, ...] | None  # of a tensor: how often it was written to, where its memory is, and how it lies there
 
 
@@ -33,7 +37,8 @@ def captured_arguments(
     """Values for the parameters of a transferred kernel beyond the standard ones, by retracing the specification.
 
     A parameter of a program from elsewhere is found by its name among what the specification captures. consts: of the kernel, for block lists.
-    changed: other values for captured numbers. Raises CuirError X132 for a parameter that is not there, X133 if BM or BN is not known.
+    Tensors of which a kernel reads one element for each head or batch have zeros behind their own, where these lengths have more of them. changed: other
+    values for captured numbers. Raises CuirError X132 for a parameter that is not there, X133 if BM or BN is not known.
     """
     return CapturedArguments(program, kernel, spec).values(lengths, device, consts, changed)
 
@@ -63,6 +68,7 @@ class CapturedArguments:
         values: dict[str, Value] = {n: p.argument(spec, lengths, device) for n, p in known.items() if n in names}
         values |= {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in given.items() if n in names and n not in known}
         values |= changed or {}
+        values |= self.with_room(values, lengths)
         lists = _lists_of(names - set(values), self.traced)
         if lists is not None:
             values |= lists.values(values, lengths, *tile_sizes(kernel, consts), device)
@@ -71,6 +77,33 @@ class CapturedArguments:
                 raise CuirError.of("X132", f"`{kernel.name}` takes `{p.name}`, for which the specification `{spec.name}` has no value", p.span,
                                    f"it captures: {', '.join({**known, **given}) or 'nothing'}")  # fmt: skip
         return values
+
+    def with_room(self, values: Mapping[str, Value], lengths: Lengths) -> dict[str, torch.Tensor]:
+        """The tensors that are too small for the elements that these lengths read by scalars, which must lie inside, with zeros behind their own."""
+        if self.traced is None or min(lengths.B, lengths.H) == 0:
+            return {}
+        place = {"b": torch.arange(lengths.B, dtype=torch.int32)[:, None], "h": torch.arange(lengths.H, dtype=torch.int32)[None]}
+        names = (
+            {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
+            | {n: getattr(lengths, n) for n in LENGTHS}
+            | place
+        )
+        wanted: dict[str, list[int]] = {}
+        for read in self.traced.reads:
+            assert isinstance(read.value, Name)
+            tensor = values.get(read.value.id)
+            if isinstance(tensor, torch.Tensor) and names_read(read) - {read.value.id} <= names.keys():
+                shape = wanted.setdefault(read.value.id, list(tensor.shape))
+                for d, index in enumerate(read.indices):
+                    shape[d] = max(shape[d], 1 + int(torch.as_tensor(evaluate(index, names)).max()))  # type: ignore[arg-type]
+        larger: dict[str, torch.Tensor] = {}
+        for name, shape in wanted.items():
+            tensor = values[name]
+            assert isinstance(tensor, torch.Tensor)
+            if list(tensor.shape) != shape and math.prod(shape) <= max(_MOST_ROOM, tensor.numel()):
+                larger[name] = tensor.new_zeros(shape)
+                larger[name][tuple(slice(n) for n in tensor.shape)] = tensor
+        return larger
 
 
 def _lists_of(names: set[str], traced: Traced | None) -> Lists | None:

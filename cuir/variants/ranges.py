@@ -15,7 +15,7 @@ from ..ops.meaning.intervals import Bounds
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.types import I32
-from ..syntax.walk import names_read, walk
+from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from .evaluate import evaluate
 from .names import apart
@@ -40,7 +40,7 @@ class Reads:
         self.parameters = traced.parameters
         self.keep = Literal(True) if traced.keep is None else traced.keep
         self.rest = tuple(e for e in (traced.score, traced.factor, traced.sink) if e is not None)
-        self.reads = tuple(dict.fromkeys(n for e in (self.keep, *self.rest) for n in walk(e) if isinstance(n, Subscript)))
+        self.reads = traced.reads
 
     def check(self, values: list[Any], at: Lengths, device: torch.device) -> None:
         """Whether the captured values of a call, in the order of the parameters, fit this problem.

@@ -13,7 +13,6 @@ from .outside import Standin, attribute_read
 from .proxy import ELEMENTWISE
 from .trace import _Tracer
 
-ROOM = 16  # more batches and heads than verification tries
 _SHAPE = ("shape", "ndim", "size", "dim", "numel", "__len__")
 
 
@@ -69,36 +68,24 @@ def bounded(spec: Specification) -> Specification:
         if isinstance(x, Bounded):
             return x
         if id(x) not in others:
-            others[id(x)] = x, _bounded(_with_room(x), x.shape)
+            others[id(x)] = x, _bounded(x.detach().cpu())
         return others[id(x)][1]
 
     variant = rebuilt(spec, made)
     mods = [None if mod is None else Standin(mod, made) for mod in (variant.mask_mod, variant.score_mod)]
-    variant = replace(variant, mask_mod=mods[0], score_mod=mods[1])
-    return replace(variant, sink=_with_room(spec.sink)) if isinstance(spec.sink, torch.Tensor) else variant
+    return replace(variant, mask_mod=mods[0], score_mod=mods[1])
 
 
-def _with_room(x: torch.Tensor) -> torch.Tensor:
-    """The tensor on the CPU, zeros behind each short dim: a kernel may read an element of it for each head or batch that is tried, and such a read must lie inside."""
-    x = x.detach().cpu()
-    if not x.ndim or min(x.shape) >= ROOM:
-        return x
-    padded = x.new_zeros([max(n, ROOM) for n in x.shape])
-    padded[tuple(slice(n) for n in x.shape)] = x
-    return padded
-
-
-def _bounded(x: torch.Tensor, own: torch.Size | None, given: tuple[Any, ...] = ()) -> Bounded:
+def _bounded(x: torch.Tensor, given: tuple[Any, ...] = ()) -> Bounded:
     view = x.as_subclass(Bounded)
-    view.own, view.given = own, given
+    view.given = given
     return view
 
 
 class Bounded(torch.Tensor):
-    """A tensor that is read by one index for each dim, at once or one after the other; outside it is 0. To its mod it has the shape that the user's has."""
+    """A tensor that is read by one index for each dim, at once or one after the other; outside it is 0."""
 
     given: tuple[Any, ...] = ()
-    own: torch.Size | None = None  # None: its own
 
     @classmethod
     def __torch_function__(
@@ -114,20 +101,19 @@ class Bounded(torch.Tensor):
                 return func(torch.empty(first.left(), device="meta"), *args[1:], **(kwargs or {}))
             result = func(*args, **(kwargs or {}))
             if isinstance(first, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE:  # of an element, when it is read
-                return _bounded(result, first.own, first.given)
+                return _bounded(result, first.given)
             return result.as_subclass(torch.Tensor) if isinstance(result, Bounded) and func is not torch.Tensor.as_subclass else result
 
     def left(self) -> torch.Size:
         """The lengths of the dims that no index is given for yet."""
-        shape = self.own if self.own is not None else self.as_subclass(torch.Tensor).shape
-        return shape[len(self.given) :]
+        return self.as_subclass(torch.Tensor).shape[len(self.given) :]
 
     def read(self, item: Any) -> torch.Tensor:
         base = self.as_subclass(torch.Tensor)
         items, left = item if isinstance(item, tuple) else (item,), self.left()
         indices = (*self.given, *(i + left[d] if isinstance(i, int) and i < 0 else i for d, i in enumerate(items)))  # from the end
         if len(indices) < base.ndim:
-            return _bounded(base, self.own, indices)
+            return _bounded(base, indices)
         places = torch.broadcast_tensors(*(torch.as_tensor(i, dtype=torch.int64) for i in indices))
         inside = torch.ones_like(places[0], dtype=torch.bool)
         for place, size in zip(places, base.shape):

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..ops import build
 from ..ops.expressions import is_where
 from ..spec.specification import LENGTHS, SINK, Lengths, Specification, asked
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
@@ -146,7 +147,7 @@ class _Tracer:
         if self.spec.normalize != "relu":
             factor = Binary("*", factor, Name("LOG2E")) if factor != Literal(1.0) else Name("LOG2E")
         sink = self.sink(h)
-        if "S" not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
+        if _SCORE not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
             score = Binary("+", score, Binary("*", Name("S"), Literal(0.0)))
         used = {n for e in (score, factor, keep.expr if keep is not None else None, sink) if e is not None for n in names_read(e)}
         parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
@@ -466,17 +467,21 @@ def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
-    """A score_mod that ends in where(cond, s, -inf) masks: the condition goes to keep, so that blocks can be left out."""
+    """A score_mod that ends in where(cond, s, -inf) masks: the condition goes to keep, so that blocks can be left out. One that asks for the score stays where it is."""
     masks: list[Proxy] = []
+    staying: list[Expr] = []
     minus_inf = Unary("-", INF)
     while isinstance(result.expr, Call) and is_where(result.expr):
         cond, x, y = result.expr.args
-        if y == minus_inf:
-            masks.append(Proxy(cond, BOOL, True))
-            result = Proxy(x, F32, True)
-        elif x == minus_inf:
-            masks.append(call("invert", (Proxy(cond, BOOL, True),), {}))
-            result = Proxy(y, F32, True)
-        else:
+        if minus_inf not in (x, y):
             break
+        kept, score = (Proxy(cond, BOOL, True), x) if y == minus_inf else (call("invert", (Proxy(cond, BOOL, True),), {}), y)
+        staying += [kept.expr] * (asks := _SCORE in names_read(cond))
+        masks += [kept] * (not asks)
+        result = Proxy(score, F32, True)
+    for cond in reversed(staying):
+        result = Proxy(build.where(cond, result.expr, minus_inf), F32, True)
     return result, masks
+
+
+_SCORE = "S"  # the products as the kernel calls them

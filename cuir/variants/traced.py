@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import cast
 
-from ..syntax.nodes import Expr, Literal, Node
+from ..syntax.nodes import Expr, Literal, Node, Subscript
 from ..syntax.rewrite import renamed
-from ..syntax.walk import names_read
+from ..syntax.walk import names_read, walk
 from .parameter import Parameter, Value
 
 
@@ -30,6 +30,12 @@ class Traced:
     mask: Expr | None = None
     decided: tuple[str, ...] = ()
     asked: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reads(self) -> tuple[Subscript, ...]:
+        """Each read of a captured tensor, once."""
+        parts = (self.keep, self.score, self.factor, self.sink)
+        return tuple(dict.fromkeys(n for e in parts if e is not None for n in walk(e) if isinstance(n, Subscript)))
 
     @property
     def notes(self) -> tuple[str, ...]:

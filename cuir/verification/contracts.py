@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from ..checking.checked import Const
 from ..checking.checker import const_values
@@ -142,7 +143,7 @@ def _violations(
         yield from _blocks(program, run, keep, problem, b, h)
         if "kv_rows" in program.funcs():
             yield from _asked_rows(asked, run, keep, problem, b, h, consts)
-        yield from _score(program, run, keep, problem, b, h)
+        yield from _score(program, run, keep, problem, b, h, spec if not changed else None)
 
 
 def _kept(run: Evaluator, b: int, h: int, at: Lengths) -> np.ndarray:
@@ -361,7 +362,9 @@ def _tile(asked: _Asked, run: Evaluator, problem: Problem) -> Iterator[Violation
         )
 
 
-def _score(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
+def _score(
+    program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int, spec: Specification | None
+) -> Iterator[Violation]:
     at = problem.lengths
     if not at.M or not at.N:
         return
@@ -382,6 +385,9 @@ def _score(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem,
             "the maximum of a row is taken before the factor",
         )
     bad = keep & ~np.isfinite(np.broadcast_to(score, S.shape))
+    if spec is not None and bad.any():  # a score_mod may drop pairs by their score
+        products = torch.from_numpy(S.astype(np.float64) * float(run.names["scale"])).expand(at.B, at.H, at.M, at.N)
+        bad &= ~((np.broadcast_to(score, S.shape) == -np.inf) & (spec.scores(products, at)[b, h] == -torch.inf).numpy())
     for q, k in np.argwhere(bad)[:1]:
         value = float(np.broadcast_to(score, S.shape)[q, k])
         yield (

@@ -59,14 +59,15 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
         at = Lengths(1, lengths.H, lengths.HK, lengths.M, lengths.N)
         wanted, visible = _expected(spec, at)
         runs = [(at, [p]) for p in range(passes)]
-    kept = torch.zeros(lengths.H, lengths.M, passes * dim, dtype=torch.bool)
+    kept, seen = torch.zeros(2, lengths.H, lengths.M, passes * dim, dtype=torch.bool)
     captured = captured_arguments(program, checked.origin, spec, at, consts=checked.consts)
     for sizes, windows in runs:
         kept_of = _launch(checked, spec, sizes, windows, dtype, dim, padded(checked, captured))
         for b, p in enumerate(windows):
+            window = slice(p * dim, min(lengths.N, (p + 1) * dim))
             kept[:, :, p * dim : (p + 1) * dim] = kept_of[b]
-    kept = kept[:, :, : lengths.N]
-    seen = visible[0]
+            seen[:, :, window] = visible[b, :, :, window]  # a score_mod may give each batch weights of its own
+    kept, seen = kept[:, :, : lengths.N], seen[:, :, : lengths.N]
     _agree(_Read(program, checked, spec.name, lengths, captured), kept[None], wanted[:1], seen[None])
     return Readout(int(seen.sum()), int((~seen).sum()))
 

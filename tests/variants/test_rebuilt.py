@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import cuir
 from cuir import Specification, attention
 from cuir.spec.specification import Lengths
+from cuir.variants import captured_arguments
 from cuir.variants.rebuilt import Bounded, bounded, rebuilt
 
 
@@ -36,8 +38,28 @@ def test_reads_outside_of_a_tensor_are_zero(at: list[int], rows: int, cols: int)
     assert bool(spec.mask_mod(0, 0, torch.tensor(i), torch.tensor(j))) == (wanted > 0)
 
 
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=2), st.integers(1, 40), st.integers(1, 9), st.integers(1, 3))
+def test_a_launch_has_room_for_the_elements_that_its_heads_read(shape: list[int], H: int, B: int, stride: int) -> None:
+    """And no dim is longer than that: a table [1, 1, M, N] must not grow by all heads and batches."""
+    table, bias = torch.rand(shape) + 1, torch.rand(1, 1, 6, 7)
+    spec = bounded(Specification("room", score_mod=lambda s, b, h, q, k: s + table[b, h * stride] + bias[b, h, q, k]))
+    program, at = attention(spec, head_dim=64).program, Lengths(B, H, 1, 3, 4)
+    given = captured_arguments(program, program.kernels()["flash_fwd"], spec, at)
+    room = given["table"]
+    assert isinstance(room, torch.Tensor) and room.shape == (max(shape[0], B), max(shape[1], (H - 1) * stride + 1))
+    assert torch.equal(room[: shape[0], : shape[1]], table) and float(room.sum() - table.sum()) == pytest.approx(0, abs=1e-4)
+    assert isinstance(given["bias"], torch.Tensor) and given["bias"].shape == bias.shape
+
+
+def test_tables_of_fewer_heads_and_batches_than_verification_tries() -> None:
+    slopes, ends, sink = torch.tensor([0.1, 0.02]), torch.tensor([[30, 9], [70, 50]]).t(), torch.tensor([0.5, 2.0])
+    spec = Specification("two", lambda b, h, q, k: k < ends[b, h], lambda s, b, h, q, k: s + slopes[h] * (q - k), sink=sink)
+    report = attention(spec, head_dim=64, consts={"BM": 64, "BN": 64}).report
+    assert report is not None and report.ok
+
+
 def test_a_mod_sees_the_shape_that_the_users_tensor_has() -> None:
-    """Though verification makes room behind it for other heads: from the end, and by its length."""
+    """Though verification tries more heads than it has: from the end, and by its length."""
     x, table = torch.arange(1.0, 6.0), torch.arange(1, 7).view(2, 3)
 
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:

@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import corpus
+from cuir import attention
 from cuir.checking.checker import check
 from cuir.mutation.places import edited, sites
 from cuir.spec.loading import as_specification
@@ -21,6 +24,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
 from cuir.variants import captured_arguments, transfer
+from cuir.variants.rebuilt import bounded
 from cuir.verification import check_mask
 from cuir.verification.evaluate import Evaluator, kernel_names
 from tests.verification.told import told
@@ -104,3 +108,30 @@ def test_traps_of_conventions(name: str, old: str, new: str, message: str) -> No
     assert old in text[keep:]
     found = told(parse(text[:keep] + text[keep:].replace(old, new, 1)), variant(name), CONSTS, AT)
     assert found.message.startswith(message), found.message
+
+
+def test_weights_that_each_batch_has_of_its_own() -> None:
+    """A launch reads a window of keys with each batch entry: what is too faint to see is known by the weights of that one."""
+    bias = torch.zeros(3, 20)
+    bias[1, :8] = 12.0  # and the window of the second batch entry are keys 64 to 127
+    spec = bounded(Specification("batches", score_mod=lambda s, b, h, q, k: s + bias[b, k // 8]))
+    program = transfer(parse(EXPERT), spec).program
+    read = check_mask(program, check(program, None, CONSTS), spec, replace(AT, N=150))
+    assert (read.read, read.hidden) == (90 * 86, 90 * 64)
+
+
+@pytest.mark.parametrize("most", [0.3, 1.0])
+def test_pairs_that_a_score_decides(most: float) -> None:
+    """where(score <= most, ..., -inf) cannot be a mask of blocks: `keep` has the part that asks for places alone, and the kernel's sum leaves the rest out."""
+    lengths = torch.tensor([20, 70])
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        causal = torch.where(q >= k, s, -torch.inf)
+        return torch.where(s <= most, torch.where(k < lengths[b], causal, -torch.inf), -torch.inf)
+
+    spec = Specification("decided", score_mod=score)
+    keep = show(transfer(parse(EXPERT), spec).program.funcs()["keep"])
+    assert keep.endswith("return (k < lengths[b]) & (q >= k)\n") or keep.endswith("return (k < lengths[b]) & (q >= k)"), keep
+    assert spec.kept(AT).equal(spec.kept(AT) & (torch.arange(AT.N) < 20))
+    report = attention(spec, head_dim=64, consts={"BM": 64, "BN": 64}).report
+    assert report is not None and report.ok, report
