@@ -5,6 +5,7 @@ python -m tests.peer --backend native -j 8                      # on a Hopper GP
 python -m tests.peer -k 'kv_batch_broadcast' --out rows.jsonl   # those whose name holds this
 python -m tests.peer --table rows.jsonl                         # nothing runs: the tables of what was found
 python -m tests.peer --part gradients                           # what the forward part leaves out
+python -m tests.peer --backend pytorch                          # do the scenarios ask for what PyTorch does? its functions in the place of ours
 
 Each scenario is written anew under the name of its original, with a case for each combination of parameters that the original has on a GPU. A case runs both
 implementations and compares ours with PyTorch's eager result as PyTorch's tests do: in float64, with PyTorch's error in the inputs' dtype as the yardstick.
@@ -74,7 +75,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser(prog="python -m tests.peer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-k", action="append", default=[], metavar="WORD", help="cases whose name holds WORD; several: all of them")
     p.add_argument("--file", choices=("", *FILES), default="", help="cases of one of the originals")
-    p.add_argument("--backend", choices=("interpret", "native"), default="interpret")
+    p.add_argument(
+        "--backend", choices=("interpret", "native", "pytorch"), default="interpret", help="pytorch: its own functions in the place of ours"
+    )
     p.add_argument("--verify", choices=("quick", "full", "off"), default="quick", help="asked of kernels before they run on a GPU")
     p.add_argument("--part", choices=("forward", "gradients"), default="forward")
     p.add_argument("-j", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")

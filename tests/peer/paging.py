@@ -56,7 +56,9 @@ def paged(score_mod: Any, mask: Callable[[Any], Any], k: torch.Tensor, v: torch.
     return make
 
 
-def judge_paged(t: Trial, score_mod: Any, tensors: Sequence[torch.Tensor], mask: Callable[[Any], Any] | None = None, **options: Any) -> None:
+def judge_paged(
+    t: Trial, score_mod: Any, tensors: Sequence[torch.Tensor], mask: Callable[[Any], Any] | None = None, **options: Any
+) -> None:
     """Compares attention over pages with PyTorch's over the keys as they are. No gradients are wanted of it."""
     if t.gradients:
         return

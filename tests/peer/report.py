@@ -62,7 +62,9 @@ def bad(outcomes: Sequence[Outcome]) -> str:
     for o in sorted((o for o in outcomes if o.outcome in BAD), key=lambda o: BAD.index(o.outcome)):
         groups.setdefault((o.outcome, o.name.partition("[")[0], o.code), []).append(o)
     for (kind, test, code), met in groups.items():
-        lines.append(f"| {kind}{f', {code}' if code else ''} | {test} | {len(met)} | `-k '{_short(met[0].name)}'`: {_cell(met[0].message)} |")
+        lines.append(
+            f"| {kind}{f', {code}' if code else ''} | {test} | {len(met)} | `-k '{_short(met[0].name)}'`: {_cell(met[0].message)} |"
+        )
     return "\n".join(lines) if groups else "None is wrong, differs, crashed or hung."
 
 

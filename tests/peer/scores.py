@@ -107,7 +107,9 @@ def num_warps_8_error(t: Trial) -> None:
 
 
 # ---- shapes that change from call to call, by one compiled function
-def run_dynamic(t: Trial, score_mod: Any, mask_mod: Any, shapes: list[tuple[int, ...]], graphs: list[int], dtype: torch.dtype, **options: Any) -> None:
+def run_dynamic(
+    t: Trial, score_mod: Any, mask_mod: Any, shapes: list[tuple[int, ...]], graphs: list[int], dtype: torch.dtype, **options: Any
+) -> None:
     """Three shapes in turn. graphs: how many have been compiled after each."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
