@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in cases.values()
         if all(word in case.name for word in options.k)
         and options.file in ("", case.file)
+        and options.theme in ("", case.theme)
         and (native or not case.native_only)
         and (case.gradients or not gradients)
     ]
@@ -75,6 +76,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser(prog="python -m tests.peer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-k", action="append", default=[], metavar="WORD", help="cases whose name holds WORD; several: all of them")
     p.add_argument("--file", choices=("", *FILES), default="", help="cases of one of the originals")
+    p.add_argument("--theme", default="", help="cases of one group of the table")
     p.add_argument(
         "--backend", choices=("interpret", "native", "pytorch"), default="interpret", help="pytorch: its own functions in the place of ours"
     )

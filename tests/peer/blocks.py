@@ -180,22 +180,27 @@ def pytree_flatten_unflatten(t: Trial) -> None:
         same(getattr(again, name), getattr(mask, name), name)
 
 
+def flattened(t: Trial, method: str) -> tuple[Any, Any]:
+    """What a mask is flattened to, in the numbers that PyTorch's is."""
+    (tensors, context), theirs = (
+        getattr(pytree_mask(t), method)(),
+        getattr(t.theirs.create_block_mask(causal_mask, 2, 4, 512, 512, t.device), method)(),
+    )
+    same((len(tensors), len(context)), (len(theirs[0]), len(theirs[1])), "how many tensors and other values a mask is flattened to")
+    return tensors, context
+
+
 @scenario(ATTENTION, FIELDS)
 def pytree_flatten_with_keys(t: Trial) -> None:
     from torch.utils._pytree import GetAttrKey
 
-    tensors, context = pytree_mask(t)._flatten_with_keys()
-    same(len(tensors), len(t.ours.BlockMask._TENSOR_ATTRS), "the number of tensors")
-    same(len(context), len(t.ours.BlockMask._CONTEXT_ATTRS), "the number of other values")
+    tensors, context = flattened(t, "_flatten_with_keys")
     expect(all(isinstance(key, GetAttrKey) for key, _ in (*tensors, *context)), "a key is not the name of an attribute")
 
 
 @scenario(ATTENTION, FIELDS)
 def pytree_preserves_new_attributes(t: Trial) -> None:
-    mask = pytree_mask(t)
-    tensors, context = mask._flatten()
-    again = t.ours.BlockMask._unflatten(tensors, context)
-    same((len(tensors), len(context)), (len(mask._TENSOR_ATTRS), len(mask._CONTEXT_ATTRS)), "how much a mask is flattened to")
+    mask, again = pytree_mask(t), t.ours.BlockMask._unflatten(*flattened(t, "_flatten"))
     for name in (*mask._TENSOR_ATTRS, *mask._CONTEXT_ATTRS):
         one, other = getattr(again, name), getattr(mask, name)
         if isinstance(other, torch.Tensor):

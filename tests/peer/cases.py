@@ -96,6 +96,6 @@ def label_of(value: Any) -> str:
 
 def load() -> dict[str, Case]:
     """All cases, by name: importing the tables of scenarios enters them."""
-    from tests.peer import blocks, captured, decoding, errors, gradchecks, paging, scores, strides  # noqa: F401
+    from tests.peer import biases, blocks, captured, compiled, decoding, errors, gradchecks, paging, scores, strides  # noqa: F401
 
     return CASES
