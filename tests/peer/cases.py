@@ -48,11 +48,17 @@ ASIDE: list[Aside] = []
 
 
 def scenario(
-    file: str, theme: str, *, gradients: str = NO_GRADIENTS, native_only: bool = False, **parameters: Iterable[Any] | Mapping[str, Any]
+    file: str,
+    theme: str,
+    *,
+    name: str = "",
+    gradients: str = NO_GRADIENTS,
+    native_only: bool = False,
+    **parameters: Iterable[Any] | Mapping[str, Any],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Enters a case for each combination of `parameters`: sequences of values, or mappings from a label to its value.
 
-    The function is named as the original without `test_` and is called with a Trial and one value of each parameter.
+    The function is named as the original without `test_`, if `name` does not say another one, and is called with a Trial and one value of each parameter.
     """
     axes = {name: labelled(values) for name, values in parameters.items()}
 
@@ -61,7 +67,7 @@ def scenario(
             values = dict(zip(axes, (value for _, value in combination)))
             case = Case(
                 file,
-                f"test_{function.__name__.rstrip('_')}",
+                name or f"test_{function.__name__.rstrip('_')}",
                 "-".join(label for label, _ in combination),
                 theme,
                 gradients,
@@ -96,6 +102,19 @@ def label_of(value: Any) -> str:
 
 def load() -> dict[str, Case]:
     """All cases, by name: importing the tables of scenarios enters them."""
-    from tests.peer import biases, blocks, captured, compiled, decoding, errors, gradchecks, paging, scores, strides  # noqa: F401
+    from tests.peer import (  # noqa: F401
+        attention_gym,
+        biases,
+        blocks,
+        captured,
+        compiled,
+        decoding,
+        errors,
+        gradchecks,
+        gym_masks,
+        paging,
+        scores,
+        strides,
+    )
 
     return CASES
