@@ -1,0 +1,68 @@
+"""Whether a result is right: no further from float64 than PyTorch's own eager result in the same dtype, by a factor, as PyTorch's tests judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+HALF, FLOAT, PAGED_FLOAT = 1.1, 10.0, 20.0  # PyTorch's factors; those of paged float32 are larger since pages come in another order
+
+
+class Wrong(AssertionError):
+    """Numbers differ from PyTorch's."""
+
+
+class Differs(AssertionError):
+    """The numbers may be right; a dtype, strides, an attribute, or how often something was compiled is not as PyTorch has it."""
+
+
+def expect(holds: Any, what: str) -> None:
+    if not bool(holds):
+        raise Differs(what)
+
+
+def same_tensor(ours: Any, theirs: Any, what: str) -> None:
+    """Integers and booleans that have to be equal, or None for None."""
+    if theirs is None or ours is None:
+        expect(theirs is None and ours is None, f"{what}: {_brief(ours)}, PyTorch has {_brief(theirs)}")
+        return
+    expect(ours.shape == theirs.shape, f"{what} has shape {list(ours.shape)}, PyTorch's {list(theirs.shape)}")
+    if not torch.equal(ours.to(theirs.dtype), theirs):
+        raise Wrong(f"{what} is not PyTorch's: {_brief(ours)} instead of {_brief(theirs)}")
+
+
+def judge(golden: torch.Tensor, eager: torch.Tensor, ours: torch.Tensor, what: str = "O", *, paged: bool = False) -> None:
+    """golden: float64. eager: PyTorch in the dtype of the inputs, the yardstick of rounding. Raises Wrong, Differs."""
+    expect(isinstance(ours, torch.Tensor), f"{what} is {type(ours).__name__}")
+    expect(ours.shape == golden.shape, f"{what} has shape {list(ours.shape)}, PyTorch's {list(golden.shape)}")
+    expect(ours.dtype == eager.dtype, f"{what} is {ours.dtype}, PyTorch's is {eager.dtype}")
+    factor = HALF if eager.dtype in (torch.float16, torch.bfloat16) else PAGED_FLOAT if paged else FLOAT
+    rounding = torch.finfo(eager.dtype).eps / 4  # of one that is rounded once, to the nearest, on average
+    golden, eager, ours = (x.detach().double() for x in (golden, eager, ours))
+    infinite = golden.isinf()
+    if not torch.equal(ours[infinite], golden[infinite]):
+        raise Wrong(f"{what} differs in {int((ours[infinite] != golden[infinite]).sum())} places where PyTorch's is infinite")
+    finite = golden.isfinite() & eager.isfinite()  # where PyTorch has a NaN, nothing is asked
+    golden, eager, ours = golden[finite], eager[finite], ours[finite]
+    if not golden.numel():
+        return
+    if not ours.isfinite().all():
+        raise Wrong(f"{what} has {int((~ours.isfinite()).sum())} elements of {ours.numel()} that are not finite, where PyTorch's are")
+    error, yardstick = float((golden - ours).abs().mean()), float((golden - eager).abs().mean())
+    allowed = max(factor * yardstick, rounding * float(golden.abs().mean())) + 1e-7
+    if error > allowed:
+        raise Wrong(f"{what} is off by {error:.3g} on average, PyTorch by {yardstick:.3g}; {allowed:.3g} is allowed")
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float, what: str = "O") -> None:
+    """For the tests that compare within a tolerance. Raises Wrong, Differs."""
+    expect(ours.shape == theirs.shape, f"{what} has shape {list(ours.shape)}, PyTorch's {list(theirs.shape)}")
+    try:
+        torch.testing.assert_close(ours.double(), theirs.double(), atol=tolerance, rtol=tolerance)
+    except AssertionError as error:
+        raise Wrong(f"{what}: {' '.join(str(error).split())}") from None
+
+
+def _brief(x: Any) -> str:
+    return str(x.flatten()[:12].tolist()) if isinstance(x, torch.Tensor) else repr(x)

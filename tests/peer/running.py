@@ -1,0 +1,187 @@
+"""Runs cases in worker processes: a crash or a hang is that of one case. Owns what an outcome is and the life of the workers."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import time
+import traceback
+import warnings
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+PASS, WRONG, DIFFERS, REFUSED, CRASH, HANG = "pass", "wrong", "differs", "refused", "crash", "hang"
+OUTCOMES = (PASS, REFUSED, WRONG, DIFFERS, CRASH, HANG)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended. code: of our error where it was refused, the exception's type where it crashed. gradients: what the original wants of them."""
+
+    name: str
+    outcome: str
+    code: str = ""
+    message: str = ""
+    seconds: float = 0.0
+    file: str = ""
+    theme: str = ""
+    gradients: str = ""
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How cases run. part: "forward", without gradients, or "gradients", what the forward part leaves out."""
+
+    backend: str = "interpret"
+    verify: str = "quick"
+    part: str = "forward"
+
+
+def run_one(case: Any, setting: Setting) -> Outcome:
+    """In this process. Whatever the case raises becomes its outcome."""
+    import torch
+    from torch.nn.attention import flex_attention as pytorch
+
+    from tests.peer.judging import Differs, Wrong
+    from tests.peer.trial import Trial, refusal
+
+    pytorch._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # the eager reference without Dynamo, as torch.compile is of ours alone here
+    torch.manual_seed(zlib.crc32(case.name.encode()))
+    gradients = setting.part == "gradients"
+    ended = Outcome(case.name, PASS, file=case.file, theme=case.theme, gradients=case.gradients)
+    start = time.monotonic()
+    try:
+        with warnings.catch_warnings(), torch.set_grad_enabled(gradients):
+            warnings.simplefilter("ignore")
+            case.run(Trial(setting.backend, setting.verify, gradients, bool(case.gradients)))
+            if setting.backend == "native":
+                torch.cuda.synchronize()
+    except Wrong as error:
+        ended = replace(ended, outcome=WRONG, message=short(error))
+    except Differs as error:
+        ended = replace(ended, outcome=DIFFERS, message=short(error))
+    except Exception as error:
+        ours = refusal(error)
+        if ours is not None:
+            ended = replace(ended, outcome=REFUSED, code=ours.diagnostics[0].code, message=ours.diagnostics[0].message)
+        else:
+            ended = replace(ended, outcome=CRASH, code=type(error).__name__, message=f"{short(error)} ({where(error)})")
+    finally:
+        torch._dynamo.reset()
+    return replace(ended, seconds=round(time.monotonic() - start, 2))
+
+
+def short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def where(error: BaseException) -> str:
+    """The last lines of Python that an exception came through, for the reader of a table."""
+    frames = traceback.extract_tb(error.__traceback__)[-2:]
+    return " < ".join(f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in reversed(frames))
+
+
+def work(pipe: Connection, load: Callable[[], dict[str, Any]], setting: Setting) -> None:
+    """A worker: names come in, outcomes go out, until None comes in."""
+    import torch
+
+    torch.set_num_threads(1)
+    if setting.backend == "native":
+        torch.set_float32_matmul_precision("high")  # as PyTorch's tests do; on a CPU eager float32 has no TF32 to be compared with
+    cases = load()
+    pipe.send(None)
+    while (name := pipe.recv()) is not None:
+        pipe.send(run_one(cases[name], setting))
+
+
+class Worker:
+    """A process, the case that it runs, and since when."""
+
+    def __init__(self, load: Callable[[], dict[str, Any]], setting: Setting) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=work, args=(theirs, load, setting), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.name: str | None = None
+        self.since = time.monotonic()
+        self.ready = False
+
+    def give(self, name: str) -> None:
+        self.name, self.since = name, time.monotonic()
+        with contextlib.suppress(OSError):  # it is dead, which is seen when its answer is asked for
+            self.pipe.send(name)
+
+    def end(self) -> None:
+        """Lets an idle process go, and kills a busy one."""
+        if self.name is None and self.ready:
+            with contextlib.suppress(OSError):
+                self.pipe.send(None)
+            self.process.join(10)
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def run(
+    cases: Sequence[Any], load: Callable[[], dict[str, Any]], setting: Setting, *, workers: int = 2, limit: float = 60.0, start_limit: float = 300.0
+) -> Iterator[Outcome]:  # fmt: skip
+    """Outcomes as they come. limit: seconds of one case, after which its process is killed and it counts as a hang; a death of the process is a crash.
+
+    load: what gives the cases by name in another process. Raises RuntimeError if workers do not start.
+    """
+    left = deque(cases)
+    by_name = {case.name: case for case in cases}
+    crew = [Worker(load, setting) for _ in range(min(workers, len(left)))]
+    try:
+        while any(worker.name for worker in crew) or left:
+            for worker in crew:
+                if worker.ready and worker.name is None and left:
+                    worker.give(left.popleft().name)
+            wait([worker.pipe for worker in crew], timeout=0.5)
+            for i, worker in enumerate(crew):
+                ended, alive = _look(worker, limit, start_limit)
+                if ended is not None:
+                    case = by_name[ended.name]
+                    yield replace(ended, file=case.file, theme=case.theme, gradients=case.gradients)
+                if not alive:
+                    worker.end()
+                    crew[i] = Worker(load, setting)
+    finally:
+        for worker in crew:
+            worker.end()
+
+
+def _look(worker: Worker, limit: float, start_limit: float) -> tuple[Outcome | None, bool]:
+    """What became of a worker's case, if anything, and whether the worker goes on."""
+    seconds = round(time.monotonic() - worker.since, 2)
+    try:
+        if worker.pipe.poll():
+            ended, name = worker.pipe.recv(), worker.name
+            worker.name = None
+            worker.ready = True
+            return (ended if name is not None else None), True
+    except (EOFError, ConnectionResetError):
+        worker.process.join(5)
+        if not worker.ready:
+            raise RuntimeError(f"a worker died before its first case, with exit code {worker.process.exitcode}") from None
+        if worker.name is None:
+            return None, False
+        died = Outcome(worker.name, CRASH, "death", f"the process ended with exit code {worker.process.exitcode}", seconds)
+        return died, False
+    if worker.name is None:
+        if not worker.ready and seconds > start_limit:
+            raise RuntimeError(f"a worker did not start in {start_limit:.0f} s")
+        return None, True
+    if seconds > limit:
+        return Outcome(worker.name, HANG, "limit", f"not done after {limit:.0f} s", seconds), False
+    return None, True
