@@ -22,7 +22,7 @@ from ..text.diagnostics import CuirError
 from .draws import Draw, known_sizes, shape_of_tensor
 from .kinds import SHAPED, deep_enough, small_value, tensor_of
 from .poison import unread
-from .problems import KINDS, SCALED, Case, attention_inputs, is_attention
+from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
 from .sizes import Problem
 
 _EPSILON = ("eps", "epsilon")
@@ -190,7 +190,7 @@ def _launch(
         drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, [float(drawn[n]) for n in small], form)
     if attention:
         case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
-        q, k, v = attention_inputs(case, lengths["D"], lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
+        q, k, v = attention_inputs(case, head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
         drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
     if draw.kind == "strided":
         drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}

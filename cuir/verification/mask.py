@@ -29,7 +29,7 @@ from .evaluate import Evaluator, kernel_names
 from .inputs import FunctionLaunch, function_launch, readable
 from .lengths import from_case
 from .numeric import with_note
-from .problems import Case, dtype_of, outputs
+from .problems import Case, dtype_of, head_dims, outputs
 
 _READABLE = 2.0**-14  # a weight beside the largest of its query that half precision still shows
 _VISIBLE = 2.0**-20  # an output that half precision still shows
@@ -45,24 +45,25 @@ class Readout:
 
 
 def check_mask(program: Program, checked: Checked, spec: Specification, lengths: Lengths) -> Readout:
-    """Reads the mask of batch 0 for every head and query, in one launch with a batch entry for each D keys.
+    """Reads the mask of batch 0 for every head and query, in one launch with a batch entry for each DV keys.
 
     Raises CuirError V305 with the first pair that differs from the specification's mask, or a fault of the program.
     """
-    dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
+    dtype, dims = TORCH[dtype_of(checked.consts)], head_dims(checked.consts)
+    dim = dims[1]  # a column of V for each key
     passes = max(1, -(-lengths.N // dim))
     at = Lengths(passes, lengths.H, lengths.HK, lengths.M, lengths.N)
     wanted, visible = _expected(spec, at)
     if bool((wanted == wanted[:1]).all()):
         runs = [(at, list(range(passes)))]
-    else:  # the mask depends on the batch: one launch for each D keys, of batch 0
+    else:  # the mask depends on the batch: one launch for each DV keys, of batch 0
         at = Lengths(1, lengths.H, lengths.HK, lengths.M, lengths.N)
         wanted, visible = _expected(spec, at)
         runs = [(at, [p]) for p in range(passes)]
     kept, seen = torch.zeros(2, lengths.H, lengths.M, passes * dim, dtype=torch.bool)
     captured = captured_arguments(program, checked.origin, spec, at, consts=checked.consts)
     for sizes, windows in runs:
-        kept_of = _launch(checked, spec, sizes, windows, dtype, dim, padded(checked, captured))
+        kept_of = _launch(checked, spec, sizes, windows, dtype, dims, padded(checked, captured))
         for b, p in enumerate(windows):
             window = slice(p * dim, min(lengths.N, (p + 1) * dim))
             kept[:, :, p * dim : (p + 1) * dim] = kept_of[b]
@@ -77,7 +78,8 @@ def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecif
 
     None where that says nothing: an output that is not linear in V, as far as float64 shows. Raises CuirError V305, a fault of the program or of the specification.
     """
-    dim = int(checked.consts["D"])  # type: ignore[arg-type]
+    dims = head_dims(checked.consts)
+    dim = dims[1]
     case = from_case(checked, spec, Case("mask", lengths))
     given = function_launch(checked, spec, case)
     at = Lengths(*(case.sizes[n] for n in LENGTHS))
@@ -86,7 +88,7 @@ def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecif
     read, weights = [], []
     for p in range(max(1, -(-at.N // dim))):
         now = given.fresh()
-        now.inputs = {**given.inputs, **_probe(at, [p] * at.B, TORCH[dtype_of(checked.consts)], dim, 1.0), "scale": 1.0}
+        now.inputs = {**given.inputs, **_probe(at, [p] * at.B, TORCH[dtype_of(checked.consts)], dims, 1.0), "scale": 1.0}
         try:
             run(checked, now.arguments())
         except CuirError as error:
@@ -163,10 +165,10 @@ def _agree(read: _Read, kept: torch.Tensor, wanted: torch.Tensor, seen: torch.Te
     raise CuirError([Diagnostic("V305", message, span, (*notes, Note(f"read out with M={read.at.M}, N={read.at.N}")), hint)])
 
 
-def _probe(at: Lengths, windows: list[int], dtype: torch.dtype, dim: int, product: float) -> dict[str, torch.Tensor]:
+def _probe(at: Lengths, windows: list[int], dtype: torch.dtype, dims: tuple[int, int], product: float) -> dict[str, torch.Tensor]:
     """Q, K and V of which all products are alike; batch entry b has a 1 in V for each key of window windows[b], in a column of its own."""
-    q, k = torch.zeros(at.B, at.H, at.M, dim, dtype=dtype), torch.zeros(at.B, at.HK, at.N, dim, dtype=dtype)
-    v = torch.zeros_like(k)
+    shapes, dim = ((at.H, at.M, dims[0]), (at.HK, at.N, dims[0]), (at.HK, at.N, dims[1])), dims[1]
+    q, k, v = (torch.zeros(at.B, *shape, dtype=dtype) for shape in shapes)
     q[..., 0], k[..., 0] = product, 1.0
     for b, p in enumerate(windows):
         keys = torch.arange(p * dim, min(at.N, (p + 1) * dim))
@@ -193,9 +195,15 @@ def _expected(spec: Specification, at: Lengths) -> tuple[torch.Tensor, torch.Ten
 
 
 def _launch(
-    checked: Checked, spec: Specification, at: Lengths, windows: list[int], dtype: torch.dtype, dim: int, captured: Mapping[str, Any]
+    checked: Checked,
+    spec: Specification,
+    at: Lengths,
+    windows: list[int],
+    dtype: torch.dtype,
+    dims: tuple[int, int],
+    captured: Mapping[str, Any],
 ) -> torch.Tensor:
-    probe = _probe(at, windows, dtype, dim, _PRODUCT[spec.normalize])
+    probe = _probe(at, windows, dtype, dims, _PRODUCT[spec.normalize])
     poisoned = outputs(checked, probe["Q"])
     try:
         run(checked, {**probe, **poisoned, "scale": 1.0, **captured})

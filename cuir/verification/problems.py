@@ -115,9 +115,9 @@ def require_inputs_kept(checked: Checked) -> None:
 
 
 def launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
-    dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
-    at, scale = case.lengths, dim**-0.5 * (SCALED if case.kind == "scaled" else 1)
-    q, k, v = (x.to(dtype) for x in attention_inputs(case, dim, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
+    dtype, dims = TORCH[dtype_of(checked.consts)], head_dims(checked.consts)
+    at, scale = case.lengths, dims[0] ** -0.5 * (SCALED if case.kind == "scaled" else 1)
+    q, k, v = (x.to(dtype) for x in attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
     if case.kind == "largest" and spec.normalize != "softmax":  # a sum of values, not a mean
         v = v / max(1, at.N)
     if case.kind == "strided":
@@ -130,15 +130,17 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
 def outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
     """O, LSE and, of a kernel that gives it, MAX_SCORES, poisoned: what a kernel does not write stays NaN."""
     rows = [n for n in ("LSE", MAX_SCORES) if n == "LSE" or any(t.name == n for t in checked.tensors)]
-    return {"O": torch.full_like(q, math.nan), **{n: torch.full(q.shape[:-1], math.nan) for n in rows}}
+    o = torch.full((*q.shape[:-1], head_dims(checked.consts)[1]), math.nan, dtype=q.dtype)
+    return {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}}
 
 
 def attention_inputs(
-    case: Case, dim: int, BN: int, scale: float, dtype: torch.dtype = torch.float16
+    case: Case, dims: tuple[int, int], BN: int, scale: float, dtype: torch.dtype = torch.float16
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Q [B, H, M, dim], K and V [B, HK, N, dim] in f32, as the case's kind says, for a kernel of that dtype."""
+    """Q [B, H, M, D], K [B, HK, N, D] and V [B, HK, N, DV] in f32, as the case's kind says, for a kernel of that dtype. dims: D and DV."""
     at, kind, rng = case.lengths, case.kind, torch.Generator().manual_seed(case.seed)
-    q, k, v = (torch.randn(at.B, heads, n, dim, generator=rng) for heads, n in ((at.H, at.M), (at.HK, at.N), (at.HK, at.N)))
+    shapes = ((at.H, at.M, dims[0]), (at.HK, at.N, dims[0]), (at.HK, at.N, dims[1]))
+    q, k, v = (torch.randn(at.B, *shape, generator=rng) for shape in shapes)
     if kind == "large":
         return q * 30, k, v
     if kind == "wide":
@@ -195,6 +197,11 @@ def _growing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: 
     q[..., 0] = torch.tensor(GROWTHS)[torch.arange(q.shape[2]) % len(GROWTHS)] / (4 * scale * math.log2(math.e))
     k[..., 0] = 4 * levels
     return q, k, v * 2.0 ** (5 * (2 - levels))[..., None]
+
+
+def head_dims(consts: Mapping[str, Any]) -> tuple[int, int]:
+    """Of queries and keys (D), and of values (DV, where a kernel has it)."""
+    return int(consts["D"]), int(consts.get("DV", consts["D"]))
 
 
 def dtype_of(consts: Mapping[str, Const]) -> DType:

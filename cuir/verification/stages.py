@@ -178,13 +178,14 @@ class _Verification:
         if self.level != "full" or dtype is None:
             return [], []
         settings = [{**self.consts, dtype: BF16 if self.consts[dtype] == F16 else F16}]
-        if self.consts.get("D") in (64, 128):
-            settings.append({**self.consts, "D": 192 - int(self.consts["D"])})  # type: ignore[arg-type]
+        if self.consts.get("D") in (64, 128) and self.consts.get("DV") in (None, self.consts["D"]):
+            other = 192 - int(self.consts["D"])  # type: ignore[arg-type]
+            settings.append({**self.consts, **{n: other for n in ("D", "DV") if n in self.consts}})
         kernels, refused = list[Checked](), list[str]()
         for consts in settings:
             try:
-                require_launchable(other := check(self.program, self.kernel, consts))
-                kernels.append(other)
+                require_launchable(kernel := check(self.program, self.kernel, consts))
+                kernels.append(kernel)
             except CuirError as error:
                 changed = ", ".join(f"{n}={v}" for n, v in consts.items() if v != self.consts.get(n))
                 refused.append(f"{changed} makes no kernel ({error.diagnostics[0].code}: {error.diagnostics[0].message})")
