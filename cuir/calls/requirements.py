@@ -42,21 +42,24 @@ def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[st
         t = arguments[name]
         if t.numel() == 0:
             continue
-        span = next(p for p in checked.tensors if p.name == name).span
+        param = next(p for p in checked.tensors if p.name == name)
+        span = param.span
         if off := t.data_ptr() % COPY_ALIGNMENT:
             raise CuirError.of("U506", f"`{name}` must start at a multiple of {COPY_ALIGNMENT} bytes, found address % {COPY_ALIGNMENT} = {off}",
                                span, f"{name}.clone()")  # fmt: skip
+        if param.written and 0 in (stride for size, stride in zip(t.shape, t.stride(), strict=True) if size > 1):
+            raise CuirError.of("U506", f"`{name}` is written, so its strides must not be 0, found {list(t.stride())}", span, f"{name}.contiguous()")
         if not _admitted(t):
             rows = t.shape[-1] * t.element_size()
             hint = f"{name}.contiguous()" if rows % COPY_ALIGNMENT == 0 else (
                 f"{t.shape[-1]} columns are {rows} bytes: pad the rows, or give a length that is a multiple of {COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())}")  # fmt: skip
-            raise CuirError.of("U506", f"the strides of `{name}` must be positive multiples of {COPY_ALIGNMENT} bytes, found {list(t.stride())} elements of {t.element_size()} bytes",
+            raise CuirError.of("U506", f"the strides of `{name}` must be multiples of {COPY_ALIGNMENT} bytes, found {list(t.stride())} elements of {t.element_size()} bytes",
                                span, hint)  # fmt: skip
 
 
 def _admitted(t: torch.Tensor) -> bool:
     outer = zip(t.shape[:-1], t.stride()[:-1], strict=True)
-    return all(size == 1 or (stride > 0 and stride * t.element_size() % COPY_ALIGNMENT == 0) for size, stride in outer)
+    return all(size == 1 or stride * t.element_size() % COPY_ALIGNMENT == 0 for size, stride in outer)
 
 
 def admitted_length(checked: Checked, dim: str) -> int:

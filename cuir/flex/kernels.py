@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ..calls.binding import TORCH
+from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked, Const
 from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Specification, lengths_of
@@ -23,8 +24,9 @@ from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
 from ..variants.arguments import Cache, memory_of, sources_of, state_of
 from ..variants.ranges import Reads, traced_apart
-from .inputs import capturing, check_gradient, check_options, check_tensors, need_hopper, need_warm
+from .inputs import capturing, check_gradient, check_head_dims, check_options, check_tensors, need_hopper, need_warm
 from .mods import CaptureKey, identity
+from .packing import output_for, packed, strides_fit, without_room
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -140,12 +142,23 @@ class Ready:
     arguments: Mapping[str, Any]
     made: Made | None = None
     steady: bool = True
+    columns: int = 0  # of values, and so of O
+    fits: bool = True  # rows of the tensors lie as the kernel reads them, if their first does
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """O, LSE and, of a kernel that gives them, the largest scores, for tensors that are known to fit."""
-        o = torch.empty_like(query, requires_grad=False)
+        if key.shape[0] != query.shape[0]:
+            key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
+        if not self.fits or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % COPY_ALIGNMENT:
+            query, key, value = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (query, key, value))
+        o = output_for(query, self.columns)
         if self.made is not None:
             self.made.join()
+        outputs = self.launched(query, key, value, o)
+        return outputs if self.fits else (without_room(o, query), *outputs[1:])
+
+    def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs, O in `o`."""
         if self.kernel is not None:
             outputs: tuple[torch.Tensor, ...] = self.kernel(Q=query, K=key, V=value, O=o, **self.arguments)
             return outputs
@@ -266,7 +279,7 @@ class Attention:
         if known is not None and all(state_of(t) == state for t, state, _ in known[1]):
             return known[0].pinned()(query, key, value)
         self.check(query, key, value, scale, backend)
-        ready = self.ready(query, key, scale, backend)
+        ready = self.ready(query, key, value, scale, backend)
         if signature is not None:
             if len(self._warm) >= KNOWN_LENGTHS:
                 self._warm.clear()
@@ -278,26 +291,28 @@ class Attention:
         """Raises CuirError for arguments that do not fit."""
         check_options(scale, backend, self.level)
         check_tensors(query, key, value, enable_gqa=True)
-        fixed = self._settings.fixed
-        if query.dtype != TORCH[fixed["T"]] or query.shape[3] != fixed["D"]:  # type: ignore[index]
-            raise CuirError.of("U404", f"this attention is for {fixed['T']} and head dim {fixed['D']}, found {query.dtype} and {query.shape[3]}",
-                               hint="cuir.attention(spec, dtype=..., head_dim=...) makes another")  # fmt: skip
+        fixed, dims = self._settings.fixed, (query.shape[3], value.shape[3])
+        if query.dtype != TORCH[fixed["T"]] or dims != (fixed["D"], fixed["DV"]):  # type: ignore[index]
+            raise CuirError.of("U404", f"this attention is for {fixed['T']} and head dims {fixed['D']} (values: {fixed['DV']}), found {query.dtype} and {dims[0]} ({dims[1]})",
+                               hint="cuir.attention(spec, dtype=..., head_dim=..., value_dim=...) makes another")  # fmt: skip
 
     def ready(
-        self, query: torch.Tensor, key: torch.Tensor, scale: float | None, backend: str, data: TransferResult | None = None
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str, data: TransferResult | None = None
     ) -> Ready:  # fmt: skip
         """What a call needs beside its tensors, which are known to fit. data: the transfer with other captured values."""
         data, at = data or self.transferred, lengths_of(query, key)
+        columns = value.shape[3]
+        fits = all(map(strides_fit, (query, key, value))) and columns * value.element_size() % COPY_ALIGNMENT == 0
         numbers: dict[str, Any] = {"scale": query.shape[3] ** -0.5 if scale is None else float(scale)}
         if backend == "interpret":
             consts = self._settings.start
             made = self.arguments(data, at, query.device, consts)
-            return Ready(None, self._settings.checked(consts), {**numbers, **(made or {})}, made)
+            return Ready(None, self._settings.checked(consts), {**numbers, **(made or {})}, made, columns=columns, fits=fits)
         if at not in self._settings.by_lengths:
             need_hopper(query.device)
         consts, kernel = self._settings.compiled(at, self.prove, self.spec.name)
         made = self.arguments(data, at, query.device, consts)
-        return Ready(kernel, None, {**numbers, **(made or {})}, made).pinned()
+        return Ready(kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits).pinned()
 
     def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
         """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
@@ -325,14 +340,15 @@ def attention(
     *,
     dtype: torch.dtype | DType | str = torch.float16,
     head_dim: int = 128,
+    value_dim: int | None = None,
     origin: Program | None = None,
     consts: Mapping[str, Const] | None = None,
     verify: Level = "quick",
 ) -> Attention:
     """The attention that a specification describes, from the expert kernel for Hopper: traced, transferred and checked now, verified and compiled when first run.
 
-    spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx). dtype: f16 or bf16. head_dim: 64 or 128.
-    origin: another expert kernel with splice points. consts: const parameters that are not to be chosen (BM, BN, STAGES, ...). verify: how much is asked
+    spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx). dtype: f16 or bf16. head_dim: of query and key, 1 to 256;
+    value_dim: of value and O, as head_dim if left out. origin: another expert kernel with splice points. consts: const parameters that are not to be chosen (BM, BN, STAGES, ...). verify: how much is asked
     before a kernel runs on a GPU: "quick", "full" or "off". Raises CuirError: X1xx for what cannot be traced, U109, U110, U413, and what the checker finds.
     """
     check_options(None, "auto", verify)
@@ -341,7 +357,7 @@ def attention(
         spec,
         identity(spec.mask_mod, spec.score_mod, dict(spec.captured), spec.normalize, spec.sink, spec.max_scores),
         dtype_of(dtype),
-        head_dim,
+        (head_dim, head_dim if value_dim is None else value_dim),
         origin,
         consts,
         verify,
@@ -352,16 +368,15 @@ def made(
     spec: Specification,
     who: CaptureKey,
     dtype: DType,
-    head_dim: int,
+    head_dims: tuple[int, int],
     origin: Program | None = None,
     consts: Mapping[str, Const] | None = None,
     level: Level = "quick",
     traced: Traced | None = None,
 ) -> Attention:
     """`attention` for a specification whose identity, and perhaps what it traces to, is known."""
-    if head_dim not in (64, 128):
-        raise CuirError.of("U110", f"the expert kernels are for head dims 64 and 128, found {head_dim!r}")
-    fixed: dict[str, Const] = {"T": dtype, "D": head_dim, **(consts or {})}
+    check_head_dims(*head_dims)
+    fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **(consts or {})}
     traced = traced_with(spec, who) if traced is None else traced
     transferred = transfer(origin if origin is not None else _origin(), spec, traced=traced)
     key = (transferred.text, _text(fixed), level, who.structure)

@@ -392,6 +392,6 @@ _enter(True,
     ("U504", "no CuTe headers", "pip install nvidia-cutlass, or name their folder in CUTLASS_INCLUDE."),
     ("U507", "no compute-sanitizer", "It comes with a CUDA toolkit; put it on the PATH, or name the toolkit in CUDA_HOME."),
     ("U505", "no cuda-bindings", "Running a kernel needs the extra gpu: pip install cubridge[gpu]."),
-    ("U506", "a tensor that bulk copies cannot reach", "Its first element is aligned to 16 bytes and its outer strides are positive multiples of 16 bytes. tensor.contiguous() makes such a copy."),
+    ("U506", "a tensor that bulk copies cannot reach", "Its first element is aligned to 16 bytes and its outer strides are multiples of 16 bytes (0, as `expand` gives, for what is only read). tensor.contiguous() makes such a copy."),
     ("U999", "an internal error", "A fault of cuir itself. Set CUIR_DEBUG=1 to see the trace, and report it."),
 )  # fmt: skip

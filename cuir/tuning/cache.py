@@ -149,9 +149,12 @@ def tuned(program: Program, shape: Shape | tuple[int, int, int, int, int, int], 
 
 
 def completed(program: Program, consts: Mapping[str, Const], lengths: tuple[int, int, int, int, int]) -> Consts:
-    """`consts`, with the tuned setting for B, H, HK, M, N if they name T and D and nothing of that setting: a choice of the user's stands as it is."""
+    """`consts`, with the tuned setting for B, H, HK, M, N if they name T and D and nothing of that setting: a choice of the user's stands as it is.
+
+    A setting is for values with the head dim of keys.
+    """
     dtype, dim = consts.get("T"), consts.get("D")
-    if not isinstance(dtype, DType) or type(dim) is not int:
+    if not isinstance(dtype, DType) or type(dim) is not int or consts.get("DV", dim) != dim:
         return dict(consts)
     setting = tuned(program, (*lengths, dim), dtype.name)
     return dict(consts) if set(setting) & set(consts) else {**setting, **consts}

@@ -21,7 +21,8 @@ Consts = dict[str, Const]
 class Space:
     """axes: parameters that are varied together, with their values; starts: settings that are known to be good, tried first.
 
-    A start may name a const that is not tuned (D): it holds for that value alone. computes: the variant that the kernel is as it stands.
+    A start may name lengths that are not tuned (the head dims D and DV): it is for these, and for smaller ones that no other start is nearer to.
+    computes: the variant that the kernel is as it stands.
     """
 
     axes: tuple[Mapping[str, tuple[int | bool, ...]], ...]
@@ -78,11 +79,17 @@ class Space:
         return Space(tuple(axis for axis in axes if axis), tuple(starts), self.computes)
 
     def narrowed(self, fixed: Mapping[str, Const]) -> Space:
-        """Without the parameters that are given, and with the starts that agree with them."""
+        """Without the parameters that are given, and with the starts that agree with them and are for the nearest lengths."""
         axes = [{p: values for p, values in axis.items() if p not in fixed} for axis in self.axes]
-        starts = [s for s in self.starts if all(fixed.get(p, value) == value for p, value in s.items())]
-        kept = [{p: v for p, v in s.items() if p not in fixed} for s in starts]
+        agreeing = [s for s in self.starts if all(fixed.get(p, value) == value for p, value in s.items() if p in self.parameters)]
+        above = [(sum(far), s) for s in agreeing if min(far := self._far(s, fixed), default=0) >= 0]
+        nearest = min((far for far, _ in above), default=0)
+        kept = [{p: v for p, v in s.items() if p in self.parameters and p not in fixed} for far, s in above if far == nearest]
         return Space(tuple(axis for axis in axes if axis), tuple(kept), self.computes)
+
+    def _far(self, start: Mapping[str, int | bool], fixed: Mapping[str, Const]) -> list[int]:
+        """By how much the lengths that a start is for are above those that are given."""
+        return [int(n) - int(fixed[p]) for p, n in start.items() if p not in self.parameters and isinstance(fixed.get(p), int)]  # type: ignore[arg-type]
 
     def around(self, axis: Mapping[str, tuple[int | bool, ...]], consts: Mapping[str, Const]) -> Iterator[Consts]:
         """`consts` with every combination of values on one axis."""

@@ -1,0 +1,82 @@
+"""Tensors of a call as the kernels read and write them, without a copy where they can.
+
+A kernel's copy engine takes rows that begin at multiples of 16 bytes (strides of 0 are fine: what `expand` gives is read where it lies). A tensor that
+lies otherwise is copied once a call, into rows that do; `packed_copies` counts these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..calls.requirements import COPY_ALIGNMENT
+
+
+@dataclass
+class PackedCopies:
+    """calls: tensors that were copied, since the process began or `reset`; nbytes: of the copies."""
+
+    calls: int = 0
+    nbytes: int = 0
+
+    def reset(self) -> None:
+        self.calls = self.nbytes = 0
+
+
+_COPIES = PackedCopies()
+
+
+def packed_copies() -> PackedCopies:
+    """How often `flex_attention` had to copy a tensor that lies as no kernel can read it (odd strides or starts, columns that are not contiguous)."""
+    return _COPIES
+
+
+def strides_fit(x: torch.Tensor) -> bool:
+    """Whether rows of x [..., D] are contiguous and begin at multiples of 16 bytes, if the first one does."""
+    *outer, (columns, step) = zip(x.shape, x.stride(), strict=True)
+    return (step == 1 or columns == 1) and all(size == 1 or stride * x.element_size() % COPY_ALIGNMENT == 0 for size, stride in outer)
+
+
+def packed(x: torch.Tensor) -> torch.Tensor:
+    """A copy of x [..., D] whose rows begin at multiples of 16 bytes; dims that `expand` made stay what they are."""
+    once = x[tuple(slice(0, 1) if stride == 0 and size > 1 and d < x.dim() - 1 else slice(None) for d, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)))]
+    copy = _rows(once, once.shape[:-1], x.shape[-1]).copy_(once)
+    _COPIES.calls += 1
+    _COPIES.nbytes += copy.numel() * copy.element_size()
+    return copy.expand(x.shape)
+
+
+def output_for(query: torch.Tensor, columns: int) -> torch.Tensor:
+    """O [B, H, M, columns] as a kernel writes it, undefined: dims in memory in the order of query's, rows with room up to a multiple of 16 bytes."""
+    if columns == query.shape[-1]:
+        o = torch.empty_like(query, requires_grad=False)
+        if strides_fit(o):
+            return o
+    order = _order(query)
+    rows = _rows(query, [query.shape[d] for d in order], columns)
+    return rows.permute(*(order.index(d) for d in range(3)), 3)
+
+
+def without_room(o: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """O [B, H, M, DV] as a caller gets it: dense, in the order of query's dims."""
+    if o.shape[-1] * o.element_size() % COPY_ALIGNMENT == 0:
+        return o
+    return torch.empty_permuted(o.shape, (*_order(query), 3), dtype=o.dtype, device=o.device).copy_(o)
+
+
+def _order(query: torch.Tensor) -> list[int]:
+    """Batch, head and length, from the outermost in memory to the innermost."""
+    return sorted(range(3), key=lambda d: (-query.stride(d), d))
+
+
+def _rows(like: torch.Tensor, outer: Sequence[int], columns: int) -> torch.Tensor:
+    """[*outer, columns], undefined, with room behind each row up to a multiple of 16 bytes."""
+    unit = COPY_ALIGNMENT // like.element_size()
+    room = math.ceil(columns / unit) * unit
+    return torch.empty((*outer, room), dtype=like.dtype, device=like.device)[..., :columns]
+
+
+__all__ = ["PackedCopies", "output_for", "packed", "packed_copies", "strides_fit", "without_room"]
