@@ -88,7 +88,7 @@ def flex_attention(
 ) -> Any:
     """Attention with a score_mod and a mask, as torch.nn.attention.flex_attention computes it, on an expert kernel for Hopper. No backward pass.
 
-    query [B, H, M, D], key and value [B, HK, N, D], f16 or bf16, D 64 or 128, the last dim contiguous. score_mod(score, b, h, q_idx, kv_idx): the new score
+    query [B, H, M, D], key and value [B, HK, N, D], or [1, HK, N, D] for all batches, f16 or bf16, D 64 or 128, the last dim contiguous. score_mod(score, b, h, q_idx, kv_idx): the new score
     from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out, > 0. enable_gqa: H may be a
     multiple of HK. Gives O [B, H, M, D] with the strides of query where it is dense, and with return_lse also LSE [B, H, M], f32, in natural logarithms. A query
     without keys has O = 0 and LSE = -inf, as in PyTorch. kernel_options are of PyTorch's kernels and change nothing. return_aux: PyTorch's AuxRequest; then
@@ -216,6 +216,9 @@ def prepare(
     """
     if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (query.shape[1],):
         wrong("U408", f"`sink` has a logit for each of {query.shape[1]} query heads, found {list(weights[1].shape)}")
+    given = weights
+    if key.shape[0] != query.shape[0]:
+        weights = (*(weights or ("softmax", None, False)), True)
     who, traced = identity(mask_mod, score_mod, *weights), None
     if stands(block_mask):
         need_warm("looking at the blocks of a mask")
@@ -232,8 +235,8 @@ def prepare(
         return replace(ready, steady=False)
     found = warm(block_mask, query)
     if found is not None:
-        sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
-        signature = (*_signature(query, key, value, found[1], scale, enable_gqa, backend, verify), *_numbers(weights))
+        sink = given[1] if given and isinstance(given[1], torch.Tensor) else None
+        signature = (*_signature(query, key, value, found[1], scale, enable_gqa, backend, verify), *_numbers(given))
         _keep_warm(ready, who, (mask_mod, score_mod, sink), signature)
     return ready
 
@@ -260,7 +263,7 @@ def _settled(
 
 def _specification(mask_mod: Any, score_mod: Any, weights: tuple[Any, ...]) -> Specification:
     spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
-    return replace(spec, normalize=weights[0], sink=weights[1], max_scores=weights[2]) if weights else spec
+    return replace(spec, **dict(zip(("normalize", "sink", "max_scores", "shared_keys"), weights)))
 
 
 def _mods(who: CaptureKey, query: torch.Tensor, level: Level) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ def wrong(code: str, message: str, hint: str | None = None) -> NoReturn:
 
 
 def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
-    """query [B, H, M, D], key and value [B, HK, N, D], f16 or bf16, D 64 or 128.
+    """query [B, H, M, D], key and value [B or 1, HK, N, D], f16 or bf16, D 64 or 128.
 
     Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads, U406 strides, U410 gradients.
     """
@@ -63,9 +63,10 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
             raise CuirError.of(
                 "U407", f"`{name}` must be on the device of `query`, {query.device}, found {x.device}", hint=f"{name}.to(query.device)"
             )
-        if x.shape[0] != query.shape[0]:
-            raise CuirError.of("U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, found {x.shape[0]}",
-                               hint=f"{name}.expand({query.shape[0]}, -1, -1, -1).contiguous()")  # fmt: skip
+        if x.shape[0] not in (1, query.shape[0]):
+            raise CuirError.of(
+                "U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, or 1 for all batches, found {x.shape[0]}"
+            )
     if query.device.type == "meta":
         raise CuirError.of("U403", "query, key and value are on the device meta, where tensors have no numbers", hint='device="cuda"')
     head_dim = query.shape[3]

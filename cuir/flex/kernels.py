@@ -282,6 +282,10 @@ class Attention:
         if query.dtype != TORCH[fixed["T"]] or query.shape[3] != fixed["D"]:  # type: ignore[index]
             raise CuirError.of("U404", f"this attention is for {fixed['T']} and head dim {fixed['D']}, found {query.dtype} and {query.shape[3]}",
                                hint="cuir.attention(spec, dtype=..., head_dim=...) makes another")  # fmt: skip
+        batches = 1 if self.spec.shared_keys else query.shape[0]
+        if key.shape[0] != batches:
+            raise CuirError.of("U408", f"this attention takes keys of {batches} batches, found {key.shape[0]}",
+                               hint="Specification(..., shared_keys=True) is for keys and values of one batch, False for those of each")  # fmt: skip
 
     def ready(
         self, query: torch.Tensor, key: torch.Tensor, scale: float | None, backend: str, data: TransferResult | None = None
@@ -339,7 +343,7 @@ def attention(
     spec = as_specification(spec, name_of(spec))
     return made(
         spec,
-        identity(spec.mask_mod, spec.score_mod, dict(spec.captured), spec.normalize, spec.sink, spec.max_scores),
+        identity(spec.mask_mod, spec.score_mod, dict(spec.captured), spec.normalize, spec.sink, spec.max_scores, spec.shared_keys),
         dtype_of(dtype),
         head_dim,
         origin,

@@ -107,8 +107,8 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
     steady(who.tensors)
     key = who.structure, who.values, normalize, sink, max_scores
     if key not in _BY_MODS:
-        stand_ins = {id(t): torch.empty(t.shape, dtype=t.dtype, device="meta") for t in who.tensors}
-        spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)])
+        stand_ins = {id(t): _nowhere(t) for t in who.tensors}
+        spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
         for t in identity(spec.mask_mod, spec.score_mod).tensors:
             if t.device.type != "meta" or not any(t is own for own in stand_ins.values()):
                 name = next(
@@ -130,6 +130,11 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
         ) from None
     handled.places = tuple(((kind, path, value if kind in PLAIN else None), _holders(mods, path)) for kind, path, value in who.places)
     return _BY_MODS[key]
+
+
+def _nowhere(x: torch.Tensor) -> torch.Tensor:
+    """A tensor like this one, on no device."""
+    return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
 def _name(mask_mod: Any, score_mod: Any, path: Path) -> str:

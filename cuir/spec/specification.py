@@ -52,6 +52,7 @@ class Specification:
     included: -inf for a query with nothing to attend to and no sink. Without a softmax there is no sum, and LSE is 0.
 
     max_scores: the kernel also gives MAX_SCORES [B, H, M], f32: the largest score of each query after both mods, -inf for a query with nothing to attend to.
+    shared_keys: the kernel takes K and V of one batch, [1, HK, N, D], for the queries of all.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Specification:
     normalize: Normalize = "softmax"
     sink: Captured | None = None
     max_scores: bool = False
+    shared_keys: bool = False
 
     def __post_init__(self) -> None:
         self._check_normaliser()
@@ -194,7 +196,7 @@ class Specification:
         return sinks
 
     def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the variant computes, in float64: q [B, H, M, D], k and v [B, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""
+        """What the variant computes, in float64: q [B, H, M, D], k and v [B or 1, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""
         lengths = lengths_of(q, k)
         p, lse = self.weights(self.scores(products(q, k, scale), lengths), lengths)
         return p @ _per_head(v, lengths).double(), lse

@@ -32,6 +32,7 @@ from .names import OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import POINTS, normaliser, score_comment
 from .parameter import Parameter, Value
 from .ranges import traced_apart
+from .shared_keys import with_shared_keys
 from .tiles import Work, tile_for
 from .traced import Traced
 
@@ -124,6 +125,8 @@ def transfer(
     program = _spliced(origin, target, new, added)
     if spec.max_scores:
         program = with_max_scores(program, program.kernels()[target.name], spec.normalize)
+    if spec.shared_keys:
+        program = with_shared_keys(program, program.kernels()[target.name])
     before, after = show(origin), show(program)
     program = parse(after, f"{spec.name}.cuir")
     diff = "\n".join(

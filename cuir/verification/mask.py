@@ -53,9 +53,9 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
     passes = max(1, -(-lengths.N // dim))
     at = Lengths(passes, lengths.H, lengths.HK, lengths.M, lengths.N)
     wanted, visible = _expected(spec, at)
-    if bool((wanted == wanted[:1]).all()):
+    if bool((wanted == wanted[:1]).all()) and not spec.shared_keys:
         runs = [(at, list(range(passes)))]
-    else:  # the mask depends on the batch: one launch for each D keys, of batch 0
+    else:  # the mask depends on the batch, or V does not: one launch for each D keys, of batch 0
         at = Lengths(1, lengths.H, lengths.HK, lengths.M, lengths.N)
         wanted, visible = _expected(spec, at)
         runs = [(at, [p]) for p in range(passes)]

@@ -118,6 +118,8 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
     dtype, dim = TORCH[dtype_of(checked.consts)], int(checked.consts["D"])  # type: ignore[arg-type]
     at, scale = case.lengths, dim**-0.5 * (SCALED if case.kind == "scaled" else 1)
     q, k, v = (x.to(dtype) for x in attention_inputs(case, dim, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
+    if spec.shared_keys:
+        k, v = k[:1], v[:1]
     if case.kind == "largest" and spec.normalize != "softmax":  # a sum of values, not a mean
         v = v / max(1, at.N)
     if case.kind == "strided":
