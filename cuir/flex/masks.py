@@ -13,11 +13,12 @@ import torch
 from torch.nn.attention import flex_attention as theirs
 
 from ..spec.specification import Lengths, Specification, asked
-from ..variants.arguments import state_of
+from ..variants.arguments import memory_of, state_of
 from .inputs import wrong
 from .mods import identity
 from .operator import steady
 
+FIELDS = 5  # of a LazyBlockMask whose blocks nobody has asked for
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
 
@@ -65,7 +66,7 @@ class LazyBlockMask(theirs.BlockMask):
         self.seq_lengths = asked_for.Q_LEN, asked_for.KV_LEN
         self.BLOCK_SIZE = asked_for.BLOCK_SIZE
         self._asked = asked_for
-        self._states: tuple[tuple[str, Any, Any], ...] | None = None  # of the fields that were made: name, value, state of the tensor
+        self._states: tuple[tuple[Any, ...], ...] | None = None  # of the fields that were made: name, value, state and memory of the tensor
 
     def __getattr__(self, name: str) -> Any:
         """A field that is made when it is first asked for."""
@@ -75,7 +76,7 @@ class LazyBlockMask(theirs.BlockMask):
         self.__dict__.update({n: v for n, v in made.items() if n not in self.__dict__})
         if unmade:
             made |= {"seq_lengths": self.seq_lengths, "BLOCK_SIZE": self.BLOCK_SIZE}
-        self._states = tuple((n, v, state_of(v)) for n, v in made.items())
+        self._states = tuple((n, v, state_of(v), memory_of(v)) for n, v in made.items())
         return self.__dict__[name]
 
     @property
@@ -86,17 +87,19 @@ class LazyBlockMask(theirs.BlockMask):
 
     @property
     def unmade(self) -> bool:
-        """Whether nobody has asked for its blocks, nor set another mask_mod or other lengths."""
+        """Whether nobody has asked for its blocks, nor set any, another mask_mod or other lengths."""
+        if self._states is not None or len(self.__dict__) != FIELDS:
+            return False
         first = self._asked
         lengths, size = (first.Q_LEN, first.KV_LEN), first.BLOCK_SIZE
-        return self._states is None and self.mask_mod is first.mask_mod and self.seq_lengths == lengths and size == self.BLOCK_SIZE
+        return self.mask_mod is first.mask_mod and self.seq_lengths == lengths and size == self.BLOCK_SIZE
 
     def untouched(self) -> bool:
         """Whether it still says what its mask_mod says: nothing was set, and no tensor of its blocks was written to."""
         if self._states is None:
             return self.unmade
         now = self.__dict__
-        return self._asked.mask_mod is now["mask_mod"] and all(now[n] is v and state_of(v) == state for n, v, state in self._states)
+        return self._asked.mask_mod is now["mask_mod"] and all(now[n] is v and state_of(v) == state for n, v, state, _ in self._states)
 
     def to(self, device: torch.device | str) -> theirs.BlockMask:
         """For tensors on another device. What the mask_mod captures stays where it is."""

@@ -155,6 +155,15 @@ def test_copies(copied: Callable[[Any], Any], asked: bool) -> None:
     compare(tensors(), other)
 
 
+def test_a_field_that_is_set_before_any_is_read() -> None:
+    mask, other = create_block_mask(causal, None, None, M, N, "cpu"), theirs.create_block_mask(causal, None, None, M, N, "cpu")
+    for one in (mask, other):
+        one.kv_num_blocks = torch.ones(1, 1, 2, dtype=torch.int32)
+    compare(tensors(), mask)
+    assert not torch.equal(attend(tensors(), mask)[0], attend(tensors(), create_block_mask(causal, None, None, M, N))[0])
+    assert torch.equal(mask.to_dense(), other.to_dense())
+
+
 def test_what_cannot_be_pickled_is_named() -> None:
     def inside(b: Any, h: Any, q: Any, k: Any) -> Any:
         return q >= k
