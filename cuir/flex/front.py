@@ -173,7 +173,7 @@ def _warm(
     """What a call needs, if one of its signature was made before with these very mods."""
     sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
     try:
-        found = warm(block_mask, query)
+        found = warm(block_mask, query, key)
         if found is None:
             return None
         mask_mod, mask = found
@@ -233,7 +233,7 @@ def prepare(
     ready = known.attention.ready(query, key, scale, backend, data)
     if not known.whole:
         return replace(ready, steady=False)
-    found = warm(block_mask, query)
+    found = warm(block_mask, query, key)
     if found is not None:
         sink = given[1] if given and isinstance(given[1], torch.Tensor) else None
         signature = (*_signature(query, key, value, found[1], scale, enable_gqa, backend, verify), *_numbers(given))

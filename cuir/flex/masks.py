@@ -149,7 +149,7 @@ def create_block_mask(
     if not torch.compiler.is_compiling():  # a graph asks when it enters the mod
         Specification("mask", mask_mod)
         steady(identity(mask_mod).tensors)
-    rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)
+    rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, (tuple, list)) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)
     for name, length in (("B", B), ("H", H), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN), ("BLOCK_SIZE", rows), ("BLOCK_SIZE", columns)):
         least = 0 if name in ("Q_LEN", "KV_LEN") else 1
         if length is None and name in ("B", "H"):

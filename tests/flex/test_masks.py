@@ -291,6 +291,24 @@ def test_other_tables_of_blocks_are_other_data_of_one_program() -> None:
     assert len(front._KNOWN) == 1
 
 
+def test_lengths_below_a_block_share_a_program() -> None:
+    front._TRACED.clear()
+    for m, n in ((1, 150), (30, 150), (100, 129)):
+        count, first = torch.ones(1, 1, 1, dtype=torch.int32), torch.ones(1, 1, 1, 2, dtype=torch.int32)
+        mask = theirs.BlockMask.from_kv_blocks(count, first, mask_mod=documents, seq_lengths=(m, n), compute_q_blocks=False)
+        compare(tensors(m=m, n=n), mask)
+    assert len(front._TRACED) == 1
+
+
+def test_a_mask_without_lengths_is_asked_for_each() -> None:
+    """FlexAttention's block size for a mask of everything goes with any lengths."""
+    one = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    none = torch.zeros(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    mask = theirs.BlockMask.from_kv_blocks(*none, *one, BLOCK_SIZE=1 << 30, mask_mod=lambda b, h, q, k: k < 50, seq_lengths=(1, 1))
+    for n in (40, 90, 40):  # a whole block needs no mask_mod
+        compare(tensors(m=30, n=n), mask)
+
+
 @pytest.mark.parametrize("change", [
     lambda m: setattr(m, "kv_indices", m.kv_indices[0]),
     lambda m: setattr(m, "kv_num_blocks", m.kv_num_blocks[:, :, :1]),
