@@ -14,11 +14,12 @@ from torch.nn.attention import flex_attention as theirs
 
 from ..spec.specification import Lengths, Specification, asked
 from ..variants.arguments import memory_of, state_of
-from .inputs import wrong
+from .inputs import at_tracing, wrong
 from .mods import identity
 from .operator import steady
 
 FIELDS = 5  # of a LazyBlockMask whose blocks nobody has asked for
+ASKED_FOR = frozenset(theirs.BlockMask.__annotations__)
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
 
@@ -70,14 +71,9 @@ class LazyBlockMask(theirs.BlockMask):
 
     def __getattr__(self, name: str) -> Any:
         """A field that is made when it is first asked for."""
-        if name not in theirs.BlockMask.__annotations__ or "_asked" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        unmade, made = self.unmade, vars(self._asked.made())
-        self.__dict__.update({n: v for n, v in made.items() if n not in self.__dict__})
-        if unmade:
-            made |= {"seq_lengths": self.seq_lengths, "BLOCK_SIZE": self.BLOCK_SIZE}
-        self._states = tuple((n, v, state_of(v), memory_of(v)) for n, v in made.items())
-        return self.__dict__[name]
+        if name in ASKED_FOR and _made(self, name):
+            return getattr(self, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -120,6 +116,26 @@ class LazyBlockMask(theirs.BlockMask):
     @classmethod
     def _unflatten(cls, *args: Any) -> theirs.BlockMask:  # type: ignore[override]
         return theirs.BlockMask._unflatten(*args)
+
+
+@at_tracing
+def _made(mask: LazyBlockMask, name: str) -> bool:
+    """Has PyTorch make the blocks; in a compiled function once, when it is traced. Whether there is such a field then.
+
+    Raises CuirError U418 for a mask that the graph makes itself.
+    """
+    own = vars(mask)
+    if "_asked" not in own:
+        if torch.compiler.is_compiling():
+            wrong("U418", "a block mask that is made inside of a compiled function is asked for its blocks",
+                               hint="make it outside, or by PyTorch's create_block_mask")  # fmt: skip
+        return False  # pickle asks before it has set anything
+    unmade, made = mask.unmade, vars(mask._asked.made())
+    own.update({n: v for n, v in made.items() if n not in own})
+    if unmade:
+        made |= {"seq_lengths": mask.seq_lengths, "BLOCK_SIZE": mask.BLOCK_SIZE}
+    mask._states = tuple((n, v, state_of(v), memory_of(v)) for n, v in made.items())
+    return name in own
 
 
 def _empty() -> theirs.BlockMask:

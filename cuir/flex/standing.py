@@ -102,8 +102,8 @@ def settled(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[
 
 @at_tracing
 def met(mask: Any) -> bool:
-    """A mask whose blocks are inputs of a graph: they are no results of it, whose memory it may use again."""
-    steady(tuple(t for n in BLOCKS if (t := getattr(mask, n)) is not None))
+    """A mask whose blocks are inputs of a graph: they are no results of it, whose memory it may use again. One that the graph makes has no fields yet."""
+    steady(tuple(t for n in BLOCKS if (t := vars(mask).get(n)) is not None))
     return True
 
 

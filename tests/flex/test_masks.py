@@ -341,3 +341,36 @@ def test_masks_as_they_stand_in_a_graph() -> None:
         mask.kv_num_blocks[..., 1] = 0
         assert torch.equal(f(*qkv, mask), attend(qkv, mask)[0]) and not torch.equal(f(*qkv, mask), before)
         compare(qkv, mask)
+
+
+def shifted(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q + 64 >= k
+
+
+@pytest.mark.parametrize("make", [theirs.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
+@pytest.mark.parametrize("within", [False, True], ids=["from outside", "made inside"])
+def test_slices_in_a_graph(make: Callable[..., Any], within: bool) -> None:
+    if torch.__version__ < "2.13":
+        pytest.skip("a mask of this PyTorch is no constant of a graph")
+    q, k, v = tensors()
+    outside = make(causal, None, None, M, N, "cpu", BLOCK_SIZE=64)
+    graphs: list[Any] = []
+
+    def called(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        part = (make(causal, None, None, M, N, "cpu", BLOCK_SIZE=64) if within else outside)[:, :, 1:]
+        part.mask_mod, part.seq_lengths = shifted, (M - 64, N)
+        return flex_attention(q[:, :, 64:], k, v, None, part, backend="interpret", verify="off")
+
+    def counted(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    compiled = torch.compile(called, fullgraph=True, backend=counted)
+    if within and make is create_block_mask:
+        with pytest.raises(Exception, match="U418"):
+            compiled(q, k, v)
+        return
+    for _ in range(3):
+        assert torch.equal(compiled(q, k, v), called(q, k, v))
+    assert len(graphs) <= 2
