@@ -48,7 +48,9 @@ def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[st
             raise CuirError.of("U506", f"`{name}` must start at a multiple of {COPY_ALIGNMENT} bytes, found address % {COPY_ALIGNMENT} = {off}",
                                span, f"{name}.clone()")  # fmt: skip
         if param.written and 0 in (stride for size, stride in zip(t.shape, t.stride(), strict=True) if size > 1):
-            raise CuirError.of("U506", f"`{name}` is written, so its strides must not be 0, found {list(t.stride())}", span, f"{name}.contiguous()")
+            raise CuirError.of(
+                "U506", f"`{name}` is written, so its strides must not be 0, found {list(t.stride())}", span, f"{name}.contiguous()"
+            )
         if not _admitted(t):
             rows = t.shape[-1] * t.element_size()
             hint = f"{name}.contiguous()" if rows % COPY_ALIGNMENT == 0 else (

@@ -5,6 +5,7 @@ from typing import Any
 from .front import flex_attention
 from .kernels import Attention, attention
 from .masks import create_block_mask, create_nested_block_mask
+from .packing import packed_copies
 
 _OF_PYTORCH = (
     "AuxOutput",
@@ -30,4 +31,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_OF_PYTORCH})
 
 
-__all__ = ["Attention", "attention", "create_block_mask", "create_nested_block_mask", "flex_attention"]
+__all__ = ["Attention", "attention", "create_block_mask", "create_nested_block_mask", "flex_attention", "packed_copies"]

@@ -26,6 +26,7 @@ from .progress import Progress
 from .standing import MASKS_ARE_CONSTANTS, met, settled, stands, warm
 
 KNOWN_MODS = 256
+Form = tuple[torch.dtype, int, int]  # of the tensors: dtype, head dim of query and key, of value
 KNOWN_CALLS = 256  # signatures of one pair of mods
 
 
@@ -88,9 +89,9 @@ def flex_attention(
 ) -> Any:
     """Attention with a score_mod and a mask, as torch.nn.attention.flex_attention computes it, on an expert kernel for Hopper. No backward pass.
 
-    query [B, H, M, D], key and value [B, HK, N, D], f16 or bf16, D 64 or 128, the last dim contiguous. score_mod(score, b, h, q_idx, kv_idx): the new score
-    from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out, > 0. enable_gqa: H may be a
-    multiple of HK. Gives O [B, H, M, D] with the strides of query where it is dense, and with return_lse also LSE [B, H, M], f32, in natural logarithms. A query
+    query [B, H, M, D], key and value [B, HK, N, D], or [1, HK, N, D] for all batches, f16 or bf16, value's last dim DV its own, D and DV from 1 to 256, strides as they are: what no
+    kernel can read where it lies is copied in the call (`packed_copies` counts). score_mod(score, b, h, q_idx, kv_idx): the new score from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out, > 0. enable_gqa: H may be a
+    multiple of HK. Gives O [B, H, M, DV] with the order of query's strides, and with return_lse also LSE [B, H, M], f32, in natural logarithms. A query
     without keys has O = 0 and LSE = -inf, as in PyTorch. kernel_options are of PyTorch's kernels and change nothing. return_aux: PyTorch's AuxRequest; then
     (O, AuxOutput) is given, with the LSE and max_scores, the largest score of each query [B, H, M], f32, if it asks for them.
 
@@ -106,6 +107,8 @@ def flex_attention(
     if return_lse and return_aux is not None:
         wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
     most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
+    if query.dtype is torch.float32 and torch.is_autocast_enabled(query.device.type):
+        query, key, value = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (query, key, value))
     if torch.compiler.is_compiling():
         outputs = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most)
         return _given(outputs, return_lse, return_aux)
@@ -173,7 +176,7 @@ def _warm(
     """What a call needs, if one of its signature was made before with these very mods."""
     sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
     try:
-        found = warm(block_mask, query)
+        found = warm(block_mask, query, key)
         if found is None:
             return None
         mask_mod, mask = found
@@ -216,21 +219,21 @@ def prepare(
     """
     if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (query.shape[1],):
         wrong("U408", f"`sink` has a logit for each of {query.shape[1]} query heads, found {list(weights[1].shape)}")
-    who, traced = identity(mask_mod, score_mod, *weights), None
+    who, traced, form = identity(mask_mod, score_mod, *weights), None, _form(query, value)
     if stands(block_mask):
         need_warm("looking at the blocks of a mask")
-        own, (mask_mod, traced) = mask_mod, _settled(block_mask, score_mod, who, query, key, verify, weights)
+        own, (mask_mod, traced) = mask_mod, _settled(block_mask, score_mod, who, query, key, form, verify, weights)
         if mask_mod is not own:
             who, traced = identity(mask_mod, score_mod, *weights), None
-    known = _known(mask_mod, score_mod, who, query, verify, weights, traced)
+    known = _known(mask_mod, score_mod, who, form, verify, weights, traced)
     data = known.data(who)
     for p in data.captured:
         if isinstance(p.value, torch.Tensor):
             _check_captured(p.name, p.value, query)
-    ready = known.attention.ready(query, key, scale, backend, data)
+    ready = known.attention.ready(query, key, value, scale, backend, data)
     if not known.whole:
         return replace(ready, steady=False)
-    found = warm(block_mask, query)
+    found = warm(block_mask, query, key)
     if found is not None:
         sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
         signature = (*_signature(query, key, value, found[1], scale, enable_gqa, backend, verify), *_numbers(weights))
@@ -239,13 +242,20 @@ def prepare(
 
 
 def _settled(
-    block_mask: Any, score_mod: Any, who: CaptureKey, query: torch.Tensor, key: torch.Tensor, level: Level, weights: tuple[Any, ...]
+    block_mask: Any,
+    score_mod: Any,
+    who: CaptureKey,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    form: Form,
+    level: Level,
+    weights: tuple[Any, ...],
 ) -> tuple[Callable[..., Any], Traced | None]:
     """The mask_mod that says what a mask says as it stands, and, if it is the mask's own, what the mods trace to. who: the identity of the mask's mods."""
     given: list[Traced] = []
 
     def alone() -> Traced:
-        known = _KNOWN.get(_mods(who, query, level)) if who.known else None
+        known = _KNOWN.get(_mods(who, form, level)) if who.known else None
         if known is not None:
             own = known.attention.traced.of_mask(p.value for p in known.data(who).captured)
         else:
@@ -260,12 +270,16 @@ def _settled(
 
 def _specification(mask_mod: Any, score_mod: Any, weights: tuple[Any, ...]) -> Specification:
     spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
-    return replace(spec, normalize=weights[0], sink=weights[1], max_scores=weights[2]) if weights else spec
+    return replace(spec, **dict(zip(("normalize", "sink", "max_scores"), weights)))
 
 
-def _mods(who: CaptureKey, query: torch.Tensor, level: Level) -> tuple[Any, ...]:
+def _form(query: torch.Tensor, value: torch.Tensor) -> Form:
+    return query.dtype, query.shape[3], value.shape[3]
+
+
+def _mods(who: CaptureKey, form: Form, level: Level) -> tuple[Any, ...]:
     """What calls share that run one kernel."""
-    return who.structure, who.values, query.dtype, query.shape[3], level
+    return who.structure, who.values, form, level
 
 
 def _numbers(weights: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -297,13 +311,13 @@ def _known(
     mask_mod: Callable[..., Any] | None,
     score_mod: Callable[..., Any] | None,
     who: CaptureKey,
-    query: torch.Tensor,
+    form: Form,
     level: Level,
     weights: tuple[Any, ...],
     traced: Traced | None,
 ) -> Known:
     """The attention of these mods: known from an earlier call, or made now. traced: what they trace to, if that is known."""
-    signature = _mods(who, query, level)
+    signature = _mods(who, form, level)
     known = _KNOWN.get(signature) if who.known else None
     if known is not None:
         return known
@@ -312,7 +326,7 @@ def _known(
     with _LOCK:
         spec = _specification(mask_mod, score_mod, weights)
         traced = traced_with(spec, who) if traced is None else traced
-        attention = _attention(spec, traced, who, query, level)
+        attention = _attention(spec, traced, who, form, level)
         places, captured = [], []
         for i, (own, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
             at = next((j for j, t in enumerate(who.tensors) if t is parameter.value), None)
@@ -328,16 +342,16 @@ def _known(
     return known
 
 
-def _attention(spec: Specification, traced: Traced, who: CaptureKey, query: torch.Tensor, level: Level) -> Attention:
+def _attention(spec: Specification, traced: Traced, who: CaptureKey, form: Form, level: Level) -> Attention:
     """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
     texts = spec.normalize, *("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor, traced.sink, traced.mask))
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
-    key = texts, parameters, who.structure, query.dtype, query.shape[3], level
+    key = texts, parameters, who.structure, form, level
     if key not in _TRACED:
         if len(_TRACED) >= KNOWN_MODS:
             _TRACED.pop(next(iter(_TRACED)))
         with Progress(spec.name).step("transfer to the expert kernel"):
-            _TRACED[key] = made(spec, who, dtype_of(query.dtype), query.shape[3], level=level, traced=traced)
+            _TRACED[key] = made(spec, who, dtype_of(form[0]), form[1:], level=level, traced=traced)
     return _TRACED[key]
 
 

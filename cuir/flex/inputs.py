@@ -12,7 +12,7 @@ from ..ops.limits import runs
 from ..text.diagnostics import CuirError
 
 DTYPES = (torch.float16, torch.bfloat16)
-HEAD_DIMS = (64, 128)
+LARGEST_HEAD_DIM = 256  # columns of a product
 BACKENDS = ("auto", "interpret")
 LEVELS = ("quick", "full", "off")
 
@@ -34,9 +34,9 @@ def wrong(code: str, message: str, hint: str | None = None) -> NoReturn:
 
 
 def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
-    """query [B, H, M, D], key and value [B, HK, N, D], f16 or bf16, D 64 or 128.
+    """query [B, H, M, D], key and value [B or 1, HK, N, D], [..., DV] of value, f16 or bf16.
 
-    Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads, U406 strides, U410 gradients.
+    Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads, U410 gradients.
     """
     given = {"query": query, "key": key, "value": value}
     for name, x in given.items():
@@ -51,7 +51,10 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
                 hint=f"{name}.unsqueeze(0)",
             )
         if x.dtype not in DTYPES:
-            raise CuirError.of("U109", f"`{name}` must be float16 or bfloat16, found {_word(x.dtype)}", hint=f"{name}.to(torch.bfloat16)")
+            hint = f"{name}.to(torch.bfloat16)" + (
+                ", multiplied by its scale: attention of 8-bit floats is not there" if x.dtype.itemsize == 1 else ""
+            )
+            raise CuirError.of("U109", f"`{name}` must be float16 or bfloat16, found {_word(x.dtype)}", hint=hint)
     for name, x in (("key", key), ("value", value)):
         if x.dtype != query.dtype:
             raise CuirError.of(
@@ -63,26 +66,28 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
             raise CuirError.of(
                 "U407", f"`{name}` must be on the device of `query`, {query.device}, found {x.device}", hint=f"{name}.to(query.device)"
             )
-        if x.shape[0] != query.shape[0]:
-            raise CuirError.of("U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, found {x.shape[0]}",
-                               hint=f"{name}.expand({query.shape[0]}, -1, -1, -1).contiguous()")  # fmt: skip
+        if x.shape[0] not in (1, query.shape[0]):
+            raise CuirError.of(
+                "U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, or 1 for all batches, found {x.shape[0]}"
+            )
     if query.device.type == "meta":
         raise CuirError.of("U403", "query, key and value are on the device meta, where tensors have no numbers", hint='device="cuda"')
     head_dim = query.shape[3]
-    if key.shape[3] != head_dim or value.shape[3] != head_dim:
-        raise CuirError.of("U408", f"query, key and value must have one head dim, found {head_dim}, {key.shape[3]} and {value.shape[3]}")
-    if head_dim not in HEAD_DIMS:
-        raise CuirError.of("U110", f"the head dim must be 64 or 128, found {head_dim}",
-                           hint="pad query, key and value with zeros in the last dim, and give scale= of the true head dim")  # fmt: skip
+    if key.shape[3] != head_dim:
+        raise CuirError.of("U408", f"query and key must have one head dim, found {head_dim} and {key.shape[3]}")
+    check_head_dims(head_dim, value.shape[3])
     if key.shape[:3] != value.shape[:3]:
         raise CuirError.of("U408", f"key and value must have the same heads and length, found {tuple(key.shape)} and {tuple(value.shape)}")
     check_heads(query.shape[1], key.shape[1], enable_gqa)
     for name, x in given.items():
-        if x.stride(3) != 1:
-            raise CuirError.of(
-                "U406", f"the last dim of `{name}` must be contiguous, found strides {tuple(x.stride())}", hint=f"{name}.contiguous()"
-            )
         check_gradient(name, x)
+
+
+def check_head_dims(keys: int, values: int) -> None:
+    """Raises CuirError U110."""
+    for dim, of in ((keys, "query and key"), (values, "value")):
+        if not isinstance(dim, (int, torch.SymInt)) or not 1 <= dim <= LARGEST_HEAD_DIM:
+            raise CuirError.of("U110", f"the head dim of {of} must be from 1 to {LARGEST_HEAD_DIM}, found {dim!r}")
 
 
 def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
@@ -159,6 +164,7 @@ __all__ = [
     "at_tracing",
     "capturing",
     "check_gradient",
+    "check_head_dims",
     "check_heads",
     "check_options",
     "check_tensors",

@@ -13,11 +13,13 @@ import torch
 from torch.nn.attention import flex_attention as theirs
 
 from ..spec.specification import Lengths, Specification, asked
-from ..variants.arguments import state_of
-from .inputs import wrong
+from ..variants.arguments import memory_of, state_of
+from .inputs import at_tracing, wrong
 from .mods import identity
 from .operator import steady
 
+FIELDS = 5  # of a LazyBlockMask whose blocks nobody has asked for
+ASKED_FOR = frozenset(theirs.BlockMask.__annotations__)
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
 
@@ -65,18 +67,13 @@ class LazyBlockMask(theirs.BlockMask):
         self.seq_lengths = asked_for.Q_LEN, asked_for.KV_LEN
         self.BLOCK_SIZE = asked_for.BLOCK_SIZE
         self._asked = asked_for
-        self._states: tuple[tuple[str, Any, Any], ...] | None = None  # of the fields that were made: name, value, state of the tensor
+        self._states: tuple[tuple[Any, ...], ...] | None = None  # of the fields that were made: name, value, state and memory of the tensor
 
     def __getattr__(self, name: str) -> Any:
         """A field that is made when it is first asked for."""
-        if name not in theirs.BlockMask.__annotations__ or "_asked" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        unmade, made = self.unmade, vars(self._asked.made())
-        self.__dict__.update({n: v for n, v in made.items() if n not in self.__dict__})
-        if unmade:
-            made |= {"seq_lengths": self.seq_lengths, "BLOCK_SIZE": self.BLOCK_SIZE}
-        self._states = tuple((n, v, state_of(v)) for n, v in made.items())
-        return self.__dict__[name]
+        if name in ASKED_FOR and _made(self, name):
+            return getattr(self, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,17 +83,19 @@ class LazyBlockMask(theirs.BlockMask):
 
     @property
     def unmade(self) -> bool:
-        """Whether nobody has asked for its blocks, nor set another mask_mod or other lengths."""
+        """Whether nobody has asked for its blocks, nor set any, another mask_mod or other lengths."""
+        if self._states is not None or len(self.__dict__) != FIELDS:
+            return False
         first = self._asked
         lengths, size = (first.Q_LEN, first.KV_LEN), first.BLOCK_SIZE
-        return self._states is None and self.mask_mod is first.mask_mod and self.seq_lengths == lengths and size == self.BLOCK_SIZE
+        return self.mask_mod is first.mask_mod and self.seq_lengths == lengths and size == self.BLOCK_SIZE
 
     def untouched(self) -> bool:
         """Whether it still says what its mask_mod says: nothing was set, and no tensor of its blocks was written to."""
         if self._states is None:
             return self.unmade
         now = self.__dict__
-        return self._asked.mask_mod is now["mask_mod"] and all(now[n] is v and state_of(v) == state for n, v, state in self._states)
+        return self._asked.mask_mod is now["mask_mod"] and all(now[n] is v and state_of(v) == state for n, v, state, _ in self._states)
 
     def to(self, device: torch.device | str) -> theirs.BlockMask:
         """For tensors on another device. What the mask_mod captures stays where it is."""
@@ -117,6 +116,26 @@ class LazyBlockMask(theirs.BlockMask):
     @classmethod
     def _unflatten(cls, *args: Any) -> theirs.BlockMask:  # type: ignore[override]
         return theirs.BlockMask._unflatten(*args)
+
+
+@at_tracing
+def _made(mask: LazyBlockMask, name: str) -> bool:
+    """Has PyTorch make the blocks; in a compiled function once, when it is traced. Whether there is such a field then.
+
+    Raises CuirError U418 for a mask that the graph makes itself.
+    """
+    own = vars(mask)
+    if "_asked" not in own:
+        if torch.compiler.is_compiling():
+            wrong("U418", "a block mask that is made inside of a compiled function is asked for its blocks",
+                               hint="make it outside, or by PyTorch's create_block_mask")  # fmt: skip
+        return False  # pickle asks before it has set anything
+    unmade, made = mask.unmade, vars(mask._asked.made())
+    own.update({n: v for n, v in made.items() if n not in own})
+    if unmade:
+        made |= {"seq_lengths": mask.seq_lengths, "BLOCK_SIZE": mask.BLOCK_SIZE}
+    mask._states = tuple((n, v, state_of(v), memory_of(v)) for n, v in made.items())
+    return name in own
 
 
 def _empty() -> theirs.BlockMask:
@@ -146,7 +165,7 @@ def create_block_mask(
     if not torch.compiler.is_compiling():  # a graph asks when it enters the mod
         Specification("mask", mask_mod)
         steady(identity(mask_mod).tensors)
-    rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)
+    rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, (tuple, list)) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)
     for name, length in (("B", B), ("H", H), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN), ("BLOCK_SIZE", rows), ("BLOCK_SIZE", columns)):
         least = 0 if name in ("Q_LEN", "KV_LEN") else 1
         if length is None and name in ("B", "H"):

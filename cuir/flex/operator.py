@@ -23,6 +23,7 @@ from ..variants.rebuilt import rebuilt
 from .inputs import at_tracing, check_gradient, check_options, check_tensors
 from .kernels import ATTENTIONS, Level, Ready
 from .mods import Path, follow, identity
+from .packing import output_for, without_room
 
 SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
 KNOWN_CALLS = 256  # of one handle
@@ -107,8 +108,8 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
     steady(who.tensors)
     key = who.structure, who.values, normalize, sink, max_scores
     if key not in _BY_MODS:
-        stand_ins = {id(t): torch.empty(t.shape, dtype=t.dtype, device="meta") for t in who.tensors}
-        spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)])
+        stand_ins = {id(t): _nowhere(t) for t in who.tensors}
+        spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
         for t in identity(spec.mask_mod, spec.score_mod).tensors:
             if t.device.type != "meta" or not any(t is own for own in stand_ins.values()):
                 name = next(
@@ -130,6 +131,11 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
         ) from None
     handled.places = tuple(((kind, path, value if kind in PLAIN else None), _holders(mods, path)) for kind, path, value in who.places)
     return _BY_MODS[key]
+
+
+def _nowhere(x: torch.Tensor) -> torch.Tensor:
+    """A tensor like this one, on no device."""
+    return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
 def _name(mask_mod: Any, score_mod: Any, path: Path) -> str:
@@ -213,10 +219,10 @@ def _run(
     attention = ATTENTIONS.get(handle)
     if attention is not None:
         attention.check(query, key, value, scale, backend)
-        return attention.ready(query, key, scale, backend)(query, key, value)
+        return attention.ready(query, key, value, scale, backend)(query, key, value)
     handled = _HANDLED[handle]
     signature = (
-        query.shape, key.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify, tuple(block_size),
+        query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify, tuple(block_size),
     )  # fmt: skip
     warm = handled.warm.get(signature)
     if warm is not None and warm.holds(captured):
@@ -239,7 +245,7 @@ def _shapes(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     check_options(scale, backend, verify)
     check_tensors(query, key, value, enable_gqa)
-    return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return without_room(output_for(query, value.shape[3]), query), query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
 def _shapes_with_max_scores(query: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:

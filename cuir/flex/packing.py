@@ -42,7 +42,12 @@ def strides_fit(x: torch.Tensor) -> bool:
 
 def packed(x: torch.Tensor) -> torch.Tensor:
     """A copy of x [..., D] whose rows begin at multiples of 16 bytes; dims that `expand` made stay what they are."""
-    once = x[tuple(slice(0, 1) if stride == 0 and size > 1 and d < x.dim() - 1 else slice(None) for d, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)))]
+    once = x[
+        tuple(
+            slice(0, 1) if stride == 0 and size > 1 and d < x.dim() - 1 else slice(None)
+            for d, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True))
+        )
+    ]
     copy = _rows(once, once.shape[:-1], x.shape[-1]).copy_(once)
     _COPIES.calls += 1
     _COPIES.nbytes += copy.numel() * copy.element_size()
@@ -69,7 +74,7 @@ def without_room(o: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 def _order(query: torch.Tensor) -> list[int]:
     """Batch, head and length, from the outermost in memory to the innermost."""
-    return sorted(range(3), key=lambda d: (-query.stride(d), d))
+    return sorted(range(3), key=lambda d: (-query.stride()[d], d))
 
 
 def _rows(like: torch.Tensor, outer: Sequence[int], columns: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
-from ..spec.specification import Lengths
+from ..spec.specification import Lengths, lengths_of
 from ..variants import Traced
 from ..variants.arguments import memory_of, state_of
 from ..variants.lists import PAIRS, kept_pairs
@@ -51,7 +51,7 @@ class Standing:
     states: tuple[Any, ...]
     memory: tuple[Any, ...]  # held, so that no other tensor gets its place
     serial: int = field(default_factory=itertools.count().__next__)
-    chosen: dict[tuple[int, int, torch.device], Chosen] = field(default_factory=dict)
+    chosen: dict[tuple[Lengths, torch.device], Chosen] = field(default_factory=dict)
 
     def holds(self, mask: Any) -> bool:
         now = _fields(mask)
@@ -68,7 +68,7 @@ def stands(block_mask: Any) -> bool:
     return block_mask is not None and not (isinstance(block_mask, LazyBlockMask) and block_mask.untouched())
 
 
-def warm(block_mask: Any, query: Any) -> tuple[Mod | None, tuple[Any, ...]] | None:
+def warm(block_mask: Any, query: Any, key: Any) -> tuple[Mod | None, tuple[Any, ...]] | None:
     """The mask_mod of a mask that was met before, and what it shares with calls with other masks of this mask_mod; None for one that was not."""
     if block_mask is None:
         return None, ()
@@ -79,7 +79,7 @@ def warm(block_mask: Any, query: Any) -> tuple[Mod | None, tuple[Any, ...]] | No
     known = _STANDING.get(block_mask)
     if known is None or not known.holds(block_mask):
         return None
-    chosen = known.chosen.get((query.shape[0], query.shape[1], query.device))
+    chosen = known.chosen.get((lengths_of(query, key), query.device))
     return None if chosen is None else (chosen.mod, (known.serial, chosen.mod is block_mask.mask_mod))
 
 
@@ -94,17 +94,16 @@ def settled(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[
         _check(block_mask, at)
         tensors = fields[: len(BLOCKS)]
         known = _STANDING[block_mask] = Standing(fields, tuple(map(state_of, tensors)), tuple(map(memory_of, tensors)))
-    key = at.B, at.H, device
-    chosen = known.chosen.get(key)
+    chosen = known.chosen.get((at, device))
     if chosen is None or not chosen.holds():
-        chosen = known.chosen[key] = _choose(block_mask, at, device, alone, chosen)
+        chosen = known.chosen[at, device] = _choose(block_mask, at, device, alone, chosen)
     return chosen.mod
 
 
 @at_tracing
 def met(mask: Any) -> bool:
-    """A mask whose blocks are inputs of a graph: they are no results of it, whose memory it may use again."""
-    steady(tuple(t for n in BLOCKS if (t := getattr(mask, n)) is not None))
+    """A mask whose blocks are inputs of a graph: they are no results of it, whose memory it may use again. One that the graph makes has no fields yet."""
+    steady(tuple(t for n in BLOCKS if (t := vars(mask).get(n)) is not None))
     return True
 
 
@@ -126,12 +125,12 @@ def _check(mask: Any, at: Lengths) -> None:
 
 
 def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced], before: Chosen | None) -> Chosen:
-    rows, columns = (max(1, min(size, length)) for size, length in zip(mask.BLOCK_SIZE, (at.M, at.N)))
     if min(at.M, at.N) == 0:
         return Chosen(mask.mask_mod)
+    rows, columns = mask.BLOCK_SIZE
     kinds = block_kinds(mask, -(-at.M // rows), -(-at.N // columns), device)
     seen: tuple[tuple[Any, Any, Any], ...] = ()
-    if rows * columns <= PAIRS:
+    if min(rows, at.M) * min(columns, at.N) <= PAIRS:
         traced = alone()
         seen = tuple((p.value, state_of(p.value), memory_of(p.value)) for p in traced.parameters if p.value is not None)
         if _agree(kinds, traced, at, rows, columns, device):
@@ -171,6 +170,7 @@ def as_it_stands(blocks: torch.Tensor, rows: int, columns: int, mask_mod: Mod) -
 
 def _agree(kinds: torch.Tensor, traced: Traced, at: Lengths, rows: int, columns: int, device: torch.device) -> bool:
     """Whether the mask_mod keeps nothing of what is dropped, and all of what is whole."""
+    rows, columns = min(rows, at.M), min(columns, at.N)
     queries = (at.M - rows * torch.arange(kinds.shape[2], device=device)).clamp(max=rows)
     keys = (at.N - columns * torch.arange(kinds.shape[3], device=device)).clamp(max=columns)
     pairs = queries[:, None] * keys

@@ -111,6 +111,9 @@ class Walk:
         self.attributes: list[dict[str, Any]] = []
         self.names: set[str] = set()  # that the code on the way reads, of whatever
         self.holders: dict[int, tuple[Any, Path]] = {}  # classes and modules, by id
+        self.of_library: list[
+            tuple[Any, dict[str, Any], Path]
+        ] = []  # objects of a library's class, of whose attributes the read ones count
         self.called: set[int] = set()  # those of the classes that code holds as such: it may make objects of them
 
     def visit(self, value: Any, path: Path) -> Hashable:
@@ -257,6 +260,13 @@ class Walk:
             self.names |= _EVERY
         if isinstance(value, _DISPATCHED):
             return cast(Hashable, value)
+        if _read_by_name(value):
+            attributes = attributes_of(value)
+            self.links += [(getattr, value, "__dict__", attributes), (_type_of, value, None, type(value))]
+            self.attributes.append(attributes)
+            self.of_library.append((value, attributes, path))
+            self.places.append(("object", path, value))
+            return "object", type(value), "by name"
         beside, kind = self.beside(value, path), cast(Hashable, type(value))
         if beside:
             self.known = self.known and not _hides(type(value))
@@ -315,6 +325,13 @@ class Walk:
         before = -1
         while len(done) != before:
             before = len(done)
+            for at, (value, attributes, path) in enumerate(list(self.of_library)):
+                every = self.names & _EVERY or any(hasattr(type(value), n) for n in self.names)  # its methods read what they like
+                for name in sorted(n for n in (attributes if every else self.names) if (id(attributes), n) not in done):
+                    done.add((id(attributes), name))
+                    self.links.append((_entry, attributes, name, attributes.get(name, _UNBOUND)))
+                    if name in attributes:
+                        yield "object", at, name, self.visit(attributes[name], (*path, ("attribute", name)))
             for at, (key, (value, path)) in enumerate(list(self.holders.items())):
                 if isinstance(value, types.ModuleType) and foreign_module(value):
                     yield from self.library(value, path, done)
@@ -409,6 +426,16 @@ def foreign_class(cls: type) -> bool:
     for part in cls.__qualname__.split("."):
         resolved = getattr(resolved, "__dict__", {}).get(part)
     return resolved is cls
+
+
+def _read_by_name(value: Any) -> bool:
+    """Whether what code reads of an object is told by the names in that code: it is of a library's class, of which only methods that are called by name run."""
+    cls = type(value)
+    if isinstance(value, torch.nn.Module) or type(attributes_of(value)) is not dict or slot_names(cls) or not foreign_class(cls):
+        return False
+    return not any(
+        callable(v) and n[:2] == n[-2:] == "__" and n not in _NEVER | _OF_CLASSES for c in cls.__mro__[:-1] for n, v in vars(c).items()
+    )
 
 
 _MADE = 1 << 9  # Py_TPFLAGS_HEAPTYPE

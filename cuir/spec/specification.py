@@ -202,7 +202,7 @@ class Specification:
         return sinks
 
     def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the variant computes, in float64: q [B, H, M, D], k and v [B, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""
+        """What the variant computes, in float64: q [B, H, M, D], k and v [B or 1, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""
         lengths = lengths_of(q, k)
         p, lse = self.weights(self.scores(products(q, k, scale), lengths), lengths)
         return p @ _per_head(v, lengths).double(), lse

@@ -105,6 +105,7 @@ class _Tracer:
     def __init__(self, spec: Specification, taken: set[str], pinned: set[str]):
         self.spec, self.taken, self.pinned = spec, taken, pinned
         self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
+        self.given = set(taken)  # names
         self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
         self.held: dict[int, tuple[str, object]] = {}  # tensors, by id: under which key of `parameters`
         self.lifted: dict[int, Any] = {}
@@ -369,7 +370,9 @@ class _Tracer:
 
     def fresh(self, name: str) -> str:
         """The name of a parameter."""
-        return fresh(name, self.taken | {p.name for p, _ in self.parameters.values()})
+        new = fresh(name, self.given)
+        self.given.add(new)
+        return new
 
 
 def leads_to_a_tensor(value: Any) -> bool:

@@ -54,7 +54,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("two dtypes", "U404", "`key` must have the dtype of `query`, float16, found bfloat16", "key.to(query.dtype)", lambda: call(k=K.bfloat16())),
     ("two devices", "U407", "`key` must be on the device of `query`, cpu, found meta", "key.to(query.device)", lambda: call(k=K.to("meta"))),
     ("no numbers", "U403", "are on the device meta", "cuda", lambda: call(Q.to("meta"), K.to("meta"), V.to("meta"))),
-    ("batch", "U408", "`key` must have the batch size of `query`, 2, found 1", "key.expand(2", lambda: call(q=Q.repeat(2, 1, 1, 1))),
+    ("batch", "U408", "`key` must have the batch size of `query`, 3, or 1 for all batches, found 2", "", lambda: call(Q.repeat(3, 1, 1, 1), K.repeat(2, 1, 1, 1), V.repeat(2, 1, 1, 1))),
     ("lengths", "U408", "key and value must have the same heads and length", "", lambda: call(v=V[:, :, :9])),
     ("head dim", "U110", "the head dim must be 64 or 128, found 32", "pad query, key and value with zeros", lambda: call(Q[..., :32], K[..., :32], V[..., :32])),
     ("another head dim of V", "U408", "must have one head dim, found 64, 64 and 32", "", lambda: call(v=V[..., :32])),

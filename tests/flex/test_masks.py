@@ -155,6 +155,15 @@ def test_copies(copied: Callable[[Any], Any], asked: bool) -> None:
     compare(tensors(), other)
 
 
+def test_a_field_that_is_set_before_any_is_read() -> None:
+    mask, other = create_block_mask(causal, None, None, M, N, "cpu"), theirs.create_block_mask(causal, None, None, M, N, "cpu")
+    for one in (mask, other):
+        one.kv_num_blocks = torch.ones(1, 1, 2, dtype=torch.int32)
+    compare(tensors(), mask)
+    assert not torch.equal(attend(tensors(), mask)[0], attend(tensors(), create_block_mask(causal, None, None, M, N))[0])
+    assert torch.equal(mask.to_dense(), other.to_dense())
+
+
 def test_what_cannot_be_pickled_is_named() -> None:
     def inside(b: Any, h: Any, q: Any, k: Any) -> Any:
         return q >= k
@@ -282,6 +291,24 @@ def test_other_tables_of_blocks_are_other_data_of_one_program() -> None:
     assert len(front._KNOWN) == 1
 
 
+def test_lengths_below_a_block_share_a_program() -> None:
+    front._TRACED.clear()
+    for m, n in ((1, 150), (30, 150), (100, 129)):
+        count, first = torch.ones(1, 1, 1, dtype=torch.int32), torch.ones(1, 1, 1, 2, dtype=torch.int32)
+        mask = theirs.BlockMask.from_kv_blocks(count, first, mask_mod=documents, seq_lengths=(m, n), compute_q_blocks=False)
+        compare(tensors(m=m, n=n), mask)
+    assert len(front._TRACED) == 1
+
+
+def test_a_mask_without_lengths_is_asked_for_each() -> None:
+    """FlexAttention's block size for a mask of everything goes with any lengths."""
+    one = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    none = torch.zeros(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    mask = theirs.BlockMask.from_kv_blocks(*none, *one, BLOCK_SIZE=1 << 30, mask_mod=lambda b, h, q, k: k < 50, seq_lengths=(1, 1))
+    for n in (40, 90, 40):  # a whole block needs no mask_mod
+        compare(tensors(m=30, n=n), mask)
+
+
 @pytest.mark.parametrize("change", [
     lambda m: setattr(m, "kv_indices", m.kv_indices[0]),
     lambda m: setattr(m, "kv_num_blocks", m.kv_num_blocks[:, :, :1]),
@@ -314,3 +341,36 @@ def test_masks_as_they_stand_in_a_graph() -> None:
         mask.kv_num_blocks[..., 1] = 0
         assert torch.equal(f(*qkv, mask), attend(qkv, mask)[0]) and not torch.equal(f(*qkv, mask), before)
         compare(qkv, mask)
+
+
+def shifted(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q + 64 >= k
+
+
+@pytest.mark.parametrize("make", [theirs.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
+@pytest.mark.parametrize("within", [False, True], ids=["from outside", "made inside"])
+def test_slices_in_a_graph(make: Callable[..., Any], within: bool) -> None:
+    if torch.__version__ < "2.13":
+        pytest.skip("a mask of this PyTorch is no constant of a graph")
+    q, k, v = tensors()
+    outside = make(causal, None, None, M, N, "cpu", BLOCK_SIZE=64)
+    graphs: list[Any] = []
+
+    def called(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        part = (make(causal, None, None, M, N, "cpu", BLOCK_SIZE=64) if within else outside)[:, :, 1:]
+        part.mask_mod, part.seq_lengths = shifted, (M - 64, N)
+        return flex_attention(q[:, :, 64:], k, v, None, part, backend="interpret", verify="off")
+
+    def counted(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    compiled = torch.compile(called, fullgraph=True, backend=counted)
+    if within and make is create_block_mask:
+        with pytest.raises(Exception, match="U418"):
+            compiled(q, k, v)
+        return
+    for _ in range(3):
+        assert torch.equal(compiled(q, k, v), called(q, k, v))
+    assert len(graphs) <= 2

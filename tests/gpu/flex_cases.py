@@ -75,6 +75,12 @@ def largest_scores() -> None:
         torch.testing.assert_close(o, flex_attention(q, k, v, alibi(4), block_mask, verify="off"))
 
 
+def shared_keys() -> None:
+    q = tensors(4, 4, 300, 300, 64, torch.float16)[0].repeat(3, 1, 1, 1)
+    k, v = (x[:1] for x in tensors(4, 2, 300, 1000, 64, torch.float16)[1:])
+    check(q, k, v, None, lambda b, h, i, j: i + 100 * b >= j, enable_gqa=True)
+
+
 def verified_once() -> None:
     check(*tensors(2, 2, 300, 300, 64, torch.float16), None, causal, verify="quick")  # type: ignore[misc]
 

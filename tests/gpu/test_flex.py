@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("case", [
-    cases.numbers, cases.largest_scores, cases.verified_once, cases.block_masks_of_pytorch, cases.one_kernel, cases.errors, cases.reads_outside, cases.compiled, cases.captured,
+    cases.numbers, cases.largest_scores, cases.shared_keys, cases.verified_once, cases.block_masks_of_pytorch, cases.one_kernel, cases.errors, cases.reads_outside, cases.compiled, cases.captured,
     cases.side_streams,
 ])  # fmt: skip
 def test_flex(case: Callable[[], object]) -> None:
