@@ -22,6 +22,7 @@ from .kernels import Attention, Level, Ready, dtype_of, made, name_of, traced_wi
 from .masks import LazyBlockMask, check_mask, mod_of
 from .mods import CaptureKey, Same, identity
 from .operator import in_graph
+from .packing import autocast
 from .progress import Progress
 from .standing import MASKS_ARE_CONSTANTS, met, settled, stands, warm
 
@@ -107,8 +108,11 @@ def flex_attention(
     if return_lse and return_aux is not None:
         wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
     most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
-    if query.dtype is torch.float32 and torch.is_autocast_enabled(query.device.type):
-        query, key, value = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (query, key, value))
+    if isinstance(query, torch.Tensor) and torch.is_autocast_enabled(query.device.type):
+        with torch.autocast(query.device.type, enabled=False):
+            given = (autocast(x, query.device.type) for x in (query, key, value))
+            return flex_attention(*given, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux, backend=backend, verify=verify,
+                                  normalize=normalize, sink=sink)  # fmt: skip
     if torch.compiler.is_compiling():
         outputs = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most)
         return _given(outputs, return_lse, return_aux)

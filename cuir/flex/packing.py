@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -32,6 +33,12 @@ _COPIES = PackedCopies()
 def packed_copies() -> PackedCopies:
     """How often `flex_attention` had to copy a tensor that lies as no kernel can read it (odd strides or starts, columns that are not contiguous)."""
     return _COPIES
+
+
+def autocast(x: Any, device: str) -> Any:
+    """A tensor in the dtype that torch.autocast has for the device, where it would cast it: as PyTorch's own flex_attention, all floats but float64."""
+    cast = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64
+    return x.to(torch.get_autocast_dtype(device)) if cast else x
 
 
 def strides_fit(x: torch.Tensor) -> bool:
@@ -84,4 +91,4 @@ def _rows(like: torch.Tensor, outer: Sequence[int], columns: int) -> torch.Tenso
     return torch.empty((*outer, room), dtype=like.dtype, device=like.device)[..., :columns]
 
 
-__all__ = ["PackedCopies", "output_for", "packed", "packed_copies", "strides_fit", "without_room"]
+__all__ = ["PackedCopies", "autocast", "output_for", "packed", "packed_copies", "strides_fit", "without_room"]

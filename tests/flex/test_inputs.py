@@ -56,9 +56,10 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("no numbers", "U403", "are on the device meta", "cuda", lambda: call(Q.to("meta"), K.to("meta"), V.to("meta"))),
     ("batch", "U408", "`key` must have the batch size of `query`, 3, or 1 for all batches, found 2", "", lambda: call(Q.repeat(3, 1, 1, 1), K.repeat(2, 1, 1, 1), V.repeat(2, 1, 1, 1))),
     ("lengths", "U408", "key and value must have the same heads and length", "", lambda: call(v=V[:, :, :9])),
-    ("head dim", "U110", "the head dim must be 64 or 128, found 32", "pad query, key and value with zeros", lambda: call(Q[..., :32], K[..., :32], V[..., :32])),
-    ("another head dim of V", "U408", "must have one head dim, found 64, 64 and 32", "", lambda: call(v=V[..., :32])),
-    ("last dim", "U406", "the last dim of `value` must be contiguous, found strides", "value.contiguous()", lambda: call(v=V.mT.contiguous().mT)),
+    ("head dim", "U110", "the head dim of query and key must be from 1 to 256, found 257", "", lambda: call(*(torch.zeros(1, 1, 4, 257).half() for _ in range(3)))),
+    ("head dim of V", "U110", "the head dim of value must be from 1 to 256, found 0", "", lambda: call(v=V[..., :0])),
+    ("another head dim of K", "U408", "query and key must have one head dim, found 64 and 32", "", lambda: call(k=K[..., :32])),
+    ("8-bit floats", "U109", "`query` must be float16 or bfloat16, found float8_e4m3fn", "attention of 8-bit floats is not there", lambda: call(*(x.to(torch.float8_e4m3fn) for x in (Q, K, V)))),
     ("gradient", "U410", "`query` requires a gradient, and there is no backward pass", "torch.no_grad()", lambda: call(Q.clone().requires_grad_())),
     ("scale", "U413", "scale must be a positive number, found -1.0", "", lambda: call(scale=-1.0)),
     ("backend", "U413", 'backend must be "auto" or "interpret", found \'cpu\'', "", lambda: call(backend="cpu")),
@@ -81,7 +82,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
      lambda: call(score=lambda s, b, h, q, k: s + SHORT[k])),
     ("too many indices", "X120", "`SHORT` has 1 dims, found 2 indices", "", lambda: call(score=lambda s, b, h, q, k: s + SHORT[h, k])),
     ("dtype of the explicit form", "U109", "attention kernels are for f16 and bf16, found `torch.float32`", "", lambda: attention(causal, dtype=torch.float32)),
-    ("head dim of the explicit form", "U110", "are for head dims 64 and 128, found 96", "", lambda: attention(causal, head_dim=96)),
+    ("head dim of the explicit form", "U110", "the head dim of query and key must be from 1 to 256, found 264", "", lambda: attention(causal, head_dim=264)),
 ]  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def test_prefix_lm_as_a_person_would_write_it() -> None:
         "full = min(N // BN, max(prefix, m * BM + 1) // BN)",
         "needed = max(0, min(n, cdiv(max(prefix, r + 64), BN)))",
         "full = min(N // BN, max(prefix, r + 1) // BN)",
-        "LSE: Global[f32, B, H, M], scale: f32, prefix: i32, *,",
+        "O: Global[T, B, H, M, DV], LSE: Global[f32, B, H, M], scale: f32, prefix: i32, *,",
     ]
 
 

@@ -1,0 +1,100 @@
+"""Head dims, strides and batches of a call: what the kernels read where it lies, and what is copied first."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuir.flex import attention, create_block_mask, flex_attention, packed_copies
+from tests.strategies.effort import examples
+
+DIMS = st.one_of(st.sampled_from([16, 32, 48, 80, 96, 160, 192, 256]), st.integers(1, 256))
+
+
+def causal(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return q >= k
+
+
+def agrees(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """O, within what rounding its weights and values costs of float64's."""
+    mask = create_block_mask(causal, None, None, q.shape[2], k.shape[2], "cpu")
+    o, lse = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, return_lse=True, backend="interpret", verify="off")
+    keys, values = (x.double().expand(q.shape[0], -1, -1, -1).repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = (q.double() @ keys.mT * q.shape[3] ** -0.5).masked_fill(~torch.ones(q.shape[2], k.shape[2]).tril().bool(), -torch.inf)
+    wanted = scores.softmax(-1) @ values
+    assert o.shape == wanted.shape and (o.double() - wanted).norm() <= 2e-3 * wanted.norm()
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-4, atol=1e-4)
+    return o  # type: ignore[no-any-return]
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).half()
+
+
+@examples(0.15)
+@given(dims=st.tuples(DIMS, DIMS), lengths=st.tuples(st.integers(1, 200), st.integers(1, 200)))
+def test_any_head_dims(dims: tuple[int, int], lengths: tuple[int, int]) -> None:
+    packed_copies().reset()
+    o = agrees(numbers(1, 2, lengths[0], dims[0]), numbers(1, 1, lengths[1], dims[0]), numbers(1, 1, lengths[1], dims[1]))
+    assert o.is_contiguous()
+    rows = [lengths[0] * 2, lengths[1], lengths[1]]  # a single row begins where it begins
+    assert packed_copies().calls == sum(n > 1 and d % 8 != 0 for n, d in zip(rows, (dims[0], *dims), strict=True))
+
+
+LAYOUTS = {  # name: what a tensor [2, 2, 50, 64] lies in, and whether it is read there
+    "rows": (lambda x: x.contiguous(), True),
+    "heads inside": (lambda x: x.transpose(1, 2).contiguous().transpose(1, 2), True),
+    "between others": (lambda x: torch.cat([x, x, x], -1)[..., 64:128].copy_(x), True),
+    "one batch for all": (lambda x: x[:1].expand(2, -1, -1, -1), True),
+    "one head for all": (lambda x: x[:, :1].expand(-1, 2, -1, -1), True),
+    "one row for all": (lambda x: x[:, :, :1].expand(-1, -1, 50, -1), True),
+    "odd rows": (lambda x: torch.cat([x, x[..., :1]], -1)[..., :64], False),
+    "odd start": (lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape), False),
+    "columns outside": (lambda x: x.mT.contiguous().mT, False),
+    "one column for all": (lambda x: x[..., :1].expand(-1, -1, -1, 64), False),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("which", ["query", "key", "value"])
+def test_strides(layout: str, which: str) -> None:
+    lay, fits = LAYOUTS[layout]
+    given = {name: numbers(2, 2, 50, 64) for name in ("query", "key", "value")}
+    given[which] = lay(given[which])
+    packed_copies().reset()
+    o = agrees(*given.values())
+    assert packed_copies().calls == (0 if fits else 1)
+    assert packed_copies().nbytes == (0 if fits else 2 * 2 * 50 * 64 * 2)
+    if layout in ("rows", "heads inside", "between others") and which == "query":
+        assert o.stride() == torch.empty_like(given["query"]).stride()
+
+
+def test_a_copy_of_what_is_expanded_is_of_one() -> None:
+    packed_copies().reset()
+    odd = numbers(1, 1, 50, 65)[..., :64]
+    agrees(numbers(4, 2, 50, 64), odd.expand(4, 2, -1, -1), numbers(1, 2, 50, 64).expand(4, -1, -1, -1))
+    assert packed_copies().nbytes == 50 * 64 * 2
+
+
+def test_the_explicit_form() -> None:
+    q, k, v = numbers(1, 2, 50, 48), numbers(1, 2, 50, 48), numbers(1, 2, 50, 16)
+    o = attention(causal, head_dim=48, value_dim=16, verify="off")(q, k, v, backend="interpret")
+    assert isinstance(o, torch.Tensor)
+    torch.testing.assert_close(o, agrees(q, k, v))
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 50), (1, 2, 0)])
+def test_nothing_to_attend_for(shape: tuple[int, int, int]) -> None:
+    q, k = numbers(*shape, 64), numbers(shape[0], 2, 50, 64)
+    o, lse = flex_attention(q, k, k, return_lse=True, backend="interpret")
+    assert o.shape == q.shape and lse.shape == q.shape[:-1]
+
+
+def test_autocast() -> None:
+    q, k = numbers(1, 2, 50, 64).float(), numbers(1, 2, 70, 64).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        o = flex_attention(q, k, k, backend="interpret", verify="off")
+    assert o.dtype == torch.bfloat16
+    torch.testing.assert_close(o, flex_attention(*(x.bfloat16() for x in (q, k, k)), backend="interpret", verify="off"))
