@@ -420,7 +420,7 @@ def to(p: Proxy, dtype: DType) -> Proxy:
     if dtype != F32:
         exactly(p)
     value = None if p.value is None else KINDS[dtype](p.value)
-    return Proxy(build.cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles)
+    return Proxy(build.cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles, size=p.size + 1)
 
 
 def promoted(*xs: Any) -> list[Proxy]:
@@ -447,7 +447,14 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
     doubles = frozenset().union(*(p.doubles for p in parts), numbers if known and F32 in (dtype, *(p.element for p in parts)) else ())
     pins = next((p.pins for p in parts if p.numbers or p.doubles), set())
     return Proxy(
-        expr, dtype, any(p.varies for p in parts), computed, numbers if computed is not None else frozenset(), pins, doubles=doubles
+        expr,
+        dtype,
+        any(p.varies for p in parts),
+        computed,
+        numbers if computed is not None else frozenset(),
+        pins,
+        doubles=doubles,
+        size=1 + sum(p.size for p in parts),
     )
 
 
@@ -463,12 +470,14 @@ PROMOTIONS: list[
     tuple[Callable[[str, tuple[Any, ...]], tuple[Any, ...]], Callable[[Any, tuple[Any, ...]], Any]]
 ] = []  # of operands before an operation, and of its result (halves.py)
 MAX_SIZE = 2000
+_ALIASES = {"special_expit": "sigmoid"}
 PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
 
 def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """An operation of PyTorch or Python by its name, on proxies."""
     plain = name.strip("_")
+    plain = _ALIASES.get(plain, plain.removeprefix("special_"))  # torch.special.expit and the like
     if plain not in HANDLERS and plain[:1] in "ri" and plain[1:] in HANDLERS:  # __radd__, __iadd__
         args, plain = (args[::-1] if plain[0] == "r" else args), plain[1:]
     handler = HANDLERS.get(plain)
@@ -478,7 +487,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             "make it before the mod, which may close over it or have it from an object",
         )
     if handler is None:
-        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
+        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators, {', '.join(_words())}")
     promotions = PROMOTIONS if plain not in CONVERSIONS else ()
     for before, _ in promotions:
         args = before(plain, args)
@@ -488,7 +497,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         refuse(f"`{name}`: {error}")
     for _, after in promotions:
         result = after(result, args)
-    result.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
+    result.size = max(result.size, 1 + sum(a.size for a in args if isinstance(a, Proxy)))
     if result.size > MAX_SIZE:
         refuse(
             f"the expression has more than {MAX_SIZE} operations when written out",

@@ -29,7 +29,7 @@ from ..syntax.types import BOOL, F32, I32
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span, user_span
-from . import operations as operations  # enters the table of operations
+from . import functions as functions  # enters the table of operations
 from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .factoring import factored

@@ -311,7 +311,7 @@ def test_what_is_refused_and_not_answered(mod: Mod, code: str) -> None:
 
 def tried(s: Any) -> Any:
     try:
-        return torch.nn.functional.gelu(s)
+        return torch.lgamma(s)
     except Exception:  # of PyTorch's there is none
         return s
 
