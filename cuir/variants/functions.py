@@ -10,7 +10,8 @@ import math
 from typing import Any
 
 from . import operations as operations  # enters the functions that these are made of
-from .proxy import HANDLERS, Proxy, handles, refuse
+from .proxy import HANDLERS, Proxy, handles
+from .refusal import refuse
 
 
 def _call(name: str, *args: Any) -> Proxy:

@@ -14,7 +14,8 @@ from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..syntax.printer import show
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from .halves import HALVES, in_f32, in_half
-from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, exactly, handles, lift, literal, made, promoted, refuse, to
+from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, exactly, handles, lift, literal, made, promoted, to
+from .refusal import refuse
 
 
 @handles("add")

@@ -297,7 +297,7 @@ def test_what_an_adversary_asked(name: str) -> None:
     ("mod", "code"),
     [
         (lambda s, b, h, q, k: s * 4 if FLAG else s, "X121"),
-        (lambda s, b, h, q, k: s * sum(list(BIAS)), "X120"),
+        (lambda s, b, h, q, k: s * sum(list(BIAS.cumsum(0))), "X120"),
         (lambda s, b, h, q, k: s if s.requires_grad else s * 2, "X120"),
         (lambda s, b, h, q, k: tried(s), "X120"),
         (lambda s, b, h, q, k, *, n=65536: s + k * 5e9 / (n * n), "X120"),
