@@ -17,6 +17,7 @@ from ..variants import Traced, TransferResult
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of, traced_with
+from .made_inside import CALL, readable
 from .masks import BlockMask, check_blocks, check_mask, mask_key, mod_of, settled
 from .mods import CaptureKey, Same, identity
 from .operator import in_graph
@@ -138,7 +139,7 @@ def _in_graph(
     check_mask(block_mask, at)
     if block_mask is not None and not isinstance(block_mask, BlockMask):
         settled(block_mask, str(query.device))
-    return in_graph(
+    return (CALL if sink is None and readable() else in_graph)(
         query,
         key,
         value,
