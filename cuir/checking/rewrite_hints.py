@@ -7,19 +7,20 @@ from collections.abc import Iterable
 
 _SIGMOID = "1.0 / (1.0 + exp2(x * -1.4426950408889634))"
 COMPOSITIONS = {  # of x and, in this order, y and z
-    "sqrt": "exp2(0.5 * log2(x))",
-    "rsqrt": "exp2(-0.5 * log2(x))",
+    "rsqrt": "1.0 / sqrt(x)",
     "exp": "exp2(x * 1.4426950408889634)",
     "expm1": "exp2(x * 1.4426950408889634) - 1.0",
     "log": "log2(x) * 0.6931471805599453",
     "log10": "log2(x) * 0.3010299956639812",
     "log1p": "log2(1.0 + x) * 0.6931471805599453",
-    "pow": "exp2(y * log2(x))",
+    "tan": "sin(x) / cos(x)",
+    "ceil": "-floor(-x)",
+    "pow": "power(x, y)",
     "square": "x * x",
     "reciprocal": "1.0 / x",
     "sigmoid": _SIGMOID,
     "silu": f"x * ({_SIGMOID})",
-    "gelu": "0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))",
+    "gelu": "0.5 * x * erfc(x * -0.7071067811865476)",
     "softplus": "max(x, 0.0) + log2(1.0 + exp2(abs(x) * -1.4426950408889634)) * 0.6931471805599453",
     "relu": "max(x, 0.0)",
     "clamp": "min(max(x, y), z)",
@@ -27,9 +28,8 @@ COMPOSITIONS = {  # of x and, in this order, y and z
     "maximum": "max(x, y)",
     "minimum": "min(x, y)",
 }
-_SAME = {"clip": "clamp", "fmax": "maximum", "fmin": "minimum", "power": "pow", "swish": "silu", "ln": "log"}
-_LIMITS = {"pow": ", for x > 0", "gelu": ", its approximation by tanh"}
-_AS_TENSOR = ("sin", "cos", "tan", "erf")
+_SAME = {"clip": "clamp", "fmax": "maximum", "fmin": "minimum", "swish": "silu", "ln": "log"}
+_AS_TENSOR = ("lgamma", "digamma", "erfinv", "i0")
 _MODULES = ("math", "torch", "np", "numpy", "tl")
 
 
@@ -37,7 +37,7 @@ def instead(name: str) -> str | None:
     """What to write for a function of this name that is no primitive, in words; None if it is not a well-known one."""
     known = _SAME.get(name, name)
     if known in COMPOSITIONS:
-        return f"write `{COMPOSITIONS[known]}`{_LIMITS.get(known, '')}"
+        return f"write `{COMPOSITIONS[known]}`"
     if name in _MODULES:
         return "there are no modules: a primitive is called by its name alone"
     return f"nothing computes {name} in a kernel: give its values as a tensor parameter" if name in _AS_TENSOR else None

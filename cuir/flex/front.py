@@ -19,6 +19,7 @@ from ..variants.ranges import traced_apart
 from . import operator
 from .inputs import check_gradient, check_options, check_tensors, need_warm, wrong
 from .kernels import Attention, Level, Ready, dtype_of, made, name_of, traced_with
+from .made_inside import CALL, readable
 from .masks import LazyBlockMask, check_mask, mod_of
 from .mods import CaptureKey, Same, identity
 from .operator import in_graph
@@ -110,9 +111,11 @@ def flex_attention(
     most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
     if isinstance(query, torch.Tensor) and torch.is_autocast_enabled(query.device.type):
         with torch.autocast(query.device.type, enabled=False):
-            given = (autocast(x, query.device.type) for x in (query, key, value))
-            return flex_attention(*given, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux, backend=backend, verify=verify,
-                                  normalize=normalize, sink=sink)  # fmt: skip
+            query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
+            return flex_attention(
+                query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options,
+                return_aux=return_aux, backend=backend, verify=verify, normalize=normalize, sink=sink,
+            )  # fmt: skip
     if torch.compiler.is_compiling():
         outputs = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most)
         return _given(outputs, return_lse, return_aux)
@@ -148,7 +151,8 @@ def _in_graph(
     stand = None if block_mask is None or (isinstance(block_mask, LazyBlockMask) and block_mask.unmade) else block_mask
     if stand is not None and MASKS_ARE_CONSTANTS:
         met(stand)
-    return in_graph(
+    asked = sink is not None or stand is not None or most
+    return (in_graph if asked or not readable() else CALL)(
         query,
         key,
         value,

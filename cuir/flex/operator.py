@@ -138,6 +138,22 @@ def _nowhere(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
+Read = tuple[
+    Any, Any, tuple[torch.Tensor, ...]
+]  # of a mod that torch.compile read: what it is told apart by, the mod, what stands for its tensors
+
+
+def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool) -> str:
+    """The handle of mods that torch.compile read; the graph passes their tensors, those of the mask first."""
+    key = tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink
+    if key not in _BY_MODS:
+        mask, score = (None if m is None else m[1] for m in (mask_mod, score_mod))
+        stand_ins = tuple(t for m in (mask_mod, score_mod) if m is not None for t in m[2])
+        _BY_MODS[key] = f"cuir{next(_NAMES)}"
+        _HANDLED[_BY_MODS[key]] = Handled(Specification("compiled", mask, score), stand_ins, normalize, sink)
+    return _BY_MODS[key]
+
+
 def _name(mask_mod: Any, score_mod: Any, path: Path) -> str:
     """Of what lies at a path."""
     step, key = path[-1]
@@ -263,4 +279,4 @@ for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attenti
 OPERATOR = torch.ops.cuir.flex_attention.default
 WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
 
-__all__ = ["OPERATOR", "in_graph", "prepare_with", "steady"]
+__all__ = ["OPERATOR", "handle_of", "in_graph", "prepare_with", "steady"]

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from ..variants.methods import globals_read
-from ..variants.proxy import Proxy, TensorProxy
+from ..variants.proxy import Proxy, Rows
 from ..variants.trace import EMPTY as _UNBOUND
 from ..variants.trace import attributes_of, foreign, foreign_file, slot_names, slot_of
 
@@ -117,7 +117,7 @@ class Walk:
         self.called: set[int] = set()  # those of the classes that code holds as such: it may make objects of them
 
     def visit(self, value: Any, path: Path) -> Hashable:
-        if isinstance(value, (Proxy, TensorProxy)):  # that a mod kept; the trace refuses it where it is used
+        if isinstance(value, (Proxy, Rows)):  # that a mod kept; the trace refuses it where it is used
             self.known = False
             return "unknown", type(value)
         if value is None or isinstance(value, (bool, str, bytes)):

@@ -50,7 +50,7 @@ def perturbed(
             return t[:, :, _noise(w).order(t.shape[2]).to(t.device)].sum(-1, keepdim=True)
 
         return shuffled
-    if op.ulps and not (len(args) == 2 and exact):  # a quotient that decides is rounded correctly
+    if op.ulps and not (op.traits.divides_floats and exact):  # a quotient that decides is rounded correctly
         return lambda w: _noise(w).of(run(w), op.ulps)
     if not exact and isinstance(e, Binary) and op.traits.linear and (tile or Itself(e) not in _shared(checked)):
         return _multiply_add(code_of, e, run, tile)

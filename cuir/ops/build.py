@@ -38,6 +38,46 @@ def tanh(x: Expr) -> Call:
     return Call(Name("tanh"), (x,))
 
 
+def sqrt(x: Expr) -> Call:
+    return Call(Name("sqrt"), (x,))
+
+
+def floor(x: Expr) -> Call:
+    return Call(Name("floor"), (x,))
+
+
+def nearest(x: Expr) -> Call:
+    return Call(Name("round"), (x,))
+
+
+def sin(x: Expr) -> Call:
+    return Call(Name("sin"), (x,))
+
+
+def cos(x: Expr) -> Call:
+    return Call(Name("cos"), (x,))
+
+
+def atan(x: Expr) -> Call:
+    return Call(Name("atan"), (x,))
+
+
+def erf(x: Expr) -> Call:
+    return Call(Name("erf"), (x,))
+
+
+def erfc(x: Expr) -> Call:
+    return Call(Name("erfc"), (x,))
+
+
+def power(x: Expr, y: Expr) -> Call:
+    return Call(Name("power"), (x, y))
+
+
+def fmod(x: Expr, y: Expr) -> Call:
+    return Call(Name("fmod"), (x, y))
+
+
 def cdiv(x: Expr, y: Expr) -> Call:
     return Call(Name("cdiv"), (x, y))
 
@@ -47,4 +87,7 @@ def arrival(barrier: Expr) -> Call:
     return Call(Attribute(barrier, "arrive"))
 
 
-__all__ = ["arrival", "cast", "cdiv", "exp2", "greatest", "least", "log2", "magnitude", "tanh", "where"]
+__all__ = [
+    "arrival", "atan", "cast", "cdiv", "cos", "erf", "erfc", "exp2", "floor", "fmod", "greatest", "least", "log2", "magnitude", "nearest", "power", "sin", "sqrt",
+    "tanh", "where",
+]  # fmt: skip

@@ -208,6 +208,58 @@ op(
 )(_unary_float)
 
 
+# Functions of C's library, by their names there: within the bounds that CUDA's document gives, over the whole range, subnormals kept.
+for _name, _doc, _ulps, _cost in (
+    ("sqrt", "Square root, correctly rounded; of negatives NaN.", 0, 10),
+    ("floor", "The greatest integer that is not above x, as an f32.", 0, 1),
+    ("round", "The nearest integer as an f32, ties to even.", 0, 1),
+    ("sin", "Sine of x in radians, 2 ulp also where x is large.", 2, 24),
+    ("cos", "Cosine of x in radians, 2 ulp also where x is large.", 2, 24),
+    ("atan", "Arctangent, between -pi / 2 and pi / 2, 2 ulp.", 2, 20),
+    ("erf", "Error function, 2 ulp.", 2, 24),
+    ("erfc", "1 - erf(x), 4 ulp also where that is near 0.", 4, 30),
+):
+    op(
+        _name,
+        "compute",
+        _X,
+        where="any",
+        doc=_doc,
+        evaluate=meaning(_name, ulps=_ulps, rounded=not _ulps),
+        traits=arithmetic("x", cost=_cost),
+    )(_unary_float)
+
+
+def _binary_float(cx: CallContext) -> Type:
+    dtype_shape = elementwise(cx, "x", "y")
+    if dtype_shape is None:
+        return ErrorType()
+    return made(*dtype_shape) if dtype_shape[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
+
+
+_Y = Param("y", "f32 scalar or tile")
+op(
+    "power",
+    "compute",
+    _X,
+    _Y,
+    where="any",
+    doc="x to the power y, 4 ulp; of a negative x a number where y is an integer, else NaN. exp2(y * log2(x)) is faster, and less accurate where y * log2(x) is far from 0.",
+    evaluate=meaning("power", ulps=4, rounded=False),
+    traits=arithmetic("x", "y", cost=50),
+)(_binary_float)
+op(
+    "fmod",
+    "compute",
+    _X,
+    _Y,
+    where="any",
+    doc="What is left of x after a whole number of y, with x's sign; exact. fmod(x, 0.0) is NaN.",
+    evaluate=meaning("fmod"),
+    traits=arithmetic("x", "y", cost=30),
+)(_binary_float)
+
+
 @op(
     "abs",
     "compute",

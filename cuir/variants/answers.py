@@ -18,9 +18,10 @@ KINDS: dict[DType, type] = {F32: float, I32: int, BOOL: bool}
 
 @dataclass(eq=False)
 class Tracing:
-    """A trace that runs. refused: what the mod was told, which it may have caught."""
+    """A trace that runs. refused: what the mod was told, which it may have caught. rows: whether it works on rows or views of captured tensors."""
 
     refused: list[CuirError] = field(default_factory=list)
+    rows: bool = False
 
 
 TRACE: ContextVar[Tracing | None] = ContextVar("TRACE", default=None)

@@ -12,7 +12,7 @@ import torch
 
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
-from .proxy import refuse
+from .refusal import refuse
 
 WHY = "a mask and a score are functions of their arguments: draw before the mod, into a tensor that it reads"
 

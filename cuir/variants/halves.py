@@ -11,7 +11,8 @@ from ..ops.build import cast, where
 from ..syntax.nodes import Binary, Expr, Name
 from ..syntax.types import BF16, F16, F32, I32, DType
 from ..syntax.walk import names_read
-from .proxy import PROMOTIONS, Proxy, lift, literal, refuse, to
+from .proxy import PROMOTIONS, Proxy, lift, literal, to
+from .refusal import refuse
 
 HALVES = {torch.float16: F16, torch.bfloat16: BF16}
 COMPARED = ("eq", "equal", "ne", "not_equal", "lt", "less", "le", "less_equal", "gt", "greater", "ge", "greater_equal")

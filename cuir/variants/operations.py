@@ -14,7 +14,8 @@ from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..syntax.printer import show
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from .halves import HALVES, in_f32, in_half
-from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, exactly, handles, lift, literal, made, promoted, refuse, to
+from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, exactly, handles, lift, literal, made, promoted, to
+from .refusal import refuse
 
 
 @handles("add")
@@ -43,26 +44,68 @@ def _mul(x: Any, y: Any) -> Proxy:
 def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Proxy:
     if rounding_mode == "floor":
         return _floordiv(x, y)
+    if rounding_mode == "trunc":
+        return _quotient_to_zero(x, y)
     if rounding_mode is not None:
-        refuse(f"div with rounding_mode={rounding_mode!r} cannot become part of a kernel", "// rounds down")
+        refuse(f"div with rounding_mode={rounding_mode!r} cannot become part of a kernel", 'None, "floor" or "trunc"')
     a, b = to(lift(x), F32), to(lift(y), F32)
     return made(Binary("/", a.expr, b.expr), F32, a, b, value=operator.truediv)
 
 
 @handles("floordiv", "floor_divide")
 def _floordiv(x: Any, y: Any) -> Proxy:
-    return _whole("//", x, y, operator.floordiv)
+    a, b = promoted(x, y)
+    if a.element != F32:
+        return _whole("//", a, b, operator.floordiv)
+    rest = _fmod(a, b)  # as PyTorch computes it: the quotient of what is left is a whole number but for its rounding
+    near = _sub(_div(_sub(a, rest), b), to(_turned(rest, b), F32))
+    below = _floor(near)
+    whole = _where(_comparison(">", operator.gt)(_sub(near, below), 0.5), _add(below, 1.0), below)
+    return whole if literal(b) and b.value else _where(_comparison("==", operator.eq)(b, 0.0), _div(a, b), whole)
 
 
 @handles("mod", "remainder")
 def _mod(x: Any, y: Any) -> Proxy:
-    return _whole("%", x, y, operator.mod)
+    a, b = promoted(x, y)
+    if a.element != F32:
+        return _whole("%", a, b, operator.mod)
+    rest = _fmod(a, b)
+    return _where(_turned(rest, b), _add(rest, b), rest)
+
+
+def _turned(rest: Proxy, divisor: Proxy) -> Proxy:
+    """Whether what is left of a division to 0 has not the divisor's sign."""
+    less, unequal = _comparison("<", operator.lt), _comparison("!=", operator.ne)
+    return _made_or("&", unequal(rest, 0), unequal(less(rest, 0), less(divisor, 0)))
+
+
+@handles("fmod")
+def _fmod(x: Any, y: Any) -> Proxy:
+    a, b = promoted(x, y)
+    if a.element == F32:
+        return made(build.fmod(a.expr, b.expr), F32, a, b, value=math.fmod)
+    rest = _whole("%", a, b, operator.mod)
+    return _where(_rounded_down(a, b, rest), _sub(rest, b), rest)
+
+
+def _rounded_down(a: Proxy, b: Proxy, rest: Proxy) -> Proxy:
+    """Whether a quotient of integers that is rounded to minus infinity is less than the one that is rounded to 0."""
+    less, unequal = _comparison("<", operator.lt), _comparison("!=", operator.ne)
+    return _made_or("&", unequal(rest, 0), unequal(less(a, 0), less(b, 0)))
+
+
+def _quotient_to_zero(x: Any, y: Any) -> Proxy:
+    a, b = promoted(x, y)
+    if a.element == F32:
+        return _trunc(_div(a, b))
+    quotient, rest = _whole("//", a, b, operator.floordiv), _whole("%", a, b, operator.mod)
+    return _add(quotient, to(_rounded_down(a, b, rest), I32))
 
 
 def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
     a, b = promoted(x, y)
     if a.element != I32:
-        refuse(f"`{sign}` is of integers, found {a.element}", ".to(torch.int32) truncates")
+        refuse(f"`{sign}` is of numbers, found {a.element}", ".to(torch.int32) converts")
     if b.value == 0:
         refuse(f"`{sign}` by {show(b.expr)}, which is 0", "a divisor is at least 1")
     return made(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
@@ -93,7 +136,21 @@ def _pow(x: Any, y: Any) -> Proxy:
     if literal(a) and a.value is not None and a.value > 0:
         return _exp2(_mul(b, math.log2(a.value)))
     as_constants(a, b)
-    refuse("a power needs a small integer exponent or a known positive base", "torch.exp2 and torch.log2 say the rest")
+    if I32 == a.element == b.element:
+        return _whole_power(a, b)
+    return made(build.power(to(a, F32).expr, to(b, F32).expr), F32, to(a, F32), to(b, F32), value=math.pow)
+
+
+def _whole_power(a: Proxy, b: Proxy) -> Proxy:
+    if not literal(b) or b.value is None or not 0 <= b.value <= 31:
+        refuse(
+            "a power of two integers, which is an integer",
+            "give the base as a float: x.float() ** n; an exponent of 0 to 31 may be written as a number",
+        )
+    power, square, left = lift(1), a, int(b.value)
+    while left:
+        power, square, left = _mul(power, square) if left % 2 else power, _mul(square, square) if left > 1 else square, left // 2
+    return power
 
 
 @handles("neg", "negative")
@@ -281,9 +338,40 @@ def _function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> 
 
 
 _exp2, _log2, _tanh = _function(build.exp2, lambda v: 2.0**v), _function(build.log2, math.log2), _function(build.tanh, math.tanh)
+_sqrt = _function(build.sqrt, math.sqrt)
 handles("exp2")(_exp2)
 handles("log2")(_log2)
 handles("tanh")(_tanh)
+handles("sqrt")(_sqrt)
+handles("sin")(_function(build.sin, math.sin))
+handles("cos")(_function(build.cos, math.cos))
+handles("atan", "arctan")(_function(build.atan, math.atan))
+handles("erf")(_function(build.erf, math.erf))
+handles("erfc")(_function(build.erfc, math.erfc))
+
+
+def _of_floats(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
+    """A function that gives whole numbers: of integers themselves."""
+    of_floats = _function(call, value)
+    return lambda x: a if (a := lift(x)).element != F32 else of_floats(a)
+
+
+_floor, _nearest = _of_floats(build.floor, lambda v: float(math.floor(v))), _of_floats(build.nearest, lambda v: float(round(v)))
+handles("floor")(_floor)
+
+
+@handles("trunc", "fix")
+def _trunc(x: Any) -> Proxy:
+    a = lift(x)
+    return a if a.element != F32 else _where(_comparison("<", operator.lt)(a, 0), _neg(_floor(_neg(a))), _floor(a))
+
+
+@handles("round")
+def _round(x: Any, *, decimals: int = 0) -> Proxy:
+    if not decimals:
+        return _nearest(x)
+    places = 10.0 ** abs(decimals)
+    return _div(_nearest(_mul(x, places)), places) if decimals > 0 else _mul(_nearest(_div(x, places)), places)
 
 
 def _constant(name: str) -> Proxy:
@@ -300,14 +388,9 @@ def _log(x: Any) -> Proxy:
     return _mul(_log2(x), _constant("LN2"))
 
 
-@handles("sqrt")
-def _sqrt(x: Any) -> Proxy:
-    return _exp2(_mul(_log2(x), 0.5))
-
-
 @handles("rsqrt")
 def _rsqrt(x: Any) -> Proxy:
-    return _exp2(_mul(_log2(x), -0.5))
+    return _div(1.0, _sqrt(x))
 
 
 @handles("sigmoid")

@@ -5,15 +5,11 @@ source nor what a captured number is worth. Owns PyTorch's promotion rules and t
 from __future__ import annotations
 
 import builtins
-import linecache
 import math
 import operator
-import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -23,46 +19,15 @@ from ..ops.meaning import convert, shortest
 from ..syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript, Unary
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
-from ..text.source import Source, Span
 from .answers import KINDS, TRACE, Answers, Constant, Tracing
 from .evaluate import evaluate
 from .methods import class_of
+from .refusal import refuse, user_place
 
 INF = Name("inf")
 ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
 _RANK = {BOOL: 0, I32: 1, F32: 2}
 _DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
-_HOME = str(Path(__file__).parent)
-_TORCH = str(Path(torch.__file__).parent)
-
-
-def user_frame() -> FrameType | None:
-    """The innermost frame of user code."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_HOME, _TORCH)):
-        frame = frame.f_back
-    return frame
-
-
-def user_place() -> Span | None:
-    """The expression of user code that runs now, from Python's own table of columns."""
-    frame = user_frame()
-    if frame is None:
-        return None
-    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    line, end_line, column, end_column = positions
-    if line is None:
-        return None
-    source = Source(frame.f_code.co_filename, "".join(linecache.getlines(frame.f_code.co_filename)))
-    start = (column or 0) + 1
-    return Span(source, line, start, end_line or line, max(start + 1, (end_column or 0) + 1) if end_line == line else (end_column or 0) + 1)
-
-
-def refuse(what: str, hint: str | None = None, code: str = "X120") -> NoReturn:
-    error = CuirError.of(code, what, user_place(), hint)
-    if (running := TRACE.get()) is not None:
-        running.refused.append(error)
-    raise error
 
 
 @dataclass(eq=False)
@@ -163,8 +128,10 @@ class Proxy(Answers):
             refuse(f"`{name}` changes its argument in place, and a kernel's values do not change", f"use the value of .{name.strip('_')}()")
         return lambda *args, **kwargs: call(name, (self, *args), kwargs)
 
-    def __getitem__(self, item: object) -> NoReturn:
+    def __getitem__(self, item: object) -> Any:
         as_constants(self)
+        if all(i is None or i is Ellipsis for i in (item if isinstance(item, tuple) else (item,))):
+            return of_rows("getitem", (self, item), {})
         refuse("a score or an index is one number: it has no elements")
 
     @classmethod
@@ -222,8 +189,14 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor")
 OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("r", _TWO)) for n in names}  # with what each computes
 
 
+class Rows:
+    """What has dims: a captured tensor, a row of it, or a view (arrays.py)."""
+
+    shape: torch.Size
+
+
 @dataclass(eq=False)
-class TensorProxy:
+class TensorProxy(Rows):
     """A captured tensor; indexing it with one index for each dim is an element read or a gather."""
 
     name: str
@@ -238,6 +211,8 @@ class TensorProxy:
 
     def __getitem__(self, item: Any) -> Any:
         items = tuple(_plain_index(standing(i)) for i in (item if isinstance(item, tuple) else (item,)))
+        if any(i is None or i is Ellipsis or isinstance(i, (slice, Rows)) or (isinstance(i, torch.Tensor) and i.ndim) for i in items):
+            return of_rows("getitem", (self, items), {})
         for i in items:
             if not isinstance(i, (int, Proxy)) or isinstance(i, bool):
                 refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
@@ -275,8 +250,8 @@ class TensorProxy:
             "X121",
         )
 
-    def __iter__(self) -> NoReturn:
-        refuse(f"the captured tensor `{self.name}` is iterated over", "one index for each dim: doc[b, q_idx]")
+    def __iter__(self) -> Any:
+        return iter(of_rows("unbind", (self,), {}))
 
     @property
     def ndim(self) -> int:
@@ -301,21 +276,16 @@ class TensorProxy:
             raise AttributeError(name)
         if name in ELEMENTWISE:  # of an element, when it is read: its dtype alone can change
             return lambda *args, **kwargs: replace(self, into=call(name, (self._element(), *args), kwargs).element)
-        if not hasattr(torch.Tensor, name):
+        if (member := getattr(torch.Tensor, name, None)) is None:
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
-        refuse(
-            f"`{name}` of a captured tensor cannot become part of a kernel", "compute it before the mod, and index the result in the mod"
-        )
+        return (lambda *args, **kwargs: of_rows(name, (self, *args), kwargs)) if callable(member) else of_rows(name, (self,), {})
 
     def _element(self) -> Proxy:
         return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.element), True)
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> NoReturn:
-        refuse(
-            f"`{getattr(func, '__name__', func)}` of a whole captured tensor cannot become part of a kernel",
-            "compute it before the mod, and index the result in the mod",
-        )
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        return of_rows(getattr(func, "__name__", str(func)), args, kwargs or {})
 
 
 def _plain_index(index: Any) -> Any:
@@ -330,16 +300,20 @@ def _negative(index: Any) -> bool:
     return isinstance(value, int) and value < 0
 
 
-def _whole(name: str) -> Callable[..., NoReturn]:
-    def refused(self: TensorProxy, *others: Any) -> NoReturn:
-        lift(self) if self.given else self.__torch_function__(getattr(operator, name), (), ())
-        raise AssertionError
-
-    return refused
+ROWS: list[tuple[Callable[..., Any], frozenset[str]]] = []  # what does operations on what has dims, and those that only it has (arrays.py)
 
 
-for _name, _plain in OPERATORS.items():  # Python's own == would compare the proxies
-    setattr(TensorProxy, _name, _whole(_plain))
+def of_rows(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """An operation one of whose operands has dims, or that makes dims of a number."""
+    return ROWS[0][0](name, args, kwargs)
+
+
+def _of_rows(name: str) -> Callable[..., Any]:
+    return lambda self, *others: of_rows(name, (self, *others), {})
+
+
+for _name in OPERATORS:  # Python's own == would compare the proxies
+    setattr(TensorProxy, _name, _of_rows(_name))
 TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
@@ -348,7 +322,7 @@ def _kind(x: Any) -> type | None:
     """The class of what a proxy stands for; None for anything else."""
     if isinstance(x, Proxy):
         return KINDS[x.element] if x.number else torch.Tensor
-    return x.kind if isinstance(x, TensorProxy) else None
+    return x.kind if isinstance(x, TensorProxy) else torch.Tensor if isinstance(x, Rows) else None
 
 
 def _isinstance(x: Any, classes: Any) -> bool:
@@ -384,6 +358,8 @@ def lift(x: Any) -> Proxy:
         return x
     if isinstance(x, TensorProxy):
         refuse(f"`{x.name}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
+    if isinstance(x, Rows):
+        refuse("a row of a captured tensor stands where one number is needed", "index it, or take its sum")
     if isinstance(x, torch.Tensor) and x.ndim == 0:
         x = x.item()
     if hasattr(x, "item") and not isinstance(x, torch.Tensor):
@@ -420,7 +396,7 @@ def to(p: Proxy, dtype: DType) -> Proxy:
     if dtype != F32:
         exactly(p)
     value = None if p.value is None else KINDS[dtype](p.value)
-    return Proxy(build.cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles)
+    return Proxy(build.cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles, size=p.size + 1)
 
 
 def promoted(*xs: Any) -> list[Proxy]:
@@ -447,7 +423,14 @@ def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | No
     doubles = frozenset().union(*(p.doubles for p in parts), numbers if known and F32 in (dtype, *(p.element for p in parts)) else ())
     pins = next((p.pins for p in parts if p.numbers or p.doubles), set())
     return Proxy(
-        expr, dtype, any(p.varies for p in parts), computed, numbers if computed is not None else frozenset(), pins, doubles=doubles
+        expr,
+        dtype,
+        any(p.varies for p in parts),
+        computed,
+        numbers if computed is not None else frozenset(),
+        pins,
+        doubles=doubles,
+        size=1 + sum(p.size for p in parts),
     )
 
 
@@ -463,12 +446,18 @@ PROMOTIONS: list[
     tuple[Callable[[str, tuple[Any, ...]], tuple[Any, ...]], Callable[[Any, tuple[Any, ...]], Any]]
 ] = []  # of operands before an operation, and of its result (halves.py)
 MAX_SIZE = 2000
+_ALIASES = {"special_expit": "sigmoid"}
 PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
 
 def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """An operation of PyTorch or Python by its name, on proxies."""
     plain = name.strip("_")
+    plain = _ALIASES.get(plain, plain.removeprefix("special_"))  # torch.special.expit and the like
+    methods = ROWS[0][1] if ROWS else frozenset()
+    has_dims = any(isinstance(a, Rows) or (isinstance(a, torch.Tensor) and a.ndim) for a in (*args, *kwargs.values()))
+    if has_dims or (plain in methods and (plain not in HANDLERS or len(args) == 1)):
+        return of_rows(name, args, kwargs)
     if plain not in HANDLERS and plain[:1] in "ri" and plain[1:] in HANDLERS:  # __radd__, __iadd__
         args, plain = (args[::-1] if plain[0] == "r" else args), plain[1:]
     handler = HANDLERS.get(plain)
@@ -478,7 +467,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             "make it before the mod, which may close over it or have it from an object",
         )
     if handler is None:
-        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
+        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators, {', '.join(_words())}")
     promotions = PROMOTIONS if plain not in CONVERSIONS else ()
     for before, _ in promotions:
         args = before(plain, args)
@@ -488,7 +477,9 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         refuse(f"`{name}`: {error}")
     for _, after in promotions:
         result = after(result, args)
-    result.size = 1 + sum(a.size for a in args if isinstance(a, Proxy))
+    if not isinstance(result, Proxy):
+        return result
+    result.size = max(result.size, 1 + sum(a.size for a in args if isinstance(a, Proxy)))
     if result.size > MAX_SIZE:
         refuse(
             f"the expression has more than {MAX_SIZE} operations when written out",

@@ -29,7 +29,8 @@ from ..syntax.types import BOOL, F32, I32
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span, user_span
-from . import operations as operations  # enters the table of operations
+from . import arrays as arrays
+from . import functions as functions  # enters the table of operations
 from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .factoring import factored
@@ -37,7 +38,8 @@ from .methods import globals_read, with_traced_methods
 from .names import apart
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .parameter import Parameter
-from .proxy import BUILTINS, INF, STANDING, Proxy, TensorProxy, call, lift, refuse, to, user_frame
+from .proxy import BUILTINS, INF, STANDING, Proxy, Rows, TensorProxy, call, lift, to
+from .refusal import refuse, user_frame
 from .traced import Traced, fresh
 
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
@@ -161,6 +163,7 @@ class _Tracer:
             mask,
             tuple(sorted(self.pinned)),
             tuple((place[0], p.name) for place, (p, _) in self.parameters.items()),
+            (running := TRACE.get()) is not None and running.rows,
         )
 
     def sink(self, h: Proxy) -> Expr | None:
@@ -210,7 +213,7 @@ class _Tracer:
         if not isinstance(result, (Proxy, bool, int, float)) and not (isinstance(result, torch.Tensor) and result.ndim == 0):
             raise CuirError.of(
                 "X123",
-                f"a mod gives one number, found {type(result).__name__}",
+                f"a mod gives one number, found {_shown(result)}",
                 function_span(mod),
                 "return the new score, or the bool of a mask",
             )
@@ -219,7 +222,7 @@ class _Tracer:
     # ---- capturing
     def capture(self, name: str, value: Any, key: str | None = None) -> Any:
         """What stands in a traced function for a captured value: proxies for numbers and tensors, rebuilt functions and containers."""
-        if isinstance(value, (bool, Proxy, TensorProxy)):
+        if isinstance(value, (bool, Proxy, Rows)):
             return value
         if type(value) in _NUMBERS:  # of a subclass, such as an enumeration's, there are objects that are told apart
             return value if self.constants else self.number(name, value)
@@ -375,6 +378,10 @@ class _Tracer:
         return new
 
 
+def _shown(result: Any) -> str:
+    return f"elements of shape {list(result.shape)}" if isinstance(result, Rows) else type(result).__name__
+
+
 def leads_to_a_tensor(value: Any) -> bool:
     """A container or an object with a tensor in it, or further in."""
     seen: dict[int, Any] = {}
@@ -459,13 +466,8 @@ def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     attribute = attribute_read(func)
     if attribute is not None:
         return getattr(first, attribute)
-    if isinstance(first, (Proxy, TensorProxy)):
-        if hasattr(type(first), name):
-            return getattr(first, name)(*args[1:], **kwargs)
-        if isinstance(first, TensorProxy) and not name.startswith("__"):
-            return getattr(first, name)(*args[1:], **kwargs)
-    if any(isinstance(a, TensorProxy) for a in (*args, *kwargs.values())):
-        TensorProxy.__torch_function__(func, ())
+    if isinstance(first, (Proxy, Rows)) and hasattr(type(first), name):
+        return getattr(first, name)(*args[1:], **kwargs)
     return call(name, tuple(args), kwargs)
 
 

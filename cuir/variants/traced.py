@@ -19,7 +19,8 @@ class Traced:
     `score`: f32 expression of S (the products), b, h, q, k, and `factor` > 0: score * factor is the base-2 logit, for weights by relu the score itself.
     `sink`: an expression of h, or None. `mask`: what the mask_mod alone keeps, without conditions of the score_mod; None if there is no mask_mod.
     `decided`: captured numbers that decided control flow, whose values are part of the expressions. `asked`: (the name that a captured value has in
-    the mod, its parameter's name) in the order in which they were met, of values that no expression reads as well.
+    the mod, its parameter's name) in the order in which they were met, of values that no expression reads as well. `rows`: the mods work on rows or views of
+    captured tensors, so that they mean what they do for one pair at a time alone.
     """
 
     keep: Expr | None
@@ -30,6 +31,7 @@ class Traced:
     mask: Expr | None = None
     decided: tuple[str, ...] = ()
     asked: tuple[tuple[str, str], ...] = ()
+    rows: bool = False
 
     @property
     def reads(self) -> tuple[Subscript, ...]:

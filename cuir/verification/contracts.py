@@ -385,9 +385,10 @@ def _score(
             "the maximum of a row is taken before the factor",
         )
     bad = keep & ~np.isfinite(np.broadcast_to(score, S.shape))
-    if spec is not None and bad.any():  # a score_mod may drop pairs by their score
+    if spec is not None and bad.any():  # a score_mod may drop pairs by their score, and give what is no number
         products = torch.from_numpy(S.astype(np.float64) * float(run.names["scale"])).expand(at.B, at.H, at.M, at.N)
-        bad &= ~((np.broadcast_to(score, S.shape) == -np.inf) & (spec.scores(products, at)[b, h] == -torch.inf).numpy())
+        own, ours = spec.scores(products, at)[b, h].numpy(), np.broadcast_to(score, S.shape)
+        bad &= (ours != own) & ~(np.isnan(ours) & np.isnan(own))
     for q, k in np.argwhere(bad)[:1]:
         value = float(np.broadcast_to(score, S.shape)[q, k])
         yield (

@@ -144,7 +144,7 @@ def _inexact(checked: Checked, floats: list[Expr]) -> Iterator[tuple[Op, Expr]]:
         if operation is None:
             continue
         op, args = operation
-        as_written = len(args) == 2 and e.decides
+        as_written = op.traits.divides_floats and e.decides
         if op.sums or (op.ulps and not as_written):
             yield op, e
         left += [a for a in args if isinstance(a, Expr) and dtype_of(checked, a) is not None]

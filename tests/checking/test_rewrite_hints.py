@@ -25,11 +25,11 @@ def composed(X: Global[f32, M], Y: Global[f32, M], Z: Global[f32, M], OUT: Globa
 """
 MEANT: dict[str, Callable[..., torch.Tensor]] = {
     "silu": F.silu,
-    "gelu": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu": F.gelu,
     "softplus": F.softplus,
     "fma": lambda x, y, z: x * y + z,
 }
-POSITIVE = ("sqrt", "rsqrt", "log", "log10", "log1p", "pow")
+POSITIVE = ("rsqrt", "log", "log10", "log1p", "pow")
 
 
 @pytest.mark.parametrize("name", COMPOSITIONS)
@@ -46,12 +46,11 @@ def test_each_composition_computes_its_function(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "code", "says"),
     [
-        ("sqrt(x)", "N105", "write `exp2(0.5 * log2(x))`"),
+        ("tan(x)", "N105", "write `sin(x) / cos(x)`"),
         ("exp(x)", "N105", "write `exp2(x * 1.4426950408889634)`"),
-        ("x.rsqrt()", "N119", "write `exp2(-0.5 * log2(x))`"),
-        ("pow(x, y)", "N105", "write `exp2(y * log2(x))`, for x > 0"),
+        ("x.rsqrt()", "N119", "write `1.0 / sqrt(x)`"),
         ("clip(x, y, z)", "N105", "write `min(max(x, y), z)`"),
-        ("sin(x)", "N105", "nothing computes sin in a kernel: give its values as a tensor parameter"),
+        ("lgamma(x)", "N105", "nothing computes lgamma in a kernel: give its values as a tensor parameter"),
         ("math.sqrt(x)", "N101", "there are no modules: a primitive is called by its name alone"),
         ("exp3(x)", "N105", "did you mean `exp2`?"),
         ("frobnicate(x)", "N105", "`cuir ops` lists the primitives"),
@@ -65,7 +64,7 @@ def test_what_to_write_is_said_where_the_function_is_called(call: str, code: str
 
 
 def test_a_function_of_the_file_takes_precedence() -> None:
-    text = "@func\ndef sqrt(x):\n    return exp2(0.5 * log2(x))\n" + TEXT.replace("WHAT", "sqrt(x)")
+    text = "@func\ndef rsqrt(x):\n    return exp2(-0.5 * log2(x))\n" + TEXT.replace("WHAT", "rsqrt(x)")
     out = torch.empty(5)
     run(parse(text), {"X": torch.full((5,), 4.0), "Y": torch.zeros(5), "Z": torch.zeros(5), "OUT": out})
-    assert torch.equal(out, torch.full((5,), 2.0)) and instead("mine") is None
+    assert torch.equal(out, torch.full((5,), 0.5)) and instead("mine") is None

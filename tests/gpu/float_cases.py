@@ -5,6 +5,7 @@ Run by a test of the emitted text on a CPU, and on a GPU. The expected values ar
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -88,6 +89,16 @@ FLOATS = [  # of f32 tiles X and Z, small ones T, i32 tiles A, B, and scalars th
     Case("tanh(T)", lambda v: _wide(np.tanh)(v["T"]), 4),
     Case("tanh(T * one) * 50.0", lambda v: np.tanh(v["T"].astype(np.float64)) * 50.0, 5),
     Case("tanh(T) + tanh(X)", lambda v: _wide(np.tanh)(v["X"]) + _wide(np.tanh)(v["T"]), 64),
+    Case("sqrt(X)", lambda v: np.sqrt(v["X"])),
+    Case("floor(X)", lambda v: np.floor(v["X"])),
+    Case("round(X)", lambda v: np.rint(v["X"])),
+    Case("sin(X)", lambda v: _wide(np.sin)(v["X"]), 2),
+    Case("cos(X)", lambda v: _wide(np.cos)(v["X"]), 2),
+    Case("atan(X)", lambda v: _wide(np.arctan)(v["X"]), 2),
+    Case("erf(X)", lambda v: _wide(np.vectorize(math.erf, otypes=[float]))(v["X"]), 2),
+    Case("erfc(X)", lambda v: _wide(np.vectorize(math.erfc, otypes=[float]))(v["X"]), 4),
+    Case("power(X, Z)", lambda v: _wide(np.power)(v["X"], v["Z"]), 4),
+    Case("fmod(X, Z)", lambda v: np.fmod(v["X"], v["Z"])),
     Case("cast(A, f32)", lambda v: v["A"].astype(np.float32)),
     Case("cast(cast(X, f16), f32)", lambda v: v["X"].astype(np.float16).astype(np.float32)),
     Case("cast(cast(X, bf16), f32)", lambda v: _bf16(v["X"])),
@@ -131,7 +142,7 @@ INTS = [
 SCALAR_FLOATS = [
     Case(c.text.lower(), c.wanted, c.ulps, c.smallest)
     for c in FLOATS
-    if c.text in ("X + Z", "X - Z", "X * Z", "-X", "abs(X)", "min(X, Z)", "exp2(X)", "log2(X)", "tanh(X)", "cast(A, f32)")
+    if c.text in ("X + Z", "X - Z", "X * Z", "-X", "abs(X)", "min(X, Z)", "exp2(X)", "log2(X)", "tanh(X)", "cast(A, f32)", "sqrt(X)", "floor(X)", "sin(X)", "erfc(X)", "power(X, Z)", "fmod(X, Z)")
 ] + [
     Case("x / z", lambda v: v["X"] / v["Z"], 2),
     Case("1.0 / x", lambda v: _f(1) / v["X"], 2),

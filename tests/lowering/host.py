@@ -82,6 +82,7 @@ namespace cuir {
 DEV float flushed(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.f, x) : x; }
 DEV float ex2(float x) { return flushed(after_noise(float(std::exp2(double(flushed(x)))), 1)); }
 DEV float after(float x, float) { return x; }
+DEV float rsqrt(float x) { return after_noise(float(1. / std::sqrt(double(x))), 1); }
 DEV float reciprocal(float x) { return flushed(after_noise(float(1. / flushed(x)), 1)); }
 DEV float lg2(float x) {   // from 0.5 to 2 an absolute error
   const float y = float(std::log2(double(flushed(x))));
@@ -106,7 +107,7 @@ extern "C" void run(%s) {
   } while (changed);
 }
 """
-OURS = ("ex2", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "lg2", "to_int", "bar_sync")
+OURS = ("ex2", "rsqrt", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "lg2", "to_int", "bar_sync")
 
 
 def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False, more: str = "", level: str = "-O1") -> Callable[..., None]:

@@ -29,7 +29,7 @@ ROOMS = sorted({path.relative_to(ROOT / "cuir").parts[0] for path in (ROOT / "cu
 ABOVE = ("cuir/syntax/", "cuir/text/")  # rooms above the table: how the operators are written is theirs
 NAMES = {*TABLE, *OPERATORS, *(op.written for op in (*TABLE.values(), *OPERATORS.values()))}
 SIGNS = {name for name in NAMES if not name[0].isalpha()}
-WORDS = {"abs", "and", "cast", "cols", "element", "full", "gather", "load", "max", "min", "neg", "not", "or", "role", "rows", "shared",
+WORDS = {"abs", "and", "cast", "cols", "element", "floor", "full", "gather", "load", "max", "min", "neg", "not", "or", "role", "rows", "shared",
          "store", "sync", "T", "tiles", "view", "where", "zeros"}  # fmt: skip
 PRIMITIVE = {"op", "sign", "func", "root", "primitive", "called", "written"}  # variables and attributes that hold what a node does
 TRANSPOSE = "T"  # also what kernels call their dtype

@@ -297,7 +297,7 @@ def test_what_an_adversary_asked(name: str) -> None:
     ("mod", "code"),
     [
         (lambda s, b, h, q, k: s * 4 if FLAG else s, "X121"),
-        (lambda s, b, h, q, k: s * sum(list(BIAS)), "X120"),
+        (lambda s, b, h, q, k: s * sum(list(BIAS.cumsum(0))), "X120"),
         (lambda s, b, h, q, k: s if s.requires_grad else s * 2, "X120"),
         (lambda s, b, h, q, k: tried(s), "X120"),
         (lambda s, b, h, q, k, *, n=65536: s + k * 5e9 / (n * n), "X120"),
@@ -311,7 +311,7 @@ def test_what_is_refused_and_not_answered(mod: Mod, code: str) -> None:
 
 def tried(s: Any) -> Any:
     try:
-        return torch.nn.functional.gelu(s)
+        return torch.lgamma(s)
     except Exception:  # of PyTorch's there is none
         return s
 

@@ -45,7 +45,14 @@ EXACT: dict[str, Callable[..., Any]] = {
     "and": lambda x, y: (x < 1) & (y < 1), "or": lambda x, y: (x < 1) | (y < 1), "xor": lambda x, y: (x < 1) ^ (y < 1),
     "bool": lambda x, y: x.bool(), "float": lambda x, y: x.float(), "to": lambda x, y: x.to(torch.bool), "type_as": lambda x, y: (x > 0).type_as(x),
     "ones_like": lambda x, y: torch.ones_like(x) * x, "zeros_like": lambda x, y: torch.zeros_like(x) - y, "full_like": lambda x, y: torch.full_like(x, 0.1) + x,
-    "reciprocal": lambda x, y: torch.reciprocal(x), "pow": lambda x, y: x**3,
+    "reciprocal": lambda x, y: torch.reciprocal(x), "pow": lambda x, y: x**3, "sqrt": lambda x, y: torch.sqrt(x), "floor": lambda x, y: torch.floor(x),
+    "ceil": lambda x, y: x.ceil(), "trunc": lambda x, y: torch.trunc(x), "round": lambda x, y: torch.round(x), "frac": lambda x, y: torch.frac(y),
+    "fmod": lambda x, y: torch.fmod(x.double(), y.double()).float(), "mod": lambda x, y: torch.remainder(x.double(), y.double()).float(), "floordiv": torch.floor_divide, "div": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "isnan": lambda x, y: torch.isnan(x), "isinf": lambda x, y: torch.isinf(x), "isfinite": lambda x, y: x.isfinite(), "isposinf": lambda x, y: torch.isposinf(x),
+    "isneginf": lambda x, y: torch.isneginf(x), "nan_to_num": lambda x, y: torch.nan_to_num(x, 0.5) + y.nan_to_num(posinf=3.0), "heaviside": torch.heaviside,
+    "copysign": lambda x, y: torch.copysign(x, torch.where(y == 0, 1.0, y.nan_to_num(1.0))), "lerp": lambda x, y: torch.lerp(x, y, 0.25) if isinstance(x, Proxy) else x + 0.25 * (y - x),
+    "addcmul": lambda x, y: torch.addcmul(x, y, torch.full_like(y, 1.0)), "addcdiv": lambda x, y: torch.addcdiv(x, y, y), "hardtanh": lambda x, y: F.hardtanh(x, -0.5, 2.0),
+    "relu6": lambda x, y: F.relu6(x), "softsign": lambda x, y: F.softsign(x), "threshold": lambda x, y: F.threshold(x, 0.25, -1.0),
 }  # fmt: skip
 WHOLE_EXACT: dict[str, Callable[..., Any]] = {
     "add": lambda i, j: i + j, "sub": lambda i, j: i - j, "mul": lambda i, j: i * j, "truediv": lambda i, j: i / 3, "floordiv": lambda i, j: i // 7 + (i // -3),
@@ -53,12 +60,23 @@ WHOLE_EXACT: dict[str, Callable[..., Any]] = {
     "sign": lambda i, j: torch.sign(i), "lt": lambda i, j: i < j, "ge": lambda i, j: i >= 0.5, "eq": lambda i, j: i == j * 1.0, "and": lambda i, j: i & j, "or": lambda i, j: i | j, "xor": lambda i, j: i ^ j,
     "half": lambda i, j: i.half().float() + 0.5, "bfloat16": lambda i, j: (i.bfloat16() * 3).float(),
     "invert": lambda i, j: ~i, "rshift": lambda i, j: i >> 3, "lshift": lambda i, j: i << 2, "bool": lambda i, j: i.bool(), "float": lambda i, j: i.float(),
-    "where": lambda i, j: torch.where(i < j, i, j) + 1, "relu": lambda i, j: torch.relu(i), "div": lambda i, j: torch.div(i, 3, rounding_mode="floor"),
+    "where": lambda i, j: torch.where(i < j, i, j) + 1, "relu": lambda i, j: torch.relu(i), "div": lambda i, j: torch.div(i, 3, rounding_mode="floor") + torch.div(i, -7, rounding_mode="trunc"),
+    "fmod": lambda i, j: torch.fmod(i, 7) + torch.fmod(i, -5), "remainder": lambda i, j: torch.remainder(i, -5), "floor": lambda i, j: torch.floor(i),
+    "trunc": lambda i, j: i.trunc(), "round": lambda i, j: torch.round(i), "pow": lambda i, j: torch.where(abs(i) < 9, i, 2) ** 9,
 }  # fmt: skip
 CLOSE: dict[str, Callable[..., Any]] = {  # through exp2, log2 and tanh
     "exp2": lambda x, y: torch.exp2(x), "log2": lambda x, y: torch.log2(x), "tanh": lambda x, y: torch.tanh(x), "exp": lambda x, y: torch.exp(x.clamp(-50, 50)),
     "log": lambda x, y: torch.log(x), "log10": lambda x, y: torch.log10(x), "sqrt": lambda x, y: torch.sqrt(x.clamp(0.1, 100)), "rsqrt": lambda x, y: torch.rsqrt(x.clamp(0.1, 100)),
     "sigmoid": lambda x, y: torch.sigmoid(x.clamp(-50, 50)), "silu": lambda x, y: F.silu(x.clamp(-50, 50)),
+    "sin": lambda x, y: torch.sin(x), "cos": lambda x, y: torch.cos(x), "tan": lambda x, y: torch.tan(x), "asin": lambda x, y: torch.asin(x), "acos": lambda x, y: torch.acos(x),
+    "atan": lambda x, y: torch.atan(x), "atan2": lambda x, y: torch.atan2(x + 0.0, torch.where(y == 0, 1.0, y)), "sinh": lambda x, y: torch.sinh(x.clamp(-50, 50)), "cosh": lambda x, y: torch.cosh(x.clamp(-50, 50)),
+    "asinh": lambda x, y: torch.asinh(x), "acosh": lambda x, y: torch.acosh(x), "atanh": lambda x, y: torch.atanh(x), "erf": lambda x, y: torch.special.erf(x),
+    "erfc": lambda x, y: torch.special.erfc(x), "expm1": lambda x, y: torch.special.expm1(x.clamp(max=50)), "log1p": lambda x, y: torch.log1p(x), "pow": lambda x, y: torch.pow(x, torch.where(y == 0.5, 0.25, y)),
+    "logaddexp": torch.logaddexp, "logit": lambda x, y: torch.logit(x, 0.01), "xlogy": torch.special.xlogy, "ldexp": lambda x, y: torch.ldexp(x, y.clamp(-20, 20)),
+    "sinc": lambda x, y: torch.sinc(x.clamp(-9, 9)) + 1.0, "deg2rad": lambda x, y: torch.deg2rad(x), "rad2deg": lambda x, y: torch.rad2deg(x), "hypot": torch.hypot,
+    "gelu": lambda x, y: (F.gelu(x.double().clamp(-4, 50)) + F.gelu(y.double().clamp(-2, 50), approximate="tanh")).float(), "softplus": lambda x, y: F.softplus(x) + F.softplus(y, beta=2, threshold=9),
+    "log_sigmoid": lambda x, y: F.logsigmoid(x), "mish": lambda x, y: F.mish(x.clamp(min=-50)), "elu": lambda x, y: F.elu(x, 0.5), "selu": lambda x, y: F.selu(x), "celu": lambda x, y: F.celu(x, 2.0),
+    "hardsigmoid": lambda x, y: F.hardsigmoid(x), "hardswish": lambda x, y: F.hardswish(x),
 }  # fmt: skip
 APART = {"int": "test_conversions_to_integers"}
 
@@ -96,6 +114,30 @@ def test_integers(name: str) -> None:
 def test_functions(name: str) -> None:
     want = CLOSE[name](x, y)
     torch.testing.assert_close(traced(CLOSE[name], "x", "y"), want, rtol=3e-6, atol=2.0**-126, equal_nan=True)
+
+
+TAILS = ("sinh", "cosh", "expm1", "elu", "mish", "softplus", "log_sigmoid", "gelu")  # whose exponent is rounded, by 88 units
+MADE = {
+    "tan": torch.tan, "asin": torch.asin, "acos": torch.acos, "sinh": torch.sinh, "cosh": torch.cosh, "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh,
+    "expm1": torch.expm1, "log1p": torch.log1p, "rsqrt": torch.rsqrt, "gelu": F.gelu, "softplus": F.softplus, "log_sigmoid": F.logsigmoid, "mish": F.mish, "elu": F.elu,
+    "erf": torch.erf, "erfc": torch.erfc, "sin": torch.sin, "cos": torch.cos, "atan": torch.atan, "sqrt": torch.sqrt,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_formulas_keep_their_accuracy_over_all_magnitudes(name: str) -> None:
+    """Against float64: where a result is tiny, near 1, where a sum cancels, and up to the ends of the range."""
+    rng = torch.Generator().manual_seed(7)
+    bits = torch.randint(-(2**31), 2**31, (20000,), generator=rng).to(torch.int32).view(torch.float32)
+    sizes = torch.randn(20000, generator=rng) * 10.0 ** torch.randint(-6, 3, (20000,), generator=rng)
+    near = 1 + torch.randn(5000, generator=rng) * 10.0 ** torch.randint(-7, 0, (5000,), generator=rng)
+    values = torch.cat([bits, sizes, near, -near])
+    exact = (
+        MADE[name](values.double()) if name != "gelu" else values.double() / 2 * torch.erfc(-values.double() / math.sqrt(2.0))
+    )  # PyTorch's cancels
+    values, exact = values[(away := exact.abs() > 2.0**-119) | exact.isnan()], exact[away | exact.isnan()]
+    found = torch.as_tensor(evaluate(MADE[name](Proxy(Name("x"), F32, True)).expr, {"x": values}))
+    torch.testing.assert_close(found, exact.float(), rtol=3e-5 if name in TAILS else 2e-6, atol=0, equal_nan=True)
 
 
 def test_conversions_to_integers() -> None:

@@ -363,10 +363,10 @@ def refused(code: str, mod: Callable[..., Any], marked: str, says: str) -> None:
 
 
 def test_unknown_operations_name_themselves() -> None:
-    refused("X120", lambda s, b, h, q, k: s + torch.sin(s), "torch.sin(s)", "`sin`")
+    refused("X120", lambda s, b, h, q, k: s + torch.lgamma(s), "torch.lgamma(s)", "`lgamma`")
     refused("X120", lambda s, b, h, q, k: s.cumsum(0), "s.cumsum(0)", "`cumsum`")
     refused("X120", lambda s, b, h, q, k: s.add_(1), "s.add_", "in place")
-    refused("X120", lambda s, b, h, q, k: s // 2, "s // 2", "`//` is of integers")
+    refused("X120", lambda s, b, h, q, k: s + q**k, "q**k", "a power of two integers")
     step = 0
     refused("X120", lambda s, b, h, q, k: s + q % step, "q % step", "`%` by step, which is 0")
     refused("X120", lambda s, b, h, q, k: s[0], "s[0]", "no elements")
@@ -379,20 +379,25 @@ def test_control_flow_on_indices_is_refused() -> None:
     refused("X121", lambda s, b, h, q, k: s * math.exp(s), "math.exp(s)", "math")
 
 
-def test_whole_tensors_are_refused() -> None:
-    table = torch.zeros(4, 5)
-    refused("X120", lambda s, b, h, q, k: s + table.sum(), "table.sum", "`sum` of a captured tensor")
-    refused("X120", lambda s, b, h, q, k: s + table[h], "s + table[h]", "1 of 2 indices")
+def test_rows_that_no_kernel_reads_are_refused() -> None:
+    table, long = torch.zeros(4, 5), torch.zeros(4, 300)
+    refused("X120", lambda s, b, h, q, k: s + long[h].sum(), "long[h].sum()", "300 elements are summed")
+    refused("X120", lambda s, b, h, q, k: s + torch.dot(long[h], long[q]), "torch.dot(long[h], long[q])", "300 elements are summed")
+    with pytest.raises(CuirError, match="a mod gives one number, found elements of shape \\[5\\]"):
+        trace(Specification("row", score_mod=lambda s, b, h, q, k: s + table[h]))
+    refused("X120", lambda s, b, h, q, k: s + table[h, :k].sum(), "table[h, :k]", "only known when the kernel runs")
+    refused("X120", lambda s, b, h, q, k: s + table.view(3, 7)[h, k], "table.view(3, 7)", "a view of [4, 5] as [3, 7]")
+    refused(
+        "X120",
+        lambda s, b, h, q, k: s + torch.where(table[h] > 0, table[h, :3], 0.0).sum(),
+        "torch.where(table[h] > 0, table[h, :3], 0.0)",
+        "arrays of [5]",
+    )
+    refused("X120", lambda s, b, h, q, k: s + table[h].cumsum(0)[k], "table[h].cumsum(0)", "`cumsum` of a row")
+    refused("X121", lambda s, b, h, q, k: s if (table[h] > 0) else s * 2, "table[h] > 0", "a row of a captured tensor")
     refused("X120", lambda s, b, h, q, k: s + table[h, k, 0], "table[h, k, 0]", "2 dims")
     refused("X120", lambda s, b, h, q, k: s + table[s, k], "table[s, k]", "indexed by integers")
-    refused("X120", lambda s, b, h, q, k: s + table[h] @ table[q], "table[h] @ table[q]", "1 of 2 indices")
-    refused("X120", lambda b, h, q, k: table[h] == table[q], "table[h] == table[q]", "1 of 2 indices")
-    refused("X120", lambda s, b, h, q, k: s + (table + 1)[h, k], "table + 1", "`add` of a whole captured tensor")
-    refused("X120", lambda s, b, h, q, k: s + (1 - table)[h, k], "1 - table", "`sub` of a whole captured tensor")
-    refused("X120", lambda s, b, h, q, k: s + (-table)[h, k], "-table", "`neg` of a whole captured tensor")
-    refused(
-        "X120", lambda s, b, h, q, k: s + torch.dot(table[h], table[q]), "torch.dot(table[h], table[q])", "`dot` of a whole captured tensor"
-    )
+    refused("X120", lambda s, b, h, q, k: s + table[h] @ long[q], "table[h] @ long[q]", "a product of [5] and [300]")
     refused("X120", lambda s, b, h, q, k: s << q, "s << q", "a shift is of integers")
 
 

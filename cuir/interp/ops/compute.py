@@ -20,7 +20,7 @@ from ..places import shared_place
 from ..races import touch
 from ..registry import runs
 from ..values import HELD, tile_operand
-from .operators import combine, of_scalars, of_tiles, unary
+from .operators import binary, combine, of_scalars, of_tiles, unary
 
 
 @runs("min", "max", "cdiv")
@@ -62,7 +62,8 @@ def where(site: Site) -> Evaluate:
     return run
 
 
-runs("exp2", "log2", "tanh", "abs")(unary)
+runs("exp2", "log2", "tanh", "abs", "sqrt", "floor", "round", "sin", "cos", "atan", "erf", "erfc")(unary)
+runs("power", "fmod")(binary)
 
 
 @runs("cast")

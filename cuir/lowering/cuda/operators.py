@@ -228,6 +228,22 @@ def tanh(cx: Operation, x: str) -> str:
     return f"cuir::tanh({strip(x)})"
 
 
+@text_of("sqrt")
+def sqrt(cx: Operation, x: str) -> str:
+    return f"cuir::sqrt({strip(x)})"
+
+
+def _library(name: str, function: str) -> None:
+    text_of(name)(lambda cx, *operands: f"{function}({', '.join(map(strip, operands))})")
+
+
+for _name, _function in (
+    ("floor", "floorf"), ("round", "rintf"), ("sin", "sinf"), ("cos", "cosf"), ("atan", "atanf"), ("erf", "erff"), ("erfc", "erfcf"), ("power", "powf"),
+    ("fmod", "fmodf"),
+):  # fmt: skip
+    _library(_name, _function)
+
+
 @text_of("abs")
 def absolute(cx: Operation, x: str) -> str:
     return f"cuir::absolute({strip(x)})" if cx.dtype == I32 else f"fabsf({strip(x)})"

@@ -170,6 +170,21 @@ _part(
     'DEV int to_int(float x) { int y; asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }  // saturates, of NaN 0; int(x) need not',
 )
 _part(
+    "rsqrt", 'DEV float rsqrt(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }  // of normal numbers'
+)
+_part(
+    "sqrt",
+    """
+// Correctly rounded, without a call, which would serialise products: the compiler's own steps, on small numbers times 2^64 so that no residual is lost
+DEV float sqrt(float x) {
+  const bool small = x < 7.888609052210118e-31f;
+  const float a = small ? x * 18446744073709551616.f : x, r = rsqrt(a), s = a * r;
+  const float root = fmaf(fmaf(-s, s, a), .5f * r, s);
+  return x > 0.f && x < INFINITY ? (small ? root * 2.3283064365386963e-10f : root) : x < 0.f ? NAN : x;
+}""",
+    "rsqrt",
+)
+_part(
     "tanh_small",
     """
 // tanh(x) for |x| < 0.6: a relative error of 2 units in the last place, where the quotient has an absolute one. The 0 keeps the sign of -0.

@@ -81,7 +81,7 @@ class Nans:
         of = op.kind
         if of.linear == NEGATIVE:
             return ops.known(op.arguments[0]) is None
-        if _chooses(of) or _keeps_sign(of):
+        if _chooses(of) or _keeps_sign(of) or not _spreads(of):  # the last: a function of which nothing is known
             return any(a in self._negative for a in op.arguments)
         return bool(of.linear or of.multiplies) and any(self._unchanged(op, i) for i in range(2))
 

@@ -123,12 +123,31 @@ def _choice(cond: Any, x: Any, y: Any) -> Any:
 def _hardware(name: str) -> Function:
     """A function evaluated in double and rounded once."""
 
-    def function(v: Any) -> Any:
+    def function(*operands: Any) -> Any:
         import numpy as np
 
         with np.errstate(all="ignore"):
-            double = getattr(np, name)(np.asarray(v, np.float64))
-        return f32(float(double)) if v.__class__ in PLAIN else double.astype(np.float32)
+            double = getattr(np, name)(*(np.asarray(v, np.float64) for v in operands))
+            return f32(float(double)) if all(v.__class__ in PLAIN for v in operands) else double.astype(np.float32)
+
+    return function
+
+
+def _by_torch(name: str) -> Function:
+    """As `_hardware`, of a function that NumPy does not have, or has with other special values (roots by powers)."""
+
+    def function(*operands: Any) -> Any:
+        import numpy as np
+        import torch
+
+        shape = np.broadcast_shapes(*map(np.shape, operands))
+        double = (
+            getattr(torch, name)(*(torch.from_numpy(np.atleast_1d(np.asarray(v, np.float64)).copy()) for v in operands))
+            .numpy()
+            .reshape(shape)
+        )
+        with np.errstate(all="ignore"):
+            return f32(float(double)) if all(v.__class__ in PLAIN for v in operands) else double.astype(np.float32)
 
     return function
 
@@ -179,4 +198,14 @@ SCALARS: dict[str, dict[DType, Function]] = {
     "exp2": {F32: _exp2},
     "log2": {F32: _hardware("log2")},
     "tanh": {F32: _hardware("tanh")},
+    "sqrt": {F32: _hardware("sqrt")},
+    "floor": {F32: _hardware("floor")},
+    "round": {F32: _hardware("rint")},
+    "sin": {F32: _hardware("sin")},
+    "cos": {F32: _hardware("cos")},
+    "atan": {F32: _hardware("arctan")},
+    "erf": {F32: _by_torch("erf")},
+    "erfc": {F32: _by_torch("erfc")},
+    "power": {F32: _by_torch("pow")},
+    "fmod": {F32: _hardware("fmod")},
 }

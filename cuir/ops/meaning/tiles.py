@@ -112,6 +112,16 @@ def _exp2(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return torch.threshold_(torch.exp2(x, out=out), _LARGEST_SUBNORMAL, 0.0)
 
 
+def _in_double(function: Function) -> Function:
+    """Evaluated in double and rounded once, so the same bits wherever an element stands, and within half a unit over the whole range."""
+
+    def run(x: torch.Tensor, *others: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+        double = function(x.double(), *(y.double() if isinstance(y, torch.Tensor) else y for y in others))
+        return double.float() if out is None else out.copy_(double)
+
+    return run
+
+
 def _row_sum(x: torch.Tensor) -> torch.Tensor:
     """In an order that does not depend on the layout."""
     return x.contiguous().sum(-1, keepdim=True)
@@ -161,6 +171,16 @@ TILES: dict[str, dict[DType, Function]] = {
     "exp2": {F32: per_element(_exp2)},
     "log2": {F32: per_element(torch.log2)},
     "tanh": {F32: per_element(torch.tanh)},
+    "sqrt": {F32: _in_double(torch.sqrt)},
+    "floor": {F32: torch.floor},
+    "round": {F32: torch.round},
+    "sin": {F32: _in_double(torch.sin)},
+    "cos": {F32: _in_double(torch.cos)},
+    "atan": {F32: _in_double(torch.atan)},
+    "erf": {F32: _in_double(torch.erf)},
+    "erfc": {F32: _in_double(torch.erfc)},
+    "power": {F32: _in_double(lambda x, y: torch.pow(x, torch.as_tensor(y, dtype=torch.float64, device=x.device)))},
+    "fmod": {F32: _in_double(torch.fmod)},
     "row_max": {F32: lambda x: x.amax(-1, keepdim=True)},
     "row_sum": {F32: _row_sum},
     "warp_any": {BOOL: _warp_any},

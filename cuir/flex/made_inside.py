@@ -1,0 +1,114 @@
+"""Mods that are made inside of a compiled function: torch.compile reads such a mod into a graph of its own, and lifts what it closes over to inputs.
+
+Owns how that graph becomes a mod that the operator knows. Mods from outside cross as before (operator.py). Works with the versions of PyTorch whose tracer has
+what FlexAttention's own operator uses; with others such mods are refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+
+from .inputs import at_tracing, check_gradient
+from .operator import OPERATOR, handle_of, in_graph
+
+_NAME = "cuir_flex_attention"
+
+
+class _Call(HigherOrderOperator):
+    """A call as a graph meets it, before it is known where its mods come from."""
+
+    def __init__(self) -> None:
+        super().__init__(_NAME)
+
+    def __call__(self, *args: Any) -> Any:
+        return super().__call__(*args)
+
+
+CALL = _Call()
+
+
+@at_tracing
+def readable() -> bool:
+    """Whether torch.compile can be asked to read mods; run when a graph is traced."""
+    try:
+        from torch._dynamo.variables.higher_order_ops import FlexAttentionHigherOrderVariable, _hop_name_to_variable_class
+    except ImportError:
+        return False
+    if _NAME not in _hop_name_to_variable_class:
+        _hop_name_to_variable_class[_NAME] = _variable(FlexAttentionHigherOrderVariable)
+    return True
+
+
+def _variable(base: Any) -> Any:
+    functions: Any = importlib.import_module("torch._dynamo.variables.functions")
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+    from torch._dynamo.variables.constant import ConstantVariable
+
+    def inside(mod: Any) -> bool:
+        """Whether the graph makes this mod, from what it has."""
+        made = isinstance(mod, functions.NestedUserFunctionVariable) and mod.has_closure()
+        return made or isinstance(mod, functions.FunctoolsPartialVariable)
+
+    class Variable(base):
+        _HOP_NAME = _NAME
+
+        def _call_function(self, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+            query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, normalize, *_ = args
+            if not inside(mask_mod) and not inside(score_mod):
+                return functions.UserFunctionVariable(in_graph).call_function(tx, args, kwargs)
+            mods: list[Any] = []
+            captured: list[Any] = []
+            for mod, kind in ((mask_mod, "mask_fn"), (score_mod, "score_mod")):
+                if isinstance(mod, ConstantVariable):
+                    mods.append(None)
+                    continue
+                read, lifted = self.create_wrapped_node(tx, query, mod, kind)
+                graph = tx.output.nn_modules.pop(read.node.target)
+                tx.output.graph.erase_node(read.node)
+                values: list[Any] = []
+                for proxy in lifted:
+                    example = proxy.node.meta["example_value"]
+                    if isinstance(example, torch.Tensor):
+                        check_gradient("captured", example)
+                        captured.append(proxy)
+                        values.append(example)
+                    else:
+                        values.append(int(example))  # a number that torch.compile takes for dynamic: each value has a graph
+                mods.append((graph, values))
+            mask, score = (None if m is None else as_mod(*m) for m in mods)
+            handle = handle_of(mask, score, normalize.as_python_constant(), False)
+            given = [x.as_proxy() for x in (query, key, value)]
+            rest = [x.as_proxy() for x in (scale, enable_gqa, backend, verify)]
+            return wrap_fx_proxy(tx=tx, proxy=tx.output.create_proxy("call_function", OPERATOR, (*given, captured, handle, *rest), {}))
+
+    return Variable
+
+
+def as_mod(graph: Any, values: list[Any]) -> tuple[Any, Any, tuple[torch.Tensor, ...]]:
+    """(what it is told apart by, the mod, what stands for its tensors) of a graph whose last inputs are these."""
+    stand_ins = [torch.empty((1,) * x.ndim, dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x for x in values]
+    count = sum(n.op == "placeholder" for n in graph.graph.nodes) - len(values)
+    forward = types.FunctionType(graph.forward.__func__.__code__, graph.forward.__func__.__globals__, "mod")
+    own = graph if any(n.op == "get_attr" for n in graph.graph.nodes) else None
+    if count == 4:
+
+        def mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            result = forward(own, b, h, q_idx, kv_idx, *stand_ins)
+            return result[0] if isinstance(result, tuple) else result
+    else:
+
+        def mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # type: ignore[misc]
+            result = forward(own, score, b, h, q_idx, kv_idx, *stand_ins)
+            return result[0] if isinstance(result, tuple) else result
+
+    tensors = tuple(x for x in stand_ins if isinstance(x, torch.Tensor))
+    who = graph.code, tuple((x.dtype, x.ndim) if isinstance(x, torch.Tensor) else x for x in stand_ins)
+    return who, mod, tensors
+
+
+__all__ = ["CALL", "readable"]

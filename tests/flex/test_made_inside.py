@@ -1,0 +1,146 @@
+"""Mods and masks that are made inside of a compiled function: closures over tensors, numbers and parameters of a module, partials, combinations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as theirs
+
+from cuir import create_block_mask, flex_attention
+from cuir.flex import and_masks
+
+B, H, S, D = 1, 2, 40, 64
+Mod = Callable[..., Any]
+QKV = tuple(torch.randn(B, H, S, D, generator=torch.Generator().manual_seed(i)).half() for i in range(3))
+attend = functools.partial(flex_attention, backend="interpret")
+
+
+def wanted(score_mod: Mod | None = None, mask_mod: Mod | None = None) -> torch.Tensor:
+    mask = None if mask_mod is None else theirs.create_block_mask(mask_mod, B, H, S, S, device="cpu")
+    o: torch.Tensor = theirs.flex_attention(*(x.double() for x in QKV), score_mod=score_mod, block_mask=mask)
+    return o
+
+
+def close(found: torch.Tensor, exact: torch.Tensor) -> None:
+    torch.testing.assert_close(found.double(), exact, rtol=6e-3, atol=6e-3)
+
+
+class Compiled:
+    """A function under torch.compile, and the graphs that were made of it."""
+
+    def __init__(self, function: Any, backend: str = "eager"):
+        torch._dynamo.reset()
+        self.graphs: list[Any] = []
+
+        def keep(graph: Any, inputs: Any) -> Any:
+            self.graphs.append(graph)
+            return graph
+
+        self.function = torch.compile(function, backend=keep if backend == "eager" else backend, fullgraph=True)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def test_a_closure_over_tensors_is_an_input_of_the_graph() -> None:
+    def forward(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        doubled = bias * 2
+
+        def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return s + torch.sin(doubled[i]) + bias[j]
+
+        return attend(q, k, v, score_mod=score_mod)
+
+    f = Compiled(forward)
+    for seed in (3, 4):
+        bias = torch.randn(S, generator=torch.Generator().manual_seed(seed))
+        close(f(*QKV, bias), wanted(lambda s, b, h, i, j, bias=bias: s + torch.sin(bias[i] * 2) + bias[j]))
+    (graph,) = f.graphs
+    assert [n.target for n in graph.graph.nodes if "cuir" in str(n.target)] == [torch.ops.cuir.flex_attention.default]
+    assert not list(graph.children())
+
+
+def test_a_tensor_that_the_graph_computes() -> None:
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        slope = torch.arange(S) * 0.1
+        return attend(q, k, v, score_mod=lambda s, b, h, i, j: s + slope[i] * slope[j])
+
+    slope = torch.arange(S) * 0.1
+    close(Compiled(forward)(*QKV), wanted(lambda s, b, h, i, j: s + slope[i] * slope[j]))
+
+
+def test_an_integer_that_torch_compile_takes_for_dynamic() -> None:
+    def forward(q: Any, k: Any, v: Any, width: int) -> Any:
+        mask = create_block_mask(lambda b, h, i, j: i - j < width, None, None, S, S, device="cpu")
+        return attend(q, k, v, score_mod=lambda s, b, h, i, j: s * width, block_mask=mask)
+
+    f = Compiled(forward)
+    for width in (5, 9, 11, 5):
+        close(f(*QKV, width), wanted(lambda s, b, h, i, j, w=width: s * w, lambda b, h, i, j, w=width: i - j < w))
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_partials(where: str) -> None:
+    table = torch.randn(S)
+
+    def score_mod(t: Any, s: Any, b: Any, h: Any, i: Any, j: Any, *, factor: float) -> Any:
+        return s * factor + t[j]
+
+    made = functools.partial(score_mod, table, factor=0.5)
+
+    def forward(q: Any, k: Any, v: Any, t: Any) -> Any:
+        return attend(q, k, v, score_mod=functools.partial(score_mod, t, factor=0.5) if where == "inside" else made)
+
+    close(Compiled(forward)(*QKV, table), wanted(lambda s, b, h, i, j: s * 0.5 + table[j]))
+
+
+def test_a_mask_of_a_mod_from_inside_with_one_from_outside() -> None:
+    def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return i >= j
+
+    def forward(q: Any, k: Any, v: Any, ids: Any) -> Any:
+        mask = create_block_mask(and_masks(causal, lambda b, h, i, j: ids[i] == ids[j]), None, None, S, S, device="cpu")
+        return attend(q, k, v, block_mask=mask, return_lse=True)
+
+    f = Compiled(forward)
+    for step in (7, 9):
+        ids = torch.arange(S) // step
+        close(f(*QKV, ids)[0], wanted(None, lambda b, h, i, j, ids=ids: (i >= j) & (ids[i] == ids[j])))
+    assert len(f.graphs) == 1
+
+
+def test_a_module_whose_parameter_the_mod_reads() -> None:
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.randn(H, S, S))
+
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return attend(q, k, v, score_mod=lambda s, b, h, i, j: s + self.bias[h, i, j])
+
+    module = Attention()
+    with torch.no_grad():
+        f = Compiled(module)
+        close(f(*QKV), wanted(lambda s, b, h, i, j: s + module.bias[h, i, j]))
+        module.bias.mul_(2)
+        close(f(*QKV), wanted(lambda s, b, h, i, j: s + module.bias[h, i, j]))
+    with pytest.raises(Exception, match="U410"):
+        f(*QKV)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_what_a_mod_may_do(backend: str) -> None:
+    def mod(t: Any) -> Mod:
+        def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            near = torch.where(i % 2 == 0, torch.nn.functional.gelu(s), s.abs().clamp(max=1.0))
+            return near + t[-1, 0] * (i // 3) + torch.dot(t[i % 5], t[j % 5]) + t.view(-1)[j % 7] + t[h].sum() + h.new_zeros(h.shape)
+
+        return score_mod
+
+    table = torch.randn(5, 4)
+    f = Compiled(lambda q, k, v, t: attend(q * 1.0, k, v, score_mod=mod(t)) + 1.0, backend)
+    close(f(*QKV, table) - 1.0, wanted(mod(table)))
