@@ -57,7 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             out.write(json.dumps(ended.row()) + "\n")
             out.flush()
             if ended.outcome != PASS and not options.quiet:
-                print(f"{ended.outcome:8} {ended.code:5} {ended.name}: {ended.message}", flush=True)
+                print(
+                    f"{ended.outcome:8} {ended.code:5} {ended.name}: {ended.message}{f' ({ended.place})' if ended.place else ''}",
+                    flush=True,
+                )
     order = {name: i for i, name in enumerate(cases)}
     outcomes.sort(key=lambda o: order[o.name])
     counts = Counter(o.outcome for o in outcomes)
