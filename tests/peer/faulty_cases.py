@@ -55,6 +55,10 @@ def refused_within(t: Trial) -> None:
         raise RuntimeError("a compiler met an error") from error
 
 
+def race(t: Trial) -> None:
+    raise CuirError.of("R001", "read too early")
+
+
 def crash(t: Trial) -> None:
     raise KeyError("x")
 
@@ -75,6 +79,7 @@ EXPECTED = {
     unexpected: ("differs", ""),
     refused: ("refused", "U413"),
     refused_within: ("refused", "U413"),
+    race: ("crash", "R001"),
     crash: ("crash", "KeyError"),
     death: ("crash", "death"),
     hang: ("hang", "limit"),

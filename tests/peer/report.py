@@ -10,6 +10,22 @@ from tests.peer.cases import ASIDE, BACKWARD, FILES, INPUTS
 from tests.peer.running import CRASH, DIFFERS, HANG, PASS, REFUSED, WRONG, Outcome
 
 BAD = (WRONG, DIFFERS, CRASH, HANG)
+BEGIN, END = "<!-- python -m tests.peer --page -->\n", "<!-- /python -m tests.peer -->\n"
+
+
+def tables(outcomes: Sequence[Outcome]) -> str:
+    """All that is told of a run."""
+    refusals = "Refused, by code:\n\n" + codes(outcomes)
+    return "\n\n".join([summary(outcomes), table(outcomes), refusals, "Neither right nor refused:\n\n" + bad(outcomes), asides()])
+
+
+def with_tables(page: str, outcomes: Sequence[Outcome]) -> str:
+    """A page with these tables between its two marks. Raises ValueError if it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no lines {BEGIN.strip()} and {END.strip()}")
+    return f"{before}{begin}\n{tables(outcomes)}\n\n{end}{after}"
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

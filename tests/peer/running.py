@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 PASS, WRONG, DIFFERS, REFUSED, CRASH, HANG = "pass", "wrong", "differs", "refused", "crash", "hang"
+OF_KERNELS = ("R", "D")  # races and deadlocks that the interpreter finds: no refusal of a call, but a fault of the kernel
 OUTCOMES = (PASS, REFUSED, WRONG, DIFFERS, CRASH, HANG)
 
 
@@ -70,10 +71,16 @@ def run_one(case: Any, setting: Setting) -> Outcome:
         ended = replace(ended, outcome=DIFFERS, message=short(error))
     except Exception as error:
         ours = refusal(error)
-        if ours is not None:
+        if ours is not None and not ours.diagnostics[0].code.startswith(OF_KERNELS):
             ended = replace(ended, outcome=REFUSED, code=ours.diagnostics[0].code, message=ours.diagnostics[0].message)
         else:
-            ended = replace(ended, outcome=CRASH, code=type(error).__name__, message=short(error), place=where(error))
+            ended = replace(
+                ended,
+                outcome=CRASH,
+                code=ours.diagnostics[0].code if ours else type(error).__name__,
+                message=short(error),
+                place=where(error),
+            )
     finally:
         torch._dynamo.reset()
     return replace(ended, seconds=round(time.monotonic() - start, 2))
