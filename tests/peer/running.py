@@ -97,8 +97,11 @@ def where(error: BaseException) -> str:
 
 
 def work(pipe: Connection, load: Callable[[], dict[str, Any]], setting: Setting) -> None:
-    """A worker: names come in, outcomes go out, until None comes in."""
+    """A worker: names come in, outcomes go out, until None comes in. What any case imports is imported before it says that it is ready."""
     import torch
+    import torch._dynamo
+
+    from tests.peer import trial  # noqa: F401
 
     torch.set_num_threads(1)
     if setting.backend == "native":

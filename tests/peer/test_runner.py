@@ -29,7 +29,7 @@ SAMPLE = (
 
 def test_each_end_is_counted_as_what_it_is() -> None:
     found = list(faulty_cases.load().values())
-    outcomes = {o.name: o for o in run(found, faulty_cases.load, Setting(), workers=2, limit=6)}
+    outcomes = {o.name: o for o in run(found, faulty_cases.load, Setting(), workers=2, limit=8)}
     assert set(outcomes) == {case.name for case in found}
     for function, end in faulty_cases.EXPECTED.items():
         o = outcomes[f"{cases.ATTENTION}::{function.__name__}"]
@@ -124,6 +124,14 @@ def test_tables_count_outcomes_by_file_and_theme_and_code() -> None:
     assert "| U109 | 2 |" in report.codes(outcomes)
     assert "| wrong | why | 1 | four | `four` |" in report.bad(outcomes) and "| hang, limit | why | 1 |" in report.bad(outcomes)
     assert report.summary(outcomes).startswith("1 of 5 cases pass (20.0 %), gradients aside; 1 of them want no gradients.")
+
+
+def test_tables_stand_between_the_marks_of_a_page() -> None:
+    page = f"before\n{report.BEGIN}old\n{report.END}after\n"
+    found = report.with_tables(page, [Outcome(f"{cases.GYM}::one", "pass", file=cases.GYM, theme="a theme")])
+    assert found.startswith(f"before\n{report.BEGIN}\n1 of 1 cases pass") and found.endswith(f"{report.END}after\n") and "old" not in found
+    with pytest.raises(ValueError, match="the page has no lines"):
+        report.with_tables("before\n", [])
 
 
 def test_the_page_counts_the_cases_that_there_are() -> None:
