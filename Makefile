@@ -10,10 +10,10 @@ VARIANT ?= prefix_lm
 OUT ?= out
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test lint format docs picture bench clean
+.PHONY: help setup demo test peer-tests lint format docs picture bench clean
 
 help:            ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 setup: $(STAMP)  ## create .venv and install the project in it
 
@@ -30,6 +30,9 @@ demo: $(STAMP)   ## the main job: the causal expert kernel becomes a PrefixLM ke
 
 test: $(STAMP)   ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+peer-tests: $(STAMP) ## the scenarios of PyTorch's FlexAttention tests and of attention-gym, interpreted: counts (PEER="--backend native -j 8" on a GPU)
+	@$(BIN)/python -m tests.peer --tables --out $(OUT)/peer.jsonl $(PEER)
 
 lint: $(STAMP)   ## ruff and mypy
 	@$(BIN)/ruff check .

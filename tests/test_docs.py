@@ -89,8 +89,8 @@ def test_links_lead_to_files(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
 def test_commands_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     text = page.read_text(encoding="utf-8")
     for command in set(re.findall(r"(?:^|`)cuir ([a-z]+)", text, re.M)):
         assert run_command([command, "--help"]) == 0, command
-    assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.M)) <= set(targets)
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M)) <= set(targets)

@@ -3,7 +3,7 @@
 python -m tests.peer                                            # all, interpreted; `make peer-tests`
 python -m tests.peer --backend native -j 8                      # on a Hopper GPU, at the sizes of the originals
 python -m tests.peer -k 'kv_batch_broadcast' --out rows.jsonl   # those whose name holds this
-python -m tests.peer --table rows.jsonl                         # nothing runs: the tables of what was found
+python -m tests.peer --table rows.jsonl --page docs/flex.md     # nothing runs: the tables of what was found, and into a page
 python -m tests.peer --part gradients                           # what the forward part leaves out
 python -m tests.peer --backend pytorch                          # do the scenarios ask for what PyTorch does? its functions in the place of ours
 
@@ -33,7 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parsed(arguments)
     cases = load()
     if options.table:
-        show([Outcome(**json.loads(line)) for line in options.table.read_text(encoding="utf-8").splitlines()])
+        outcomes = in_order([Outcome(**json.loads(line)) for line in options.table.read_text(encoding="utf-8").splitlines()])
+        print(report.tables(outcomes))
+        if options.page:
+            options.page.write_text(report.with_tables(options.page.read_text(encoding="utf-8"), outcomes), encoding="utf-8")
         return 0
     native, gradients = options.backend == "native", options.part == "gradients"
     chosen = [
@@ -48,8 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(case.name for case in chosen))
         return 0
+    if not chosen:
+        print("no case has such a name, file and theme; --list shows all", file=sys.stderr)
+        return 2
     setting = Setting(options.backend, options.verify, options.part)
-    outcomes: list[Outcome] = []
+    outcomes = []
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     with open(options.out or os.devnull, "w", encoding="utf-8") as out:
         for ended in run(chosen, load, setting, workers=options.j, limit=options.limit or (600 if native else 60)):
@@ -57,19 +65,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             out.write(json.dumps(ended.row()) + "\n")
             out.flush()
             if ended.outcome != PASS and not options.quiet:
-                print(f"{ended.outcome:8} {ended.code:5} {ended.name}: {ended.message}", flush=True)
-    order = {name: i for i, name in enumerate(cases)}
-    outcomes.sort(key=lambda o: order[o.name])
+                print(
+                    f"{ended.outcome:8} {ended.code:5} {ended.name}: {ended.message}{f' ({ended.place})' if ended.place else ''}",
+                    flush=True,
+                )
+    outcomes = in_order(outcomes)
     counts = Counter(o.outcome for o in outcomes)
     print(f"\n{time.monotonic() - start:.0f} s: " + ", ".join(f"{counts[kind]} {kind}" for kind in OUTCOMES if counts[kind]))
     if options.tables:
-        show(outcomes)
+        print(f"\n{report.tables(outcomes)}")
     return int(any(o.outcome in report.BAD for o in outcomes))
 
 
-def show(outcomes: Sequence[Outcome]) -> None:
-    for text in (report.summary(outcomes), report.table(outcomes), report.codes(outcomes), report.bad(outcomes), report.asides()):
-        print(f"\n{text}")
+def in_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """As the scenarios stand in their files."""
+    order = {name: i for i, name in enumerate(load())}
+    return sorted(outcomes, key=lambda o: order.get(o.name, len(order)))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -86,10 +97,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--limit", type=float, default=0.0, metavar="SECONDS", help="of one case; 60 interpreted, 600 native")
     p.add_argument("--out", type=Path, metavar="FILE", help="one line of JSON for each case")
     p.add_argument("--table", type=Path, metavar="FILE", help="the tables of what --out wrote")
+    p.add_argument("--page", type=Path, metavar="FILE", help="with --table: write the tables into a page, between its marks")
     p.add_argument("--tables", action="store_true", help="print the tables when all is done")
     p.add_argument("--list", action="store_true", help="the names of the cases, and nothing else")
     p.add_argument("-q", "--quiet", action="store_true", help="do not print cases as they fail")
-    return p.parse_args(arguments)
+    options = p.parse_args(arguments)
+    for path in (options.table, options.page):
+        if path and not path.is_file():
+            p.error(f"there is no file {path}")
+    return options
 
 
 if __name__ == "__main__":

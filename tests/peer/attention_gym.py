@@ -198,7 +198,7 @@ def tanh_approx(t: Trial) -> None:
 
 @scenario(GYM, "tests", gradients=BACKWARD)
 def natten_masks(t: Trial) -> None:
-    side, kernel, tile, heads = (128, 13, 8, 16) if t.native else (16, 5, 4, 2)
+    side, kernel, tile, heads = (128, 13, 8, 4) if t.native else (16, 5, 4, 2)
     n = side * side
     for at in (in_rows(side), in_tiles(side, tile), in_morton_order):
         mod, _ = neighbourhood(side, kernel, at)

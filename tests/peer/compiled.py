@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo.testing
 from torch import nn
 from torch.nn.attention.flex_attention import noop_mask
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo.testing
 from torch.nn.attention.flex_attention import noop_mask
 
 from tests.peer.cases import BACKWARD, DECODING, INPUTS, aside, scenario
@@ -221,14 +222,12 @@ def larger_block_mask_bug(t: Trial, dtype: torch.dtype) -> None:
 
 @scenario(DECODING, "dynamic shapes")
 def do_not_trigger_dynamic_shapes_on_empty_block_mask(t: Trial) -> None:
-    counters = torch._dynamo.utils.counters
-    torch._dynamo.reset()
-    counters.clear()
-    call = t.compile(t.ours.flex_attention)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("inductor" if t.native else "eager")
+    call = torch.compile(t.ours.flex_attention, backend=counter)
     for i in range(5):
         q, k, v = t.qkv((B, HQ, 1, D), (B, HQ, t.length(S) + i, D))
         close(call(q, k, v), t.theirs.flex_attention(q, k, v), 0.2)
-        expect(counters["frames"]["ok"] == min(i + 1, 2), f"{counters['frames']['ok']} graphs after {i + 1} lengths")
+        expect(counter.frame_count == min(i + 1, 2), f"{counter.frame_count} graphs after {i + 1} lengths")
 
 
 @scenario(DECODING, "log-sum-exp", gradients=INPUTS)

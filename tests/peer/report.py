@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -9,6 +10,22 @@ from tests.peer.cases import ASIDE, BACKWARD, FILES, INPUTS
 from tests.peer.running import CRASH, DIFFERS, HANG, PASS, REFUSED, WRONG, Outcome
 
 BAD = (WRONG, DIFFERS, CRASH, HANG)
+BEGIN, END = "<!-- python -m tests.peer --page -->\n", "<!-- /python -m tests.peer -->\n"
+
+
+def tables(outcomes: Sequence[Outcome]) -> str:
+    """All that is told of a run."""
+    refusals = "Refused, by code:\n\n" + codes(outcomes)
+    return "\n\n".join([summary(outcomes), table(outcomes), refusals, "Neither right nor refused:\n\n" + bad(outcomes), asides()])
+
+
+def with_tables(page: str, outcomes: Sequence[Outcome]) -> str:
+    """A page with these tables between its two marks. Raises ValueError if it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no lines {BEGIN.strip()} and {END.strip()}")
+    return f"{before}{begin}\n{tables(outcomes)}\n\n{end}{after}"
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -50,22 +67,32 @@ def codes(outcomes: Sequence[Outcome], tests: int = 4) -> str:
     lines = ["| code | cases | for example | in |", "|---|--:|---|---|"]
     for code, n in Counter(o.code for o in outcomes if o.outcome == REFUSED).most_common():
         met = [o for o in outcomes if o.outcome == REFUSED and o.code == code]
-        names = [f"{name} ({k})" for name, k in Counter(o.name.partition("::")[2].partition("[")[0] for o in met).most_common(tests)]
-        lines.append(f"| {code} | {n} | {_cell(met[0].message)} | {', '.join(names)} |")
+        lines.append(f"| {code} | {n} | {_cell(met[0].message)} | {_tests(met, tests)} |")
     return "\n".join(lines)
 
 
-def bad(outcomes: Sequence[Outcome]) -> str:
-    """Each case that is wrong, differs, crashed or hung: those of one test, kind and message are one row."""
-    lines = ["| | test | cases | |", "|---|---|--:|---|"]
+def bad(outcomes: Sequence[Outcome], tests: int = 4) -> str:
+    """The cases that are wrong, differ, crashed or hung: those with one message are one row, with a case of them to run."""
+    lines = ["| | what | cases | in | one of them |", "|---|---|--:|---|---|"]
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for o in sorted((o for o in outcomes if o.outcome in BAD), key=lambda o: BAD.index(o.outcome)):
-        groups.setdefault((o.outcome, o.name.partition("[")[0], o.code), []).append(o)
-    for (kind, test, code), met in groups.items():
+        groups.setdefault((o.outcome, o.code, _said(o.message)), []).append(o)
+    for (kind, code, said), met in sorted(groups.items(), key=lambda group: (BAD.index(group[0][0]), -len(group[1]))):
         lines.append(
-            f"| {kind}{f', {code}' if code else ''} | {test} | {len(met)} | `-k '{_short(met[0].name)}'`: {_cell(met[0].message)} |"
+            f"| {kind}{f', {code}' if code else ''} | {_cell(said)} | {len(met)} | {_tests(met, tests)} | `{_short(met[0].name)}` |"
         )
     return "\n".join(lines) if groups else "None is wrong, differs, crashed or hung."
+
+
+def _said(message: str) -> str:
+    """What a message says, without the numbers of one case, and without what Dynamo adds of the user's code."""
+    return re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e-?\d+)?", "…", re.split(r" from user code|;| Explanation:", message)[0])[:110]
+
+
+def _tests(outcomes: Sequence[Outcome], most: int) -> str:
+    counts = Counter(_short(o.name).partition("[")[0] for o in outcomes).most_common()
+    shown = [f"{name} ({n})" if n > 1 else name for name, n in counts[:most]]
+    return ", ".join(shown) + (f" and {len(counts) - most} more tests" if len(counts) > most else "")
 
 
 def asides() -> str:

@@ -16,17 +16,20 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 PASS, WRONG, DIFFERS, REFUSED, CRASH, HANG = "pass", "wrong", "differs", "refused", "crash", "hang"
+OF_KERNELS = ("R", "D")  # races and deadlocks that the interpreter finds: no refusal of a call, but a fault of the kernel
 OUTCOMES = (PASS, REFUSED, WRONG, DIFFERS, CRASH, HANG)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended. code: of our error where it was refused, the exception's type where it crashed. gradients: what the original wants of them."""
+    """How a case ended. code: of our error where it was refused, the exception's type where it crashed, which `place` says the last lines of. gradients: what
+    the original wants of them."""
 
     name: str
     outcome: str
     code: str = ""
     message: str = ""
+    place: str = ""
     seconds: float = 0.0
     file: str = ""
     theme: str = ""
@@ -48,18 +51,16 @@ class Setting:
 def run_one(case: Any, setting: Setting) -> Outcome:
     """In this process. Whatever the case raises becomes its outcome."""
     import torch
-    from torch.nn.attention import flex_attention as pytorch
 
     from tests.peer.judging import Differs, Wrong
-    from tests.peer.trial import Trial, refusal
+    from tests.peer.trial import Trial, eager_reference, refusal
 
-    pytorch._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # the eager reference without Dynamo, as torch.compile is of ours alone here
     torch.manual_seed(zlib.crc32(case.name.encode()))
     gradients = setting.part == "gradients"
     ended = Outcome(case.name, PASS, file=case.file, theme=case.theme, gradients=case.gradients)
     start = time.monotonic()
     try:
-        with warnings.catch_warnings(), torch.set_grad_enabled(gradients):
+        with warnings.catch_warnings(), torch.set_grad_enabled(gradients), eager_reference(gradients):
             warnings.simplefilter("ignore")
             case.run(Trial(setting.backend, setting.verify, gradients, bool(case.gradients)))
             if setting.backend == "native":
@@ -70,10 +71,16 @@ def run_one(case: Any, setting: Setting) -> Outcome:
         ended = replace(ended, outcome=DIFFERS, message=short(error))
     except Exception as error:
         ours = refusal(error)
-        if ours is not None:
+        if ours is not None and not ours.diagnostics[0].code.startswith(OF_KERNELS):
             ended = replace(ended, outcome=REFUSED, code=ours.diagnostics[0].code, message=ours.diagnostics[0].message)
         else:
-            ended = replace(ended, outcome=CRASH, code=type(error).__name__, message=f"{short(error)} ({where(error)})")
+            ended = replace(
+                ended,
+                outcome=CRASH,
+                code=ours.diagnostics[0].code if ours else type(error).__name__,
+                message=short(error),
+                place=where(error),
+            )
     finally:
         torch._dynamo.reset()
     return replace(ended, seconds=round(time.monotonic() - start, 2))
@@ -90,8 +97,11 @@ def where(error: BaseException) -> str:
 
 
 def work(pipe: Connection, load: Callable[[], dict[str, Any]], setting: Setting) -> None:
-    """A worker: names come in, outcomes go out, until None comes in."""
+    """A worker: names come in, outcomes go out, until None comes in. What any case imports is imported before it says that it is ready."""
     import torch
+    import torch._dynamo
+
+    from tests.peer import trial  # noqa: F401
 
     torch.set_num_threads(1)
     if setting.backend == "native":
@@ -176,12 +186,12 @@ def _look(worker: Worker, limit: float, start_limit: float) -> tuple[Outcome | N
             raise RuntimeError(f"a worker died before its first case, with exit code {worker.process.exitcode}") from None
         if worker.name is None:
             return None, False
-        died = Outcome(worker.name, CRASH, "death", f"the process ended with exit code {worker.process.exitcode}", seconds)
+        died = Outcome(worker.name, CRASH, "death", f"the process ended with exit code {worker.process.exitcode}", seconds=seconds)
         return died, False
     if worker.name is None:
         if not worker.ready and seconds > start_limit:
             raise RuntimeError(f"a worker did not start in {start_limit:.0f} s")
         return None, True
     if seconds > limit:
-        return Outcome(worker.name, HANG, "limit", f"not done after {limit:.0f} s", seconds), False
+        return Outcome(worker.name, HANG, "limit", f"not done after {limit:.0f} s", seconds=seconds), False
     return None, True

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo.testing
 from torch.nn.attention.flex_attention import noop_mask
 
 from tests.peer.cases import ATTENTION, BACKWARD, scenario
-from tests.peer.mods import DTYPES, FAST, MASKS_OF_MODS, SCORE_MODS, alibi, causal_mask, identity, rel_bias
+from tests.peer.judging import expect
+from tests.peer.mods import DTYPES, FAST, MASKS_OF_MODS, SCORE_MODS, causal, causal_mask, identity, rel_bias
 from tests.peer.paging import judge_paged
 from tests.peer.trial import Trial, attention
 
@@ -111,11 +113,7 @@ def run_dynamic(
     t: Trial, score_mod: Any, mask_mod: Any, shapes: list[tuple[int, ...]], graphs: list[int], dtype: torch.dtype, **options: Any
 ) -> None:
     """Three shapes in turn. graphs: how many have been compiled after each."""
-    from torch._dynamo.testing import CompileCounterWithBackend
-
-    from tests.peer.judging import expect
-
-    counter = CompileCounterWithBackend("inductor" if t.native else "eager")
+    counter = torch._dynamo.testing.CompileCounterWithBackend("inductor" if t.native else "eager")
     for shape, compiled in zip(shapes, graphs):
         tensors = t.qkv(shape, dtype=dtype)
         make = attention(score_mod, block_mask(t, mask_mod, 1, 1, shape[2], shape[2]))
@@ -137,10 +135,8 @@ def builtin_score_mods_automatic_dynamic(t: Trial, dtype: torch.dtype, score_mod
 
 @scenario(ATTENTION, "dynamic shapes", dtype=FAST)
 def dynamic_divisibility_guards(t: Trial, dtype: torch.dtype) -> None:
-    from tests.peer.mods import causal
-
     for n in (256, 255, 383, 384):
         t.judge(attention(causal, block_mask(t, noop_mask, 1, 1, n, n)), t.qkv((2, 4, n, 64), dtype=dtype))
 
 
-__all__ = ["B", "D", "H", "S", "alibi", "block_mask", "run_test"]
+__all__ = ["B", "D", "H", "S", "block_mask", "judge_paged", "run_test"]

@@ -185,6 +185,20 @@ class Trial:
         return self.ours is self.theirs or refusal(error) is not None or isinstance(error, ValueError)
 
 
+@contextlib.contextmanager
+def eager_reference(gradients: bool) -> Iterator[None]:
+    """PyTorch's eager calls as what others are compared with, on any device. Without Dynamo, which takes longer to read a mod than all else takes to compute
+    it, where no gradients are asked for; those of captured tensors are known to Dynamo alone."""
+    before = pytorch._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG, pytorch._validate_device
+    pytorch._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = not gradients
+    if gradients:
+        pytorch._validate_device = lambda *tensors: None  # it refuses gradients on a CPU, which the eager call has
+    try:
+        yield
+    finally:
+        pytorch._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG, pytorch._validate_device = before
+
+
 def attention(score_mod: Any = None, mask: Callable[[Any], Any] | None = None, **options: Any) -> Make:
     """The call with these mods. mask: makes the block mask of an implementation."""
 
