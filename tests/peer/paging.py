@@ -42,8 +42,9 @@ def paged(score_mod: Any, mask: Callable[[Any], Any], k: torch.Tensor, v: torch.
         batch, n = k.shape[0], k.shape[2]
         page = block_mask.BLOCK_SIZE[1]
         slots = batch + 3
-        rounds = [(n // 4, n // 2, n // 4, n // 3), (n // 4, n // 2, n // 2, n // 2), (n // 2, n, n // 2, n), (n, n, n, n)]
-        cache = reserved(-(-n // page) * slots, page, slots, str(k.device), [lengths[:slots] for lengths in rounds])
+        growth = [(n // 4, n // 2, n // 4, n // 3), (n // 4, n // 2, n // 2, n // 2), (n // 2, n, n // 2, n), (n, n, n, n)]
+        rounds = [[lengths[b % 4] for b in range(batch)] for lengths in growth]
+        cache = reserved(-(-n // page) * slots, page, slots, str(k.device), rounds)
         stored = filled(cache, k, v)
         lengths = torch.full((batch,), n, dtype=torch.int64, device=k.device)
         call = attention(
