@@ -19,7 +19,7 @@ from ..text.user_code import function_span
 
 Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torch.Tensor]
 Normalize = Literal["softmax", "sigmoid", "relu"]
-Evaluated = Callable[..., torch.Tensor]  # (0 for the mask, 1 for the score; the lengths; the device; the scores) -> of all pairs
+Evaluated = Callable[..., torch.Tensor | None]  # (0 for the mask, 1 for the score; the lengths; the device; the scores) -> of all pairs
 LENGTHS = ("B", "H", "HK", "M", "N")
 SINK = "sink"  # by which name the sink is captured
 _PRODUCTS = (0.0, 1.0, -1.0, 64.0, -64.0, 4096.0, -4096.0)  # scaled ones, of which one has a score if the pair counts
@@ -153,8 +153,8 @@ class Specification:
 
     def _applied(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor:
         """What a mod gives for all pairs. Lengths are numbers, but tensors for a mod that hands them to functions of tensors, such as torch.log."""
-        if self.evaluated is not None:
-            return self.evaluated(which, lengths, device, *scores)
+        if self.evaluated is not None and (values := self.evaluated(which, lengths, device, *scores)) is not None:
+            return values
         for as_tensors in (False, True):
             mod = self.mods(lengths, device, as_tensors)[which]
             assert mod is not None

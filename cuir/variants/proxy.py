@@ -467,7 +467,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             "make it before the mod, which may close over it or have it from an object",
         )
     if handler is None:
-        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators, {', '.join(_words())}")
+        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
     promotions = PROMOTIONS if plain not in CONVERSIONS else ()
     for before, _ in promotions:
         args = before(plain, args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -79,34 +80,41 @@ def bounded(spec: Specification) -> Specification:
 
     variant = rebuilt(spec, made)
     mods = [None if mod is None else Standin(mod, made) for mod in (variant.mask_mod, variant.score_mod)]
-    variant = replace(variant, mask_mod=mods[0], score_mod=mods[1])
-    return replace(variant, evaluated=_Expressions(spec, traced)) if (traced := _rows(spec)) is not None else variant
-
-
-def _rows(spec: Specification) -> Traced | None:
-    """What the mods trace to, if they work on rows or views."""
-    try:
-        traced = traced_apart(spec)
-    except CuirError:  # a mod that no kernel can have: a program by hand is judged by its values alone
-        return None
-    return traced if traced.rows else None
+    values = _Expressions(spec)
+    values.variant = replace(variant, mask_mod=mods[0], score_mod=mods[1], evaluated=values)
+    return values.variant
 
 
 class _Expressions:
     """Values of mods that work on rows, by the expressions that they trace to. These are what PyTorch gives for single pairs, as far as the tensors reach."""
 
-    def __init__(self, spec: Specification, traced: Traced):
-        self.spec, self.traced = spec, traced
-        for which, mod in enumerate((spec.mask_mod, spec.score_mod)):
-            if mod is not None:
-                self.check(which)
+    variant: Specification  # whose values these are
 
-    def __call__(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor:
-        return self.at(which, lengths, indices(lengths, device), *scores)
+    def __init__(self, spec: Specification):
+        self.spec, self.checked = spec, False
 
-    def at(self, which: int, lengths: Lengths, places: tuple[torch.Tensor, ...], *scores: torch.Tensor) -> torch.Tensor:
-        traced, device = self.traced, places[0].device
-        names: dict[str, Any] = {p.name: p.argument(self.spec, lengths, device) for p in traced.parameters}
+    @functools.cached_property
+    def traced(self) -> Traced | None:
+        """What the mods trace to, if they work on rows or views: asked when values are, as verification traces once."""
+        try:
+            traced = traced_apart(self.variant)
+        except CuirError:  # a mod that no kernel can have: a program by hand is judged by its values alone
+            return None
+        return traced if traced.rows else None
+
+    def __call__(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor | None:
+        """None for mods that are of many pairs themselves."""
+        if self.traced is None:
+            return None
+        if not self.checked:
+            for i in (0, 1):
+                self.check(self.traced, i)
+            self.checked = True
+        return self.at(self.traced, which, lengths, indices(lengths, device), *scores)
+
+    def at(self, traced: Traced, which: int, lengths: Lengths, places: tuple[torch.Tensor, ...], *scores: torch.Tensor) -> torch.Tensor:
+        device = places[0].device
+        names: dict[str, Any] = {p.name: p.argument(self.variant, lengths, device) for p in traced.parameters}
         names |= {n: getattr(lengths, n) for n in LENGTHS} | {n: x.to(torch.int32) for n, x in zip("bhqk", places)}
         if which == 0:
             return torch.as_tensor(True if traced.mask is None else evaluate(traced.mask, names))
@@ -115,11 +123,12 @@ class _Expressions:
         logits = torch.as_tensor(logits if self.spec.normalize == "relu" else logits / CONSTANTS["LOG2E"])
         return logits if traced.keep is None else torch.where(torch.as_tensor(evaluate(traced.keep, names)), logits, -torch.inf)
 
-    def check(self, which: int) -> None:
+    def check(self, traced: Traced, which: int) -> None:
         """Compares with the mod itself, for single pairs. Raises CuirError X124."""
         lengths = Lengths(2, 2, 1, 3, 3)
         mod = self.spec.mods(lengths)[which]
-        assert mod is not None
+        if mod is None:
+            return
         for place in itertools.product(range(2), range(2), range(3), range(3)):
             pair = tuple(torch.tensor(i) for i in place)
             scores = (torch.tensor(0.75),) * which
@@ -127,8 +136,8 @@ class _Expressions:
                 wanted = torch.as_tensor(mod(*scores, *pair)).float()
             except (IndexError, RuntimeError):  # the tensors are for fewer heads, or shorter, or on another device
                 continue
-            kept = self.spec.mask_mod is None or not which or bool(self.at(0, lengths, pair))
-            found = self.at(which, lengths, pair, *scores).float()
+            kept = self.spec.mask_mod is None or not which or bool(self.at(traced, 0, lengths, pair))
+            found = self.at(traced, which, lengths, pair, *scores).float()
             if kept and not torch.allclose(found, wanted, rtol=1e-3, atol=1e-3, equal_nan=True):
                 told = ", ".join(f"{n}={i}" for n, i in zip(("b", "h", "q_idx", "kv_idx"), place))
                 raise CuirError.of(

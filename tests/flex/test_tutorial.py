@@ -31,6 +31,27 @@ def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 # ---- scores
 @example
+def latent_attention() -> Any:
+    query_rope, key_rope = torch.randn(B, H, S, 8), torch.randn(B, 1, S, 8)
+    return lambda score, b, h, q_idx, kv_idx: score + 0.1 * torch.dot(query_rope[b, h, q_idx], key_rope[b, h // H, kv_idx]), None
+
+
+@example
+def log_of_an_activation() -> Any:
+    return lambda score, b, h, q_idx, kv_idx: torch.log(torch.nn.functional.gelu(score) + 1.0), None
+
+
+@example
+def tiles_that_each_query_chose() -> Any:
+    chosen = torch.randint(0, 4, (B, H, 4, 2))
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return (chosen[b, h, q_idx // 24] == (kv_idx // 24).unsqueeze(-1)).any(dim=-1)
+
+    return None, mask_mod
+
+
+@example
 def full() -> Any:
     return lambda score, b, h, q_idx, kv_idx: score, None
 
@@ -404,13 +425,14 @@ def test_what_a_mask_tells_of_its_blocks() -> None:
 
 
 def test_what_does_not_work_says_so() -> None:
-    """What docs/flex.md lists: products of vectors, operators of the user's own, bits of floats."""
-    q_pe, k_pe = torch.randn(S, 8), torch.randn(S, 8)
+    """What docs/flex.md lists: long rows, prefix sums of rows, random numbers, functions that kernels do not have."""
+    long = torch.randn(S, 300)
     q, k, v = (torch.randn(1, H, S, D).half() for _ in range(3))
     mods: list[Mod] = [
-        lambda score, b, h, q_idx, kv_idx: score + torch.dot(q_pe[q_idx], k_pe[kv_idx]),
-        lambda score, b, h, q_idx, kv_idx: score + q_pe[q_idx] @ k_pe[kv_idx],
+        lambda score, b, h, q_idx, kv_idx: score + torch.dot(long[q_idx], long[kv_idx]),
+        lambda score, b, h, q_idx, kv_idx: score + long[q_idx].cumsum(0)[kv_idx],
         lambda score, b, h, q_idx, kv_idx: score + torch.rand(()) * torch.sin(score),
+        lambda score, b, h, q_idx, kv_idx: torch.lgamma(score),
     ]
     for mod in mods:
         with pytest.raises(CuirError, match="X120"):
