@@ -6,7 +6,6 @@ what FlexAttention's own operator uses; with others such mods are refused.
 
 from __future__ import annotations
 
-import importlib
 import types
 from typing import Any
 
@@ -45,9 +44,11 @@ def readable() -> bool:
 
 
 def _variable(base: Any) -> Any:
-    functions: Any = importlib.import_module("torch._dynamo.variables.functions")
+    from torch._dynamo.variables import functions as known
     from torch._dynamo.variables.builder import wrap_fx_proxy
     from torch._dynamo.variables.constant import ConstantVariable
+
+    functions: Any = known
 
     def inside(mod: Any) -> bool:
         """Whether the graph makes this mod, from what it has."""
