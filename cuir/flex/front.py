@@ -109,7 +109,7 @@ def flex_attention(
     if return_lse and return_aux is not None:
         wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
     most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
-    if isinstance(query, torch.Tensor) and torch.is_autocast_enabled(query.device.type):
+    if isinstance(query, torch.Tensor) and query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
             return flex_attention(
