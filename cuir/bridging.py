@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .checking.checked import Checked, Const
+from .flex.inputs import check_head_dims
 from .syntax.given import program_of
 from .syntax.nodes import Program
 from .syntax.types import DTYPES
@@ -325,10 +326,7 @@ def attention_consts(dtype: str, head_dim: int) -> dict[str, Const]:
     """T and D of an attention kernel. Raises CuirError."""
     if dtype not in ("f16", "bf16"):
         raise CuirError.of("U109", f"attention kernels are for f16 and bf16, found `{dtype}`", hint="--dtype f16 or --dtype bf16")
-    if head_dim not in (64, 128):
-        raise CuirError.of(
-            "U110", f"the expert kernels are for head dims 64 and 128, found {head_dim}", hint="--head-dim 64 or --head-dim 128"
-        )
+    check_head_dims(head_dim, head_dim)
     return {"T": DTYPES[dtype], "D": head_dim}
 
 

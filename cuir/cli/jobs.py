@@ -23,7 +23,7 @@ KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kern
 Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c BM=128", show_default=False)]
 Dtype = Annotated[str, typer.Option("--dtype", help="f16 or bf16")]
 GivenDtype = Annotated[str | None, typer.Option("--dtype", help="f16 or bf16", show_default="f16")]
-HeadDim = Annotated[int | None, typer.Option("--head-dim", help="64 or 128", show_default="128")]
+HeadDim = Annotated[int | None, typer.Option("--head-dim", help="1 to 256", show_default="128")]
 Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full")]
 Origin = Annotated[str, typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
