@@ -88,9 +88,11 @@ class LazyBlockMask(theirs.BlockMask):
             return False
         first = self._asked
         lengths, size = (first.Q_LEN, first.KV_LEN), first.BLOCK_SIZE
-        return (
-            id(self.mask_mod) == id(first.mask_mod) and self.seq_lengths == lengths and size == self.BLOCK_SIZE
-        )  # by id: torch.compile cannot compare partials by `is`
+        if isinstance(
+            first.mask_mod, functools.partial
+        ):  # torch.compile cannot ask whether two are one, but by id, which ties a graph to the mod
+            return id(self.mask_mod) == id(first.mask_mod) and self.seq_lengths == lengths and size == self.BLOCK_SIZE
+        return self.mask_mod is first.mask_mod and self.seq_lengths == lengths and size == self.BLOCK_SIZE
 
     def untouched(self) -> bool:
         """Whether it still says what its mask_mod says: nothing was set, and no tensor of its blocks was written to."""

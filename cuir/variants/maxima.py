@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..checking.prelude import prelude
+from ..ops.expressions import called
 from ..spec.specification import Normalize
 from ..syntax.nodes import Binary, Call, Constant, Expr, ExprStmt, Func, GlobalType, Kernel, Literal, Name, Param, Program, Stmt, Subscript
 from ..syntax.parser import parse
@@ -82,14 +83,20 @@ def _storing(item: Func | Kernel, unit: Expr | None) -> tuple[Stmt, ...]:
 
     def followed(stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
         call = stmt.value if isinstance(stmt, ExprStmt) else None
-        if state is None or not isinstance(call, Call) or call.func != Name("store"):
+        op = called(call) if isinstance(call, Call) else None
+        if (
+            state is None
+            or op is None
+            or not isinstance(call, Call)
+            or not any(a.mode == "write" and a.arg == op.params[0].name for a in op.effects.accesses)
+        ):
             return stmt
         place = call.args[0]
         if not isinstance(place, Subscript) or place.value != Name("LSE"):
             return stmt
         most: Expr = Subscript(state, (Literal(1),))
         value = most if unit is None else Binary("*", most, unit)
-        return stmt, ExprStmt(Call(Name("store"), (Subscript(Name(MAX_SCORES), place.indices), value)))
+        return stmt, ExprStmt(replace(call, args=(Subscript(Name(MAX_SCORES), place.indices), value)))
 
     return rewrite_block(item.body, followed)
 

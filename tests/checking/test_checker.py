@@ -302,7 +302,7 @@ def test_the_size_of_a_cluster_is_an_expression_of_consts(written: str, given: d
 
 @pytest.mark.parametrize(("consts", "code", "hint"), [
     ({"CLUSTER": 3}, "T104", "here WG = BM // CLUSTER // 64, BM = 128, CLUSTER = 3: choose others"),
-    ({"BM": 100}, "T162", "here D = 128, BM = 100, QBUF = 2, CLUSTER = 1: choose others"),
+    ({"BM": 100}, "T162", "here D = 128, DV = 128, BM = 100, QBUF = 2, CLUSTER = 1, STAGED = True: choose others"),
 ])  # fmt: skip
 def test_consts_that_give_unusable_sizes_are_one_error_that_names_them(consts: dict[str, int], code: str, hint: str) -> None:
     from corpus import kernels

@@ -33,7 +33,9 @@ def test_dry_run_lists_what_fits_and_why_others_do_not(cuir: Callable) -> None:
 
 def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuir.cli.measuring_view.SILENCE", 0.0)
-    shown = cuir("tune", "full", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,STAGED=true,DYNAMIC=false,PINGPONG=false", "--dry-run")
+    shown = cuir(
+        "tune", "full", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,STAGED=true,DYNAMIC=false,PINGPONG=false", "--dry-run"
+    )
     assert shown.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in shown.err and "check 16 of 16" in shown.err
     assert all(sum(map(int, re.findall(r"(\d+) (?:fit|pruned|not checked yet)", line))) == 16 for line in shown.err.splitlines()[1:])
     assert re.search(r"^\d+ fit", shown.out)

@@ -79,7 +79,7 @@ def test_a_place_is_that_of_the_faulty_node() -> None:
     lines = corpus.kernels()[EXPERT].read_text(encoding="utf-8").split("\n")
     fences = [m for m in found if m.operator == "drop fence_async"]
     assert len(fences) == 1 and lines[fences[0].place[0] - 1][fences[0].place[1] - 1 :].startswith("fence_async()")
-    assert [line for line in fences[0].diff(show(program)).split("\n")[2:] if line.startswith(("-", "+"))] == ["-    fence_async()"]
+    assert [line for line in fences[0].diff(show(program)).split("\n")[2:] if line.startswith(("-", "+"))] == ["-        fence_async()"]
 
 
 def test_only_the_named_kernel_is_changed() -> None:

@@ -21,11 +21,11 @@ DRAINED = """
                 if pending:
                     u, uphase = ring(vi, STAGES)
                     v_full[u].wait(uphase)
-                    acc = mma_async(P, sV[u], acc)
+                    acc = mma_async(P, sV[u, :, 0 : units(DV)], acc)
                     mma_wait(acc)
                     vi += 1
-                    finish(mine, acc, state, b0, h0, r0)
-                    pending, acc, state = False, zeros(f32, [64, D]), softmax_begin(64)
+                    finish(sO, wg, acc, state, b0, h0, r0)
+                    pending, acc, state = False, zeros(f32, [64, units(DV)]), softmax_begin(64)
 """
 EDITS: dict[str, tuple[Sequence[tuple[str, str]], dict[str, Any], str, str]] = {
     "the scale is not used": ([("    return S, scale * LOG2E\n", "    return S, 0.125 * LOG2E\n")], {}, "numbers", "V301"),
@@ -48,11 +48,11 @@ EDITS: dict[str, tuple[Sequence[tuple[str, str]], dict[str, Any], str, str]] = {
         {}, "schedules", "D401",
     ),
     "a tile without keys ends the one before, and gives nothing back": (
-        [("            else:\n                finish(mine, zeros(", "            else:" + DRAINED + "                finish(mine, zeros(")], {}, "schedules", "D401",
+        [("            else:\n                finish(sO, wg, zeros(", "            else:" + DRAINED + "                finish(sO, wg, zeros(")], {}, "schedules", "D401",
     ),
     "a CTA without work waits for a product": (
-        [("        if pending:\n            u, uphase = ring(vi, STAGES)\n            v_full[u].wait(uphase)\n            acc = mma_async(P, sV[u], acc)\n            mma_wait(acc)\n            v_empty[u].arrive(cluster=True)\n            finish(mine, acc, state, b0, h0, r0)",
-          "        u, uphase = ring(vi, STAGES)\n        v_full[u].wait(uphase)\n        acc = mma_async(P, sV[u], acc)\n        mma_wait(acc)\n        v_empty[u].arrive(cluster=True)\n        finish(mine, acc, state, b0, h0, r0)"),
+        [("        if pending:\n            u, uphase = ring(vi, STAGES)\n            v_full[u].wait(uphase)\n            acc = mma_async(P, sV[u, :, 0 : units(DV)], acc)\n            mma_wait(acc)\n            v_empty[u].arrive(cluster=True)\n            finish(sO, wg, acc, state, b0, h0, r0)",
+          "        u, uphase = ring(vi, STAGES)\n        v_full[u].wait(uphase)\n        acc = mma_async(P, sV[u, :, 0 : units(DV)], acc)\n        mma_wait(acc)\n        v_empty[u].arrive(cluster=True)\n        finish(sO, wg, acc, state, b0, h0, r0)"),
          ("kv_count(b, h, m)[1] - 1 - i", "max(0, kv_count(b, h, m)[1] - 1 - i)"), ("            _, n = kv_count(b, h, m)\n", "            _, n = kv_count(b, h, m)\n            n = max(n, 1)\n")],
         {"BM": 64, "DYNAMIC": False}, "schedules", "D401",
     ),

@@ -94,4 +94,4 @@ def test_a_mask_without_splice_points_names_the_store() -> None:
         "where(keep(b, h, q) & (k < N), S, -inf)", "where((k <= q + (N - M)) & (k != q) & keep(b, h, q) & (k < N), S, -inf)"
     )
     found = told(parse(text, "f.cuir"), as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
-    assert found.code == "V305" and found.span is not None and found.span.line == line(text, "store_async(sO, O[")
+    assert found.code == "V305" and found.span is not None and found.span.line == line(text, "store_async(mine, O[")

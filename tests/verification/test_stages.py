@@ -279,7 +279,7 @@ def test_a_buffer_released_before_its_last_use_is_found() -> None:
     """Q of a tile is released before the loop that reads it: two tiles of one block must follow, else the rings of K hide it."""
     release, inner = "                q_empty[x].arrive()\n", "                    q_empty[x].arrive()\n"
     before, behind = (
-        "                    acc, state = zeros(f32, [64, D]), first\n",
+        "                    acc, state = zeros(f32, [64, units(DV)]), first\n",
         "                    for i in range(n):\n                        s, phase = ring(ki, STAGES)\n                        k_full",
     )
     program, _, spec = kernel("causal", (release, ""), (before, inner + before), (behind, inner + behind), origin=EXPERT)
