@@ -209,22 +209,22 @@ op(
 
 
 # Functions of C's library, by their names there: within the bounds that CUDA's document gives, over the whole range, subnormals kept.
-for _name, _doc, _ulps, _cost in (
-    ("sqrt", "Square root, correctly rounded; of negatives NaN.", 0, 10),
-    ("floor", "The greatest integer that is not above x, as an f32.", 0, 1),
-    ("round", "The nearest integer as an f32, ties to even.", 0, 1),
-    ("sin", "Sine of x in radians, 2 ulp also where x is large.", 2, 24),
-    ("cos", "Cosine of x in radians, 2 ulp also where x is large.", 2, 24),
-    ("atan", "Arctangent, between -pi / 2 and pi / 2, 2 ulp.", 2, 20),
-    ("erf", "Error function, 2 ulp.", 2, 24),
-    ("erfc", "1 - erf(x), 4 ulp also where that is near 0.", 4, 30),
+for _name, _ulps, _cost in (
+    ("sqrt", 0, 10),
+    ("floor", 0, 1),
+    ("round", 0, 1),
+    ("sin", 2, 24),
+    ("cos", 2, 24),
+    ("atan", 2, 20),
+    ("erf", 2, 24),
+    ("erfc", 4, 30),
 ):
     op(
         _name,
         "compute",
         _X,
         where="any",
-        doc=_doc,
+        doc=f"PyTorch's function of this name in f32, {f'{_ulps} ulp over the whole range' if _ulps else 'correctly rounded'}.",
         evaluate=meaning(_name, ulps=_ulps, rounded=not _ulps),
         traits=arithmetic("x", cost=_cost),
     )(_unary_float)
@@ -244,7 +244,7 @@ op(
     _X,
     _Y,
     where="any",
-    doc="x to the power y, 4 ulp; of a negative x a number where y is an integer, else NaN. exp2(y * log2(x)) is faster, and less accurate where y * log2(x) is far from 0.",
+    doc="PyTorch's pow(x, y) in f32, 4 ulp; exp2(y * log2(x)) is faster, and less accurate where y * log2(x) is far from 0.",
     evaluate=meaning("power", ulps=4, rounded=False),
     traits=arithmetic("x", "y", cost=50),
 )(_binary_float)
@@ -254,7 +254,7 @@ op(
     _X,
     _Y,
     where="any",
-    doc="What is left of x after a whole number of y, with x's sign; exact. fmod(x, 0.0) is NaN.",
+    doc="PyTorch's fmod(x, y) in f32: with x's sign, exact.",
     evaluate=meaning("fmod"),
     traits=arithmetic("x", "y", cost=30),
 )(_binary_float)

@@ -20,17 +20,17 @@ def _arithmetic(cx: CallContext) -> Type:
     return made(*dtype_shape)
 
 
-for _sign, _doc, _traits in (
-    ("+", "Sum.", arithmetic("x", "y", commutative=True, linear=(1, 1), slip="-")),
-    ("-", "Difference.", arithmetic("x", "y", linear=(1, -1), slip="+")),
-    ("*", "Product.", arithmetic("x", "y", commutative=True, multiplies=True, factors=("x", "y"))),
+for _sign, _traits in (
+    ("+", arithmetic("x", "y", commutative=True, linear=(1, 1), slip="-")),
+    ("-", arithmetic("x", "y", linear=(1, -1), slip="+")),
+    ("*", arithmetic("x", "y", commutative=True, multiplies=True, factors=("x", "y"))),
 ):
     op(
         _sign,
         "operators",
         X,
         Y,
-        doc=f"{_doc} i32 wraps; floats round to the dtype. Broadcasts over [R, C], [R, 1], [1, C].",
+        doc="i32 wraps; floats round to the dtype. Broadcasts over [R, C], [R, 1], [1, C].",
         operator=True,
         where="any",
         evaluate=meaning(_sign),
@@ -94,17 +94,17 @@ def _bits(cx: CallContext) -> Type:
     return ErrorType() if dtype_shape is None else made(*dtype_shape)
 
 
-for _sign, _doc, _traits in (
-    ("&", "And", arithmetic("x", "y", commutative=True, decided_by=False)),
-    ("|", "Or", arithmetic("x", "y", commutative=True, decided_by=True)),
-    ("^", "Exclusive or", arithmetic("x", "y", commutative=True, involutive=True)),
+for _sign, _traits in (
+    ("&", arithmetic("x", "y", commutative=True, decided_by=False)),
+    ("|", arithmetic("x", "y", commutative=True, decided_by=True)),
+    ("^", arithmetic("x", "y", commutative=True, involutive=True)),
 ):
     op(
         _sign,
         "operators",
         X,
         Y,
-        doc=f"{_doc}, bitwise on i32 and logical on bool. Binds tighter than comparisons.",
+        doc="Bitwise on i32, logical on bool. Binds tighter than comparisons.",
         operator=True,
         where="any",
         evaluate=meaning(_sign),

@@ -37,7 +37,7 @@ from llm.prompting import fenced, filled, template
 from tests.llm.hostile import hostile
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}  # small tiles: a judgement takes a third of the time
-PROMPT_TOKENS = 14_000
+PROMPT_TOKENS = 14_300
 
 
 def specification(name: str) -> AnySpecification:
