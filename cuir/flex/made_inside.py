@@ -16,16 +16,17 @@ from .inputs import at_tracing, check_gradient
 from .operator import OPERATOR, handle_of, in_graph
 
 _NAME = "cuir_flex_attention"
+TRIED = (2, 13)  # and later
 
 
 class _Call(HigherOrderOperator):
-    """A call as a graph meets it, before it is known where its mods come from."""
+    """A call as a graph meets it, before it is known where its mods come from. What torch.compile leaves to Python is the call itself."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)
 
     def __call__(self, *args: Any) -> Any:
-        return super().__call__(*args)
+        return in_graph(*args)
 
 
 CALL = _Call()
@@ -33,7 +34,9 @@ CALL = _Call()
 
 @at_tracing
 def readable() -> bool:
-    """Whether torch.compile can be asked to read mods; run when a graph is traced."""
+    """Whether torch.compile can be asked to read mods: its tracer has no public way to ask, so of the versions that this was tried with. Run when a graph is traced."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < TRIED:
+        return False
     try:
         from torch._dynamo.variables.higher_order_ops import FlexAttentionHigherOrderVariable, _hop_name_to_variable_class
     except ImportError:

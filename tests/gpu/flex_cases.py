@@ -87,8 +87,8 @@ def verified_once() -> None:
 
 def block_masks_of_pytorch() -> None:
     q, k, v = tensors(4, 4, 640, 640, 64, torch.float16)
-    for mask in (causal, documents(1, 640)):
-        check(q, k, v, None, mask, theirs.create_block_mask(mask, None, None, 640, 640, device="cuda"))
+    for mask, batches in ((causal, None), (documents(1, 640), 2)):  # blocks of one batch would be obeyed in the other
+        check(q, k, v, None, mask, theirs.create_block_mask(mask, batches, None, 640, 640, device="cuda"))
     count, first = torch.full((1, 1, 5), 2, dtype=torch.int32, device="cuda"), torch.arange(5, device="cuda").int().expand(1, 1, 5, 5)
     built = theirs.BlockMask.from_kv_blocks(count, first.contiguous(), mask_mod=causal)
     check(q, k, v, None, lambda b, h, i, j: (i >= j) & (j < 256), built)
