@@ -91,6 +91,9 @@ def test_what_a_launch_admits() -> None:
         code(checked, X=torch.zeros(1, 63, dtype=torch.float16), Y=torch.zeros(1, 63, dtype=torch.float16)) == ""
     )  # one row has no distance
     assert code(checked, X=y, Y=wide.flatten()[1:4097].view(64, 64)) == ""  # no engine writes Y
+    bulk = move("M, N", text=BULK.replace("store(Y[0 : 64, 0 : COLS], load(s))", "store_async(s, Y[0 : 64, 0 : COLS])"))
+    assert code(bulk, X=y, Y=torch.zeros_like(y)) == ""
+    assert code(bulk, X=y, Y=wide[:1, :64].expand(64, 64)) == "U506"  # one row for the results of all
 
 
 @pytest.mark.parametrize(("dims", "consts", "refused"), [("M, 20", {}, True), ("M, D", {"D": 20}, True), ("M, D", {}, False), ("M, 24", {}, False), ("1, 20", {}, False)])  # fmt: skip

@@ -106,7 +106,7 @@ def errors_of_a_call() -> None:
         ("U401", {"W": q}),
         ("U506", {"Q": odd}),
         ("U506", {"Q": uneven}),
-        ("U506", {"Q": q[:, :1].expand(q.shape)}),
+        ("U506", {"O": torch.empty_like(q)[:, :1].expand(q.shape)}),  # one place for the results of all heads
     ):
         for _ in range(2):
             with pytest.raises(CuirError) as caught:
