@@ -149,13 +149,13 @@ class Ready:
         """O, LSE and, of a kernel that gives them, the largest scores, for tensors that are known to fit."""
         if key.shape[0] != query.shape[0]:
             key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
+        o, given = output_for(query, self.columns), query
         if not self.fits or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % COPY_ALIGNMENT:
             query, key, value = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (query, key, value))
-        o = output_for(query, self.columns)
         if self.made is not None:
             self.made.join()
         outputs = self.launched(query, key, value, o)
-        return outputs if self.fits else (without_room(o, query), *outputs[1:])
+        return outputs if self.fits else (without_room(o, given), *outputs[1:])
 
     def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, O in `o`."""

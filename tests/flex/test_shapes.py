@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cuir.flex import attention, create_block_mask, flex_attention, packed_copies
 from tests.strategies.effort import examples
@@ -67,8 +68,21 @@ def test_strides(layout: str, which: str) -> None:
     o = agrees(*given.values())
     assert packed_copies().calls == (0 if fits else 1)
     assert packed_copies().nbytes == (0 if fits else 2 * 2 * 50 * 64 * 2)
-    if layout in ("rows", "heads inside", "between others") and which == "query":
+    if given["query"].stride(3) == 1:  # results are rows
         assert o.stride() == torch.empty_like(given["query"]).stride()
+
+
+@pytest.mark.parametrize("columns", [64, 20])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_results_lie_as_queries_do(columns: int, odd: int) -> None:
+    """In the order of their dims, packed or not, and as torch.compile is told that they do."""
+    q = numbers(50, 2, 2, 64 + odd)[..., :64].permute(1, 2, 0, 3)
+    o = agrees(q, numbers(2, 2, 60, 64), numbers(2, 2, 60, columns))
+    assert o.stride() == torch.empty_permuted(o.shape, (2, 0, 1, 3)).stride()
+    with FakeTensorMode() as mode:
+        fakes = (mode.from_tensor(x) for x in (q, numbers(2, 2, 60, 64), numbers(2, 2, 60, columns)))
+        told = torch.ops.cuir.flex_attention.default(*fakes, [], "none", 0.125, True, "interpret", "off")[0]
+    assert (told.shape, told.stride()) == (o.shape, o.stride())
 
 
 def test_a_copy_of_what_is_expanded_is_of_one() -> None:
