@@ -26,7 +26,7 @@ import torch
 
 import corpus
 import cuir
-from benchmarks.old_and_new import transferred
+from benchmarks.old_and_new import as_they_come, transferred
 from cuir.checking.checked import Const
 from cuir.syntax.types import BF16
 from cuir.tuning.space import Space, ruled_out
@@ -154,11 +154,7 @@ def main() -> int:
     if reason := no_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
-    for row in measured(given.dims, given.length, given.rounds, given.all):
-        print(json.dumps(row), flush=True)
-        if given.out is not None:
-            with given.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+    as_they_come(measured(given.dims, given.length, given.rounds, given.all), given.out)
     return 0
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -120,6 +120,15 @@ def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: i
                    "most": round(max(ratios), 4), "milliseconds": round(statistics.median(times["new"]), 5)}  # fmt: skip
 
 
+def as_they_come(rows: Iterable[Mapping[str, object]], out: Path | None) -> None:
+    """Prints rows as lines of JSON, and adds them to a file, each when it is there: what was measured survives an interruption."""
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        if out is not None:
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("do", choices=["write", "differ", "time"])
@@ -140,11 +149,7 @@ def main() -> int:
         if reason := no_gpu():
             print(f"nothing measured: {reason}", file=sys.stderr)
             return 1
-        for row in timed(given.file, given.variant, given.length, given.rounds):
-            print(json.dumps(row), flush=True)
-            if given.out is not None:
-                with given.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+        as_they_come(timed(given.file, given.variant, given.length, given.rounds), given.out)
     return 0
 
 
