@@ -16,7 +16,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -123,7 +123,7 @@ def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, everythi
                 yield {"dims": d, "length": length, "mask": mask, "tflops": rates, "wrong": wrong, "failed": failed}
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Markdown: ours (the first setting), the peers, and the quotient with the better one."""
     lines = ["| head dims | length | mask | ours | FlashAttention-3 | cuDNN | ours / better peer |", "|---|--:|---|--:|--:|--:|--:|"]
     for row in rows:

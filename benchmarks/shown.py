@@ -1,6 +1,7 @@
 """Table and plot beside results that `cuir bench` and `cuir eval` do not show: `python -m benchmarks.shown FILE...`. Owns no measurement.
 
-A file holds verdicts of `benchmarks.handwritten.judge`, or lines of `benchmarks.old_and_new time`. The plot needs matplotlib.
+A file holds verdicts of `benchmarks.handwritten.judge`, lines of `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of
+`benchmarks.head_dims` or of `benchmarks.float32`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import float32, head_dims
+from benchmarks.defaults import parsed
+from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
 from cuir.bench.plot import load_pyplot, save
 from cuir.text.markdown import table
@@ -25,6 +29,12 @@ def markdown(rows: Sequence[Row]) -> str:
         return "\n".join(
             ["# Kernels written by hand", "", "    python -m benchmarks.handwritten.judge --level LEVEL --out FILE", "", *summary(rows), ""]
         )
+    if "device" in rows[0]:
+        return _settings(rows)
+    if "precision" in rows[0]:
+        return "\n".join(float32.told(rows))
+    if "dims" in rows[0]:
+        return f"# Head dims\n\n    python -m benchmarks.head_dims --all --out FILE\n\n{head_dims.table(rows)}\n"
     columns = ["name", "length", "old / new", "least", "most", "milliseconds"]
     told = "Milliseconds of the text before over those now, in turns: the median of all rounds, the least and the most. Above 1 the text now is faster."
     lines = table(columns, [[str(r[c]) for c in columns] for r in rows])
@@ -35,7 +45,49 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Writes an SVG or PNG. Raises CuirError U120 without matplotlib."""
-    (_verdicts if "verdict" in rows[0] else _ratios)(rows, path)
+    of_kinds = {"verdict": _verdicts, "device": _predicted, "precision": _precisions, "dims": _rates}
+    next((shown for key, shown in of_kinds.items() if key in rows[0]), _ratios)(rows, path)
+
+
+def _settings(rows: Sequence[Row]) -> str:
+    """The fastest settings of each cell, with what the next ones take beside it."""
+    found = sorted(measurements(rows), key=lambda m: (m.cell.variant, m.cell.shape.D, m.cell.shape.N, m.cell.shape.H))
+    lines = []
+    for m in found:
+        (best, least), *others = sorted(m.times.items(), key=lambda pair: pair[1])
+        beside = ", ".join(f"{name} {taken / least:.2f}" for name, taken in others[:2])
+        s = m.cell.shape
+        lines.append([m.cell.variant, str(s.D), str(s.M), str(s.N), f"{s.B} x {s.H}/{s.HK}", best, f"{least:.3f}", beside])
+    columns = ["variant", "head dim", "queries", "keys", "batch x heads", "fastest", "milliseconds", "the next, times as long"]
+    told = f"{rows[0]['device']}, bf16: settings in turns, medians. Some cells were measured again, with fewer settings."
+    command = "    python -m benchmarks.defaults measure --out FILE"
+    return "\n".join(["# Settings that may win, cell by cell", "", told, "", command, "", *table(columns, lines), ""])
+
+
+def _predicted(rows: Sequence[Row], path: Path) -> None:
+    """What the model of cost gives over what was measured, a point for each setting of each cell."""
+    from benchmarks.fitting import HELD, work_of
+    from cuir.choice import cost
+
+    figure, panels = load_pyplot(COMMAND).subplots(1, 2, figsize=(9.0, 3.6), layout="constrained", sharey=True)
+    c = cost.Coefficients.known()
+    points: dict[tuple[bool, int], list[tuple[float, float]]] = {}
+    for m in measurements(rows):
+        work, numbers = work_of(m.cell)
+        for name, taken in m.times.items():
+            terms = cost.Terms.of(work, m.cell.shape, dict(numbers), {**HELD, **parsed(name)}, 132)
+            points.setdefault((work.blocks == "listed", m.cell.shape.D), []).append((taken, cost.milliseconds(terms, c) / taken))
+    for (listed, D), xy in sorted(points.items()):
+        panels[int(listed)].plot(*zip(*xy), "o", markersize=2, label=f"head dim {D}", color=f"C{(D // 32) % 10}", rasterized=True)
+    for panel, title in zip(panels, ("blocks that the host can count", "blocks that depend on data")):
+        panel.set_xscale("log")
+        panel.axhline(1.0, linewidth=0.6, color="black")
+        panel.set_ylim(0.6, 1.6)
+        panel.set_title(title, fontsize=8)
+        panel.set_xlabel("measured, milliseconds", fontsize=8)
+    panels[0].set_ylabel("the model's / measured", fontsize=8)
+    panels[0].legend(fontsize=7)
+    save(figure, path)
 
 
 def _verdicts(rows: Sequence[Row], path: Path) -> None:
@@ -51,6 +103,34 @@ def _verdicts(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks([x + 0.19 for x in range(len(groups))], ["right" if g is None else f"class {g}" for g in groups], fontsize=8)
     panel.set_ylabel("% judged rightly, of how many", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
+    save(figure, path)
+
+
+def _rates(rows: Sequence[Row], path: Path) -> None:
+    """Bars of TFLOP/s: ours with the first setting, and the peers."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
+    contenders = {"ours": "ours", "fa3": "FlashAttention-3", "cudnn": "cuDNN"}
+    for i, (prefix, label) in enumerate(contenders.items()):
+        rates = [next((rate for name, rate in r["tflops"].items() if name.startswith(prefix)), 0.0) for r in rows]
+        panel.bar([x + 0.28 * i for x in range(len(rows))], rates, 0.26, label=label)
+    names = [f"{'/'.join(map(str, dict.fromkeys(r['dims'])))} {r['mask']}\n{r['length']}" for r in rows]
+    panel.set_xticks([x + 0.28 for x in range(len(rows))], names, fontsize=6)
+    panel.set_ylabel("TFLOP/s", fontsize=8)
+    figure.legend(fontsize=8, loc="outside upper right", ncols=3, frameon=False)
+    save(figure, path)
+
+
+def _precisions(rows: Sequence[Row], path: Path) -> None:
+    """Bars of TFLOP/s over those of errors, ours and FlexAttention's beside each other."""
+    figure, panels = load_pyplot(COMMAND).subplots(2, 1, figsize=(9.0, 5.4), layout="constrained", sharex=True)
+    for panel, what, label in zip(panels, ("tflops", "errors"), ("TFLOP/s", "relative error"), strict=True):
+        for i, (who, name) in enumerate({"ours": "ours", "flex": "compiled FlexAttention"}.items()):
+            panel.bar([x + 0.4 * i for x in range(len(rows))], [r[what].get(who, 0.0) for r in rows], 0.38, label=name, color=f"C{i}")
+        panel.set_ylabel(label, fontsize=8)
+    panels[1].set_yscale("log")
+    names = [f"{r['precision']}\n{r['head dim']} {r['mask']}\n{r['length']}" for r in rows]
+    panels[1].set_xticks([x + 0.2 for x in range(len(rows))], names, fontsize=5)
+    figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside upper right", ncols=2, frameon=False)
     save(figure, path)
 
 

@@ -30,6 +30,11 @@ def kernels() -> dict[str, Traversable]:
     return _named("kernels", ".cuir")
 
 
+def expert(dtype: str) -> str:
+    """The name of the expert kernel that attention in this dtype is adapted from."""
+    return "flash_fwd_f32" if dtype == "f32" else "flash_fwd_sm90"
+
+
 def spaces() -> dict[str, Traversable]:
     """Settings worth trying when a kernel is tuned, by the kernel's name: `.tune.json` files beside it."""
     return _named("kernels", ".tune.json")

@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cuir.syntax.types import F32, DType
+
 
 @dataclass(frozen=True)
 class Computed:
-    """The specification of a kernel by its name, and const parameters that have no default but T and D."""
+    """The specification of a kernel by its name, and const parameters that have no default but T and D; T where it is no f16."""
 
     specification: str
-    consts: Mapping[str, int] = field(default_factory=dict)
+    consts: Mapping[str, int | DType] = field(default_factory=dict)
 
 
 COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd_sm90": {"flash_fwd": Computed("causal")},
+    "flash_fwd_f32": {"flash_fwd": Computed("causal", {"T": F32})},
+    "decode_sm90": {"flash_decode": Computed("causal", {"BM": 16, "GROUP": 4, "BN": 32, "WG": 1})},
+    "decode_cache_sm90": {"flash_decode": Computed("cached_decode", {"BM": 16, "GROUP": 4, "WG": 1, "CHUNK": 16})},
+    "decode_cache_f8_sm90": {"flash_decode": Computed("cached_decode_f8", {"BM": 16, "GROUP": 4, "WG": 1, "CHUNK": 16})},
+    "flash_fwd_varlen_sm90": {"flash_fwd_varlen": Computed("causal_packed")},
+    "flash_bwd_sm90": {
+        "flash_bwd": Computed("causal_gradients", {"D": 64, "BM": 128}),
+        "prepare": Computed("attention_rows"),
+        "finish": Computed("scaled_gradient"),
+    },
+    "flash_bwd_dq_sm90": {"flash_bwd_dq": Computed("causal_query_gradients")},
     "flash_fwd": {"flash_fwd": Computed("causal")},
     "flash_fwd_cluster": {"flash_fwd": Computed("causal")},
     "flash_fwd_over_v": {"flash_fwd": Computed("causal")},

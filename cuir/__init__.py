@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .bridging import bridge
     from .calls.binding import bind
     from .checking.checker import check
-    from .flex import attention, create_block_mask, flex_attention
+    from .flex import attention, attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
     from .interp import run
     from .lowering import lower
     from .runtime.compiled import compile
@@ -34,13 +34,13 @@ _HOME = {
     "bridging": ("bridge",),
     "calls.binding": ("bind",),
     "checking.checker": ("check",),
-    "flex": ("attention", "create_block_mask", "flex_attention"),
+    "flex": ("attention", "attention_with_kv_cache", "create_block_mask", "flex_attention", "varlen_attention"),
     "interp": ("run",),
     "lowering": ("lower",),
     "runtime.compiled": ("compile",),
     "spec.functions": ("FunctionSpecification",),
     "spec.specification": ("Lengths", "Specification"),
-    "syntax.annotations": ("Global", "Shared", "Tile", "bf16", "const", "f16", "f32", "i32"),
+    "syntax.annotations": ("Global", "Scratch", "Shared", "Tile", "bf16", "const", "f16", "f32", "i32"),
     "syntax.frontend": ("func", "kernel", "load"),
     "syntax.nodes": ("Program",),
     "syntax.parser": ("parse",),
@@ -59,10 +59,12 @@ __all__ = [
     "Global",
     "Lengths",
     "Program",
+    "Scratch",
     "Shared",
     "Specification",
     "Tile",
     "attention",
+    "attention_with_kv_cache",
     "bf16",
     "bind",
     "bridge",
@@ -83,6 +85,7 @@ __all__ = [
     "show",
     "transfer",
     "tuned",
+    "varlen_attention",
     "verify",
 ]  # fmt: skip
 

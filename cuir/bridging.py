@@ -57,6 +57,7 @@ class BridgeReport:
     verification: Any = None
     resources: dict[str, Any] | None = None
     timing: dict[str, Any] | None = None
+    setting: dict[str, Any] | None = None
 
     @property
     def ok(self) -> bool:
@@ -77,6 +78,7 @@ class BridgeReport:
             "verification": self.verification.as_json() if self.verification is not None else None,
             "resources": self.resources,
             "timing": self.timing,
+            "setting": self.setting,
         }
 
 
@@ -136,7 +138,7 @@ class _Job:
         self.demands(compile, run)
         try:
             transferred = self.transfer()
-            self.tuned(transferred.program)
+            self.choose(transferred)
             checked = self.check(transferred.program)
             self.verify(transferred.program)
             cuda = self.lower(checked)
@@ -220,15 +222,20 @@ class _Job:
             step.detail = f"{removed} lines of the origin became {added}" if added or removed else "the origin is this variant already"
         return result
 
-    def tuned(self, program: Program) -> None:
-        """The setting that `cuir tune` has found for the problem that is timed, unless consts were given."""
+    def choose(self, transferred: TransferResult) -> None:
+        """The setting that a call of the problem that is timed would get; what was given stands."""
         from .bench.compare import BATCH, HEADS, LENGTH
-        from .tuning import completed
+        from .choice import choose
+        from .spec.specification import Lengths
 
-        given, self.consts = self.consts, completed(program, self.consts, (BATCH, HEADS, HEADS, LENGTH, LENGTH))
-        settings = [f"{name}={value}" for name, value in self.consts.items() if name not in given]
-        if settings:
-            self.report.notes.append(f"as `cuir tune` has found: {', '.join(settings)}")
+        at = Lengths(BATCH, HEADS, HEADS, LENGTH, LENGTH)
+        given, choice = (
+            self.consts,
+            choose(transferred.program, self.consts, at, numbers=transferred.numbers, mask=transferred.mask, kernel=transferred.kernel),
+        )
+        self.consts, self.report.setting = choice.consts, choice.as_json()
+        if choice.consts != given:
+            self.report.notes.append(str(choice))
 
     def check(self, program: Program) -> Checked:
         from .checking.checker import check
@@ -322,12 +329,18 @@ class _Job:
             self.write("summary.json", to_json(self.report.as_json()))
 
 
-def attention_consts(dtype: str, head_dim: int) -> dict[str, Const]:
-    """T and D of an attention kernel. Raises CuirError."""
-    if dtype not in ("f16", "bf16"):
-        raise CuirError.of("U109", f"attention kernels are for f16 and bf16, found `{dtype}`", hint="--dtype f16 or --dtype bf16")
-    check_head_dims(head_dim, head_dim)
-    return {"T": DTYPES[dtype], "D": head_dim}
+def attention_consts(dtype: str, head_dim: int, value_dim: int | None = None) -> dict[str, Const]:
+    """T and D of an attention kernel, and DV where values have a head dim of their own. Raises CuirError."""
+    if dtype not in ("f16", "bf16", "f32"):
+        raise CuirError.of(
+            "U109", f"attention kernels are for f16, bf16 and f32, found `{dtype}`", hint="--dtype f16, --dtype bf16 or --dtype f32"
+        )
+    value_dim = head_dim if value_dim is None else value_dim
+    check_head_dims(head_dim, value_dim)
+    consts: dict[str, Const] = {"T": DTYPES[dtype], "D": head_dim}
+    if value_dim != head_dim:
+        consts["DV"] = value_dim
+    return consts
 
 
 def _absent(error: CuirError) -> bool:

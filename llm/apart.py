@@ -118,7 +118,7 @@ def _serve(pipe: Connection) -> None:
             answer: tuple[bool, Any] = (True, function(*arguments))
         except MemoryError:
             answer = (False, Died("out of memory"))
-        except Exception as error:
+        except Exception as error:  # told to the process that asked
             answer = (False, error)
         signal.setitimer(signal.ITIMER_PROF, 0)
         try:

@@ -68,7 +68,7 @@ class Client:
                     drop_params=True, **{name: value for name, value in options.items() if value is not None},
                 )  # fmt: skip
                 return _answer(litellm, response, self.model, time.monotonic() - begin)
-            except Exception as error:
+            except Exception as error:  # litellm passes on what each provider's library raises
                 if not _passing(litellm, error) or tried == self.retries:
                     raise _failure(litellm, error, self.model, tried + 1) from None  # the exception's own text may hold a key
                 time.sleep(min(_LONGEST_PAUSE, self.pause_s * 2**tried) * random.uniform(0.75, 1.25))

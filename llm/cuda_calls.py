@@ -21,6 +21,7 @@ CUIR = {
     "bulk_wait": "store_wait()",
     "init": "mbarrier(count, stages=)",
     "expect": "bar.expect(bytes): arrives once, too",
+    "expect_bytes": "the bytes of bar.expect(bytes), without its arrival",
     "arrive": "bar.arrive()",
     "wait": "bar.wait(parity)",
     "named_sync": "named_barrier: bar.sync()",
@@ -115,6 +116,8 @@ def _i(name: str, kind: str, object: int | None = None, number: int | None = Non
 
 
 INSTRUCTIONS: tuple[Instruction, ...] = (
+    _i(r"cp\.async\.mbarrier\.arrive", "arrive", 0),
+    _i(r"cp\.async\.bulk\.prefetch|prefetch", "prefetch"),
     _i(r"cp\.(?:reduce\.)?async\.bulk\.(?:tensor\.\dd\.)?global\.shared", "bulk_store", 1),
     _i(r"cp\.async\.bulk\.commit_group", "bulk_commit"),
     _i(r"cp\.async\.bulk\.wait_group", "bulk_wait", number=0),
@@ -125,6 +128,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     _i(r"cp\.async\.c[ag]\.", "cp_async", 0),
     _i(r"mbarrier\.init", "init", 0, 0),
     _i(r"mbarrier\.arrive\.expect_tx", "expect", 0),
+    _i(r"mbarrier\.expect_tx", "expect_bytes", 0),
     _i(r"mbarrier\.arrive", "arrive", 0),
     _i(r"mbarrier\.(?:try|test)_wait", "wait", 0),
     _i(r"wgmma\.fence", "wgmma_fence"),
@@ -132,6 +136,8 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     _i(r"wgmma\.wait_group", "wgmma_wait", number=0),
     _i(r"wgmma\.mma_async", "wgmma"),
     _i(r"setmaxnreg", "registers", number=0),
+    _i(r"bar\.warp\.sync", "warp_sync"),
+    _i(r"barrier\.cluster", "cluster_sync"),
     _i(r"bar(?:rier)?(?:\.cta)?\.sync", "named_sync"),
     _i(r"bar(?:rier)?(?:\.cta)?\.arrive", "named_arrive"),
     _i(r"ldmatrix", "ldmatrix"),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cuir.text.diagnostics import CuirError
 from cuir.text.source import Source, Span
 
 from .cuda_calls import METHODS, Found, ptx_calls, wrapper_call, wrapper_of
 from .cuda_text import CudaText, Statement, arguments, blank, closing, read, statements
+from .reading import Array, LowCall, Reading
 from .whole_numbers import evaluate
 
 CALLEE = re.compile(r"((?:[A-Za-z_]\w*\s*(?:<[^<>;(){}]*>\s*)?::\s*)*)([A-Za-z_]\w*)\s*(<[^<>;(){}]*>)?\s*\(")
@@ -48,59 +49,41 @@ MOST_EXPANDED = 3000  # macros and functions
 MOST_EVALUATED = 1000  # expressions of the thread: more are taken for unknown
 
 
-@dataclass(frozen=True)
-class LowCall:
-    """A low-level call as it is reached in the kernel. threads: a bit for each thread of the CTA. objects: declared names that it is about.
-
-    numbers: of each thread that reaches it, what its number evaluates to (a count, a wait's number); ids: of a named barrier. via: macros and functions it lies in.
-    """
-
-    kind: str
-    name: str
-    text: str
-    at: int
-    threads: int
-    objects: tuple[str, ...]
-    number: int | None
-    ids: tuple[tuple[int, int], ...]  # of a named barrier, or of the CTA that is arrived at: (id, threads that name it)
-    arguments: tuple[str, ...]
-    via: tuple[str, ...]
-    in_loop: bool
-    trips: int | None  # of the loops around it; None if they do not follow from the text
-    written: str = ""  # the number as it stands there
-
-
-@dataclass(frozen=True)
-class Array:
-    """A declared shared array or barrier: the element type's name, dims as numbers (None: unknown)."""
-
-    name: str
-    type: str
-    dims: tuple[int | None, ...]
-    at: int
-
-
 @dataclass
-class Annotated:
-    """What was found in a source."""
+class Annotated(Reading):
+    """What was found in the text of a source. cuda: the text taken apart; lines: where each of its lines stands, if not all in the source."""
 
-    source: Source
     cuda: CudaText
-    kernel: str
-    threads: int
-    calls: list[LowCall]
-    arrays: dict[str, Array] = field(default_factory=dict)
+    lines: tuple[tuple[Source, int], ...] = ()
+
+    by = "text"
+
+    @property
+    def constants(self) -> Mapping[str, int]:
+        return self.cuda.constants
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(dict.fromkeys([self.source, *(self.place(c.at)[0] for c in self.calls)]))
+
+    def place(self, at: int) -> tuple[Source, int]:
+        line = self.cuda.line(at)
+        return self.lines[line - 1] if line <= len(self.lines) else (self.source, line)
 
     def span(self, at: int) -> Span:
-        line, column = self.cuda.line(at), self.cuda.column(at)
-        end = len(self.source.line(line)) + 1
-        return Span(self.source, line, column, line, max(end, column + 1))
+        source, line = self.place(at)
+        column = self.cuda.column(at)
+        return Span(source, line, column, line, max(len(source.line(line)) + 1, column + 1))
 
 
 def annotate(
-    text: str, name: str, defines: Mapping[str, int] | None = None, kernel: str | None = None, threads: int | None = None
-) -> Annotated:
-    """Annotates a CUDA source. threads: of a CTA, if `__launch_bounds__` does not say. Raises CuirError O122: no kernel, or none of that name."""
+    text: str, name: str, defines: Mapping[str, int] | None = None, kernel: str | None = None, threads: int | None = None,
+    lines: tuple[tuple[Source, int], ...] = (),
+) -> Annotated:  # fmt: skip
+    """Annotates a CUDA source. threads: of a CTA, if `__launch_bounds__` does not say; lines: where each line stands, of a text that headers were put into.
+
+    Raises CuirError O122: no kernel, or none of that name.
+    """
     cuda = read(text, defines)
     kernels = [f for f in cuda.functions.values() if f.kernel]
     chosen = next((f for f in kernels if kernel in (None, f.name)), None)
@@ -116,7 +99,8 @@ def annotate(
                            hint="a __launch_bounds__ that is a constant expression, or `threads` of the launch description")  # fmt: skip
     walker = _Walker(cuda, threads)
     walker.statements(cuda.code, statements(cuda.code, chosen.start, chosen.end), (1 << threads) - 1, None, (), False)
-    return Annotated(Source(name, cuda.text), cuda, chosen.name, threads, walker.calls, walker.arrays)
+    own = next((s for s, _ in lines if s.name == name), None) or Source(name, cuda.text)
+    return Annotated(own, chosen.name, threads, walker.calls, walker.arrays, cuda, lines)
 
 
 class _Walker:

@@ -25,6 +25,7 @@ from .whole_numbers import evaluate
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-diag-suppress=780")
 KEYS = ("source", "spec", "kernel", "arch", "grid", "threads", "shared", "arguments")
+FURTHER = ("defines", "contiguous", "include", "flags", "instantiate", "cluster")
 TENSORS = ("Q", "K", "V", "O", "LSE")
 KINDS = ("map", "pointer", "i32", "scale")
 SUFFIX = ".launch.toml"
@@ -32,7 +33,10 @@ SUFFIX = ".launch.toml"
 
 @dataclass(frozen=True)
 class ExpertSource:
-    """path: of the CUDA text. spec: the name of the specification that it computes. grid, threads, shared (bytes), defines: expressions."""
+    """path: of the CUDA text. spec: the name of the specification that it computes. grid, threads, shared (bytes), defines: expressions.
+
+    include: folders of headers, from where the description lies; flags: further ones of nvcc's; instantiate: text behind the source; cluster: CTAs.
+    """
 
     path: Path
     spec: str
@@ -44,6 +48,10 @@ class ExpertSource:
     arguments: tuple[Mapping[str, str], ...]
     defines: Mapping[str, str] = field(default_factory=dict)
     contiguous: bool = False
+    include: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    instantiate: str = ""
+    cluster: int | None = None
 
     @property
     def text(self) -> str:
@@ -59,6 +67,10 @@ class ExpertSource:
         """The macros that a head dim sets."""
         return {name: _number(text, {"D": head_dim}, f"defines.{name}", self.path) for name, text in self.defines.items()}
 
+    def number_of_threads(self, head_dim: int) -> int | None:
+        """Of a CTA, where the source's constants say it."""
+        return evaluate(self.threads, {**self.constants(head_dim), "D": head_dim})
+
 
 def description_of(source: Path) -> Path:
     """Where the launch description of a CUDA source lies."""
@@ -73,7 +85,7 @@ def read_expert_source(path: Path) -> ExpertSource:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CuirError.of("O120", f"`{place}` must hold a launch description: {error}", hint=f"corpus/cuda has two; keys: {', '.join(KEYS)}") from None  # fmt: skip
     missing = [key for key in KEYS if key not in description]
-    unknown = sorted(description.keys() - {*KEYS, "defines", "contiguous"})
+    unknown = sorted(description.keys() - {*KEYS, *FURTHER})
     if missing or unknown:
         raise CuirError.of("O120", f"`{place}` must have the keys {', '.join(KEYS)}, found " + " and ".join(
             [*(["no " + ", ".join(missing)] if missing else []), *(["unknown " + ", ".join(unknown)] if unknown else [])]))  # fmt: skip
@@ -84,7 +96,9 @@ def read_expert_source(path: Path) -> ExpertSource:
                                hint=f"tensors: {', '.join(TENSORS)}")  # fmt: skip
     values = {key: description[key] for key in KEYS if key not in ("source", "arguments")}
     return ExpertSource(place.with_name(description["source"]), **values, arguments=tuple(description["arguments"]),
-                        defines=description.get("defines", {}), contiguous=bool(description.get("contiguous", False)))  # fmt: skip
+                        defines=description.get("defines", {}), contiguous=bool(description.get("contiguous", False)),
+                        include=tuple(str(place.parent / f) for f in description.get("include", ())), flags=tuple(description.get("flags", ())),
+                        instantiate=str(description.get("instantiate", "")), cluster=description.get("cluster"))  # fmt: skip
 
 
 def compile_source(source: ExpertSource, head_dim: int) -> tuple[bytes, str]:
@@ -93,7 +107,26 @@ def compile_source(source: ExpertSource, head_dim: int) -> tuple[bytes, str]:
     defines = [f"-D{name}={value}" for name, value in source.defined(head_dim).items()]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / f"kernel.{form}"
-        command = [find_nvcc(), f"-{form}", f"-arch={arch}", codes, *FLAGS, *defines, "-I", include_dir(), "-o", str(out), str(source.path)]
+        folders = [x for i in source.include for x in ("-I", i)]
+        text = source.path
+        if source.instantiate:
+            text = Path(folder) / source.path.name
+            text.write_text(f'#include "{source.path.resolve()}"\n{source.instantiate}\n', encoding="utf-8")
+        command = [
+            find_nvcc(),
+            f"-{form}",
+            f"-arch={arch}",
+            codes,
+            *FLAGS,
+            *source.flags,
+            *defines,
+            *folders,
+            "-I",
+            include_dir(),
+            "-o",
+            str(out),
+            str(text),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         said = (done.stdout + done.stderr).strip()
         if done.returncode:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from math import prod
 
+from cuir.text.source import Source
+
 from .cuda_calls import CUIR
-from .cuda_source import SIZES, Annotated, LowCall
+from .cuda_source import SIZES
 from .orchestration import BarrierUse, Groups, Memory, Orchestration, Workers
+from .reading import LowCall, Reading
 
 DOES = {"bulk_load": "bulk load", "cp_async": "cp.async", "bulk_store": "bulk store", "wgmma": "wgmma", "mma": "mma"}
 WORK = {
@@ -28,53 +31,56 @@ WORK = {
     "fence_async",
 }
 ALIKE = 0.5  # of the calls of two warps: as many in common, and they are workers of one role
+WHO = {"text": "the text alone", "compiler": "what nvcc made of it"}
+NEAR = 6  # lines beside one with code that an excerpt has: types and constants stand there
 HEADLINE = "what CuIR calls the calls below, and the threads that reach them"
 
 
-def of_source(annotated: Annotated) -> Orchestration:
+def of_source(reading: Reading) -> Orchestration:
     """Roles, barriers, arrays and groups of a source; spans are lines of it."""
-    calls = annotated.calls[_setup(annotated) :]
-    roles = _roles(annotated, calls)
-    stages = _stages(annotated)
-    barriers = [*_mbarriers(annotated, calls, roles, stages), *_named_barriers(annotated, calls, roles)]
+    calls = reading.calls[_setup(reading) :]
+    roles = _roles(reading, calls)
+    stages = _stages(reading)
+    barriers = [*_mbarriers(reading, calls, roles, stages), *_named_barriers(reading, calls, roles)]
     groups = {
-        "wgmma": Groups("wgmma", tuple((c.number, annotated.span(c.at)) for c in calls if c.kind == "wgmma_wait" and c.number is not None)),
+        "wgmma": Groups("wgmma", tuple((c.number, reading.span(c.at)) for c in calls if c.kind == "wgmma_wait" and c.number is not None)),
         "cp.async": Groups(
-            "cp.async", tuple((c.number, annotated.span(c.at)) for c in calls if c.kind == "cp_wait" and c.number is not None)
+            "cp.async", tuple((c.number, reading.span(c.at)) for c in calls if c.kind == "cp_wait" and c.number is not None)
         ),
     }
-    joins = next((annotated.span(c.at) for c in calls if c.kind == "sync" and c.in_loop), None)
-    return Orchestration(tuple(r for r, _ in roles), tuple(barriers), _memory(annotated, calls, stages), {k: g for k, g in groups.items() if g.left}, joins)  # fmt: skip
+    joins = next((reading.span(c.at) for c in calls if c.kind == "sync" and c.in_loop), None)
+    return Orchestration(tuple(r for r, _ in roles), tuple(barriers), _memory(reading, calls, stages), {k: g for k, g in groups.items() if g.left}, joins,
+                         reading.by, tuple(text for text, _ in reading.more), reading.unknown, reading.uncertain)  # fmt: skip
 
 
-def _stages(annotated: Annotated) -> dict[str, int | None]:
+def _stages(reading: Reading) -> dict[str, int | None]:
     """How many barriers each name stands for: by its dims, or for memory that was carved by hand as many as are made."""
     result: dict[str, int | None] = {}
     made: dict[str, int | None] = {}
-    for c in (c for c in annotated.calls if c.kind == "init"):
+    for c in (c for c in reading.calls if c.kind == "init"):
         for name in c.objects[:1]:
             before = made.get(name, 0)
             made[name] = None if before is None or c.trips is None else before + c.trips
-            array = annotated.arrays[name]
+            array = reading.arrays[name]
             result[name] = _product(array.dims) if array.dims else made[name]
     return result
 
 
-def _setup(annotated: Annotated) -> int:
+def _setup(reading: Reading) -> int:
     """How many calls make barriers ready: up to the first join of all threads after the first `init`."""
-    made = next((i for i, c in enumerate(annotated.calls) if c.kind == "init"), None)
+    made = next((i for i, c in enumerate(reading.calls) if c.kind == "init"), None)
     if made is None:
         return 0
-    return next((i + 1 for i, c in enumerate(annotated.calls) if i > made and c.kind in ("sync", "cluster_sync")), 0)
+    return next((i + 1 for i, c in enumerate(reading.calls) if i > made and c.kind in ("sync", "cluster_sync")), 0)
 
 
 Placed = tuple[Workers, tuple[int, ...]]  # a role, and the masks of its workers' threads
 
 
-def _roles(annotated: Annotated, calls: list[LowCall]) -> list[Placed]:
+def _roles(reading: Reading, calls: list[LowCall]) -> list[Placed]:
     """Warps that reach much the same calls are one role; warps that do nothing are none."""
     warps: dict[int, frozenset[int]] = {}
-    for w in range(-(-annotated.threads // 32)):
+    for w in range(-(-reading.threads // 32)):
         mask = (1 << 32) - 1 << 32 * w
         reached = frozenset(i for i, c in enumerate(calls) if c.kind in WORK and c.threads & mask)
         if reached:
@@ -92,14 +98,17 @@ def _roles(annotated: Annotated, calls: list[LowCall]) -> list[Placed]:
     for party in parties:
         reached = frozenset().union(*(warps[w] for w in party))
         does = frozenset(DOES[calls[i].kind] for i in reached if calls[i].kind in DOES)
-        threads = 128 if "wgmma" in does else 32
+        everyone = sum((1 << 32) - 1 << 32 * w for w in party)
+        told = next((c for c in calls if c.kind == "registers" and c.threads & everyone == everyone), None)
+        whole = (
+            told is not None and len(party) % 4 == 0 and all(party[i] == party[0] // 4 * 4 + i for i in range(len(party)))
+        )  # setmaxnreg is a warpgroup's
+        threads = 128 if "wgmma" in does or whole else 32
         size = threads // 32
         masks = tuple(sum((1 << 32) - 1 << 32 * w for w in party[i : i + size]) for i in range(0, len(party), size))
-        everyone = sum(masks)
-        told = next((c for c in calls if c.kind == "registers" and c.threads & everyone == everyone), None)
-        registers, at = (told.number, annotated.span(told.at)) if told else (None, None)
+        registers, at = (told.number, reading.span(told.at)) if told else (None, None)
         name = _role_name(does, [calls[i] for i in sorted(reached)], [r.name for r, _ in roles], len(parties))
-        roles.append((Workers(name, len(masks), threads, registers, does, annotated.span(calls[min(reached)].at), at), masks))
+        roles.append((Workers(name, len(masks), threads, registers, does, reading.span(calls[min(reached)].at), at), masks))
     return roles
 
 
@@ -124,9 +133,9 @@ def _role_name(does: frozenset[str], reached: list[LowCall], taken: list[str], p
     return name
 
 
-def _mbarriers(annotated: Annotated, calls: list[LowCall], roles: list[Placed], stages: dict[str, int | None]) -> list[BarrierUse]:
+def _mbarriers(reading: Reading, calls: list[LowCall], roles: list[Placed], stages: dict[str, int | None]) -> list[BarrierUse]:
     result = []
-    for init in (c for c in annotated.calls if c.kind == "init"):
+    for init in (c for c in reading.calls if c.kind == "init"):
         for name in init.objects[:1]:
             users = {kind: _users(calls, roles, name, kinds) for kind, kinds in (("arrives", ("arrive", "expect")), ("waits", ("wait",)))}
             if not users["arrives"] and not users["waits"]:
@@ -135,7 +144,7 @@ def _mbarriers(annotated: Annotated, calls: list[LowCall], roles: list[Placed], 
             count = init.number // of_worker if init.number is not None and of_worker and init.number % of_worker == 0 else None
             counted = f"{init.written} = {init.number} threads, {of_worker} of each worker" if of_worker > 1 else ""
             carries = any(name in c.objects for c in calls if c.kind in ("bulk_load", "expect"))
-            result.append(BarrierUse(name, "mbarrier", count, stages.get(name) or 1, carries, users["arrives"], users["waits"], annotated.span(init.at), counted))  # fmt: skip
+            result.append(BarrierUse(name, "mbarrier", count, stages.get(name) or 1, carries, users["arrives"], users["waits"], reading.span(init.at), counted))  # fmt: skip
     return result
 
 
@@ -150,9 +159,9 @@ def _arrivals(calls: list[LowCall], roles: list[Placed], name: str) -> int:
     return max(((t & m).bit_count() for t in threads for _, masks in roles for m in masks), default=0)
 
 
-def _named_barriers(annotated: Annotated, calls: list[LowCall], roles: list[Placed]) -> list[BarrierUse]:
+def _named_barriers(reading: Reading, calls: list[LowCall], roles: list[Placed]) -> list[BarrierUse]:
     """Named barriers between workers; one inside of a worker joins its warps, which CuIR does not show."""
-    result = []
+    result: list[BarrierUse] = []
     for ids, members in _parties(calls):
         everyone = _threads(members)
         syncs = [c for c in members if c.kind == "named_sync"]
@@ -160,19 +169,47 @@ def _named_barriers(annotated: Annotated, calls: list[LowCall], roles: list[Plac
         users = [(r, masks) for r, masks in roles if any(m & everyone for m in masks)]
         if not users or _inside_of_a_worker(members, roles):
             continue
-        constants = [o for c in members for o in c.objects if o in annotated.cuda.constants]
+        constants = [o for c in members for o in c.objects if o in reading.constants or reading.by == "compiler"]
         name = constants[0].lower() if constants else f"named_{min(ids)}"
-        threads = users[0][0].threads
-        count = number // threads if number is not None and number % threads == 0 else None
+        if any(b.name == name for b in result):  # one number with two counts is two barriers in turns
+            name = f"{name}_{number}"
+        count = _workers(number, [r for r, _ in users]) or _arriving(members, [m for _, masks in users for m in masks])
         waits = frozenset(r.name for r, masks in users if any(c.threads & m for c in syncs for m in masks))
         counted = f"{number} threads" if number is not None else ""
         result.append(BarrierUse(name, "named_barrier", count, len(ids), False, frozenset(r.name for r, _ in users), waits,
-                                 annotated.span((syncs or members)[0].at), counted))  # fmt: skip
+                                 reading.span((syncs or members)[0].at), counted))  # fmt: skip
     return result
 
 
+def _workers(number: int | None, roles: list[Workers]) -> int | None:
+    """How many workers a number of threads is: of workers of one size, or all of these roles."""
+    if number == sum(r.workers * r.threads for r in roles):
+        return sum(r.workers for r in roles)
+    threads = {r.threads for r in roles}
+    return number // roles[0].threads if number is not None and len(threads) == 1 and number % roles[0].threads == 0 else None
+
+
+def _arriving(members: list[LowCall], workers: list[int]) -> int | None:
+    """How often workers arrive at one barrier before it opens, where the threads of its calls come to as many as it counts: each group that waits once, and of
+    those that only arrive each once, or one in place of another.
+
+    So of all threads that arrive and one warp of them that then waits, or of a warpgroup and the warp that stores for it, after a first arrival of its own.
+    """
+    counts = set[int | None]()
+    for i in {i for c in members for i, _ in c.ids}:
+        waiting, arriving = ({t for c in members if c.kind == k for j, t in c.ids if j == i} for k in ("named_sync", "named_arrive"))
+        rest = (members[0].number or 0) - sum(g.bit_count() for g in waiting)
+        each = {sum(1 for m in workers if g & m) for g in arriving}
+        if rest == sum(g.bit_count() for g in arriving):
+            arrivals: int | None = sum(1 for g in arriving for m in workers if g & m)
+        else:
+            arrivals = each.pop() if {g.bit_count() for g in arriving} == {rest} and len(each) == 1 else None
+        counts.add(None if arrivals is None else arrivals + sum(1 for g in waiting for m in workers if g & m))
+    return counts.pop() if len(counts) == 1 else None
+
+
 def _parties(calls: list[LowCall]) -> list[tuple[set[int], list[LowCall]]]:
-    """Calls of named barriers, together where they name a common barrier."""
+    """Calls of named barriers, together where they name a common barrier; apart by their counts, if each count has its own that wait."""
     parties: list[tuple[set[int], list[LowCall]]] = []
     for c in (c for c in calls if c.kind in ("named_sync", "named_arrive") and c.ids):
         ids, members = {i for i, _ in c.ids}, [c]
@@ -180,7 +217,14 @@ def _parties(calls: list[LowCall]) -> list[tuple[set[int], list[LowCall]]]:
             parties.remove(party)
             ids, members = ids | party[0], party[1] + members
         parties.append((ids, members))
-    return parties
+    result = []
+    for ids, members in parties:
+        by_count = [[c for c in members if c.number == n] for n in dict.fromkeys(c.number for c in members)]
+        if all(any(c.kind == "named_sync" for c in some) for some in by_count):
+            result += [({i for c in some for i, _ in c.ids}, some) for some in by_count]
+        else:
+            result.append((ids, members))
+    return result
 
 
 def _threads(calls: list[LowCall]) -> int:
@@ -191,27 +235,34 @@ def _threads(calls: list[LowCall]) -> int:
 
 
 def _inside_of_a_worker(members: list[LowCall], roles: list[Placed]) -> bool:
-    """Whether each barrier's threads are one worker's, as many as it counts."""
+    """Whether each barrier's threads are one worker's, as many as it counts; or whole workers', each of which it counts alone and joins in its turn."""
     workers = [m for _, masks in roles for m in masks]
-    return all(any(threads & ~m == 0 and m.bit_count() == c.number for m in workers) for c in members for _, threads in c.ids)
+
+    def one(threads: int, c: LowCall) -> bool:
+        met = [m for m in workers if threads & m]
+        if len(met) > 1 and (c.kind != "named_sync" or threads != sum(met)):
+            return False
+        return bool(met) and all(threads & ~sum(met) == 0 and m.bit_count() == c.number for m in met)
+
+    return all(one(threads, c) for c in members for _, threads in c.ids)
 
 
-def _memory(annotated: Annotated, calls: list[LowCall], stages: dict[str, int | None]) -> tuple[Memory, ...]:
+def _memory(reading: Reading, calls: list[LowCall], stages: dict[str, int | None]) -> tuple[Memory, ...]:
     """Arrays that copies or products touch. A ring has as many stages as its barrier, or as its first dim says where it has none."""
     result = []
-    for array in annotated.arrays.values():
+    for array in reading.arrays.values():
         about = [c for c in calls if array.name in c.objects and c.kind in ("bulk_load", "bulk_store", "cp_async", "ldmatrix", "stmatrix")]
         if not about or array.name in stages or not array.dims or array.dims[0] is None:
             continue
         elements, size = _product(array.dims), SIZES.get(array.type)
         signals = [stages[o] for c in about if c.kind == "bulk_load" for o in c.objects[1:] if o in stages]
         if signals:
-            turns = signals[0] or 1
+            turns: int | None = signals[0] or 1
         elif any(c.kind == "cp_async" for c in about) and len(array.dims) > 1:
             turns = array.dims[0]
         else:
-            turns = 1
-        result.append(Memory(array.name, elements * size if elements and size else None, turns, annotated.span(array.at)))
+            turns = 1 if reading.by == "text" or any(c.kind in ("bulk_load", "cp_async") for c in about) else None
+        result.append(Memory(array.name, elements * size if elements and size else None, turns, reading.span(array.at)))
     return tuple(result)
 
 
@@ -243,28 +294,43 @@ def who(mask: int, threads: int) -> str:
     return f"{mask.bit_count()} threads of {named}"
 
 
-def explained(annotated: Annotated) -> str:
-    """The source with its orchestration at the top, and above each line with low-level calls what CuIR calls them."""
-    shown = of_source(annotated)
-    calls = annotated.calls[_setup(annotated) :]
-    roles = _roles(annotated, calls)
+def explained(reading: Reading, whole: bool = True) -> str:
+    """The source with its orchestration at the top, and above each line with low-level calls what CuIR calls them; then further sources that calls lie in.
+
+    Unless whole, of further sources only what lies near a line that the kernel has code of, where the compiler says which.
+    """
+    shown = of_source(reading)
+    calls = reading.calls[_setup(reading) :]
+    roles = _roles(reading, calls)
     inside = {id(c) for _, members in _parties(calls) if _inside_of_a_worker(members, roles) for c in members}
     implied = {
         id(c): "nothing: barriers are ready when the roles start"
-        for c in annotated.calls[: _setup(annotated)]
+        for c in reading.calls[: _setup(reading)]
         if c.kind in ("sync", "cluster_sync")
     }
     implied |= dict.fromkeys(inside, "nothing: a worker acts as a whole")
-    by_line: dict[int, list[str]] = defaultdict(list)
-    for c in annotated.calls:
-        by_line[annotated.cuda.line(c.at)].append(describe(c, annotated.threads, implied.get(id(c))))
-    head = [f"// Orchestration of {annotated.kernel}, {annotated.threads} threads; {HEADLINE}", *(f"//   {line}" for line in shown.lines())]
-    lines = []
-    for number, line in enumerate(annotated.cuda.text.split("\n"), 1):
-        indent = line[: len(line) - len(line.lstrip())]
-        lines += [f"{indent}// CuIR: {text}" for text in dict.fromkeys(by_line.get(number, ()))]
-        lines.append(line)
-    return "\n".join([*head, "", *lines])
+    by_line: dict[tuple[Source, int], list[str]] = defaultdict(list)
+    for c in reading.calls:
+        for place in reading.calling(c.at):
+            by_line[place].append(describe(c, reading.threads, implied.get(id(c))))
+    lines = [f"// Orchestration of {reading.kernel}, {reading.threads} threads; {HEADLINE}; read by {WHO[reading.by]}", *(f"//   {line}" for line in shown.lines()), ""]  # fmt: skip
+    for source in reading.sources:
+        if source != reading.source:
+            lines += ["", f"// ======== {source.name}"]
+        code = None if whole or source == reading.source else reading.with_code(source)
+        near = None if code is None else {n + i for n in code for i in range(-NEAR, NEAR + 1)}
+        left_out = 0
+        for number, line in enumerate(source.lines, 1):
+            if near is not None and number not in near:
+                left_out += 1
+                if number + 1 in near or number == len(source.lines):
+                    lines.append(f"// ... {left_out} lines of which this kernel has no code")
+                    left_out = 0
+                continue
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += [f"{indent}// CuIR: {text}" for text in dict.fromkeys(by_line.get((source, number), ()))]
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def describe(c: LowCall, threads: int, meaning: str | None = None) -> str:

@@ -11,12 +11,15 @@ import itertools
 import re
 from importlib.resources import files
 
+from cuir.checking.prelude import prelude
 from cuir.cli import reference
 from cuir.ops import Op
+from cuir.syntax.nodes import Program
 from cuir.text.diagnostics import Diagnostic
 from cuir.text.source import Span
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
+_PRELUDE = "# Functions that every program has\n\n"
 MOST_DIAGNOSTICS = 8  # of a report for a model
 
 
@@ -69,8 +72,13 @@ def _meaning(op: Op) -> str:
     return f"{op.doc}{where}{threads}" + (f" Effects: {'; '.join(facts)}." if facts else "")
 
 
-def prelude() -> str:
-    """The functions that every program has."""
+def language(program: Program | None = None) -> str:
+    """The system's message: the language, its primitives, and the prelude where the program at hand does not have all of its functions itself."""
+    own = program is not None and prelude().funcs().keys() <= program.funcs().keys()
+    return filled("system", reference=language_reference(), prelude="" if own else _PRELUDE + fenced(_prelude_text(), "cuir"))
+
+
+def _prelude_text() -> str:
     return (files("cuir") / "checking" / "prelude.cuir").read_text(encoding="utf-8")
 
 

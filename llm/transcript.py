@@ -38,9 +38,10 @@ def versions() -> dict[str, str]:
 class Recorder:
     """Writes a transcript as it happens; a file that is there is replaced. May be used from several threads. Raises CuirError U108."""
 
-    def __init__(self, path: Path, task: Mapping[str, Any], model: str):
-        """task: what was asked for, as JSON has it: enough to ask for it again."""
-        self.path = path
+    def __init__(self, path: Path, task: Mapping[str, Any], model: str, withheld: bool = False):
+        """task: what was asked for, as JSON has it: enough to ask for it again. withheld: of what is asked (all but the system's message) only hashes are kept,
+        as it holds text that others wrote."""
+        self.path, self.withheld = path, withheld
         self._lock, self._known = threading.Lock(), set[str]()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,8 @@ class Recorder:
             for message in attempt.request:
                 if (name := message_id(message)) not in self._known:
                     self._known.add(name)
-                    self._write({"kind": "message", "id": name, "role": message.role, "text": message.text})
+                    text = {} if self.withheld and message.role != "system" else {"text": message.text}
+                    self._write({"kind": "message", "id": name, "role": message.role, **text})
             self._write(
                 {
                     "kind": "exchange",
@@ -80,13 +82,14 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One recorded exchange; `verdict` as it was written (see Verdict.as_json)."""
+    """One recorded exchange; `verdict` as it was written (see Verdict.as_json). ids: of the request's messages; those that were withheld have no text."""
 
     sample: int
     attempt: int
     request: tuple[Message, ...]
     answer: Answer
     verdict: Mapping[str, Any]
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,12 @@ def read_transcript(path: Path) -> Transcript:
             if line["kind"] == "head":
                 head = line
             elif line["kind"] == "message":
-                messages[line["id"]] = Message(line["role"], line["text"])
+                messages[line["id"]] = Message(line["role"], line.get("text", ""))
             elif line["kind"] == "exchange":
                 asked = tuple(messages[name] for name in line["request"])
-                exchanges.append(Exchange(line["sample"], line["attempt"], asked, Answer(**line["answer"]), line["verdict"]))
+                exchanges.append(
+                    Exchange(line["sample"], line["attempt"], asked, Answer(**line["answer"]), line["verdict"], tuple(line["request"]))
+                )
             elif line["kind"] == "outcome":
                 outcome = line
         except (ValueError, KeyError, TypeError) as error:
@@ -163,7 +168,7 @@ class Replayed:
                 raise CuirError.of("U607", f"request {number + 1} of sample {sample} is not on record: {self.path} holds {len(of_sample)} of this sample",
                                    hint="ask the model itself (--model M), and record that")  # fmt: skip
             recorded = of_sample[number]
-            if tuple(messages) != recorded.request:
+            if tuple(map(message_id, messages)) != recorded.ids:
                 if self.exact:
                     raise CuirError.of("U607", f"request {number + 1} of sample {sample} is not on record: {_difference(messages, recorded.request)}",
                                        hint=self._changed())  # fmt: skip

@@ -30,6 +30,7 @@ def pytest_collection_finish() -> None:
     """What is there by now stays: collections of garbage need not walk through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # interpreted runs make many small objects that die by themselves
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import cuir
 
-HEAVY = ("litellm", "pycuda", "hypothesis", "typer", "rich", "matplotlib", "cutlass_library")
+HEAVY = ("litellm", "pycuda", "hypothesis", "typer", "rich", "matplotlib", "cutlass_library", "transformers")
 
 
 def test_import_is_fast_and_loads_nothing_heavy() -> None:

@@ -37,7 +37,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return f"{self.variant} {self.model} {self.shape.M}"
+        s = self.shape
+        return f"{self.variant} {self.model} " + (str(s.M) if s.M == s.N else f"{s.B} x {s.N}, {queries(s.M)}")
 
     @property
     def arguments(self) -> list[str]:
@@ -50,6 +51,10 @@ class Cell:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Cell:
         return Cell(data["variant"], data["parameters"], data["model"], Shape(*data["shape"]))
+
+
+def queries(M: int) -> str:
+    return f"{M} {'query' if M == 1 else 'queries'}"
 
 
 def family(name: str) -> str:
@@ -73,7 +78,7 @@ def measure_cell(
     lost = lost or {}
     case = prepare(transferred, cell.shape, TORCH[DTYPES[dtype]])
     expected = case.expected  # before any contender, to whose time it does not count
-    flops = 4.0 * cell.shape.D * kept_pairs(transferred.spec, case.problem["Q"], case.problem["K"])
+    flops = 2.0 * (cell.shape.D + cell.shape.DV) * kept_pairs(transferred.spec, case.problem["Q"], case.problem["K"])
     calls: dict[str, Call] = {}
     rows: dict[str, dict[str, Any]] = {}
     for consts in settings:

@@ -20,19 +20,47 @@ PEERS = {
     "dense": "scaled_dot_product_attention with a dense mask (no score_mod)",
     "flex": "compiled FlexAttention with its block mask",
     "compiled": "torch.compile of the formula with a dense mask",
+    "deterministic": "our own gradients with torch.use_deterministic_algorithms (suites of backward passes)",
     "otherwise": "compiled, where FlexAttention cannot say the variant: weights without a softmax",
+    "flashinfer": "FlashInfer over a cache in pages, the better of its kernels on CUDA cores and on tensor cores (decode)",
+    "16_bits": "our own call over the same cache in f16 or bf16, where it is of 8 bits (decode)",
+    "settings": "our own decode kernel with every way to share out the keys (decode)",
+    "varlen_attn": "PyTorch's own attention of packed sequences (varlen)",
 }
+OF_KERNELS = ("cudnn", "fa2", "fa3", "dense", "flex", "compiled", "otherwise")
+KINDS = {"forward": "forward kernels", "backward": "backward passes", "decode": "decoding", "varlen": "packed sequences"}
+OF = {
+    "forward": OF_KERNELS, "backward": (*OF_KERNELS, "deterministic"), "decode": ("cudnn", "fa2", "fa3", "flashinfer", "flex", "16_bits", "settings"),
+    "varlen": ("fa3", "varlen_attn"),
+}  # fmt: skip  # contenders of a kind of suite
 FA3_MODULES = ("flash_attn_interface", "fa3_fwd_interface")  # of its own setup, and of the wheel with forward kernels alone (bf16)
 COMPILED = ("flex", "compiled", "otherwise")  # those that spend seconds on a new shape before they run
 
 
-def check_peers(names: Sequence[str]) -> None:
-    """Raises CuirError U118 for an unknown one, and for one that is not installed."""
+def check_peers(names: Sequence[str], kind: str = "forward") -> None:
+    """Raises CuirError U118 for an unknown one, for one that suites of this kind do not have, and for one that is not installed."""
     for name in names:
         if name not in PEERS:
-            raise CuirError.of("U118", f"there is no peer `{name}`", hint="; ".join(f"{n}: {about}" for n, about in PEERS.items()))
-        if name == "fa3" and not any(find_spec(module) for module in FA3_MODULES):
-            raise CuirError.of("U118", "FlashAttention-3 is not installed", hint=f"a package with the module {' or '.join(FA3_MODULES)}")
+            raise CuirError.of("U118", f"there is no peer `{name}`", hint="; ".join(f"{n}: {PEERS[n]}" for n in OF[kind]))
+        if name not in OF[kind]:
+            raise CuirError.of(
+                "U118",
+                f"suites of {KINDS[kind]} have no contender `{name}`, found it asked for",
+                hint="; ".join(f"{n}: {PEERS[n]}" for n in OF[kind]),
+            )
+        why = not_installed(name, kind)
+        if why:
+            raise CuirError.of("U118", why[0], hint=why[1])
+
+
+def not_installed(name: str, kind: str) -> tuple[str, str] | None:
+    """Why a contender of another package cannot be had here, and what it needs; None if it can."""
+    modules = FA3_MODULES if kind in ("forward", "backward") else FA3_MODULES[:1]
+    if name == "fa3" and not any(find_spec(module) for module in modules):
+        return "FlashAttention-3 is not installed", f"a package with the module {' or '.join(modules)}"
+    if name == "flashinfer" and not find_spec("flashinfer"):
+        return "FlashInfer is not installed", "pip install flashinfer-python"
+    return None
 
 
 def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, torch.Tensor], scale: float) -> dict[str, Call]:

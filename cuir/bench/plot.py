@@ -1,4 +1,4 @@
-"""A picture of results: TFLOP/s over the length, a panel for each variant and model. Needs matplotlib."""
+"""A picture of results: rates over the length, a panel for each variant and model (and, of decoding, number of queries and batch). Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..text.diagnostics import CuirError
-from .results import Row, names_of_peers, ours, peers
+from .cells import queries
+from .results import Row, names_of_peers, ours, peers, rate, unit
 
 WIDTH = 4  # panels in a row
 
@@ -60,18 +61,20 @@ def plot(head: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
         panel.axis("off")
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=len(names), fontsize=8, frameon=False)
-    figure.supylabel("TFLOP/s of unmasked pairs", fontsize=8)
+    figure.supylabel(unit(rows), fontsize=8)
     figure.suptitle(f"cuir bench {head['suite']}: {head.get('device')}, {head.get('date')}", fontsize=9)
     figure.tight_layout(rect=(0.0, 0.05, 1.0, 1.0))
     save(figure, path)
 
 
 def _series(rows: Sequence[Row]) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Panel -> contender -> (length, TFLOP/s), by length."""
+    """Panel -> contender -> (length, rate), by length."""
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for row in sorted(rows, key=lambda r: r["shape"][3]):
-        panel = panels.setdefault(f"{row['variant']}, {row['model']}", {})
+    for row in sorted(rows, key=lambda r: r["shape"][4]):
+        B, _, _, M, N = row["shape"][:5]
+        few = "" if M == N else f", {B} x {queries(M)}"
+        panel = panels.setdefault(f"{row['variant']}, {row['model']}{few}", {})
         mine = ours(row)
-        for name, rate in {**({"cuir": mine[1]["tflops"]} if mine else {}), **peers(row)}.items():
-            panel.setdefault(name, []).append((row["shape"][3], rate))
+        for name, figure in {**({"cuir": rate(mine[1]) or 0.0} if mine else {}), **peers(row)}.items():
+            panel.setdefault(name, []).append((N, figure))
     return panels

@@ -12,9 +12,22 @@ from typing import Any
 from ..text.diagnostics import CuirError
 from ..text.jsontext import append_line, begun
 from ..text.markdown import table
-from .cells import OURS, Cell, family
+from .cells import OURS, Cell, family, queries
 
 Row = dict[str, Any]
+UNITS = {"tflops": "TFLOP/s of unmasked pairs", "gbs": "GB/s of keys and values"}  # what a contender's figure is called, and is
+
+
+def rate(contender: Mapping[str, Any]) -> float | None:
+    """A contender's figure, the more the faster; None of one that was not timed."""
+    return next((contender[name] for name in UNITS if name in contender), None)
+
+
+def unit(rows: Iterable[Row]) -> str:
+    """What the figures of rows are, which are those of one suite."""
+    return next(
+        (words for r in rows for c in r.get("contenders", {}).values() for name, words in UNITS.items() if name in c), UNITS["tflops"]
+    )
 
 
 class Results:
@@ -77,9 +90,9 @@ def read(path: Path, hint: str = "name a file that `cuir bench --out` has writte
 
 def best(row: Row, of: str) -> tuple[str, dict[str, Any]] | None:
     """The fastest contender of a family that ran and was right: its name and figures. Those that the first round left behind are not among them: one time is luck."""
-    timed = [(n, c) for n, c in row.get("contenders", {}).items() if family(n) == of and "tflops" in c]
+    timed = [(n, c) for n, c in row.get("contenders", {}).items() if family(n) == of and rate(c) is not None]
     rounds = max((c.get("rounds", 1) for _, c in timed), default=1)
-    return max((pair for pair in timed if pair[1].get("rounds", 1) == rounds), key=lambda pair: pair[1]["tflops"], default=None)
+    return max((pair for pair in timed if pair[1].get("rounds", 1) == rounds), key=lambda pair: rate(pair[1]) or 0.0, default=None)
 
 
 def ours(row: Row) -> tuple[str, dict[str, Any]] | None:
@@ -88,15 +101,15 @@ def ours(row: Row) -> tuple[str, dict[str, Any]] | None:
 
 
 def peers(row: Row) -> dict[str, float]:
-    """TFLOP/s of the peers that ran and were right; of a reference the best configuration."""
+    """Rates of the peers that ran and were right; of a reference the best configuration."""
     by_peer = {name: best(row, name) for name in names_of_peers([row])}
-    return {name: one[1]["tflops"] for name, one in by_peer.items() if one}
+    return {name: rate(one[1]) or 0.0 for name, one in by_peer.items() if one}
 
 
 def ratios(row: Row) -> dict[str, float]:
     """Ours over each peer."""
     mine = ours(row)
-    return {name: mine[1]["tflops"] / theirs for name, theirs in peers(row).items()} if mine else {}
+    return {name: (rate(mine[1]) or 0.0) / theirs for name, theirs in peers(row).items()} if mine else {}
 
 
 def ratio(row: Row) -> float | None:
@@ -109,7 +122,7 @@ def names_of_peers(rows: Sequence[Row]) -> list[str]:
 
 
 def place(row: Row) -> str:
-    return f"{row['variant']} {row['model']} {row['shape'][3]}"
+    return Cell.from_json(row).name
 
 
 @dataclass(frozen=True)
@@ -127,10 +140,13 @@ class Mean:
 
 
 def means(rows: Sequence[Row]) -> dict[str, dict[str, Mean]]:
-    """Group -> peer -> mean. Groups: all rows, each head dim, each variant; those with one row and those of all rows once more are left out."""
+    """Group -> peer -> mean. Groups: all rows, each head dim, each number of queries of decoding, each variant; those with one row and those of all rows once more are left out."""
     groups: dict[str, list[Row]] = {"all": list(rows)}
     for row in rows:
         groups.setdefault(f"d{row['shape'][5]}", []).append(row)
+    for row in rows:
+        if row["shape"][3] != row["shape"][4]:
+            groups.setdefault(queries(row["shape"][3]), []).append(row)
     for row in rows:
         groups.setdefault(row["variant"], []).append(row)
     by_group: dict[str, dict[str, Mean]] = {}
@@ -143,14 +159,21 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, Mean]]:
 
 
 def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """A table of TFLOP/s of unmasked pairs, with what it was measured on, and the means."""
-    names = names_of_peers(rows)
+    """A table of rates, with what they were measured on, and the means."""
+    names, few = names_of_peers(rows), any(r["shape"][3] != r["shape"][4] for r in rows)
+    counted = (
+        " (10 x head dim each), backward"
+        if head.get("pass") == "backward"
+        else ""
+        if head.get("pass") == "decode"
+        else " (4 x head dim each), forward"
+    )
     lines = [
         f"# `cuir bench {head['suite']}`", "",
-        "TFLOP/s of unmasked pairs (4 x head dim each), forward; medians with a cold L2 cache, contenders in turns; every result was checked against float64.",
+        f"{unit(rows)}{counted}; medians with a cold L2 cache, contenders in turns; every result was checked against float64.",
         f"{head.get('device')}, driver {head.get('driver')}, CUDA {head.get('cuda')}, torch {head.get('torch')}, {head.get('date')}.", "",
         f"    {head.get('command')}", "",
-        *table(["variant", "model", "head dim", "length", "batch", OURS, *names, *(f"{OURS} / {n}" for n in names), "setting"], [_entries(r, names) for r in rows]),
+        *table(["variant", "model", "head dim", *(["queries"] if few else []), "length", "batch", OURS, *names, *(f"{OURS} / {n}" for n in names), "setting"], [_entries(r, names, few) for r in rows]),
     ]  # fmt: skip
     by_group = means(rows)
     if by_group:
@@ -159,14 +182,24 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", *(f"{line}  " for line in summary(rows)), ""])
 
 
-def _entries(row: Row, names: Sequence[str]) -> list[str]:
-    B, _, _, M, _, D = row["shape"]
+def _entries(row: Row, names: Sequence[str], few: bool) -> list[str]:
+    B, _, _, M, N, D = row["shape"][:6]
     mine, shares = ours(row), ratios(row)
     figures = [_entry(row, OURS), *(_entry(row, n) for n in names)]
     if "contenders" not in row:
         figures[0] = row.get("failed", "")
     beside = [f"{shares[n]:.2f}" if n in shares else "" for n in names]
-    return [row["variant"], row["model"], str(D), str(M), str(B), *figures, *beside, mine[0].removeprefix(OURS).strip() if mine else ""]
+    return [
+        row["variant"],
+        row["model"],
+        str(D),
+        *([str(M)] if few else []),
+        str(N),
+        str(B),
+        *figures,
+        *beside,
+        mine[0].removeprefix(OURS).strip() if mine else "",
+    ]
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
@@ -188,6 +221,6 @@ def _entry(row: Row, of: str) -> str:
     """A contender's rate, else why there is none."""
     fastest = best(row, of)
     if fastest:
-        return f"{fastest[1]['tflops']:.0f}"
+        return f"{rate(fastest[1]):.0f}"
     left = [c for n, c in row.get("contenders", {}).items() if family(n) == of]
     return "" if not left else "wrong" if any("wrong" in c for c in left) else str(left[0].get("failed", ""))

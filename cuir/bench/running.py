@@ -89,13 +89,30 @@ def run_cells(
                 "reference": reference,
                 "rounds": rounds,
             }
-            row = {**_measured(p.cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": asked}
+            row = {**measured(p.cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": asked}
         results.add(row)
         tell(Told(p.cell.name, row, number + 1, len(planned)))
     return True
 
 
-def _measured(cell: Cell, request: Mapping[str, Any], ask: Ask, note: Callable[[str], None]) -> Row:
+def run_calls(
+    cells: Sequence[Cell], results: Results, ask: Ask, *, do: str, dtype: str, peers: Sequence[str], rounds: int, limit: float,
+    tell: Callable[[Told], None], clock: Callable[[], float] = time.monotonic,
+) -> bool:  # fmt: skip
+    """`run_cells` for suites in which ours is a call, which compiles its kernel itself. do: what the process that measures is asked for, the suite's kind."""
+    start, missing = clock(), results.missing(cells, peers)
+    for number, cell in enumerate(missing):
+        if clock() - start > limit:
+            return False
+        tell(Told(cell.name, None, number, len(missing)))
+        request = {"do": do, **cell.as_json(), "dtype": dtype, "peers": list(peers), "rounds": rounds}
+        row = {**measured(cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": list(peers)}
+        results.add(row)
+        tell(Told(cell.name, row, number + 1, len(missing)))
+    return True
+
+
+def measured(cell: Cell, request: Mapping[str, Any], ask: Ask, note: Callable[[str], None]) -> Row:
     """The row of a cell. A contender that hangs or ends the process costs its own entry alone: the others are measured again without it."""
     lost: dict[str, str] = {}
     while True:

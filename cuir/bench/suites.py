@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from ..measure.problem import Shape
 from ..text.diagnostics import CuirError
@@ -15,7 +16,12 @@ MODELS = {
     "qwen2.5-72b": (64, 8, 128),
     "llama3.1-405b": (128, 8, 128),
     "hd64": (32, 32, 64),
+    "hd64-grouped": (64, 8, 64),
 }  # heads, key heads, head dim
+
+Pass = Literal[
+    "forward", "backward", "decode", "varlen"
+]  # what is timed: kernels, gradients of a call, calls of few queries, of packed sequences
 
 # Parameters of the variants follow the length: window of an eighth (at least 256), 8 blocks or documents, a prefix of a quarter, half a question.
 # 2^(-(h + 1) / 4) is the slope of ALiBi for 32 heads; it is the same for all models.
@@ -50,7 +56,7 @@ VARIANTS: dict[str, _Parameters] = {
 
 @dataclass(frozen=True)
 class Suite:
-    """peers: contenders of PyTorch; those that cannot say a variant are left out of its cells."""
+    """peers: contenders, most of them of PyTorch; those that cannot say a variant are left out of its cells."""
 
     name: str
     about: str
@@ -59,8 +65,17 @@ class Suite:
     lengths: tuple[int, ...]
     peers: tuple[str, ...]
     rounds: int = 3
+    kind: Pass = "forward"
 
     def cells(self) -> list[Cell]:
+        if self.kind == "decode":
+            from .decoding import cells
+
+            return cells()
+        if self.kind == "varlen":
+            from .packed import cells
+
+            return cells()
         return [cell(v, m, n) for n in self.lengths for v in self.variants for m in self.models]
 
 
@@ -88,6 +103,13 @@ SUITES = {
         Suite("masks", "causal masks and score rules beside FlexAttention, four models, 1k and 8k", _MASKS, (*_LLAMAS, "hd64"), (1024, 8192), ("flex",)),
         Suite("variants", "every variant of the corpus beside FlexAttention, or compiled PyTorch where that cannot say it, two models, 2k and 8k",
               tuple(sorted(VARIANTS)), ("llama2-7b", "hd64"), (2048, 8192), ("flex", "otherwise")),
+        Suite("backward", "gradients of full and causal, head dims 128 and 64, grouped key heads, 1k to 16k", _DENSE, ("llama2-7b", "qwen2.5-72b", "hd64", "hd64-grouped"), _LENGTHS,
+              ("cudnn", "deterministic"), kind="backward"),
+        Suite("backward_masks", "gradients of causal masks and score rules beside FlexAttention, two models, 1k and 8k", _MASKS, ("llama2-7b", "hd64"), (1024, 8192),
+              ("flex",), kind="backward"),
+        Suite("decode", "one and four queries over long keys, contiguous, in pages, of unequal lengths, of 8 bits, under rules", (), (), (),
+              ("cudnn", "fa2", "fa3", "flashinfer", "flex", "16_bits"), kind="decode"),
+        Suite("varlen", "packed sequences of equal, lognormal and one long length, 16k to 128k tokens", (), (), (), ("fa3", "varlen_attn"), kind="varlen"),
         Suite("paper", "the variants of the CuBridge paper, three models, 1k to 8k", _PAPER, _LLAMAS, (1024, 2048, 4096, 8192), ("flex", "compiled")),
     )
 }  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from ..checking.checked import Const
+from ..checking.checked import Const, TensorParam
 from ..syntax.nodes import ConstType, GlobalType, Kernel, Param, ScalarType
 from ..syntax.types import BOOL, DTYPES, F16, DType
 from ..text.diagnostics import Sink
@@ -29,7 +30,7 @@ class Bound:
 def bind(kernel: Kernel, arguments: Mapping[str, Argument], consts: Mapping[str, Const] | None = None) -> Bound:
     """Checks the arguments of a kernel by name and reads consts and dims off the tensors.
 
-    arguments: a tensor for each `Global`, a number for each scalar. consts: further const parameters. Raises CuirError (codes U4xx) with every
+    arguments: a tensor for each `Global`, a number for each scalar; a `Scratch` may be left out. consts: further const parameters. Raises CuirError (codes U4xx) with every
     mistake: missing or unknown names, dtype, rank, an innermost stride other than 1, equal names with unequal lengths, different devices, scalars
     that are not finite or do not fit.
     """
@@ -43,6 +44,8 @@ def bind(kernel: Kernel, arguments: Mapping[str, Argument], consts: Mapping[str,
         if isinstance(p.type, ConstType):
             continue
         if p.name not in arguments:
+            if p.scratch:
+                continue
             sink.error("U402", f"`{kernel.name}` needs `{p.name}`", p.span)
         elif isinstance(p.type, GlobalType):
             binder.tensor(p, p.type, arguments[p.name])
@@ -142,6 +145,23 @@ class _Binder:
             self.sink.error("U409", f"`{p.name}` must be finite, found {value}", p.span, "compute it in Python first")
         elif isinstance(value, int) and t.dtype == "i32" and not -(2**31) <= value < 2**31:
             self.sink.error("U409", f"`{p.name}` must fit 32 bits, found {value}", p.span)
+
+
+def with_scratch(tensors: Iterable[TensorParam], arguments: Mapping[str, Any], fill: float | None = None) -> dict[str, Any]:
+    """The arguments, with new memory for the scratch that a launch brings along. fill: what it holds, if not just anything. What has no known length is left to `bind`."""
+    lengths: dict[str | int, int] = {}
+    device, given = None, dict(arguments)
+    for t in tensors:
+        x = given.get(t.name)
+        if isinstance(x, torch.Tensor) and x.dim() == len(t.dims):
+            device = x.device if device is None else device
+            lengths.update(zip(t.dims, x.shape))
+    for t in tensors:
+        if t.scratch and t.name not in given and device is not None and all(isinstance(d, int) or d in lengths for d in t.dims):
+            shape = [d if isinstance(d, int) else lengths[d] for d in t.dims]
+            empty = torch.empty(shape, dtype=TORCH[t.dtype], device=device)
+            given[t.name] = empty if fill is None else empty.fill_(fill if t.dtype.is_float else -(2**31))
+    return given
 
 
 def _show(value: object) -> str:

@@ -32,6 +32,7 @@ class TensorParam:
     dims: tuple[str | int, ...]  # a name is a runtime dim (i32 in the kernel), an int is known
     written: bool  # the kernel stores to it somewhere
     span: Span = field(compare=False, repr=False)
+    scratch: bool = False  # memory that a launch brings along, undefined when it begins and given to nobody when it ends
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class SharedAlloc:
     """An array in shared memory. Rows of `cols` elements; leading dims flatten into stages of `rows` rows.
 
     If a row is a whole number of 128-byte panels, the array is *panelled*: each stage is `panels` panels of `rows` x 128 bytes,
-    128-byte swizzled, 1024-byte aligned. Else it is plain row-major with rows padded to 16 bytes.
+    128-byte swizzled, 1024-byte aligned. Else, and if a stage is a single row, it is plain row-major with rows padded to 16 bytes.
     """
 
     name: str
@@ -58,7 +59,7 @@ class SharedAlloc:
 
     @property
     def panelled(self) -> bool:
-        return len(self.dims) >= 2 and self.dims[-1] * self.dtype.itemsize % PANEL_BYTES == 0
+        return self.rows > 1 and self.dims[-1] * self.dtype.itemsize % PANEL_BYTES == 0
 
     @property
     def rows(self) -> int:
@@ -87,13 +88,14 @@ class SharedAlloc:
 
 @dataclass(frozen=True)
 class Barrier:
-    """`count` is in workers (mbarrier: arrivals that end a phase; named_barrier: participants). `arrivers` is the role that arrives."""
+    """`count` is in workers (mbarrier: arrivals that end a phase; named_barrier: participants). `arrivers` is the role that arrives; of a named barrier the first of those that use it."""
 
     name: str
     kind: str  # the name of its entry in the table
     count: int
     stages: int | None
     arrivers: str | None
+    warps: int  # of a named barrier: of the workers that end a phase
     span: Span = field(compare=False, repr=False)
 
     @property
@@ -202,6 +204,11 @@ class Checked:
     @property
     def arch(self) -> str:
         return self.origin.arch
+
+    @property
+    def outputs(self) -> tuple[TensorParam, ...]:
+        """The tensors that the kernel writes for its caller."""
+        return tuple(t for t in self.tensors if t.written and not t.scratch)
 
     @property
     def threads(self) -> int:

@@ -156,6 +156,7 @@ class _Checker:
         self.program, self.kernel, self.consts, self.sink = program, kernel, consts, sink
         self.shared: dict[str, tuple[SharedView, str | None, Stmt]] = {}
         self.barriers: dict[str, tuple[BarrierType, int, Stmt]] = {}
+        self.warps: dict[str, int] = {}  # of named barriers that say so
         self.tiles: TileScheduler | None = None
 
     def run(self) -> Checked:
@@ -175,7 +176,7 @@ class _Checker:
             raise CuirError([*unusable, *(d for d in self.sink.diagnostics if d.code not in SIZES)])
         roles = self.roles(flat, typer, scope)
         check_literals(typer.literals, self.sink)
-        barriers = self.barrier_table(typer)
+        barriers = self.barrier_table(typer, {r.name: r.threads for r in roles})
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
         check_fragments(roles, self.sink)
         if sum(b.stages or 1 for b in barriers.values() if b.hardware) > target.named_barriers - 1:
@@ -186,7 +187,7 @@ class _Checker:
             )
         self.sink.stop_if_any()
         written = typer.written
-        tensors = tuple(TensorParam(t.name, t.dtype, t.dims, t.name in written, t.span) for t in scope.tensors.values())
+        tensors = tuple(replace(t, written=t.name in written) for t in scope.tensors.values())
         checked = Checked(
             self.program,
             self.kernel,
@@ -251,11 +252,16 @@ class _Checker:
                     resolved.append(value)
                     if isinstance(value, str):
                         dims[value] = None
-                tensors[p.name] = TensorParam(p.name, dtype, tuple(resolved), False, p.span)
+                tensors[p.name] = TensorParam(p.name, dtype, tuple(resolved), False, p.span, p.type.scratch)
             elif isinstance(p.type, ScalarType):
                 if p.type.dtype not in ("i32", "f32", "bool"):
                     self.sink.error("T118", f"scalars are i32, f32 or bool, found {p.type.dtype}", p.span)
                 scalars.append(ScalarParam(p.name, DTYPES.get(p.type.dtype, F32), p.span))
+        lengths = {d for t in tensors.values() if not t.scratch for d in t.dims}
+        for t in tensors.values():
+            for unknown in [d for d in t.dims if t.scratch and isinstance(d, str) and d not in lengths]:
+                self.sink.error("T157", f"`{unknown}`, a dim of the scratch `{t.name}`, is no dim of a tensor that the caller gives and no const", t.span,
+                                "a launch makes it: its lengths are dims of `Global` parameters, consts and integers")  # fmt: skip
         for name in dims:
             if any(p.name == name for p in self.kernel.params if not isinstance(p.type, ConstType)):
                 self.sink.error("N113", f"`{name}` is both a dim and a parameter", self.kernel.span)
@@ -289,6 +295,8 @@ class _Checker:
                 bound = call_of(value)
                 n = typer.const(bound.args["n"]) if bound is not None else 1
                 self.barriers[name] = (t, n, stmt)
+                if bound is not None and "warps" in bound.args and (warps := typer.const(bound.args["warps"])):
+                    self.warps[name] = warps
                 scope.barriers[name] = t
             elif isinstance(t, Scalar):
                 typer.bind(name, t, stmt.span, scope.declared)
@@ -352,29 +360,38 @@ class _Checker:
                 numbers[key] = most
         return word.value if isinstance(word, Str) else "?", numbers["warpgroups"] or numbers["warps"] or 1, threads, numbers["registers"]
 
-    def barrier_table(self, typer: Typer) -> dict[str, Barrier]:
-        """Each barrier with the one role that arrives on it."""
+    def barrier_table(self, typer: Typer, threads: Mapping[str, int]) -> dict[str, Barrier]:
+        """Each barrier with the one role that arrives on it, and how many warps a phase of a named barrier has. threads: of a worker of each role."""
         table: dict[str, Barrier] = {}
         for name, (t, n, stmt) in self.barriers.items():
             users: dict[str, Stmt | Expr] = {}
             for role, call, kind in typer.barrier_uses.get(name, []):
                 if kind == "arrives" or TABLE[t.kind].traits.hardware:
                     users.setdefault(role, call)
-            if len(users) > 1:
+            sizes = {threads[role]: role for role in reversed(users)}
+            if len(users) > 1 and not TABLE[t.kind].traits.hardware:
                 (first, at), (second, other) = list(users.items())[:2]
-                verb = "use" if TABLE[t.kind].traits.hardware else "arrive on"
                 self.sink.error(
                     "S215",
-                    f"roles `{first}` and `{second}` both {verb} `{name}`; all who do belong to one role",
+                    f"roles `{first}` and `{second}` both arrive on `{name}`; all who do belong to one role",
                     other.span,
                     notes=[(f"`{first}` here", at.span)],
                 )
-            table[name] = Barrier(name, t.kind, n, t.stages, next(iter(users), None), stmt.span)
+            elif len(sizes) > 1 and name not in self.warps:
+                self.sink.error(
+                    "S215",
+                    f"warps of role `{sizes[32]}` and warpgroups of role `{sizes[128]}` meet at `{name}`, which does not say of how many warps a phase is",
+                    stmt.span,
+                    f"a warpgroup is four: named_barrier({n}, warps=...)",
+                    notes=[(f"`{role}` here", users[role].span) for role in sizes.values()],
+                )
+            warps = n * min(sizes, default=32) // 32
+            table[name] = Barrier(name, t.kind, n, t.stages, next(iter(users), None), self.warps.get(name, warps), stmt.span)
         return table
 
 
 def by_consts(errors: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, Const]) -> list[Diagnostic]:
-    """Errors of sizes, with the const parameters that decide them in the hint; those that depend on more than an earlier one does are left out."""
+    """Errors of sizes, with the const parameters that decide them in the hint; those that depend on more than another does are left out."""
     bound: dict[str, Expr] = {}
     for stmt in kernel.body:
         if isinstance(stmt, Assign):
@@ -387,12 +404,10 @@ def by_consts(errors: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str,
         return own | (deciding(inner, seen | names) if inner else set())
 
     kept: list[Diagnostic] = []
-    reasons: list[set[str]] = []
-    for d in errors:
-        names = deciding(set(re.findall(r"[A-Za-z_]\w*", d.span.text()))) if d.span else set()
-        if any(r and r <= names for r in reasons):
+    reasons = [deciding(set(re.findall(r"[A-Za-z_]\w*", d.span.text()))) if d.span else set() for d in errors]
+    for i, (d, names) in enumerate(zip(errors, reasons)):
+        if any(r and (r < names or (r == names and j < i)) for j, r in enumerate(reasons)):
             continue
-        reasons.append(names)
         used = sorted(set(re.findall(r"[A-Za-z_]\w*", d.span.text())) & set(bound)) if d.span and d.code == "T104" else []
         steps = [f"{n} = {bound[n].span.text()}" for n in used if bound[n].span]
         given = [f"{n} = {_show(v)}" for n, v in consts.items() if n in names]

@@ -12,13 +12,14 @@ from ..syntax.walk import walk
 from ..text.diagnostics import Sink
 from .checked import Role, SharedAlloc, call_of
 
+COPY_UNIT = 128  # bytes: where a bulk copy to rows without panels may begin
 RESERVED = 512  # bytes of shared memory kept for what the lowering adds (tile numbers of dynamic schedules and their barriers)
 
 
 def lay_out_shared(
     arrays: dict[str, tuple[SharedView, str | None, Stmt]], barriers: dict[str, tuple[BarrierType, int, Stmt]], target: Target, sink: Sink
 ) -> tuple[dict[str, SharedAlloc], int]:
-    """Offsets of all arrays, in the order of the text; panelled ones at multiples of 1024 bytes, others of 16."""
+    """Offsets of all arrays, in the order of the text; panelled ones at multiples of 1024 bytes, others of 16, or 128 if bulk copies may fill them."""
     table: dict[str, SharedAlloc] = {}
     end = 0
     for name, (view, over, stmt) in arrays.items():
@@ -26,7 +27,7 @@ def lay_out_shared(
         if alloc.panelled and alloc.rows % 8:
             sink.error("T162", f"an array of 128-byte panels has a multiple of 8 rows, found {alloc.rows}", stmt.span)
         if over is None:
-            unit = 1024 if alloc.panelled else 16
+            unit = 1024 if alloc.panelled else COPY_UNIT if alloc.row_bytes % COPY_UNIT == 0 else 16
             table[name] = replace(alloc, offset=-(-end // unit) * unit)
             end = table[name].offset + alloc.nbytes
             continue

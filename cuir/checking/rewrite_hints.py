@@ -12,7 +12,6 @@ COMPOSITIONS = {  # of x and, in this order, y and z
     "expm1": "exp2(x * 1.4426950408889634) - 1.0",
     "log": "log2(x) * 0.6931471805599453",
     "log10": "log2(x) * 0.3010299956639812",
-    "log1p": "log2(1.0 + x) * 0.6931471805599453",
     "tan": "sin(x) / cos(x)",
     "ceil": "-floor(-x)",
     "pow": "power(x, y)",

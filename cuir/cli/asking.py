@@ -67,9 +67,9 @@ class Asking:
 
 def asked(
     task: Mapping[str, Any], model: str | None, record: Path | None, replay: Path | None, cache: Path | None, temperature: float | None, timeout: float,
-    money: float | None, tokens: int | None,
+    money: float | None, tokens: int | None, withheld: bool = False,
 ) -> Asking:  # fmt: skip
-    """The model of --model or CUIR_MODEL, or a transcript. task: what is asked for, for the record. Raises CuirError U601, U606."""
+    """The model of --model or CUIR_MODEL, or a transcript. task: what is asked for, for the record, which has hashes of it if `withheld`. Raises CuirError U601, U606."""
     from llm.budget import Budget
     from llm.client import Client, library
     from llm.transcript import Recorder, Replayed
@@ -86,7 +86,7 @@ def asked(
     else:
         asks = Client(configured(model), temperature, timeout_s=timeout, cache=cache)
         library()  # says now if it is not installed
-    recorder = Recorder(record, task, asks.model) if record is not None else None
+    recorder = Recorder(record, task, asks.model, withheld) if record is not None else None
     return Asking(asks, Budget(usd=money, tokens=tokens), recorder)
 
 

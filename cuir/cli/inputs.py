@@ -12,6 +12,7 @@ from ..checking.checked import Const
 from ..syntax.nodes import Program
 from ..syntax.types import DTYPES
 from ..text.diagnostics import CuirError
+from .defaults import EXPERT
 
 if TYPE_CHECKING:
     from corpus.computes import Computed
@@ -87,12 +88,16 @@ def read_consts(items: Iterable[str]) -> dict[str, Const]:
     return consts
 
 
-def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str], usual: int = 128) -> dict[str, Const]:
-    """Consts of an attention kernel: T and D of --dtype and --head-dim (left out: f16, `usual`), and those of -c, which must not say another T or D. Raises CuirError."""
+def read_attention(
+    dtype: str | None, head_dim: int | None, items: Iterable[str], usual: int = 128, usual_dtype: str = "f16"
+) -> dict[str, Const]:
+    """Consts of an attention kernel: T and D of --dtype and --head-dim (left out: the usual ones), and those of -c, which must not say another T or D. Raises CuirError."""
     from ..bridging import attention_consts
 
     consts = read_consts(items)
-    asked = attention_consts(dtype or str(consts.get("T", "f16")), head_dim if head_dim is not None else cast(int, consts.get("D", usual)))
+    asked = attention_consts(
+        dtype or str(consts.get("T", usual_dtype)), head_dim if head_dim is not None else cast(int, consts.get("D", usual))
+    )
     for name, option in (("T", "--dtype"), ("D", "--head-dim")):
         if name in consts and consts[name] != asked[name]:
             raise CuirError.of(
@@ -101,6 +106,13 @@ def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str]
                 hint=f"give one of them; {option} is the usual one",
             )
     return asked | consts
+
+
+def expert_for(origin: str, dtype: object) -> str:
+    """The origin that was named; where none was, the expert kernel of the dtype."""
+    import corpus
+
+    return corpus.expert(str(dtype)) if origin == EXPERT else origin
 
 
 def agreeing(fixed: Mapping[str, Const], given: Mapping[str, Const], because: str, option: str = "-c") -> dict[str, Const]:
@@ -173,7 +185,7 @@ def read_kernel_consts(
     from ..verification.problems import is_attention
 
     if is_attention(kernel):
-        return {**base, **read_attention(dtype, head_dim, items, usual)}
+        return {**base, **read_attention(dtype, head_dim, items, usual, str(base.get("T", "f16")))}
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
     values = {**base, **read_consts(items)}
     dtypes = [p.type.dtype for p in kernel.params if isinstance(p.type, GlobalType) and p.type.dtype in consts]

@@ -21,8 +21,8 @@ Parameters = Annotated[
 ]
 KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kernel, if the file holds several", show_default=False)]
 Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c BM=128", show_default=False)]
-Dtype = Annotated[str, typer.Option("--dtype", help="f16 or bf16")]
-GivenDtype = Annotated[str | None, typer.Option("--dtype", help="f16 or bf16", show_default="f16")]
+Dtype = Annotated[str, typer.Option("--dtype", help="f16, bf16 or f32")]
+GivenDtype = Annotated[str | None, typer.Option("--dtype", help="f16, bf16 or f32", show_default="f16")]
 HeadDim = Annotated[int | None, typer.Option("--head-dim", help="1 to 256", show_default="128")]
 Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full")]
 Origin = Annotated[str, typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`")]
@@ -65,13 +65,14 @@ def bridge(
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
     from ..bridging import bridge as run_bridge
     from ..checking.checker import pick_kernel
-    from .inputs import output_folder, read_attention, read_program, read_variant, require_consts
+    from .inputs import expert_for, output_folder, read_attention, read_program, read_variant, require_consts
     from .progress import Steps
     from .report import print_bridge
 
     _one_thread()
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
     specification = read_variant(variant, param or ())
+    origin = expert_for(origin, consts["T"])
     program = read_program(origin)
     require_consts(pick_kernel(program, kernel), consts)
     folder = output_folder(out if out is not None else Path("out") / specification.name, specification.name, origin)

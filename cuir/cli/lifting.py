@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -31,9 +32,10 @@ from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, 
 from .output import print_errors, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from llm.cuda_source import Annotated as AnnotatedSource
     from llm.expert_source import ExpertSource
     from llm.passes.lift import Lifted, Step
+    from llm.ptx.compiling import Build
+    from llm.reading import Reading
 
     from ..checking.checked import Const
     from ..spec.functions import AnySpecification
@@ -45,26 +47,46 @@ def lift(
     param: Parameters = None, model: Model = None,
     explain: Annotated[bool, typer.Option("--explain", help="write the annotated source, and show the orchestration; without a model this is all")] = False,
     samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None, temperature: Temperature = None, timeout: Timeout = 600,
-    define: Annotated[list[str] | None, typer.Option("-D", "--define", help="a macro that the source is compiled with: -D HEAD_DIM=64", show_default=False)] = None,
+    define: Annotated[list[str] | None, typer.Option("-D", "--define", help="a macro that the source is compiled with: -D HEAD_DIM=64, -D NDEBUG", show_default=False)] = None,
+    include: Annotated[list[Path] | None, typer.Option("-I", "--include", help="a folder of headers", show_default=False)] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", help="which kernel of the source: its name, a part of its full name, or a regular expression (left out: the only one; if there are several, they are listed)", show_default=False)] = None,
+    instantiate: Annotated[str | None, typer.Option("--instantiate", help="text behind the source: 'template __global__ void name<64>(int*);'", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, max=1024, help="of a CTA, where no __launch_bounds__ says", show_default=False)] = None,
+    cluster: Annotated[int | None, typer.Option("--cluster", min=1, max=16, help="CTAs of a cluster, where the source does not say", show_default=False)] = None,
+    flag: Annotated[list[str] | None, typer.Option("--flag", help="a further option of nvcc's: --flag=-std=c++20", show_default=False)] = None,
+    read: Annotated[str, typer.Option("--read", help="auto, compiler or text: who reads the source; auto takes what nvcc makes of it, and the text if that fails")] = "auto",
     arch: Annotated[str | None, typer.Option("--arch", help="sm_80 or sm_90a (left out: what the launch description says, else what the calls show)", show_default=False)] = None,
+    settle: Annotated[Path | None, typer.Option("--settle", help="a file of differences from the source in which the program is right, with reasons", show_default=False)] = None,
     dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
     time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
     out: Annotated[Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/NAME)", show_default=False)] = None,
     record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and proven."""
+    from llm.ptx.compiling import Build
+
     from ..tuning.space import plain as plain_consts
     from .inputs import output_folder, read_attention, read_specification
 
     _one_thread()
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
     expert, place = _source(source)
-    annotated = _annotated(expert, place, consts, define or ())
+    given = Build(
+        arch or (expert.arch if expert is not None else having(*_NEEDS.values())[0]),
+        tuple(map(str, include or ())),
+        {},
+        kernel,
+        instantiate or "",
+        threads,
+        cluster,
+        tuple(flag or ()),
+    )
+    annotated, who = _read(expert, place, consts, define or (), given, read)
     wanted = spec or (expert.spec if expert is not None else None)
     folder = output_folder(out if out is not None else Path("out") / place.stem, place.stem, source)
     target = arch or (expert.arch if expert is not None else _arch(annotated))
     if explain:
-        _explain(annotated, place, folder, as_json and model is None and replay is None)
+        _explain(annotated, who, place, folder, as_json and model is None and replay is None)
         if model is None and replay is None:
             return 0
     if wanted is None:
@@ -73,13 +95,16 @@ def lift(
     specification = load()
     task = {"pass": "lift", "source": source, "spec": wanted, "parameters": list(param or ()), "consts": plain_consts(consts), "arch": target,
             "level": effort, "samples": samples, "attempts": attempts, "temperature": temperature}  # fmt: skip
-    asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
+    import corpus
+
+    asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens, withheld=source not in corpus.cuda())
 
     from llm.apart import Apart
     from llm.passes.lift import job_of
     from llm.passes.lift import lift as run_lift
+    from llm.settling import read_settled
 
-    job = job_of(annotated, place.stem, target, load, consts, effort)
+    job = job_of(annotated, place.stem, target, load, consts, effort, read_settled(settle, annotated) if settle is not None else ())
     with Apart() as apart:
         view = _View(f"{source} -> CuIR, by {asking.asks.model}  ({consts['T']}, head dim {consts['D']})", as_json)
         try:
@@ -96,7 +121,7 @@ def lift(
         data = {"ok": ok, "steps": steps, "beside_source": beside, "model": asking.asks.model, "files": files}
         print_json({**as_data(lifted.last, asking.asks), **data})
     else:
-        _print(lifted, asking, folder, files, beside)
+        _print(lifted, who, asking, folder, files, beside)
     return 0 if ok else 1
 
 
@@ -120,29 +145,31 @@ def _source(name: str) -> tuple[ExpertSource | None, Path]:
     return (read_expert_source(path) if description_of(path).is_file() else None), path
 
 
-def _annotated(
-    expert: ExpertSource | None, place: Path, consts: Mapping[str, Const], given: list[str] | tuple[str, ...]
-) -> AnnotatedSource:
-    from llm.cuda_source import annotate
+def _read(
+    expert: ExpertSource | None, place: Path, consts: Mapping[str, Const], given: list[str] | tuple[str, ...], build: Build, reader: str
+) -> tuple[Reading, str]:
+    """The reading of a source, and who made it."""
+    from llm.reading_source import READERS, read_source
 
-    from .inputs import pairs
-
+    if reader not in READERS:
+        raise CuirError.of("U103", f"--read takes {', '.join(READERS)}, found {reader}")
     head_dim = cast(int, consts["D"])
-    defines = expert.defined(head_dim) if expert is not None else {}
-    for name, value in pairs(given, "-D").items():
-        if not str(value).lstrip("-").isdigit():
-            raise CuirError.of("U103", f"-D takes NAME=WHOLE NUMBER, found {name}={value}")
-        defines[name] = int(value)
-    try:
-        text = place.read_text(encoding="utf-8")
-    except OSError as error:
-        raise CuirError.of("U202", f"{place} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise CuirError.of("U203", f"{place} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
-    return annotate(text, place.name, defines, expert.kernel if expert is not None else None)
+    defines: dict[str, str] = {n: str(v) for n, v in expert.defined(head_dim).items()} if expert is not None else {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if not name.isidentifier():
+            raise CuirError.of("U103", f"-D takes NAME or NAME=VALUE, found {text}")
+        defines[name] = value
+    build = replace(build, defines=defines)
+    if expert is not None:
+        own = expert.number_of_threads(head_dim) if build.threads is None else build.threads
+        build = replace(build, include=(*build.include, *expert.include), flags=(*expert.flags, *build.flags), instantiate=build.instantiate or expert.instantiate,
+                        threads=own, cluster=build.cluster or expert.cluster)  # fmt: skip
+    whole = {n: int(v or 1) for n, v in defines.items() if not v or v.lstrip("-").isdigit()}
+    return read_source(place, build, reader, expert.kernel if expert is not None else None, whole)
 
 
-def _arch(annotated: AnnotatedSource) -> str:
+def _arch(annotated: Reading) -> str:
     """The first architecture that has what a source uses."""
     return having(*{_NEEDS[c.kind] for c in annotated.calls if c.kind in _NEEDS})[0]
 
@@ -157,7 +184,7 @@ _NEEDS = {
 }
 
 
-def _explain(annotated: AnnotatedSource, place: Path, folder: Path, as_json: bool) -> None:
+def _explain(annotated: Reading, who: str, place: Path, folder: Path, as_json: bool) -> None:
     from llm.orchestration_of_source import explained, of_source
 
     path = folder / f"{place.stem}.annotated.cu"
@@ -170,6 +197,9 @@ def _explain(annotated: AnnotatedSource, place: Path, folder: Path, as_json: boo
                 "diagnostics": [],
                 "kernel": annotated.kernel,
                 "threads": annotated.threads,
+                "read": annotated.by,
+                "how": who,
+                "unknown": list(annotated.unknown),
                 "orchestration": lines,
                 "files": {path.name: str(path)},
             }
@@ -181,6 +211,7 @@ def _explain(annotated: AnnotatedSource, place: Path, folder: Path, as_json: boo
         style="bold",
         markup=False,
     )
+    console.print(f"  {who}", markup=False, soft_wrap=True)
     for line in lines:
         console.print(f"    {line}", markup=False, soft_wrap=True)
     console.print(f"  in {path}", markup=False, soft_wrap=True)
@@ -237,7 +268,7 @@ def _write(path: Path, text: str) -> None:
         raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another folder with --out") from None
 
 
-def _written(lifted: Lifted, annotated: AnnotatedSource, name: str, folder: Path) -> dict[str, str]:
+def _written(lifted: Lifted, annotated: Reading, name: str, folder: Path) -> dict[str, str]:
     """The programs of all steps, the annotated source and the reports; a program that is not right is named so."""
     from llm.orchestration_of_source import explained
 
@@ -260,7 +291,7 @@ def _written(lifted: Lifted, annotated: AnnotatedSource, name: str, folder: Path
     return {file: str(folder / file) for file in texts}
 
 
-def _print(lifted: Lifted, asking: Asking, folder: Path, files: Mapping[str, str], beside: Mapping[str, Any] | None) -> None:
+def _print(lifted: Lifted, who: str, asking: Asking, folder: Path, files: Mapping[str, str], beside: Mapping[str, Any] | None) -> None:
     from .tables import print_table
 
     console, verdict = stdout(), lifted.last.verdict
@@ -273,7 +304,14 @@ def _print(lifted: Lifted, asking: Asking, folder: Path, files: Mapping[str, str
     if verdict is not None and lifted.ok:
         stages = [s for s in verdict.extra.get("verification", {}).get("stages", []) if s["verdict"] != "skipped"]
         print_table("verification", ("question", "verdict", "why"), [(s["name"], s["verdict"], s["reason"]) for s in stages])
-        console.print("orchestration: as in the CUDA source", markup=False)
+        facts = verdict.extra.get("orchestration", {})
+        console.print(f"orchestration: as in the CUDA source, {who}", markup=False, soft_wrap=True)
+        for text in facts.get("not_compared", ()):
+            console.print(f"  not known, and not compared: {text}", markup=False, soft_wrap=True)
+        for s in facts.get("settled", ()):
+            console.print(f"  settled by {s['by']}: {s['message']}; {s['reason']}", markup=False, soft_wrap=True)
+        for text in facts.get("settled_without_effect", ()):
+            console.print(f"  settled, but there was no such difference: {text}", markup=False, soft_wrap=True)
     if beside is not None:
         console.print(
             "beside the source kernel: " + (f"skipped, {beside['skipped']}" if "skipped" in beside else beside["summary"]),

@@ -18,6 +18,7 @@ from .output import print_json, stderr
 
 if TYPE_CHECKING:
     from ..bench.reference import Reference
+    from ..checking.checked import Const
     from ..measure.problem import Shape
     from ..tuning import Outcome, Space, TuneReport
     from ..tuning.cache import Key
@@ -41,6 +42,8 @@ def tune(
     jobs: Jobs = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="of timing, all candidates in turns")] = 3,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="every combination, instead of axis after axis around the best")] = False,
+    choice: Annotated[bool, typer.Option("--choice", help="only say which setting a call of each shape gets, and why")] = False,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="with --choice: a GPU that is not here, as its maker calls it", show_default=False)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only list candidates, and why others do not fit")] = False,
     fresh: Fresh = False, model: Model = None, samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None,
     temperature: Temperature = None, timeout: Timeout = 600,
@@ -52,6 +55,7 @@ def tune(
     from ..measure.gpu import no_gpu
     from ..measure.problem import Shape as ShapeType
     from .asking import asked
+    from .inputs import expert_for
     from .proposing import tune_programs
 
     shapes = [ShapeType.parse(s) for s in shape or ["2,32,32,8192,8192,128"]]
@@ -61,6 +65,7 @@ def tune(
         raise CuirError.of(
             "U100", f"with --variant one kernel is adapted, found {named}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
         )
+    origin = expert_for(origin, dtype)
     kernel = targets[0] if variant else origin
     if model is not None or replay is not None or proposal:
         wanted = variant or targets
@@ -80,6 +85,15 @@ def tune(
                              samples, attempts, out if out is not None else Path("out") / f"{Path(wanted[0]).stem}-tuned", as_json)  # fmt: skip
     if record is not None or cache is not None or out is not None:
         raise CuirError.of("U100", "--record, --cache and --out are for schedules that a model proposes", hint="--model names one")
+    if choice or gpu is not None:
+        from .choosing import show_choices
+
+        if not choice:
+            raise CuirError.of("U100", "--gpu names the GPU of a choice that is shown", hint="--choice --gpu 'NVIDIA H200'")
+        for target in variant or targets:
+            variant_name, source, known = _target(target, kernel, space, bool(variant))
+            show_choices(target, variant_name, source, shapes, list(param or ()), dtype, list(const or ()), gpu, known, as_json)
+        return 0
     reports = []
     for target in variant or targets:
         for one in shapes:
@@ -103,7 +117,7 @@ def _tune_one(
     from ..measure.worker import Worker
     from ..tuning import compile_all, shape_class
     from ..tuning import tune as search
-    from ..tuning.cache import Journal, Key, device, fingerprint, keep
+    from ..tuning.cache import Journal, Key, device, keep
     from ..tuning.device import RemoteDevice
     from ..tuning.space import plain
     from .inputs import agreeing, read_consts, read_program
@@ -115,9 +129,9 @@ def _tune_one(
     transferred = _transferred(variant, param, source)
     space.check_names(read_program(source), transferred.kernel)
     space = space.within(transferred.program, transferred.kernel)
-    fixed = agreeing(attention_consts(dtype, shape.D), read_consts(const), f"--dtype {dtype} and --shape {shape}")
+    fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(const), f"--dtype {dtype} and --shape {shape}")
     arch, sms = device()
-    key = Key(arch, fingerprint(transferred.program), dtype, shape.D)
+    key = Key.of(arch, transferred.program, dtype, shape, fixed)
     journal = Journal(None) if static else Journal.of(key, shape)
     if fresh:
         journal.clear()
@@ -204,10 +218,10 @@ def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferRes
 
 def bench(
     context: typer.Context,
-    suite: Annotated[str, typer.Argument(help="smoke, flash, models, masks, variants or paper")] = "smoke",
+    suite: Annotated[str, typer.Argument(help="smoke, flash, models, masks, variants, paper, backward, backward_masks, decode or varlen")] = "smoke",
     origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
-    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, dense, flex, compiled or otherwise, instead of the suite's own; several allowed", show_default=False)] = None,
+    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, dense, flex, compiled, otherwise, (of backward passes) deterministic or (of decode and varlen) flashinfer, settings, varlen_attn, instead of the suite's own; several allowed", show_default=False)] = None,
     reference: Annotated[Path | None, typer.Option("--reference", help="a folder with a kernel of your own (bench_ref.py) to time beside ours", show_default=False)] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="of timing (left out: the suite's)", show_default=False)] = None,
     limit: Limit = 3600.0, jobs: Jobs = None,
@@ -215,23 +229,28 @@ def bench(
     show: Annotated[bool, typer.Option("--show", help="measure nothing: the results in --out, with table and plot where there are none yet")] = False,
     fresh: Fresh = False, as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Time kernels of the corpus beside cuDNN, FlashAttention-2, FlexAttention and compiled PyTorch; every result is checked."""
+    """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving, beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked."""
     from ..bench import Results
     from ..bench import suite as find_suite
-    from ..bench.peers import check_peers
+    from ..bench.peers import check_peers, not_installed
     from ..bench.reference import Reference
     from ..bench.results import read
     from ..bridging import attention_consts
     from ..measure.gpu import need_gpu, versions
-    from .inputs import agreeing, read_consts, results_file
+    from .inputs import agreeing, expert_for, read_consts, results_file
     from .interruption import goes_on_from
     from .measuring_view import finish_bench
     from .together import not_beside
 
     chosen = find_suite(suite)
     attention_consts(dtype, 128)
-    peers = tuple(peer) if peer else chosen.peers
-    check_peers(peers)
+    origin = expert_for(origin, dtype)
+    kind = chosen.kind
+    absent = {} if peer else {n: why for n in chosen.peers if (why := not_installed(n, kind))}
+    peers = tuple(peer) if peer else tuple(n for n in chosen.peers if n not in absent)
+    check_peers(peers, kind)
+    if kind != "forward":
+        not_beside(context, "suite", "times what a call gets", "origin", "const", "reference", "jobs")
     if show:
         if out is None:
             raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
@@ -258,7 +277,8 @@ def bench(
     )
     known = versions()
     path = results_file(out or Path("benchmarks") / "results" / f"{suite}-{_slug(known['device'])}-{known['date']}.jsonl")
-    head = {"suite": suite, **known, "dtype": dtype, "origin": origin, "command": _command(sys.argv[1:])}
+    of = {"origin": origin} if kind == "forward" else {"pass": kind}
+    head = {"suite": suite, **known, "dtype": dtype, **of, "command": _command(sys.argv[1:])}
     results = Results(path, head, fresh)
     if results.head["suite"] != suite:
         raise CuirError.of(
@@ -267,8 +287,12 @@ def bench(
             hint="--out names another file, --fresh starts it anew",
         )
     with goes_on_from(path, fresh):
-        complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, reference, outside, rounds or chosen.rounds, limit, jobs,
-                                as_json)  # fmt: skip
+        if kind != "forward":
+            left_out = [f"{name} is left out: {why}; {needs}" for name, (why, needs) in absent.items()]
+            complete = _bench_calls(kind, cells, results, dtype, peers, left_out, rounds or chosen.rounds, limit, as_json)
+        else:
+            complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, reference, outside, rounds or chosen.rounds, limit, jobs,
+                                    as_json)  # fmt: skip
     return finish_bench(results.head, results.rows, path, complete, as_json, told=not as_json)
 
 
@@ -276,12 +300,13 @@ def _bench_cells(
     cells: Any, results: Any, origin: str, dtype: str, const: list[str], peers: Sequence[str], folder: Path | None, reference: Reference | None, rounds: int,
     limit: float, jobs: int | None, as_json: bool,
 ) -> bool:  # fmt: skip
-    """Settings of a cell: those given, else the best that tuning has found, else every start of the kernel's space."""
+    """Settings of a cell: those given, else what a call gets; where nothing is known of such calls, every start of the kernel's space."""
     from ..bench.priming import primed, requests
     from ..bench.running import Planned, run_cells
     from ..bridging import attention_consts
+    from ..choice import choose
     from ..measure.worker import Worker
-    from ..tuning import compile_all, tuned
+    from ..tuning import compile_all
     from ..tuning.compiling import default_jobs
     from .inputs import read_consts
     from .measuring_view import BenchView
@@ -296,10 +321,13 @@ def _bench_cells(
         if given:
             settings = [given]
         else:
-            known = tuned(made.program, cell.shape, dtype)
-            settings = (
-                [known] if known else [dict(s) for s in space.within(made.program, made.kernel).narrowed(base).starts] if space else [{}]
+            near = space.within(made.program, made.kernel).narrowed({"DV": cell.shape.DV, **base}) if space else None
+            starts: list[dict[str, Const]] = [dict(s) for s in near.starts] if near else [{}]
+            exact = near is not None and near.exact
+            chosen = choose(
+                made.program, base, cell.shape.lengths, numbers=made.numbers, mask=made.mask, starts=starts, exact=exact, kernel=made.kernel
             )
+            settings = starts if chosen.source == "start" else [chosen.setting]
         return Planned(cell, made.text, made.kernel, tuple({**base, **s} for s in settings))
 
     processes, place = jobs or default_jobs(), str(folder) if folder else None
@@ -315,9 +343,34 @@ def _bench_cells(
                          limit=limit, tell=view)  # fmt: skip
 
 
+def _bench_calls(
+    kind: str, cells: Any, results: Any, dtype: str, peers: Sequence[str], left_out: Sequence[str], rounds: int, limit: float, as_json: bool
+) -> bool:
+    """Suites in which ours is a call. left_out: which contenders, and why."""
+    from ..bench.running import run_calls
+    from ..measure.worker import Worker
+    from .measuring_view import BenchView
+    from .worker import COMMAND
+
+    with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
+        for line in left_out:
+            view.note(line)
+        return run_calls(
+            cells,
+            results,
+            lambda request, seconds: worker.ask(request, seconds),
+            do=kind,
+            dtype=dtype,
+            peers=peers,
+            rounds=rounds,
+            limit=limit,
+            tell=view,
+        )
+
+
 def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
     """Cells that fit every kind of word (variant, model, length) of which one is given."""
-    kinds = [{c.variant for c in cells}, {c.model for c in cells}, {str(c.shape.M) for c in cells}]
+    kinds = [{c.variant for c in cells}, {c.model for c in cells}, {str(c.shape.N) for c in cells}]
     unknown = [w for w in words if not any(w in kind for kind in kinds)]
     if unknown:
         raise CuirError.of(
@@ -326,7 +379,7 @@ def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
             hint="; ".join(", ".join(sorted(k)) for k in kinds),
         )
     wanted = [kind & set(words) or kind for kind in kinds]
-    return [c for c in cells if all(x in w for x, w in zip((c.variant, c.model, str(c.shape.M)), wanted))]
+    return [c for c in cells if all(x in w for x, w in zip((c.variant, c.model, str(c.shape.N)), wanted))]
 
 
 def _command(words: Sequence[str]) -> str:

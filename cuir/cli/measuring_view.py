@@ -85,15 +85,15 @@ class BenchView(_View):
 
 def line(row: Row) -> str:
     """A row in a line."""
-    from ..bench.results import ours, peers, ratios
+    from ..bench.results import ours, peers, place, rate, ratios
 
-    head = f"{row['variant']:22s} {row['model']:14s} {row['shape'][3]:6d}  "
+    head = f"{place(row):44s}  "
     if "failed" in row:
         return f"{head}failed: {row['failed']}"
     mine, shares = ours(row), ratios(row)
     wrong = [f"{n}: {c.get('wrong') or c.get('failed')}" for n, c in row["contenders"].items() if "wrong" in c or "failed" in c]
     figures = "  ".join(f"{n} {t:.0f}" + (f" ({shares[n]:.2f} x)" if n in shares else "") for n, t in peers(row).items())
-    first = f"{mine[0]} {mine[1]['tflops']:.0f}" if mine else "cuir -"
+    first = f"{mine[0]} {rate(mine[1]):.0f}" if mine else "cuir -"
     return f"{head}{first}  {figures}  {'; '.join(wrong)}".rstrip()
 
 

@@ -17,7 +17,7 @@ from ..verification.inputs import applicable
 from ..verification.problems import KINDS, Case
 from ..verification.spec_dispatch import AnyCase, check_case, made_positive, require_compared, require_judgeable
 from .defaults import EXPERT
-from .inputs import read_numbers, suggestion
+from .inputs import expert_for, read_numbers, suggestion
 from .output import print_json, stdout
 from .verifying_gpu import Verified
 
@@ -92,7 +92,7 @@ def replayed(diagnostics: Sequence[Diagnostic], verified: Verified, consts: Mapp
     base = ["cuir", "verify", verified.target]
     for option, values in (("--against", [verified.against] if verified.against else []), ("-p", verified.parameters), ("-k", [verified.kernel] if verified.kernel else [])):  # fmt: skip
         base += [word for value in values for word in (option, value)]
-    if verified.against is None and verified.origin != EXPERT:
+    if verified.against is None and verified.origin != expert_for(EXPERT, verified.plain["T"]):
         base += ["--origin", verified.origin]
     base += ["-c", ",".join(f"{n}={v}" for n, v in consts.items())]
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..tuning import Outcome
     from ..tuning.contest import Contender, Entry
     from ..tuning.space import Space
+    from ..variants import TransferResult
     from .asking import Asking
 
 
@@ -45,7 +46,7 @@ def tune_programs(
     load = partial(read_variant, variant, tuple(param))
     spec = load()
     made = transfer(read_program(source), spec)
-    fixed = agreeing(attention_consts(dtype, shape.D), read_consts(const), f"--dtype {dtype} and --shape {shape}")
+    fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(const), f"--dtype {dtype} and --shape {shape}")
     given = [(name, read_program(name)) for name in proposals]
     job = {
         "variant": variant,
@@ -64,7 +65,7 @@ def tune_programs(
         if not as_json:
             stderr().print(f"{target} for {shape} ({dtype}): the program itself", markup=False, soft_wrap=True)
         tuning = Tuning.of(
-            goal, _setting(made.program, made.kernel, space, shape, dtype, fixed), None if missing else RemoteDevice(worker, job), _compiler(jobs, bool(missing)),
+            goal, _setting(made, space, shape, fixed), None if missing else RemoteDevice(worker, job), _compiler(jobs, bool(missing)),
             apart, rounds,
         )  # fmt: skip
         considered = [(name, _considered(tuning, name, program)) for name, program in given]
@@ -83,22 +84,22 @@ def tune_programs(
     return 0 if good else 1
 
 
-def _setting(program: Any, kernel: str, space: Space, shape: Shape, dtype: str, fixed: Mapping[str, Const]) -> Mapping[str, Const]:
-    """What a search has found for such shapes, else the first start of the space that fits."""
-    from ..tuning import tuned
-    from ..tuning.space import ruled_out
+def _setting(made: TransferResult, space: Space, shape: Shape, fixed: Mapping[str, Const]) -> Mapping[str, Const]:
+    """What a call of such shapes gets."""
+    from ..choice import choose
 
-    known = tuned(program, shape, dtype)
-    starts = [known] if known else [dict(s) for s in space.within(program, kernel).narrowed(fixed).starts]
-    return next((s for s in starts if ruled_out(program, kernel, {**s, **fixed}) is None), {})
+    near = space.within(made.program, made.kernel).narrowed({"DV": shape.DV, **fixed})
+    return choose(
+        made.program, fixed, shape.lengths, numbers=made.numbers, mask=made.mask, starts=near.starts, exact=near.exact, kernel=made.kernel
+    ).setting
 
 
 def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Const]) -> tuple[Outcome, ...]:
     """What a search over consts has found out about this program and shape on this GPU, of settings that hold what is given."""
     from ..tuning import Outcome
-    from ..tuning.cache import Journal, Key, device, fingerprint
+    from ..tuning.cache import Journal, Key, device
 
-    journal = Journal.of(Key(device()[0], fingerprint(program), dtype, shape.D), shape)
+    journal = Journal.of(Key.of(device()[0], program, dtype, shape, fixed), shape)
     outcomes = map(Outcome.of, journal.entries.values())
     return tuple(o for o in outcomes if fixed.items() <= o.consts.items())
 

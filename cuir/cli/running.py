@@ -40,16 +40,17 @@ def run_kernel(
         need_gpu()
         lengths = [dims.get(name) for name in ("B", "H", "HK", "M", "N")]
         if all(type(n) is int for n in lengths):
-            from ..tuning import completed
+            from ..choice import choose
+            from ..spec.specification import Lengths
 
-            consts = completed(program, consts, tuple(lengths))  # type: ignore[arg-type]
+            consts = choose(program, consts, Lengths(*lengths), numbers=scalars, kernel=kernel).consts  # type: ignore[arg-type]
     checked = check(program, pick_kernel(program, kernel).name, consts)
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
     start = time.perf_counter()
     events, note = (_on_gpu(checked, arguments), "") if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
     seconds = time.perf_counter() - start
-    written = [t.name for t in checked.tensors if t.written]
+    written = [t.name for t in checked.outputs]
     return {
         "kernel": checked.name,
         "on": on,
@@ -101,6 +102,8 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
     generator = torch.Generator().manual_seed(seed)
     made: dict[str, Any] = dict(scalars)
     for t in checked.tensors:
+        if t.scratch:
+            continue
         shape = [int(dims[d]) if isinstance(d, str) else d for d in t.dims]
         if t.dtype == I32 or t.written:
             made[t.name] = torch.zeros(shape, dtype=TORCH[t.dtype], device=device)
@@ -151,7 +154,7 @@ def few_rounds(checked: Checked, arguments: Mapping[str, Any], report: RunReport
 
 def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], needed: int) -> str:
     """`-d NAME=LENGTH` for the dim that has to grow least to make so many units of work; "" if growing one dim makes none."""
-    tensors = [(t.dims, arguments[t.name].shape) for t in checked.tensors]
+    tensors = [(t.dims, arguments[t.name].shape) for t in checked.tensors if t.name in arguments]
     dims = {d: n for names, shape in tensors for d, n in zip(names, shape) if isinstance(d, str)}
     for times in range(2, 1025):
         for name in (d for d in dims if d != "HK"):  # query heads are a multiple of them

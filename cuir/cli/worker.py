@@ -6,7 +6,7 @@ import functools
 import gc
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,38 @@ def cell(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     )
 
 
+def backward(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    import torch
+
+    from ..bench.backward import measure_backward
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    one = Cell.from_json(request)
+    spec = read_variant(one.variant, one.arguments)
+    return measure_backward(one, spec, request["dtype"], request["peers"], request["rounds"], lost=request["lost"], tell=tell)
+
+
+def decode(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    from ..bench.decoding import measure_decode
+
+    return _of_calls(measure_decode, request, tell)
+
+
+def varlen(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    from ..bench.packed import measure_varlen
+
+    return _of_calls(measure_varlen, request, tell)
+
+
+def _of_calls(measure: Callable[..., dict[str, Any]], request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    return measure(Cell.from_json(request), request["dtype"], request["peers"], request["rounds"], lost=request["lost"], tell=tell)
+
+
 def prime(request: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
@@ -139,6 +171,6 @@ if __name__ == "__main__":
                 "prime": prime,
                 "prime_reference": prime_reference,
             },
-            telling={"cell": cell, "check": check, "time": time},
+            telling={"cell": cell, "backward": backward, "decode": decode, "varlen": varlen, "check": check, "time": time},
         )
     )

@@ -43,11 +43,11 @@ class _Bar:
     """State of a barrier. `phase` counts completed phases (of a named barrier: generations)."""
 
     __slots__ = (
-        "before", "bytes", "clock", "complete", "done", "fenced", "landed", "now", "over", "pending", "phase", "seen", "seen_fenced", "used", "waits"
+        "before", "bytes", "clock", "complete", "done", "fenced", "landed", "now", "over", "pending", "phase", "seen", "seen_fenced", "used", "waits", "warps"
     )  # fmt: skip
 
     def __init__(self, count: int):
-        self.phase, self.pending, self.bytes = 0, count, 0
+        self.phase, self.pending, self.bytes, self.warps = 0, count, 0, 0
         self.clock = self.fenced = self.seen = self.seen_fenced = self.landed = 0
         self.complete: list[int] = []  # the event of each completed phase
         self.waits: dict[int, tuple[int, int, Span, int]] = {}  # worker -> phase, event, place, step of its last wait
@@ -177,7 +177,7 @@ class Execution:
                 if kind == "arrive":
                     self._arrive(agent, bar, step)
                 else:
-                    self._meet(agent, bar, kind == "join")
+                    self._meet(agent, bar, step)
             self._released(agent)
         elif kind == "wait":
             past = self._wait(agent, step, pre)
@@ -262,18 +262,23 @@ class Execution:
         bar.before, bar.now = bar.now, []
         return bar.before
 
-    def _meet(self, worker: int, number: int, waits: bool) -> None:
+    def _meet(self, worker: int, number: int, step: Step) -> None:
         """An arrival at a named barrier, or at the join of a CTA."""
-        bar = self.bars[number]
+        bar, about, trace = self.bars[number], self.skeleton.bars[number], self.skeleton.workers[worker]
         bar.now.append(len(self.past) - 1)
+        bar.warps += trace.warps
+        if (bar.warps < about.warps) != (len(bar.now) < about.count) or bar.warps > about.warps:
+            self._stop(Fault("S406", f"`{about.text}` opens at {about.count} arrivals of {about.warps} warps in all; here {len(bar.now)} of {bar.warps} warps can come, the last from {trace.label}",
+                             step.span, (), "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup", self._closure(*bar.now)))  # fmt: skip
+            return
         bar.clock |= self.known[worker]
         bar.fenced |= self.fenced[worker]
-        if waits:
+        if step.kind == "join":
             self.tickets[worker] = bar.phase
         if len(bar.now) == self.skeleton.bars[number].count:
             self._next_phase(bar)
             bar.over.append((bar.clock, bar.fenced, bar.done))
-            bar.phase, bar.clock, bar.fenced = bar.phase + 1, 0, 0
+            bar.phase, bar.clock, bar.fenced, bar.warps = bar.phase + 1, 0, 0, 0
 
     def _wait(self, worker: int, step: Step, pre: int) -> int:
         bar = self.bars[step.bars[0]]

@@ -127,7 +127,7 @@ def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, i
     """The run-time dims, from the tensors."""
     lengths: dict[str, int] = {}
     for t in checked.tensors:
-        shape = getattr(arguments[t.name], "shape", ())
+        shape = getattr(arguments.get(t.name), "shape", ())
         lengths.update({d: int(n) for d, n in zip(t.dims, shape) if isinstance(d, str)})
     return lengths
 

@@ -123,7 +123,7 @@ class _Worker:
 
     def __init__(self, w: Worker, number: int):
         self.w, self.number = w, number
-        self.trace = Trace(w.label, bool(w.program.loops), cta=w.cta)
+        self.trace = Trace(w.label, bool(w.program.loops), w.program.threads // 32, cta=w.cta)
         self.engines = 0
         self.open: list[int] = []  # cp.async since the last commit
         self.closed: list[list[int]] = []
@@ -173,10 +173,12 @@ class _Extractor:
         for ring in m.barriers.values():
             for bar in ring:
                 self.bars[id(bar)] = len(self.skeleton.bars)
-                self.skeleton.bars.append(Bar(bar.text, bar.count, bar.span, self._named(bar)))
+                self.skeleton.bars.append(
+                    Bar(bar.text, bar.count, bar.warps if isinstance(bar, NamedBarrier) else 0, bar.span, self._named(bar))
+                )
         for join in m.joins:
             self.bars[id(join)] = len(self.skeleton.bars)
-            self.skeleton.bars.append(Bar(join.text, join.count, None, True))
+            self.skeleton.bars.append(Bar(join.text, join.count, join.warps, None, True))
         roles = {r.name: r for r in self.checked.roles}
         for n, w in enumerate(m.workers):
             worker = _Worker(w, n)

@@ -81,13 +81,14 @@ class Trace:
 
     label: str
     takes: bool  # whether it takes units of work
+    warps: int
     lead: list[Local] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     cta: int = 0  # of its cluster
 
     def without(self, kind: Kind) -> Trace:
         """The trace without steps of a kind; what was done locally behind them is done behind the step before."""
-        trace = Trace(self.label, self.takes, list(self.lead), cta=self.cta)
+        trace = Trace(self.label, self.takes, self.warps, list(self.lead), cta=self.cta)
         for step in self.steps:
             if step.kind != kind:
                 trace.steps.append(replace(step, locals=list(step.locals)))
@@ -106,6 +107,7 @@ class Bar:
 
     text: str
     count: int
+    warps: int  # of a named one: of the workers that end a phase
     span: Span | None
     named: bool
 

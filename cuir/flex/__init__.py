@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from .cached import attention_with_kv_cache
 from .front import flex_attention
 from .kernels import Attention, attention
 from .masks import create_block_mask, create_nested_block_mask
 from .packing import packed_copies
+from .varlen import varlen_attention
 
 _OF_PYTORCH = (
     "AuxOutput",
@@ -31,4 +33,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_OF_PYTORCH})
 
 
-__all__ = ["Attention", "attention", "create_block_mask", "create_nested_block_mask", "flex_attention", "packed_copies"]
+__all__ = [
+    "Attention",
+    "attention",
+    "attention_with_kv_cache",
+    "create_block_mask",
+    "create_nested_block_mask",
+    "flex_attention",
+    "packed_copies",
+    "varlen_attention",
+]

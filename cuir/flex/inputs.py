@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from ..calls.binding import TORCH
 from ..ops.limits import runs
+from ..syntax.types import BF16, F16, F32, DType
+from ..syntax.types import DTYPES as NAMED
 from ..text.diagnostics import CuirError
 
-DTYPES = (torch.float16, torch.bfloat16)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 256  # columns of a product
+DETACHED = "call under torch.no_grad(), or with detached tensors"
+NO_FLOAT64 = "no kernel computes in float64; PyTorch's flex_attention does, outside of torch.compile"
 BACKENDS = ("auto", "interpret")
 LEVELS = ("quick", "full", "off")
 
@@ -33,10 +38,20 @@ def wrong(code: str, message: str, hint: str | None = None) -> NoReturn:
     raise CuirError.of(code, message, hint=hint)
 
 
-def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
-    """query [B, H, M, D], key and value [B or 1, HK, N, D], [..., DV] of value, f16 or bf16.
+def dtype_of(dtype: torch.dtype | DType | str) -> DType:
+    """The dtype of a kernel by PyTorch's, by ours, or by name. Raises CuirError U109."""
+    known: dict[object, DType] = {t: d for d, t in TORCH.items()} | dict(NAMED) | {d: d for d in NAMED.values()}
+    found = known.get(dtype)
+    if found not in (F16, BF16, F32):
+        hint = f"dtype=torch.float32; {NO_FLOAT64}" if dtype is torch.float64 else None
+        raise CuirError.of("U109", f"attention kernels are for f16, bf16 and f32, found `{dtype}`", hint=hint)
+    return found
 
-    Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads, U410 gradients.
+
+def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
+    """query [B, H, M, D], key and value [B or 1, HK, N, D], [..., DV] of value, f16, bf16 or f32.
+
+    Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads.
     """
     given = {"query": query, "key": key, "value": value}
     for name, x in given.items():
@@ -51,10 +66,12 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
                 hint=f"{name}.unsqueeze(0)",
             )
         if x.dtype not in DTYPES:
-            hint = f"{name}.to(torch.bfloat16)" + (
-                ", multiplied by its scale: attention of 8-bit floats is not there" if x.dtype.itemsize == 1 else ""
-            )
-            raise CuirError.of("U109", f"`{name}` must be float16 or bfloat16, found {_word(x.dtype)}", hint=hint)
+            hint = f"{name}.to(torch.bfloat16)"
+            if x.dtype == torch.float64:
+                hint = f"{name}.float(); {NO_FLOAT64}"
+            elif x.dtype.itemsize == 1:
+                hint += ", multiplied by its scale: attention of 8-bit floats is not there"
+            raise CuirError.of("U109", f"`{name}` must be float16, bfloat16 or float32, found {_word(x.dtype)}", hint=hint)
     for name, x in (("key", key), ("value", value)):
         if x.dtype != query.dtype:
             raise CuirError.of(
@@ -79,8 +96,16 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
     if key.shape[:3] != value.shape[:3]:
         raise CuirError.of("U408", f"key and value must have the same heads and length, found {tuple(key.shape)} and {tuple(value.shape)}")
     check_heads(query.shape[1], key.shape[1], enable_gqa)
-    for name, x in given.items():
-        check_gradient(name, x)
+
+
+def parts_for(dtype: torch.dtype) -> int:
+    """In how many numbers of TF32 a kernel takes operands of float32 now: 2, with the accuracy of float32, or 1 where the user allows TF32 in products; 0 of other dtypes, whose products are exact."""
+    if dtype != torch.float32:
+        return 0
+    try:
+        return 2 if torch.get_float32_matmul_precision() == "highest" else 1
+    except RuntimeError:  # set by backend, not as a whole
+        return 1 if torch.backends.cuda.matmul.fp32_precision == "tf32" else 2
 
 
 def check_head_dims(keys: int, values: int) -> None:
@@ -103,13 +128,29 @@ def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
 
 
 def check_gradient(name: str, x: torch.Tensor) -> None:
-    """Raises CuirError U410."""
+    """Of what a call over a cache is given, and of what mods capture there and for packed sequences. Raises CuirError U410."""
     if x.requires_grad and torch.is_grad_enabled():
         wrong(
             "U410",
-            f"`{name}` requires a gradient, and there is no backward pass",
-            hint=f"call under torch.no_grad(), or give {name}.detach()",
+            f"`{name}` requires a gradient, and attention over a cache or of packed sequences has none",
+            f"call under torch.no_grad(), or give {name}.detach()",
         )
+
+
+def check_differentiable(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, normalize: str, captured: Sequence[torch.Tensor] = ()
+) -> None:
+    """Raises CuirError U410, X109 for a call that asks for gradients which are not there."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *captured)):
+        need_gradients(query.dtype, normalize)
+
+
+def need_gradients(dtype: torch.dtype, normalize: str) -> None:
+    """Raises CuirError U410, X109 for a dtype, or weights, for which there is no backward pass."""
+    if dtype == torch.float32:
+        wrong("U410", "gradients are there for float16 and bfloat16, found float32", DETACHED)
+    if normalize != "softmax":
+        wrong("X109", f"there are gradients of a softmax, found normalize={normalize!r}", DETACHED)
 
 
 def check_options(scale: float | None, backend: str, verify: str) -> None:
@@ -163,12 +204,15 @@ def _word(dtype: torch.dtype) -> str:
 __all__ = [
     "at_tracing",
     "capturing",
+    "check_differentiable",
     "check_gradient",
     "check_head_dims",
     "check_heads",
     "check_options",
     "check_tensors",
+    "need_gradients",
     "need_hopper",
     "need_warm",
+    "parts_for",
     "wrong",
 ]

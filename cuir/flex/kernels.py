@@ -7,8 +7,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -19,117 +18,53 @@ from ..checking.checked import Checked, Const
 from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Specification, lengths_of
 from ..syntax.nodes import Program
-from ..syntax.types import BF16, DTYPES, F16, DType
+from ..syntax.types import F32, DType
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
 from ..variants.arguments import Cache, memory_of, sources_of, state_of
+from ..variants.lists import TooManyBits
 from ..variants.ranges import Reads, traced_apart
-from .inputs import capturing, check_gradient, check_head_dims, check_options, check_tensors, need_hopper, need_warm
+from . import decoding
+from .backward_kernels import Asked
+from .gradients import Gradients, Learnable, differentiable, learnable
+from .inputs import (
+    capturing,
+    check_differentiable,
+    check_head_dims,
+    check_options,
+    check_tensors,
+    dtype_of,
+    need_hopper,
+    need_warm,
+    parts_for,
+)
+from .made import Made
 from .mods import CaptureKey, identity
 from .packing import output_for, packed, strides_fit, without_room
 from .progress import Progress
+from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
+from .settings import KNOWN_LENGTHS, Settings, text_of
 
 if TYPE_CHECKING:
+    from ..choice import Choice
     from ..lowering import Cuda
-    from ..runtime.compiled import CompiledKernel
+    from ..runtime.compiled import Again, CompiledKernel
+    from ..tuning import Space
     from ..verification import VerifyReport
 
 Level = Literal["quick", "full", "off"]
-ORIGIN = "flash_fwd_sm90"
-KNOWN_LENGTHS = 1024  # problems whose setting is kept
+Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "varlen"]
+VARLEN = "flash_fwd_varlen_sm90"
 
 
-class Settings:
-    """The settings of const parameters with which one program runs, each checked, verified and compiled at most once."""
+def expert(kind: Kind, dtype: DType) -> str:
+    """The name of the expert kernel that calls of a kind are made from."""
+    import corpus
 
-    def __init__(self, program: Program, fixed: Mapping[str, Const], starts: tuple[Mapping[str, Const], ...]):
-        """fixed: T, D and what the user has chosen; starts: settings to take the first of that fits, where nothing was tuned."""
-        self.program, self.fixed, self.starts = program, dict(fixed), starts
-        self.by_lengths: dict[Lengths, tuple[dict[str, Const], CompiledKernel]] = {}
-        self.by_class: dict[object, dict[str, Const]] = {}
-        self.checks: dict[str, Checked] = {}
-        self.kernels: dict[str, CompiledKernel] = {}
-
-    @functools.cached_property
-    def start(self) -> dict[str, Const]:
-        """The setting of a problem for which nothing was tuned."""
-        from ..tuning.space import ruled_out
-
-        settings = ({**start, **self.fixed} for start in self.starts)
-        return next((consts for consts in settings if ruled_out(self.program, None, consts) is None), self.fixed)
-
-    def tuned(self, at: Lengths) -> dict[str, Const]:
-        """The setting that `cuir tune` has found for lengths like these, else the start."""
-        from ..measure.problem import Shape
-        from ..tuning import completed, shape_class
-        from ..tuning.cache import device
-
-        lengths = (at.B, at.H, at.HK, at.M, at.N)
-        kind = shape_class(Shape(*lengths, int(self.fixed["D"])), max(1, device()[1]))  # type: ignore[arg-type]
-        if kind not in self.by_class:
-            consts = completed(self.program, self.fixed, lengths)
-            self.by_class[kind] = consts if consts != self.fixed else self.start
-        return self.by_class[kind]
-
-    def checked(self, consts: Mapping[str, Const]) -> Checked:
-        from ..checking.checker import check
-
-        key = _text(consts)
-        if key not in self.checks:
-            self.checks[key] = check(self.program, None, consts)
-        return self.checks[key]
-
-    def compiled(
-        self, at: Lengths, prove: Callable[[Mapping[str, Const], Progress], object], name: str
-    ) -> tuple[dict[str, Const], CompiledKernel]:
-        """The consts and the kernel for lengths. prove: raises CuirError if the program is wrong with these consts; asked while nvcc works. name: for progress."""
-        known = self.by_lengths.get(at)
-        if known is not None:
-            return known
-        need_warm("compiling a kernel")
-        from ..runtime.compiled import compile
-
-        consts = self.tuned(at)
-        key = _text(consts)
-        if key not in self.kernels:
-            pool, progress = ThreadPoolExecutor(1), Progress(name)
-            try:
-                with progress.step("compiling"):
-                    compiling = pool.submit(compile, self.program, consts=consts)
-                    prove(consts, progress)
-                    self.kernels[key] = compiling.result()
-            finally:
-                pool.shutdown(wait=False)
-        if len(self.by_lengths) >= KNOWN_LENGTHS:
-            self.by_lengths.clear()
-        self.by_lengths[at] = consts, self.kernels[key]
-        return self.by_lengths[at]
-
-
-class Made(dict[str, Any]):
-    """Captured values and block lists as a kernel takes them; other streams than the one that they were made on wait for it."""
-
-    def __init__(self, values: Mapping[str, Any], device: torch.device):
-        super().__init__(values)
-        self.index = device.index if device.type == "cuda" else None
-        self.streams: set[int] = set()  # that may use them
-        if self.index is not None:
-            self.streams.add(torch._C._cuda_getCurrentRawStream(self.index))
-            self.event = torch.cuda.current_stream(device).record_event()
-
-    def join(self) -> None:
-        """Makes the current stream one that may use them. A captured stream may: whoever begins a capture has waited for the device."""
-        if self.index is None:
-            return
-        here = torch._C._cuda_getCurrentRawStream(self.index)
-        if here in self.streams or capturing():
-            return
-        stream = torch.cuda.current_stream(self.index)
-        stream.wait_event(self.event)
-        for t in self.values():
-            if isinstance(t, torch.Tensor):
-                t.record_stream(stream)
-        self.streams.add(here)
+    return {
+        "forward": corpus.expert(dtype.name), "decode": decoding.ORIGIN, "cache": decoding.CACHE_ORIGIN, "cache of 8 bits": decoding.EIGHT_BIT_ORIGIN,
+        "varlen": VARLEN,
+    }[kind]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,18 +79,52 @@ class Ready:
     steady: bool = True
     columns: int = 0  # of values, and so of O
     fits: bool = True  # rows of the tensors lie as the kernel reads them, if their first does
+    attention: Attention | None = None  # whose call it is, and `data`, what its mods capture: for the backward pass
+    data: TransferResult | None = None
+    again: list[Again] = field(default_factory=list)  # the call, once it was made with tensors that lie as the kernel reads them
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """O, LSE and, of a kernel that gives them, the largest scores, for tensors that are known to fit."""
+        """O, LSE and, of a kernel that gives them, the largest scores, for tensors that are known to fit; with gradients if they are asked for."""
+        return differentiable(self, query, key, value) if self.asks(query, key, value) else self.outputs(query, key, value)
+
+    @functools.cached_property
+    def learnable(self) -> Learnable:
+        """What its mods capture of floats."""
+        return learnable(self.data)
+
+    def asks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+        """Whether a call of these tensors is to be differentiable."""
+        inputs = query.requires_grad or key.requires_grad or value.requires_grad
+        return torch.is_grad_enabled() and (inputs or any(t.requires_grad for t, _ in self.learnable))
+
+    def outputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The same, without gradients."""
+        if self.covers(query, key, value):
+            return self.repeated(query, key, value)
+        given = {"Q": query, "K": key, "V": value}
         if key.shape[0] != query.shape[0]:
             key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
-        o, given = output_for(query, self.columns), query
-        if not self.fits or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % COPY_ALIGNMENT:
+        o = output_for(query, self.columns)
+        as_they_lie = self.fits and (query.data_ptr() | key.data_ptr() | value.data_ptr()) % COPY_ALIGNMENT == 0
+        if not as_they_lie:
             query, key, value = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (query, key, value))
         if self.made is not None:
             self.made.join()
         outputs = self.launched(query, key, value, o)
-        return outputs if self.fits else (without_room(o, given), *outputs[1:])
+        if self.kernel is not None and as_they_lie:
+            again = self.kernel.again(given, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
+            self.again[:] = [] if again is None else [again]
+        return outputs if self.fits else (without_room(o, given["Q"]), *outputs[1:])
+
+    def covers(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+        """Whether tensors lie as those of a call before, so that `repeated` may launch them."""
+        return bool(self.again) and self.again[0].covers(query, key, value) and not self.asks(query, key, value)
+
+    def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs for tensors that `covers` was asked about; nothing else is."""
+        if self.made is not None:
+            self.made.join()
+        return self.again[0](query, key, value)
 
     def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, O in `o`."""
@@ -191,10 +160,16 @@ class Attention:
     `return_lse=True`, and then MAX_SCORES [B, H, M] (f32) behind it if the specification asks for `max_scores`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
     """
 
-    def __init__(self, transferred: TransferResult, traced: Traced, who: CaptureKey, settings: Settings, level: Level):
+    def __init__(
+        self, transferred: TransferResult, traced: Traced, who: CaptureKey, settings: Settings, level: Level, plain: Callable[[], Attention]
+    ):
+        """plain: makes the same attention, whose mask is worked out where this one reads bits."""
+        self._plain = plain
         self.transferred, self.traced, self.level = transferred, traced, level
-        self._who, self._settings = who, settings
+        self._who, self.settings = who, settings
         self._reads, self._checked = Reads(traced), Cache()
+        self._learnable = tuple(t for t, _ in learnable(transferred))
+        self._gradients: dict[Asked, Gradients] = {}
         self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, Any, Any], ...]]] = {}
         values = [p.value for p in transferred.captured]
         self._steady = not any(v is None or (isinstance(v, torch.Tensor) and v.is_inference()) for v in values)
@@ -202,8 +177,12 @@ class Attention:
         ATTENTIONS[self.handle] = self
 
     def __repr__(self) -> str:
-        consts = ", ".join(f"{n}={v}" for n, v in self._settings.start.items())
+        consts = ", ".join(f"{n}={v}" for n, v in self.settings.start.items())
         return f"Attention({self.spec.name}; {consts})"
+
+    @functools.cached_property
+    def plain(self) -> Attention:
+        return self._plain()
 
     @property
     def spec(self) -> Specification:
@@ -217,14 +196,34 @@ class Attention:
     @property
     def report(self) -> VerifyReport | None:
         """What verification found; None with verify="off". Asked when first needed, on the CPU, in some seconds. Raises CuirError if the program is wrong."""
-        return self.prove(self._settings.start)
+        return self.prove(self.settings.start)
+
+    def choice(self, query: torch.Tensor, key: torch.Tensor) -> Choice:
+        """The setting of const parameters that a call with tensors of these shapes gets on the GPU that is here, and why it is this one."""
+        return self.settings.choice(lengths_of(query, key), self.settings.numbers(self.transferred.captured))
 
     @property
     def cuda(self) -> Cuda:
         """The kernel as CUDA C++ (`.source`), with the setting of a problem for which nothing was tuned."""
         from ..lowering import lower
 
-        return lower(self._settings.checked(self._settings.start))
+        return lower(self.settings.checked(self.settings.start))
+
+    def gradients(self, asked: Asked = Asked()) -> Gradients:
+        """Its backward pass, for what is asked of it. Raises CuirError U410, X109 where there is none."""
+        if asked not in self._gradients:
+            self._gradients[asked] = Gradients(self, asked)
+        return self._gradients[asked]
+
+    @property
+    def fixed(self) -> Mapping[str, Const]:
+        """The const parameters that are not chosen: dtype and head dims."""
+        return {n: self.settings.fixed[n] for n in ("T", "D", "DV")}
+
+    @property
+    def who(self) -> CaptureKey:
+        """What its mods are known by."""
+        return self._who
 
     def prove(self, consts: Mapping[str, Const], progress: Progress | None = None) -> VerifyReport | None:
         """The report for a setting. Raises CuirError if the program is wrong."""
@@ -232,7 +231,14 @@ class Attention:
 
         if self.level == "off":
             return None
-        return verified(self.program, self.spec, self._who, consts, self.level, progress or Progress(self.spec.name))
+        return verified(
+            self.program,
+            self.settings.specification(self.transferred),
+            self._who,
+            self.settings.judged(consts),
+            self.level,
+            progress or Progress(self.spec.name),
+        )
 
     def __call__(
         self,
@@ -256,12 +262,12 @@ class Attention:
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
     ) -> tuple[torch.Tensor, ...]:
         """The outputs as a node of the graph that torch.compile traces: the operator of operator.py."""
-        for name, x in (("query", query), ("key", key), ("value", value)):
-            check_gradient(name, x)
+        captured = list(self._learnable)
+        check_differentiable(query, key, value, self.spec.normalize, captured)
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
         own = torch.ops.cuir
         called = own.flex_attention_max_scores.default if self.spec.max_scores else own.flex_attention.default
-        outputs: tuple[torch.Tensor, ...] = called(query, key, value, [], self.handle, scale, True, backend, "quick")
+        outputs: tuple[torch.Tensor, ...] = called(query, key, value, captured, self.handle, scale, True, backend, "quick")
         return outputs
 
     def called(
@@ -291,7 +297,7 @@ class Attention:
         """Raises CuirError for arguments that do not fit."""
         check_options(scale, backend, self.level)
         check_tensors(query, key, value, enable_gqa=True)
-        fixed, dims = self._settings.fixed, (query.shape[3], value.shape[3])
+        fixed, dims = self.settings.fixed, (query.shape[3], value.shape[3])
         if query.dtype != TORCH[fixed["T"]] or dims != (fixed["D"], fixed["DV"]):  # type: ignore[index]
             raise CuirError.of("U404", f"this attention is for {fixed['T']} and head dims {fixed['D']} (values: {fixed['DV']}), found {query.dtype} and {dims[0]} ({dims[1]})",
                                hint="cuir.attention(spec, dtype=..., head_dim=..., value_dim=...) makes another")  # fmt: skip
@@ -305,14 +311,30 @@ class Attention:
         fits = all(map(strides_fit, (query, key, value))) and columns * value.element_size() % COPY_ALIGNMENT == 0
         numbers: dict[str, Any] = {"scale": query.shape[3] ** -0.5 if scale is None else float(scale)}
         if backend == "interpret":
-            consts = self._settings.start
-            made = self.arguments(data, at, query.device, consts)
-            return Ready(None, self._settings.checked(consts), {**numbers, **(made or {})}, made, columns=columns, fits=fits)
-        if at not in self._settings.by_lengths:
+            consts = self.settings.untuned(at)
+            try:
+                made = self.arguments(data, at, query.device, consts)
+            except TooManyBits:
+                return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
+            return Ready(
+                None,
+                self.settings.checked(consts),
+                {**numbers, **(made or {})},
+                made,
+                columns=columns,
+                fits=fits,
+                attention=self,
+                data=data,
+            )
+        problem = at, self.settings.numbers(data.captured)
+        if problem not in self.settings.by_problem:
             need_hopper(query.device)
-        consts, kernel = self._settings.compiled(at, self.prove, self.spec.name)
-        made = self.arguments(data, at, query.device, consts)
-        return Ready(kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits).pinned()
+        consts, kernel = self.settings.compiled(*problem, self.prove, self.spec.name)
+        try:
+            made = self.arguments(data, at, query.device, consts)
+        except TooManyBits:
+            return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
+        return Ready(kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits, attention=self, data=data).pinned()
 
     def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
         """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
@@ -327,7 +349,8 @@ class Attention:
 
         def make() -> Made:
             need_warm("preparing what a mask captures")
-            self._reads.check(list(sources.values()), at, device)
+            if not self.settings.lengths_on_device:  # else reads outside give 0
+                self._reads.check(list(sources.values()), at, device)
             return Made(data.arguments(at, device, consts), device)
 
         prepared = self._checked.get(key, sources, make)
@@ -347,7 +370,7 @@ def attention(
 ) -> Attention:
     """The attention that a specification describes, from the expert kernel for Hopper: traced, transferred and checked now, verified and compiled when first run.
 
-    spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx). dtype: f16 or bf16. head_dim: of query and key, 1 to 256;
+    spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx). dtype: f16, bf16 or f32, of which products are as accurate as f32 (const PARTS = 2) or, where PyTorch's settings allow it now, TF32 (1). head_dim: of query and key, 1 to 256;
     value_dim: of value and O, as head_dim if left out. origin: another expert kernel with splice points. consts: const parameters that are not to be chosen (BM, BN, STAGES, ...). verify: how much is asked
     before a kernel runs on a GPU: "quick", "full" or "off". Raises CuirError: X1xx for what cannot be traced, U109, U110, U413, and what the checker finds.
     """
@@ -373,22 +396,34 @@ def made(
     consts: Mapping[str, Const] | None = None,
     level: Level = "quick",
     traced: Traced | None = None,
+    bits: bool = True,
+    kind: Kind = "forward",
 ) -> Attention:
-    """`attention` for a specification whose identity, and perhaps what it traces to, is known."""
+    """`attention` for a specification whose identity, and perhaps what it traces to, is known. bits: see `transfer`. kind: which of the expert kernels, if no origin is given."""
     check_head_dims(*head_dims)
-    fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **(consts or {})}
+    parts = {"PARTS": parts_for(TORCH[dtype])} if dtype == F32 and origin is None else {}
+    fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **(consts or {})}
     traced = traced_with(spec, who) if traced is None else traced
-    transferred = transfer(origin if origin is not None else _origin(), spec, traced=traced)
-    key = (transferred.text, _text(fixed), level, who.structure)
+    transferred = transfer(origin if origin is not None else _origin(expert(kind, dtype)), spec, traced=traced, bits=bits)
+    key = (transferred.text, text_of(fixed), level, who.structure)
     settings = _SETTINGS.get(key)
     if settings is None:
-        starts = _starts(transferred.program, fixed) if origin is None else ()
-        settings = Settings(transferred.program, fixed, starts)
+        if kind == "varlen":
+            settings = VarlenSettings(transferred.program, fixed, _starts(transferred.program, fixed))
+        elif kind != "forward":
+            own = DecodeSettings if kind == "decode" else CacheSettings
+            settings = own(transferred.program, fixed, decoding.packs(traced, transferred.program, fixed))
+        else:
+            space = _space(transferred.program, fixed) if origin is None else None
+            known = (space.starts, space.exact) if space is not None else ((), False)
+            settings = Settings(transferred.program, fixed, *known, transferred.mask)
         settings.checked(settings.start)
         if len(_SETTINGS) >= KNOWN_PROGRAMS:
             _SETTINGS.pop(next(iter(_SETTINGS)))
         _SETTINGS[key] = settings
-    return Attention(transferred, traced, who, settings, level)
+    return Attention(
+        transferred, traced, who, settings, level, lambda: made(spec, who, dtype, head_dims, origin, consts, level, traced, False, kind)
+    )
 
 
 def traced_with(spec: Specification, who: CaptureKey) -> Traced:
@@ -406,34 +441,31 @@ _SETTINGS: dict[
 
 
 @functools.cache
-def _origin() -> Program:
+def _origin(name: str) -> Program:
     import corpus
 
     from ..syntax.parser import parse
 
-    return parse(corpus.kernels()[ORIGIN].read_text(encoding="utf-8"), f"{ORIGIN}.cuir")
+    return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
 
 
-def _starts(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
+def _space(program: Program, fixed: Mapping[str, Const]) -> Space:
     """The settings of the expert kernel that are known to be good and agree with what is fixed."""
     import corpus
 
     from ..tuning import Space
 
-    space = Space.parse(corpus.spaces()[ORIGIN].read_text(encoding="utf-8"), f"{ORIGIN}.tune.json")
-    return space.within(program, None).narrowed(fixed).starts
+    name = corpus.expert(str(fixed["T"]))
+    space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), f"{name}.tune.json")
+    return space.within(program, None).narrowed(fixed)
 
 
-def _text(consts: Mapping[str, Const]) -> str:
-    return repr(sorted((name, str(value)) for name, value in consts.items()))
-
-
-def dtype_of(dtype: torch.dtype | DType | str) -> DType:
-    known: dict[object, DType] = {t: d for d, t in TORCH.items()} | dict(DTYPES) | {d: d for d in DTYPES.values()}
-    cuir_dtype = known.get(dtype)
-    if cuir_dtype not in (F16, BF16):
-        raise CuirError.of("U109", f"attention kernels are for f16 and bf16, found `{dtype}`")
-    return cuir_dtype
+def _starts(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
+    """The expert kernel's settings, without what this kernel does not have, the best guesses first: of the tiles that fit, those of 128 queries waste the fewest rows."""
+    known = {p.name for p in next(iter(program.kernels().values())).params}
+    space = _space(_origin(expert("forward", fixed["T"])), fixed)  # type: ignore[arg-type]
+    starts = [start for start in space.starts if start.get("CLUSTER", 1) == 1]
+    return tuple({n: v for n, v in start.items() if n in known} for start in sorted(starts, key=lambda s: s.get("BM", 0) != 128))
 
 
 def name_of(mod: object) -> str:
@@ -441,4 +473,4 @@ def name_of(mod: object) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name)).strip("_") or "variant"
 
 
-__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "dtype_of", "made", "name_of", "traced_with"]
+__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "made", "name_of", "traced_with"]

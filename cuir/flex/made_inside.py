@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 
-from .inputs import at_tracing, check_gradient
+from .inputs import at_tracing
 from .operator import OPERATOR, handle_of, in_graph
 
 _NAME = "cuir_flex_attention"
@@ -78,7 +78,6 @@ def _variable(base: Any) -> Any:
                 for proxy in lifted:
                     example = proxy.node.meta["example_value"]
                     if isinstance(example, torch.Tensor):
-                        check_gradient("captured", example)
                         captured.append(proxy)
                         values.append(example)
                     else:

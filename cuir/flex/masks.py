@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import flex_attention as theirs
@@ -18,8 +18,9 @@ from .inputs import at_tracing, wrong
 from .mods import identity
 from .operator import steady
 
-FIELDS = 5  # of a LazyBlockMask whose blocks nobody has asked for
-ASKED_FOR = frozenset(theirs.BlockMask.__annotations__)
+GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
+FIELDS = 5  # attributes of a LazyBlockMask whose blocks nobody has asked for
+ASKED_FOR = tuple(n for n in theirs.BlockMask.__annotations__ if n not in GIVEN)
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
 
@@ -54,6 +55,11 @@ class Asked(NamedTuple):
         return made
 
 
+def _edited_in_graph(mask: LazyBlockMask) -> bool:
+    """Whether a field was set; Dynamo of torch 2.11 has no length of an object's dict."""
+    return any(name in mask.__dict__ for name in ASKED_FOR)
+
+
 class LazyBlockMask(theirs.BlockMask):
     """PyTorch's BlockMask whose blocks are made when someone asks for them; `create_block_mask` gives it, and it holds a mask_mod and lengths until then.
 
@@ -84,7 +90,7 @@ class LazyBlockMask(theirs.BlockMask):
     @property
     def unmade(self) -> bool:
         """Whether nobody has asked for its blocks, nor set any, another mask_mod or other lengths."""
-        if self._states is not None or len(self.__dict__) != FIELDS:
+        if self._states is not None or (_edited_in_graph(self) if torch.compiler.is_compiling() else len(self.__dict__) != FIELDS):
             return False
         first = self._asked
         lengths, size = (first.Q_LEN, first.KV_LEN), first.BLOCK_SIZE
@@ -104,6 +110,10 @@ class LazyBlockMask(theirs.BlockMask):
     def to(self, device: torch.device | str) -> theirs.BlockMask:
         """For tensors on another device. What the mask_mod captures stays where it is."""
         return LazyBlockMask(self._asked._replace(device=device)) if self.untouched() else super().to(device)
+
+    def contiguous(self) -> theirs.BlockMask:
+        """Itself: transformers asks masks of static caches for it, be they tensors or not."""
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or what is pickled, is as lazy, but one that was edited is PyTorch's own."""
@@ -185,10 +195,22 @@ def create_block_mask(
     return LazyBlockMask(Asked(mask_mod, B, H, Q_LEN, KV_LEN, device, (rows, columns), more))
 
 
-def create_nested_block_mask(*args: Any, **kwargs: Any) -> NoReturn:
-    """For nested tensors, which these kernels do not take. Raises CuirError U412."""
-    wrong("U412", "there are no block masks of nested tensors: query, key and value are dense",
-                       hint="give the values as one sequence, and a mask of documents: document[q_idx] == document[kv_idx]")  # fmt: skip
+def create_nested_block_mask(
+    mask_mod: Callable[..., Any], B: int | None, H: int | None, q_nt: torch.Tensor, kv_nt: torch.Tensor | None = None, **options: Any
+) -> theirs.BlockMask:
+    """The mask of nested tensors [B, H, j, D] that `flex_attention` takes: (q_idx, kv_idx) are indices in a sequence. kv_nt: of the keys, q_nt if left out.
+
+    options: as for `create_block_mask`. Raises CuirError U403 for tensors that are not nested, and as `create_block_mask`.
+    """
+    for name, x in (("q_nt", q_nt), ("kv_nt", kv_nt)):
+        if x is not None and not (isinstance(x, torch.Tensor) and x.is_nested and x.layout == torch.jagged):
+            wrong(
+                "U403",
+                f"`{name}` must be a nested tensor of layout torch.jagged, found {type(x).__name__}",
+                "create_block_mask is for dense ones",
+            )
+    lengths = [x._maybe_max_seqlen or x._values.shape[x._ragged_idx - 1] for x in (q_nt, q_nt if kv_nt is None else kv_nt)]  # type: ignore[attr-defined]
+    return create_block_mask(mask_mod, B, H, *lengths, **{"device": q_nt.device.type, **options})
 
 
 def mod_of(block_mask: Any) -> Callable[..., Any] | None:

@@ -39,7 +39,7 @@ class CaptureKey:
         """Whether all that the walk went through is still there. What a tensor holds is not looked at."""
         try:
             return all(get(holder, key) is value for get, holder, key, value in self.links) and all(len(c) == n for c, n in self.sizes)
-        except Exception:  # an entry or an attribute is gone, or what the user's own container does then
+        except Exception:  # an entry or an attribute is gone; a user's own container then raises what it likes
             return False
 
     def digest(self) -> str:
@@ -110,7 +110,7 @@ class Same:
                 return False
         try:
             return self._unchanged(mods)
-        except Exception:  # an entry or an attribute is gone, or what the user's own container does then
+        except Exception:  # an entry or an attribute is gone; a user's own container then raises what it likes
             return False
 
     def _unchanged(self, mods: tuple[Any, ...]) -> bool:

@@ -20,12 +20,16 @@ from ..spec.specification import Specification
 from ..text.diagnostics import CuirError
 from ..variants.arguments import memory_of, state_of
 from ..variants.rebuilt import rebuilt
-from .inputs import at_tracing, check_gradient, check_options, check_tensors
+from .gradients import backward
+from .inputs import at_tracing, check_differentiable, check_options, check_tensors, parts_for
 from .kernels import ATTENTIONS, Level, Ready
 from .mods import Path, follow, identity
 from .packing import output_for, without_room
 
 SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
+BACKWARD_SCHEMA = SCHEMA.replace(
+    "Tensor[] captured", "Tensor o, Tensor lse, Tensor do, Tensor? dlse, bool[] wanted, int[] learned, Tensor[] captured"
+)
 KNOWN_CALLS = 256  # of one handle
 PLAIN = ("number", "constant", "length")  # kinds of what a mod captures that are compared by value
 
@@ -184,6 +188,29 @@ def guarded(handle: str) -> tuple[Found, ...]:
     return tuple(places)
 
 
+def captured_now(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
+    """The tensors that mods which were just entered capture, as inputs of the graph; whatever else they capture becomes a guard of it."""
+    captured: list[torch.Tensor] = []
+    for kind, path, value_then in guarded(handle):
+        value_now = follow(mods, path)
+        if kind == "tensor":
+            if not any(value_now is c for c in captured):
+                captured.append(value_now)
+        elif kind == "length":
+            if len(value_now) != value_then:
+                raise RuntimeError("another length than when the mod was entered")
+        elif kind in PLAIN and value_now != value_then:
+            raise RuntimeError("another value than when the mod was entered")
+    return captured
+
+
+def sink_of(sink: Any, heads: int, device: torch.device) -> list[torch.Tensor]:
+    """A sink as an input of a graph, behind what mods capture."""
+    if sink is None:
+        return []
+    return [sink if isinstance(sink, torch.Tensor) else torch.full((heads,), sink, dtype=torch.float32, device=device)]
+
+
 def in_graph(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -201,50 +228,54 @@ def in_graph(
 ) -> tuple[torch.Tensor, ...]:
     """(O, LSE), or (O, LSE, MAX_SCORES), as a node of the graph that torch.compile traces. block_mask: one that is obeyed as it stands; its blocks are inputs of the graph."""
     handle = entered(mask_mod, score_mod, normalize, sink is not None, max_scores)
-    captured: list[torch.Tensor] = []
-    mods = (mask_mod, score_mod)
-    for kind, path, value_then in guarded(handle):
-        value_now = follow(mods, path)
-        if kind == "tensor":
-            if not any(value_now is c for c in captured):
-                captured.append(value_now)
-        elif kind == "length":
-            if len(value_now) != value_then:
-                raise RuntimeError("another length than when the mod was entered")
-        elif kind in PLAIN and value_now != value_then:
-            raise RuntimeError("another value than when the mod was entered")
+    captured = captured_now(handle, (mask_mod, score_mod))
     if block_mask is not None:
         captured += [block_mask.kv_num_blocks, block_mask.kv_indices]
         if block_mask.full_kv_num_blocks is not None:
             captured += [block_mask.full_kv_num_blocks, block_mask.full_kv_indices]
-    if isinstance(sink, torch.Tensor):
-        check_gradient("sink", sink)
-        captured.append(sink)
-    elif sink is not None:
-        captured.append(torch.full((query.shape[1],), sink, dtype=torch.float32, device=query.device))
+    captured += sink_of(sink, query.shape[1], query.device)
+    check_differentiable(query, key, value, normalize, captured)
     block_size = [] if block_mask is None else list(block_mask.BLOCK_SIZE)
     called = WITH_MAX_SCORES if max_scores else OPERATOR
     return called(query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size)
 
 
-def _run(
+def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
+    """The outputs of an attention that was entered."""
+    return _ready(query, key, value, *others)[0].outputs(query, key, value)
+
+
+def _run_backward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
+    wanted: Sequence[bool], learned: Sequence[int], *others: Any,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Those of dQ, dK and dV of a call that are wanted, and gradients of the captured tensors of these numbers, dense."""
+    ready, captured = _ready(query, key, value, *others)
+    asked = [captured[i] for i in learned]
+    grads = backward(ready, query, key, value, o, lse, do, dlse, wanted, asked)
+    given = zip(grads, (query, key, value, *asked), (*wanted, *(True for _ in asked)), strict=True)
+    return [torch.zeros_like(x) if g is None else g.contiguous() for g, x, needed in given if needed]
+
+
+def _ready(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
     verify: Level, block_size: Sequence[int] = (),
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The outputs of an attention that was entered. captured: the tensors of its mods, in the order of their walk."""
+) -> tuple[Ready, list[torch.Tensor]]:  # fmt: skip
+    """What a call of an attention that was entered needs, and the tensors that it has for the captured ones. captured: those of its mods, in the order of their walk."""
     attention = ATTENTIONS.get(handle)
     if attention is not None:
         attention.check(query, key, value, scale, backend)
-        return attention.ready(query, key, value, scale, backend)(query, key, value)
+        ready = attention.ready(query, key, value, scale, backend)
+        return ready, [t for t, _ in ready.learnable]
     handled = _HANDLED[handle]
     signature = (
         query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify, tuple(block_size),
+        parts_for(query.dtype),
     )  # fmt: skip
     warm = handled.warm.get(signature)
     if warm is not None and warm.holds(captured):
-        return warm.ready.pinned()(query, key, value)
-    remembered = all((_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference() for t in captured)
-    given = captured if remembered else [t.clone() for t in captured]
+        return warm.ready.pinned(), captured
+    given, remembered = lasting(captured)
     mods, weights = handled.with_tensors(given), handled.with_sink(given)
     mask = handled.with_blocks(given, mods[0], (query.shape[2], key.shape[2]), block_size)
     ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, mask, weights)
@@ -252,7 +283,19 @@ def _run(
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
         handled.warm[signature] = Warm(ready, tuple((t, state_of(t), memory_of(t)) for t in captured))
-    return ready(query, key, value)
+    return ready, given
+
+
+def lasting(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
+    """Captured tensors as a call may remember them, and whether these are they: copies where the graph made one, whose memory it may use again."""
+    remembered = all((_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference() for t in captured)
+    return (captured if remembered else [t.clone() for t in captured]), remembered
+
+
+def entered_mods(handle: str, captured: list[torch.Tensor]) -> tuple[Any, Any, tuple[Any, ...]]:
+    """(mask_mod, score_mod, weights) of a handle with the tensors that a graph passes: for calls without a block mask that is obeyed as it stands."""
+    handled, (given, _) = _HANDLED[handle], lasting(captured)
+    return *handled.with_tensors(given), handled.with_sink(given)
 
 
 def _shapes(
@@ -269,6 +312,37 @@ def _shapes_with_max_scores(query: torch.Tensor, *others: Any) -> tuple[torch.Te
     return o, lse, torch.empty_like(lse)
 
 
+def _shapes_of_gradients(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
+    wanted: Sequence[bool], learned: Sequence[int], captured: Sequence[torch.Tensor], *others: Any,
+) -> list[torch.Tensor]:  # fmt: skip
+    first = (x for x, needed in zip((query, key, value), wanted, strict=True) if needed)
+    return [x.new_empty(x.shape) for x in (*first, *(captured[i] for i in learned))]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:3], *output[:2], *inputs[3])
+    ctx.rest = inputs[4:]
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
+    query, key, value, o, lse, *captured = ctx.saved_tensors
+    grads: list[torch.Tensor | None] = [None] * 3
+    others: list[torch.Tensor | None] = [None] * len(captured)
+    if do is not None or dlse is not None:
+        learned = [i for i, needed in enumerate(ctx.needs_input_grad[3]) if needed]
+        wanted = list(ctx.needs_input_grad[:3])
+        found = iter(
+            BACKWARD(query, key, value, o, lse, torch.zeros_like(o) if do is None else do, dlse, wanted, learned, captured, *ctx.rest)
+        )
+        grads = [next(found) if needed else None for needed in wanted]
+        for i, g in zip(learned, found, strict=True):
+            others[i] = g
+    block_size = ctx.rest[-1]  # no argument where it is what it is when left out
+    return *grads, others, *(None for _ in ctx.rest[:-1]), *([None] if block_size else [])
+
+
 # torch.library.custom_op would add 70 us to each call
 _LIBRARY = torch.library.Library("cuir", "FRAGMENT")
 _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag)
@@ -276,7 +350,24 @@ for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attenti
     _LIBRARY.define(f"{_operation}{SCHEMA} -> ({', '.join(['Tensor'] * _count)})", tags=_TAGS)
     _LIBRARY.impl(_operation, _run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"cuir::{_operation}", _fake, lib=_LIBRARY)
+    torch.library.register_autograd(f"cuir::{_operation}", _gradients, setup_context=_keep, lib=_LIBRARY)
+
+
+def define(name: str, arguments: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
+    """Another operator of the package that gives O and LSE and has no gradients. arguments: its schema's. shapes: what it gives for tensors without numbers."""
+    _LIBRARY.define(f"{name}({arguments}) -> (Tensor, Tensor)", tags=_TAGS)
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"cuir::{name}", shapes, lib=_LIBRARY)
+    return getattr(torch.ops.cuir, name).default
+
+
+_LIBRARY.define(f"flex_attention_backward{BACKWARD_SCHEMA} -> Tensor[]", tags=_TAGS)
+_LIBRARY.impl("flex_attention_backward", _run_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("cuir::flex_attention_backward", _shapes_of_gradients, lib=_LIBRARY)
 OPERATOR = torch.ops.cuir.flex_attention.default
 WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
+BACKWARD = torch.ops.cuir.flex_attention_backward.default
 
-__all__ = ["OPERATOR", "handle_of", "in_graph", "prepare_with", "steady"]
+__all__ = [
+    "OPERATOR", "captured_now", "define", "entered", "entered_mods", "handle_of", "in_graph", "prepare_with", "sink_of", "steady",
+]  # fmt: skip

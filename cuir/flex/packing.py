@@ -79,6 +79,11 @@ def without_room(o: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return torch.empty_permuted(o.shape, (*_order(query), 3), dtype=o.dtype, device=o.device).copy_(o)
 
 
+def stand_in(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of x's shape, one row in memory, for a kernel that takes it and neither reads nor writes it."""
+    return _rows(x.new_empty(0, dtype=dtype), [1] * (x.dim() - 1), x.shape[-1]).expand(x.shape)
+
+
 def _order(query: torch.Tensor) -> list[int]:
     """Batch, head and length, from the outermost in memory to the innermost."""
     return sorted(range(3), key=lambda d: (-query.stride()[d], d))
@@ -91,4 +96,4 @@ def _rows(like: torch.Tensor, outer: Sequence[int], columns: int) -> torch.Tenso
     return torch.empty((*outer, room), dtype=like.dtype, device=like.device)[..., :columns]
 
 
-__all__ = ["PackedCopies", "autocast", "output_for", "packed", "packed_copies", "strides_fit", "without_room"]
+__all__ = ["PackedCopies", "autocast", "output_for", "packed", "packed_copies", "stand_in", "strides_fit", "without_room"]

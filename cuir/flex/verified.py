@@ -11,7 +11,7 @@ from typing import Literal
 from ..checking.checked import Const
 from ..runtime.kernel_cache import package_state
 from ..runtime.nvcc import cache_dir, write_whole
-from ..spec.specification import Specification
+from ..spec.functions import AnySpecification
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
@@ -23,7 +23,13 @@ from .progress import Progress
 
 
 def verified(
-    program: Program, spec: Specification, who: CaptureKey, consts: Mapping[str, Const], level: Literal["quick", "full"], progress: Progress
+    program: Program,
+    spec: AnySpecification,
+    who: CaptureKey,
+    consts: Mapping[str, Const],
+    level: Literal["quick", "full"],
+    progress: Progress,
+    kernel: str | None = None,
 ) -> VerifyReport:
     """The report of a program that is right: of a run on the CPU now, or of an earlier one.
 
@@ -35,7 +41,7 @@ def verified(
     if report is not None:
         return report
     with progress.step(f"verifying ({level})") as step:
-        report = verify(program, spec, consts=consts, level=level, progress=step.tell)
+        report = verify(program, spec, kernel=kernel, consts=consts, level=level, progress=step.tell)
     if not report.ok:
         raise CuirError(report.diagnostics)
     write_whole({entry: to_json(report.as_json()).encode()})

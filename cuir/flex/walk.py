@@ -274,7 +274,7 @@ class Walk:
             return "object", kind, *beside
         try:
             hash(value)
-        except Exception:  # an object may refuse in any way
+        except Exception:  # the object's own `__hash__` may raise anything
             self.known = False
             return "unknown", kind
         if isinstance(value, types.WrapperDescriptorType):

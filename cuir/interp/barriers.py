@@ -115,10 +115,11 @@ class Generation(State):
 
 
 class NamedBarrier(State):
-    """One hardware barrier of one CTA, also what `sync()` joins on: complete at `count` arrivals, of which some wait."""
+    """One hardware barrier of one CTA, also what `sync()` joins on: complete at `count` arrivals, of workers with `warps` warps, of which some wait."""
 
-    def __init__(self, text: str, count: int, span: Span | None, workers: int, entries: int):
-        self.text, self.count, self.span = text, count, span
+    def __init__(self, text: str, count: int, warps: int, span: Span | None, workers: int, entries: int):
+        self.text, self.count, self.warps, self.span = text, count, warps, span
+        self.warps_here = 0
         self.size = (workers, entries)
         self.generation, self.waiting = 0, 0
         self.clock = Clock(*self.size)

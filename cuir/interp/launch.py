@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +13,14 @@ import numpy as np
 import torch
 
 from ..calls.aliasing import Place, refuse_shared_memory
-from ..calls.binding import Argument, bind
+from ..calls.binding import Argument, bind, with_scratch
 from ..calls.index_ranges import require_index_ranges
 from ..calls.requirements import copied, require_layout
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.tensor_modes import exchanged, tensor_modes
 from ..ops.expressions import maker
+from ..ops.meaning.tiles import exact_products
 from ..syntax.given import program_of
 from ..syntax.nodes import For, Name, Stmt
 from ..syntax.nodes import Program as CuirProgram
@@ -82,7 +84,7 @@ def run(
     """
     begin = time.perf_counter()
     schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule or Schedule()
-    with np.errstate(all="ignore"), torch.no_grad(), perturbing(noise_now() if perturb is None else Noise(perturb)):
+    with np.errstate(all="ignore"), torch.no_grad(), exact_products(), perturbing(noise_now() if perturb is None else Noise(perturb)):
         launch, units, _ = prepare(
             checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect, budget=budget
         )
@@ -117,6 +119,7 @@ def prepare(
         program = program_of(checked, "run")
         kernel = pick_kernel(program, None)
         checked = check(program, kernel.name, bind(kernel, arguments, consts).consts)
+    arguments = with_scratch(checked.tensors, arguments, fill=math.nan)
     bound = bind(checked.origin, arguments, dict(checked.consts))
     require_layout(checked, copied(checked), arguments)
     device = bound.device or torch.device("cpu")
@@ -162,7 +165,7 @@ class _Code:
 
 def run_each(launch: Launch) -> None:
     """Runs a launch that is ready, one CTA (or cluster) after the other."""
-    with np.errstate(all="ignore"), torch.no_grad():
+    with np.errstate(all="ignore"), torch.no_grad(), exact_products():
         for cluster in range(launch.grid):
             _finish(Machine(launch, np.array([cluster])))
 

@@ -150,7 +150,10 @@ class Machine(State):
                 ring.append(RUNS[b.kind](b, text, entry, workers, entries))
                 entry += not b.hardware
             self.barriers[b.name, cta] = ring
-        self.joins = [NamedBarrier("sync()", per_cta, None, workers, entries) for _ in range(ctas)]
+        self.joins = [
+            NamedBarrier("sync()", per_cta, sum(p.workers * p.threads for p in launch.programs) // 32, None, workers, entries)
+            for _ in range(ctas)
+        ]
         self.engines = 0
         self.products = 0
         self.version = 0

@@ -5,10 +5,13 @@ Invariant: whoever changes what a blocked worker may wait for says so to the mac
 
 from __future__ import annotations
 
+from ..text.diagnostics import CuirError
 from ..text.source import Span
 from . import causes
 from .barriers import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
+from .chains import counted
 from .clocks import Clock
+from .faults import fault
 from .machine import Machine, Worker
 from .records import Actor
 
@@ -88,9 +91,12 @@ def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
 
 # ---- named barriers
 def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> int:
-    """One arrival; returns the generation it belongs to."""
+    """One arrival; returns the generation it belongs to. Raises CuirError S406."""
     bar.last = Arrival(w.label, span)
     bar.arrivals.append(bar.last)
+    bar.warps_here += w.program.threads // 32
+    if (bar.warps_here < bar.warps) != (len(bar.arrivals) < bar.count) or bar.warps_here > bar.warps:
+        raise other_warps(m, bar, span)
     bar.came[w.number] = bar.came.get(w.number, 0) + 1
     bar.clock.join(w.clock)
     bar.time = max(bar.time, w.time)
@@ -99,10 +105,17 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
     if len(bar.arrivals) == bar.count:
         if bar.waiting:
             bar.over[mine] = Generation(bar.clock, bar.waiting, bar.time)
-        bar.generation, bar.waiting, bar.arrivals = mine + 1, 0, []
+        bar.generation, bar.waiting, bar.arrivals, bar.warps_here = mine + 1, 0, [], 0
         bar.clock = Clock(*bar.size)
         m.changed()
     return mine
+
+
+def other_warps(m: Machine, bar: NamedBarrier, span: Span) -> CuirError:
+    """The hardware would open the barrier for other arrivals than its count says."""
+    here = f"{counted(len(bar.arrivals), 'arrival')} of {counted(bar.warps_here, 'warp')} ({', '.join(a.label for a in bar.arrivals)})"
+    return fault(m, "S406", f"`{bar.text}` opens at {counted(bar.count, 'arrival')} of {counted(bar.warps, 'warp')} in all, found {here}", span,
+                 "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup", [("declared here", bar.span)])  # fmt: skip
 
 
 def passed(bar: NamedBarrier, w: Worker, generation: int) -> bool:

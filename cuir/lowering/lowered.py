@@ -11,11 +11,12 @@ from ..text.source import Span
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map parameter: a box of `sizes` (outermost first; the innermost one panel) of a tensor."""
+    """A tensor map parameter: a box of `sizes` (outermost first; the innermost one panel, swizzled, or a whole row as it is) of a tensor."""
 
     name: str
     tensor: str
     sizes: tuple[int, ...]
+    swizzled: bool = True
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def random_arguments(checked: Checked, rng: torch.Generator, lengths: Mapping[st
     modes = tensor_modes(checked)
     for t in checked.tensors:
         shape = [known[d] if isinstance(d, str) else d for d in t.dims]
-        if t.dtype == I32:
+        if t.dtype == I32 or t.scratch:
             made[t.name] = torch.zeros(shape, dtype=TORCH[t.dtype])
         elif t.written and not modes[t.name] & {"read", "add"}:
             made[t.name] = torch.full(shape, torch.nan, dtype=TORCH[t.dtype])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..spec.specification import Specification, indices, lengths_of
+from ..spec.specification import Lengths, Specification, indices, lengths_of
 from ..text.diagnostics import CuirError
 
 FACTOR, SLACK = 1.5, 2e-5  # a relative error may be this much more than PyTorch's own in half precision
@@ -19,7 +19,7 @@ PAIRS = 1 << 26  # query-key pairs of one piece: half a gigabyte of float64
 
 @dataclass(frozen=True)
 class Shape:
-    """Batch, query heads, key heads, queries, keys, head dim."""
+    """Batch, query heads, key heads, queries, keys, head dim, and the head dim of values: that of keys if left out."""
 
     B: int
     H: int
@@ -27,16 +27,30 @@ class Shape:
     M: int
     N: int
     D: int
+    DV: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.DV:
+            object.__setattr__(self, "DV", self.D)
+
+    @property
+    def consts(self) -> dict[str, int]:
+        """The head dims as a kernel is compiled with them; DV where it is another one."""
+        return {"D": self.D} if self.DV == self.D else {"D": self.D, "DV": self.DV}
+
+    @property
+    def lengths(self) -> Lengths:
+        return Lengths(self.B, self.H, self.HK, self.M, self.N)
 
     @staticmethod
     def parse(text: str) -> Shape:
-        """`B,H,HK,M,N,D`. Raises CuirError U116."""
+        """`B,H,HK,M,N,D`, or with the head dim of values behind it. Raises CuirError U116."""
         try:
             numbers = [int(part) for part in text.split(",")]
             shape = Shape(*numbers)
         except (ValueError, TypeError):
             raise CuirError.of(
-                "U116", f"a shape is B,H,HK,M,N,D, found `{text}`", hint="for example --shape 2,32,32,8192,8192,128"
+                "U116", f"a shape is B,H,HK,M,N,D or B,H,HK,M,N,D,DV, found `{text}`", hint="for example --shape 2,32,32,8192,8192,128"
             ) from None
         if min(numbers) < 1:
             raise CuirError.of("U116", f"every length of a shape is at least 1, found `{text}`")
@@ -47,18 +61,20 @@ class Shape:
     def __str__(self) -> str:
         return ",".join(map(str, self.as_tuple()))
 
-    def as_tuple(self) -> tuple[int, int, int, int, int, int]:
-        return self.B, self.H, self.HK, self.M, self.N, self.D
+    def as_tuple(self) -> tuple[int, ...]:
+        """As it is written: six numbers, seven if values have a head dim of their own."""
+        numbers = (self.B, self.H, self.HK, self.M, self.N, self.D)
+        return numbers if self.DV == self.D else (*numbers, self.DV)
 
 
 def tensors(shape: Shape, dtype: torch.dtype, device: torch.device | str = "cuda", seed: int = 0) -> dict[str, torch.Tensor]:
-    """Q [B, H, M, D], K and V [B, HK, N, D]: normal numbers from a seed."""
+    """Q [B, H, M, D], K [B, HK, N, D] and V [B, HK, N, DV]: normal numbers from a seed."""
     generator = torch.Generator(device).manual_seed(seed)
 
-    def random(heads: int, length: int) -> torch.Tensor:
-        return torch.randn(shape.B, heads, length, shape.D, generator=generator, device=device).to(dtype)
+    def random(heads: int, length: int, dim: int) -> torch.Tensor:
+        return torch.randn(shape.B, heads, length, dim, generator=generator, device=device).to(dtype)
 
-    return {"Q": random(shape.H, shape.M), "K": random(shape.HK, shape.N), "V": random(shape.HK, shape.N)}
+    return {"Q": random(shape.H, shape.M, shape.D), "K": random(shape.HK, shape.N, shape.D), "V": random(shape.HK, shape.N, shape.DV)}
 
 
 def kept_pairs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> int:
@@ -70,7 +86,7 @@ def kept_pairs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> int:
         return everything
     b, h, i, j = indices(lengths, q.device)
     kept = seen = 0
-    for rows in _pieces(lengths.M, lengths.N):
+    for rows in pieces(lengths.M, lengths.N):
         mask = torch.as_tensor(mask_mod(b, h, i[:, :, rows], j), device=q.device)
         mask = mask.expand(torch.broadcast_shapes(mask.shape, (1, 1, i[:, :, rows].shape[2], lengths.N)))
         kept += int(mask.sum(dtype=torch.int64))
@@ -96,7 +112,7 @@ class Expectation:
         """The largest relative error of O [B, H, M, D] over the parts; NaN if there is one in O."""
         worst = 0.0
         for b, h, wanted, _ in self.parts:
-            error = _relative(o[b, h].double(), wanted)
+            error = relative(o[b, h].double(), wanted)
             worst = error if math.isnan(error) else max(worst, error)
             if math.isnan(worst):
                 return worst
@@ -132,23 +148,23 @@ def expectation(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.
     for b, h in dict.fromkeys(((0, 0), (B - 1, H - 1))):
         keys = k[b : b + 1, h // group : h // group + 1], v[b : b + 1, h // group : h // group + 1]
         by_rows = []
-        for rows in _pieces(q.shape[2], k.shape[2]):
-            one = _one_head(spec, q, k, b, h, rows.start)
+        for rows in pieces(q.shape[2], k.shape[2]):
+            one = one_head(spec, q, k, b, h, rows.start)
             part = q[b : b + 1, h : h + 1, rows]
             by_rows.append((*one.reference(part, *keys, scale), one.half(part, *keys, scale)[0].double().nan_to_num()))
-        wanted, lse, half = (torch.cat(pieces, 2)[0, 0] for pieces in zip(*by_rows, strict=True))
+        wanted, lse, half = (torch.cat(of, 2)[0, 0] for of in zip(*by_rows, strict=True))
         parts.append((b, h, wanted, lse))
-        own = max(own, _relative(half, wanted))
+        own = max(own, relative(half, wanted))
     return Expectation(tuple(parts), own)
 
 
-def _pieces(M: int, N: int) -> list[slice]:
+def pieces(M: int, N: int) -> list[slice]:
     """All queries, some at a time."""
     rows = max(1, PAIRS // max(N, 1))
     return [slice(start, min(M, start + rows)) for start in range(0, max(M, 1), rows)]
 
 
-def _one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0: int, i0: int) -> Specification:
+def one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0: int, i0: int) -> Specification:
     """The variant on queries of one head from i0 on; its mods see the batch, the head, the query and the lengths of the whole problem."""
     mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
     mask: Callable[..., Any] | None = None
@@ -167,6 +183,6 @@ def _one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0
     return replace(spec, mask_mod=mask, score_mod=score, captured={}, sink=sink)
 
 
-def _relative(actual: torch.Tensor, wanted: torch.Tensor) -> float:
+def relative(actual: torch.Tensor, wanted: torch.Tensor) -> float:
     size = wanted.norm().item()
     return (actual - wanted).norm().item() / size if size > 0 else actual.abs().max().item() if actual.numel() else 0.0

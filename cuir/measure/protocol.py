@@ -18,26 +18,27 @@ BEHIND = 1.05  # a contender this much slower than the best of its family is not
 
 def median_ms(call: Call, milliseconds: float = ROUND) -> float:
     """Milliseconds of one call: the median over as many calls as fit, each after the L2 cache was overwritten (as triton.testing.do_bench)."""
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
-
-    def timed(count: int) -> list[float]:
-        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
-        for start, stop in events:
-            flush.zero_()
-            start.record()
-            call()
-            stop.record()
-        torch.cuda.synchronize()
-        return [start.elapsed_time(stop) for start, stop in events]
-
     call()
     torch.cuda.synchronize()
     began = time.perf_counter()
-    timed(3)
+    timed(call, 3)
     warm, count = calls_of_a_round((time.perf_counter() - began) * 1e3 / 3, milliseconds)
     for _ in range(warm):
         call()
-    return statistics.median(timed(count))
+    return statistics.median(timed(call, count))
+
+
+def timed(call: Call, count: int) -> list[float]:
+    """Milliseconds of each of `count` calls, each after the L2 cache was overwritten."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    for start, stop in events:
+        flush.zero_()
+        start.record()
+        call()
+        stop.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(stop) for start, stop in events]
 
 
 def calls_of_a_round(each: float, milliseconds: float = ROUND) -> tuple[int, int]:

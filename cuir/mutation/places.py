@@ -199,14 +199,14 @@ class Places:
         return not names_read(call) & set(assigned(passed)) and all(self.in_registers(s) for s in passed)
 
     def in_registers(self, node: Node) -> bool:
-        """Whether a statement or expression touches no memory and synchronises nothing."""
+        """Whether a statement or expression touches no memory, declares none and synchronises nothing."""
         memory = {*self.arrays, *(p.name for p in self.kernel.params)}
         for n in walk(node):
             if isinstance(n, Subscript) and root(n) in memory:
                 return False
             if isinstance(n, Call):
                 op, func = self.op(n), self.funcs.get(root(n.func) or "")
-                if (op is not None and op.effects != Effects()) or (op is None and isinstance(n.func, Attribute)):
+                if (op is not None and (op.effects != Effects() or op.traits.declares)) or (op is None and isinstance(n.func, Attribute)):
                     return False
                 if func is not None and not all(self.in_registers(s) for s in func.body):
                     return False

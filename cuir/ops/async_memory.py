@@ -50,7 +50,7 @@ def _bulk(cx: CallContext) -> bool:
         return False
     tensor = cx.type("box")
     longest = cx.target.box_elements
-    sides = [d for d in tensor.dims[:-1] if isinstance(d, int)]  # type: ignore[union-attr]
+    sides = [d for d in tensor.dims[: None if view.dims[0] == 1 else -1] if isinstance(d, int)]  # type: ignore[union-attr]
     if any(d > longest for d in sides):
         cx.error("T128", f"a side of a bulk copy's box has at most {longest} elements, found {max(sides)}", "box", "split the copy")
         return False

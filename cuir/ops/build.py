@@ -62,6 +62,10 @@ def atan(x: Expr) -> Call:
     return Call(Name("atan"), (x,))
 
 
+def log1p(x: Expr) -> Call:
+    return Call(Name("log1p"), (x,))
+
+
 def erf(x: Expr) -> Call:
     return Call(Name("erf"), (x,))
 
@@ -78,6 +82,11 @@ def fmod(x: Expr, y: Expr) -> Call:
     return Call(Name("fmod"), (x, y))
 
 
+def bit(x: Expr, i: Expr) -> Call:
+    """Whether a bit of a word is set."""
+    return Call(Name("bit"), (x, i))
+
+
 def cdiv(x: Expr, y: Expr) -> Call:
     return Call(Name("cdiv"), (x, y))
 
@@ -88,6 +97,6 @@ def arrival(barrier: Expr) -> Call:
 
 
 __all__ = [
-    "arrival", "atan", "cast", "cdiv", "cos", "erf", "erfc", "exp2", "floor", "fmod", "greatest", "least", "log2", "magnitude", "nearest", "power", "sin", "sqrt",
+    "arrival", "atan", "bit", "cast", "cdiv", "cos", "erf", "erfc", "exp2", "floor", "fmod", "greatest", "least", "log1p", "log2", "magnitude", "nearest", "power", "sin", "sqrt",
     "tanh", "where",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 from .traits import Traits, arithmetic
 
+PARTS = (1, 2)  # in which operands of f32 are multiplied
 LOG2E = 1.4426950408889634  # of e to base 2
 
 
@@ -25,7 +26,7 @@ def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
             return two_dims(cx, arg, t)
         if t.dtype.name not in dtypes:
             return cx.error("T132", f"operands are {' or '.join(dtypes)}, found {t}", arg, f"cast(x, {dtypes[0]})")
-        if t.dtype.itemsize != 2 and (isinstance(t, TileType) or t.transposed != (arg == "b")):
+        if t.dtype.itemsize == 1 and (isinstance(t, TileType) or t.transposed != (arg == "b")):
             wanted = "row by row" if arg == "a" else "column by column: .T of a view"
             return cx.error("T131", f"operand `{arg}` of {t.dtype} lies in shared memory {wanted}, found {t}", arg)
     assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))
@@ -46,6 +47,21 @@ def _shape(t: TileType | SharedView) -> tuple[int, int]:
     return (t.rows, t.cols) if isinstance(t, TileType) else (t.dims[0], t.dims[1])
 
 
+def _parts(cx: CallContext) -> Type:
+    """Operands of f32 say in how many numbers of the tensor core's format they are taken; nothing else does."""
+    a = cx.type("a")
+    single = isinstance(a, (TileType, SharedView)) and a.dtype == F32
+    if not cx.has("parts"):
+        return cx.error("T147", "operands of f32 are taken in `parts`, which is not given", "a", "parts=2 for the accuracy of f32, parts=1 for that of TF32") if single else Void()  # fmt: skip
+    parts = known(cx, "parts", int)
+    if parts is None:
+        return ErrorType()
+    if parts not in PARTS or not single:
+        wanted = f"`parts` is {' or '.join(map(str, PARTS))}, found {parts}" if single else "`parts` are of f32 operands"
+        return cx.error("T147", wanted, "parts")
+    return Void()
+
+
 _A = Param("a", "Shared view or tile [R, K]")
 _C = Param("c", "f32 tile [R, C]", "zeros")
 
@@ -56,14 +72,19 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     _A,
     Param("b", "Shared view or tile [K, C]"),
     _C,
+    Param("parts", "const i32, of f32 operands", "1", keyword=True),
     sums=True,
     reduces=True,
     effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
     traits=Traits(product=True),
-    doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16; C of 8. Products exact, accumulation f32.",
+    doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16, of f32 8; C of 8. Products exact, accumulation f32. "
+    "Operands of f32 say in how many `parts`, numbers of TF32 with 11 bits of significand, the tensor core takes them: 1, rounded within 0.7 units in the last place, or 2, the nearest one "
+    "and what is left, cut off to TF32: as accurate as f32, with three products for one, as that of what is left of both is left out. An infinite operand in 2 parts makes NaN.",
 )
 def _mma(cx: CallContext) -> Type:
     t = _product(cx, "mma_sync", b_shared=False)
+    if isinstance(t, TileType) and isinstance(_parts(cx), ErrorType):
+        return ErrorType()
     if isinstance(t, TileType) and (t.rows % (cx.threads // 2) or t.cols % 8):  # type: ignore[attr-defined]
         return cx.error("T137", f"a product is [R, C] with R a multiple of {cx.threads // 2} and C of 8, found [{t.rows}, {t.cols}]", "a")  # type: ignore[attr-defined]
     return t
@@ -216,6 +237,7 @@ for _name, _ulps, _cost in (
     ("sin", 2, 24),
     ("cos", 2, 24),
     ("atan", 2, 20),
+    ("log1p", 2, 24),
     ("erf", 2, 24),
     ("erfc", 4, 30),
 ):
@@ -258,6 +280,23 @@ op(
     evaluate=meaning("fmod"),
     traits=arithmetic("x", "y", cost=30),
 )(_binary_float)
+
+
+@op(
+    "bit",
+    "compute",
+    Param("x", "i32 scalar or tile"),
+    Param("y", "i32 scalar or tile"),
+    where="any",
+    doc="Whether bit y % 32 of x is set; bit 0 is the lowest. Of a word that the columns c // 32 share, bit(word, c) costs an instruction an element.",
+    evaluate=meaning("bit"),
+    traits=arithmetic("x", "y", cost=2, tests_bit=True),
+)
+def _bit(cx: CallContext) -> Type:
+    dtype_shape = elementwise(cx, "x", "y")
+    if dtype_shape is None:
+        return ErrorType()
+    return made(BOOL, dtype_shape[1]) if dtype_shape[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
 
 
 @op(

@@ -9,6 +9,8 @@ from .traits import Traits
 
 _N, _STAGES = Param("n", "const i32"), Param("stages", "const i32", "one barrier, no ring", keyword=True)
 
+_WARPS = Param("warps", "const i32", "those of n workers of the roles that use it", keyword=True)
+
 
 def _declare(cx: CallContext, kind: str) -> Type:
     n = known(cx, "n")
@@ -39,11 +41,15 @@ def _mbarrier(cx: CallContext) -> Type:
     "sync",
     _N,
     _STAGES,
+    _WARPS,
     where="declaration",
     traits=Traits(declares=True, makes="barrier", hardware=True),
-    doc="A hardware barrier of n workers of one role, completed by n arrivals (sync also waits). Arrivals left over at the end are legal.",
+    doc="A hardware barrier of n workers, completed by n arrivals (sync also waits). Arrivals left over at the end are legal. The hardware counts warps, not workers: "
+    "where roles of warps and roles of warpgroups meet, warps=k says how many a phase has, and the n workers of each phase must have so many (S406).",
 )
 def _named_barrier(cx: CallContext) -> Type:
+    if cx.has("warps") and (warps := known(cx, "warps")) is not None and warps <= 0:
+        return cx.error("T104", f"`warps` must be positive, found {warps}", "warps")
     return _declare(cx, "named_barrier")
 
 

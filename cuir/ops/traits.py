@@ -62,6 +62,7 @@ class Traits:
     exponential: int | None = None  # the result is this number to the power of the operand
     logarithm: int | None = None  # the result is the power of this number that the operand is
     logistic: float | None = None  # the result is 2 / (1 + 2 ** (-this * x)) - 1, between -1 and 1
+    tests_bit: bool = False  # whether a bit of the first operand is set, the bit of the number that the second is
     slip: str = ""  # the operation that is easily written instead, as faulty programs have it
 
     @property

@@ -21,21 +21,50 @@ from .nvcc import Compiled, compile_cuda
 
 KNOWN_LIMIT = 1024  # signatures of calls that are kept
 REPEATS = 4  # calls that the next one is compared with first
+Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # of a tensor: shape, stride, dtype
 
 
 @dataclass(frozen=True)
 class Known:
     """What was found out about calls of one signature: they fit, and where each tensor comes from.
 
-    sources: for each tensor of the kernel, in order, its index among the arguments given, or what to allocate: shape, stride, dtype.
-    results: indices of the written tensors.
+    sources: for each tensor of the kernel, in order, its index among the arguments given, or what to allocate.
+    results: indices of the written tensors, scratch aside.
     """
 
     plan: Any
     launcher: Any
-    sources: tuple[int | tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+    sources: tuple[int | Allocation, ...]
     results: tuple[int, ...]
     device: torch.device
+
+
+@dataclass(frozen=True)
+class Again:
+    """A call that was examined, to be made with other tensors that lie as the first ones did. The caller asks `covers` before each.
+
+    written: what to allocate, in the kernel's order, and scratch. always: tensors that every call has. order: for each tensor of the kernel its index among those
+    of a call, the written ones, scratch and these.
+    """
+
+    repeat: Repeat
+    known: Known
+    written: tuple[Allocation, ...]
+    scratch: tuple[Allocation, ...]
+    always: tuple[torch.Tensor, ...]
+    order: tuple[int, ...]
+
+    def covers(self, *tensors: torch.Tensor) -> bool:
+        return self.repeat.covers((), tensors)
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The tensors that the kernel writes, allocated for this call."""
+        known = self.known
+        written = [empty(*allocation, known.device) for allocation in self.written]
+        scratch = [empty(*allocation, known.device) for allocation in self.scratch]
+        places = [t.data_ptr() for t in (*tensors, *written, *scratch, *self.always)]
+        known.launcher.launch(known.plan, tuple([places[i] for i in self.order]))
+        return tuple(written)
 
 
 class CompiledKernel:
@@ -87,6 +116,36 @@ class CompiledKernel:
         results = known.results
         return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
 
+    def again(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> Again | None:
+        """A call that was made, for other tensors that lie as these do; None where such a call could not be told from others.
+
+        arguments: those of that call, by name. varying: the tensors that are others each time, as the caller has them (with the addresses that the arguments of
+        these names have). What the kernel writes is allocated each time, and lies as it did in that call; other tensors are always those of that call.
+        """
+        repeat = repeat_of((), tuple(varying.values()))
+        if repeat is None:
+            return None
+        known = self._look_up((), arguments, (), (0, *arguments, 0))
+        values, order = tuple(arguments.values()), list(varying)
+        written: list[Allocation] = []
+        scratch: list[Allocation] = []
+        always: list[torch.Tensor] = []
+        for tensor, source in zip(self._interface.tensors, known.sources, strict=True):
+            if tensor.name in varying:
+                continue
+            if not isinstance(source, int):
+                (scratch if tensor.scratch else written).append(source)
+            elif tensor.written:
+                written.append((tuple(values[source].shape), values[source].stride(), values[source].dtype))
+            else:
+                always.append(values[source])
+        order += [t.name for t in self._interface.outputs]
+        order += [t.name for t in self._interface.tensors if t.scratch]
+        order += [t.name for t in self._interface.tensors if t.name not in order]
+        return Again(
+            repeat, known, tuple(written), tuple(scratch), tuple(always), tuple(order.index(t.name) for t in self._interface.tensors)
+        )
+
     def _repeated(self, form: tuple[Any, ...], given: tuple[Any, ...]) -> Known | None:
         for repeat, known in self._repeats:
             if repeat.covers(form, given):
@@ -125,7 +184,7 @@ class CompiledKernel:
         launcher = self._launchers[device]
         tensors = {t.name: arguments[t.name] for t in self._interface.tensors}
         sources = tuple(names.index(n) if n in names else (tuple(t.shape), t.stride(), t.dtype) for n, t in tensors.items())
-        results = tuple(i for i, t in enumerate(self._interface.tensors) if t.written)
+        results = tuple(i for i, t in enumerate(self._interface.tensors) if t.written and not t.scratch)
         return Known(launcher.plan(arguments, bound), launcher, sources, results, device)
 
     def _names(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> list[str]:
@@ -139,7 +198,7 @@ class CompiledKernel:
             if name in names:
                 raise CuirError.of("U401", f"`{kernel.name}` got `{name}` twice", kernel.span)
             names.append(name)
-        free = [t.name for t in self._interface.tensors if t.written and t.name not in names]
+        free = [t.name for t in self._interface.tensors if t.written and not t.scratch and t.name not in names]
         if len(outs) > len(free):
             raise CuirError.of(
                 "U401", f"out= is for {', '.join(free) or 'nothing that was not given'}, found {len(outs)} tensors", kernel.span
@@ -156,7 +215,7 @@ class CompiledKernel:
                 device = device or given.device
                 lengths.update({d: n for d, n in zip(t.dims, given.shape, strict=True) if isinstance(d, str)})
         for t in self._interface.tensors:
-            if not t.written or t.name in arguments:
+            if not (t.written or t.scratch) or t.name in arguments:
                 continue
             if device is None or any(isinstance(d, str) and d not in lengths for d in t.dims):
                 continue  # bind says what is missing

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from ..ops.meaning.tiles import in_parts
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
 
@@ -216,22 +217,27 @@ class Specification:
         scores = self.scores(products(q, k, scale), lengths_of(q, k))
         return scores.amax(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -math.inf)
 
-    def half(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32."""
+    def half(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, parts: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32. parts: 1 for products of float32 that take their operands as TF32."""
         lengths = lengths_of(q, k)
         k, v = _per_head(k, lengths), _per_head(v, lengths)
-        p, lse = self.weights(self.scores(_half_product(q, k.mT).float() * scale, lengths), lengths)
-        return _half_product(p.to(q.dtype), v), lse
+        p, lse = self.weights(self.scores(_half_product(q, k.mT, parts).float() * scale, lengths), lengths)
+        return _half_product(p.to(q.dtype), v, parts), lse
 
 
-def _half_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _half_product(a: torch.Tensor, b: torch.Tensor, parts: int = 0) -> torch.Tensor:
     """a @ b in half precision: accumulated in float32 and rounded once. On a CPU torch does the same many times more slowly than in float32."""
+    if parts == 1:
+        a, b = in_parts(a, b, parts)
     return (a.float() @ b.float()).to(a.dtype) if a.device.type == "cpu" else a @ b
 
 
-def products(q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
-    """The scaled products of queries and keys in float64, [B, H, M, N]."""
-    return q.double() @ _per_head(k, lengths_of(q, k)).double().mT * scale
+def products(q: torch.Tensor, k: torch.Tensor, scale: float, parts: int = 0) -> torch.Tensor:
+    """The scaled products of queries and keys in float64, [B, H, M, N]. parts: 1 for those of the numbers of TF32 that they round to."""
+    a, b = q, _per_head(k, lengths_of(q, k)).mT
+    if parts == 1:
+        a, b = in_parts(a, b, parts)
+    return a.double() @ b.double() * scale
 
 
 def lengths_of(q: torch.Tensor, k: torch.Tensor) -> Lengths:

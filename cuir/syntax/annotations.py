@@ -18,6 +18,10 @@ class Global(_Shaped):
     """A tensor in device memory."""
 
 
+class Scratch(_Shaped):
+    """A tensor in device memory that a launch brings along."""
+
+
 class Shared(_Shaped):
     """A view of shared memory."""
 

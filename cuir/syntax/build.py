@@ -209,7 +209,7 @@ class Builder(ExpressionBuilder):
 
     def _annotation(self, p: _Param) -> GlobalType | ScalarType | ConstType | None:
         a = p.annotation
-        forms = "`Global[dtype, dims...]`, `f32`, `i32`, `bool` or `const`"
+        forms = "`Global[dtype, dims...]`, `Scratch[dtype, dims...]`, `f32`, `i32`, `bool` or `const`"
         if a is None:
             self._error("P011", f"parameter `{p.name}` of a kernel needs an annotation: {forms}", p, f"write `{p.name}: ...`")
             return None
@@ -217,13 +217,14 @@ class Builder(ExpressionBuilder):
             return ConstType(span=a.span)
         if isinstance(a, Name) and a.id in SCALARS:
             return ScalarType(a.id, span=a.span)
-        if isinstance(a, Subscript) and isinstance(a.value, Name) and a.value.id == "Global":
+        if isinstance(a, Subscript) and isinstance(a.value, Name) and a.value.id in ("Global", "Scratch"):
+            word = a.value.id
             dtype, dims = a.indices[0], a.indices[1:]
             if not isinstance(dtype, Name):
-                self._error("P011", f"the first argument of `Global` is a dtype or the name of a const, found `{dtype.span.text()}`", dtype)
+                self._error("P011", f"the first argument of `{word}` is a dtype or the name of a const, found `{dtype.span.text()}`", dtype)
                 return None
             if not dims:
-                self._error("P011", "`Global` needs a dtype and at least one dim", a, "write `Global[T, M, N]`")
+                self._error("P011", f"`{word}` needs a dtype and at least one dim", a, f"write `{word}[T, M, N]`")
                 return None
             out: list[str | int] = []
             for dim in dims:
@@ -234,7 +235,7 @@ class Builder(ExpressionBuilder):
                 else:
                     self._error("P011", f"a dim is a name or an integer, found `{dim.span.text()}`", dim)
                     return None
-            return GlobalType(dtype.id, tuple(out), span=a.span)
+            return GlobalType(dtype.id, tuple(out), word == "Scratch", span=a.span)
         self._error("P011", f"the type of a kernel's parameter is {forms}, found `{a.span.text()}`", a)
         return None
 

@@ -221,6 +221,7 @@ class Func(Commented):
 class GlobalType(Node):
     dtype: str  # a dtype, or the name of a const parameter
     dims: tuple[str | int, ...]
+    scratch: bool = False  # memory that a launch brings along: nobody else reads or fills it
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,10 @@ class Param(Node):
     name: str
     type: GlobalType | ScalarType | ConstType
     default: Expr | None = None
+
+    @property
+    def scratch(self) -> bool:
+        return isinstance(self.type, GlobalType) and self.type.scratch
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ def _param(p: Param) -> str:
 def _type(t: GlobalType | ScalarType | ConstType) -> str:
     match t:
         case GlobalType():
-            return f"Global[{', '.join([t.dtype, *map(str, t.dims)])}]"
+            return f"{'Scratch' if t.scratch else 'Global'}[{', '.join([t.dtype, *map(str, t.dims)])}]"
         case ScalarType():
             return t.dtype
     return "const"

@@ -16,32 +16,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..checking.checked import Const
 from ..measure.problem import Shape
 from ..syntax.nodes import Program
-from ..syntax.types import DTYPES, DType
+from ..syntax.types import DTYPES
 from ..text.jsontext import append_line
-from .space import Consts, from_plain, plain, ruled_out
+from .space import Consts, defaults, from_plain, plain, ruled_out
 
 GROUP_PENALTY = 2.0  # another number of query heads per key head is as far as two doublings
 FARTHEST = 6.0  # classes that are farther apart than this say nothing about each other
 TILE = 128  # rows of a tile when work is counted
+NOTHING: Mapping[str, Const] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Key:
-    """Architecture, program (its canonical text: the origin with the variant's splice points), dtype, head dim."""
+    """Architecture, program (its canonical text: the origin with the variant's splice points), dtype, head dims of keys and values; parts: in how many numbers
+    operands of f32 are multiplied, 0 where the kernel has no PARTS."""
 
     arch: str
     program: str
     dtype: str
     head_dim: int
+    value_dim: int
+    parts: int = 0
+
+    @staticmethod
+    def of(arch: str, program: Program, dtype: str, shape: Shape, fixed: Mapping[str, Const] = NOTHING) -> Key:
+        """fixed: consts that are given; what they leave out is as in the signature."""
+        parts = {**defaults(program, None), **fixed}.get("PARTS", 0)
+        return Key(arch, fingerprint(program), dtype, shape.D, shape.DV, int(parts))  # type: ignore[arg-type]
 
     @property
     def stem(self) -> str:
-        return f"{re.sub(r'[^A-Za-z0-9]+', '_', self.arch)}-{self.program}-{self.dtype}-d{self.head_dim}"
+        dims = f"d{self.head_dim}" if self.value_dim == self.head_dim else f"d{self.head_dim}x{self.value_dim}"
+        precision = f"{self.dtype}x{self.parts}" if self.parts else self.dtype
+        return f"{re.sub(r'[^A-Za-z0-9]+', '_', self.arch)}-{self.program}-{precision}-{dims}"
 
 
 @dataclass(frozen=True)
@@ -134,30 +147,18 @@ def best(key: Key, shape: ShapeClass) -> dict[str, Any] | None:
     return near[1] if near is not None and near[0] <= FARTHEST else None
 
 
-def tuned(program: Program, shape: Shape | tuple[int, int, int, int, int, int], dtype: str = "f16") -> Consts:
+def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", fixed: Mapping[str, Const] = NOTHING) -> Consts:
     """The fastest setting that `cuir tune` has found on this GPU for a program and shapes like this one; empty if it has found none.
 
-    shape: B, H, HK, M, N, D. For `cuir.compile(program, consts={"T": cuir.f16, "D": 128, **cuir.tuned(program, shape)})`.
+    shape: B, H, HK, M, N, D, or with DV behind it. fixed: consts that say what is computed, PARTS of float32's kernel; as in the signature if left out. For `cuir.compile(program, consts={"T": cuir.f16, "D": 128, **cuir.tuned(program, shape)})`.
     """
     shape = shape if isinstance(shape, Shape) else Shape(*shape)
     arch, sms = device()
     if not arch:
         return {}
-    record = best(Key(arch, fingerprint(program), dtype, shape.D), shape_class(shape, sms))
+    record = best(Key.of(arch, program, dtype, shape, fixed), shape_class(shape, sms))
     setting = from_plain(record["consts"]) if record else {}
-    return setting if ruled_out(program, None, {"T": DTYPES[dtype], "D": shape.D, **setting}) is None else {}
-
-
-def completed(program: Program, consts: Mapping[str, Const], lengths: tuple[int, int, int, int, int]) -> Consts:
-    """`consts`, with the tuned setting for B, H, HK, M, N if they name T and D and nothing of that setting: a choice of the user's stands as it is.
-
-    A setting is for values with the head dim of keys.
-    """
-    dtype, dim = consts.get("T"), consts.get("D")
-    if not isinstance(dtype, DType) or type(dim) is not int or consts.get("DV", dim) != dim:
-        return dict(consts)
-    setting = tuned(program, (*lengths, dim), dtype.name)
-    return dict(consts) if set(setting) & set(consts) else {**setting, **consts}
+    return setting if ruled_out(program, None, {"T": DTYPES[dtype], **shape.consts, **fixed, **setting}) is None else {}
 
 
 class Journal:

@@ -34,7 +34,10 @@ class Prepared:
         self.problem = tensors(shape, dtype, device)
         q, k = self.problem["Q"], self.problem["K"]
         self.scale = shape.D**-0.5
-        self.outputs = {"O": torch.empty_like(q), "LSE": torch.empty(q.shape[:-1], device=device)}
+        self.outputs = {
+            "O": torch.empty(*q.shape[:-1], shape.DV, dtype=dtype, device=device),
+            "LSE": torch.empty(q.shape[:-1], device=device),
+        }
         self.transferred, self.lengths, self.device = transferred, lengths_of(q, k), device
         self.spec = transferred.spec
         self._expected: Expectation | None = None
@@ -72,9 +75,9 @@ class Prepared:
 
 
 def ragged(shape: Shape) -> Shape:
-    """A small problem of the same head dim, whose lengths are no multiple of any tile, with grouped heads."""
+    """A small problem of the same head dims, whose lengths are no multiple of any tile, with grouped heads."""
     batch, group, queries, keys = RAGGED
-    return Shape(batch, 2 * group, 2, queries, keys, shape.D)
+    return Shape(batch, 2 * group, 2, queries, keys, shape.D, shape.DV)
 
 
 class LocalDevice:

@@ -28,6 +28,7 @@ class Space:
     axes: tuple[Mapping[str, tuple[int | bool, ...]], ...]
     starts: tuple[Mapping[str, int | bool], ...]
     computes: str = ""
+    exact: bool = False  # narrowed to starts that name exactly the lengths that were given
 
     @staticmethod
     def parse(text: str, name: str) -> Space:
@@ -85,7 +86,7 @@ class Space:
         above = [(sum(far), s) for s in agreeing if min(far := self._far(s, fixed), default=0) >= 0]
         nearest = min((far for far, _ in above), default=0)
         kept = [{p: v for p, v in s.items() if p in self.parameters and p not in fixed} for far, s in above if far == nearest]
-        return Space(tuple(axis for axis in axes if axis), tuple(kept), self.computes)
+        return Space(tuple(axis for axis in axes if axis), tuple(kept), self.computes, bool(above) and nearest == 0)
 
     def _far(self, start: Mapping[str, int | bool], fixed: Mapping[str, Const]) -> list[int]:
         """By how much the lengths that a start is for are above those that are given."""

@@ -19,8 +19,9 @@ from ..syntax.nodes import ConstType, Kernel, Name, Program
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from .evaluate import evaluate
-from .lists import Lists, lists_for
-from .names import LISTS, MAX_SCORES, STANDARD, names_of, reserved
+from .learned import gradients_of
+from .lists import ColumnLists, Lists, column_lists_for, lists_for
+from .names import BACKWARD_POINTS, BITS, GRADIENTS, LISTS, MAX_SCORES, STANDARD, names_of, reserved
 from .parameter import Parameter, Value
 from .trace import trace
 from .traced import Traced
@@ -48,12 +49,14 @@ class CapturedArguments:
 
     def __init__(self, program: Program, kernel: Kernel, spec: Specification):
         self.kernel, self.spec = kernel, spec
-        self.extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in (*STANDARD, MAX_SCORES)]
+        self.backward = set(BACKWARD_POINTS) <= program.funcs().keys()
+        own = (*GRADIENTS, *gradients_of(kernel)) if "dscore" in program.funcs() else (*STANDARD, MAX_SCORES)
+        self.extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in own and not p.scratch]
         self.names = {p.name for p in self.extra}
         self.traced: Traced | None = None
         if self.extra:
             with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
-                self.traced = trace(spec, (names_of(program) | reserved()) - self.names | set(LISTS))
+                self.traced = trace(spec, (names_of(program) | reserved()) - self.names | {*LISTS, *BITS})
 
     def values(
         self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None,
@@ -69,7 +72,7 @@ class CapturedArguments:
         values |= {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in given.items() if n in names and n not in known}
         values |= changed or {}
         values |= self.with_room(values, lengths)
-        lists = _lists_of(names - set(values), self.traced)
+        lists = _lists_of(names - set(values), self.traced, self.backward)
         if lists is not None:
             values |= lists.values(values, lengths, *tile_sizes(kernel, consts), device)
         for p in self.extra:
@@ -106,12 +109,14 @@ class CapturedArguments:
         return larger
 
 
-def _lists_of(names: set[str], traced: Traced | None) -> Lists | None:
-    """The lists that parameters of these names hold, which may end in `_`s, as their own names may be taken."""
-    parameters = {name.rstrip("_"): name for name in names if name.rstrip("_") in LISTS}
+def _lists_of(names: set[str], traced: Traced | None, backward: bool) -> Lists | ColumnLists | None:
+    """The lists that parameters of these names hold, which may end in `_`s, as their own names may be taken. backward: of a backward kernel."""
+    parameters = {name.rstrip("_"): name for name in names if name.rstrip("_") in (*LISTS, *BITS)}
     if traced is None or traced.keep is None or not {"block_count", "block_list"} <= set(parameters):
         return None
-    lists = lists_for(traced.keep, lambda name: parameters.get(name, name))
+    if backward:
+        return column_lists_for(traced.keep, lambda name: parameters.get(name, name))
+    lists = lists_for(traced.keep, lambda name: parameters.get(name, name), bits=set(BITS) <= set(parameters))
     return lists if "tile_order" in parameters else replace(lists, order="")
 
 

@@ -285,6 +285,25 @@ def kv_rows(b, h, m, r):                 # of the tile's blocks, for queries r .
 ALL_ROWS_ALIKE = _ROWS + "    return 0, kv_count(b, h, m)[0]\n"
 
 
+ALL_MASKED = Blocks(
+    """\
+@func
+def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first
+    n = cdiv(N, BN)
+    return n, n
+
+@func
+def kv_block(b, h, m, i):                # which key block is the i-th
+    return i
+
+"""
+    + ALL_ROWS_ALIKE,
+    (),
+    "even",
+    ("keep() decides of every pair, and no block is left out",),
+)
+
+
 def _from_first(need: Touched, drop: Touched, own_need: Touched, own_drop: Touched) -> str:
     """Blocks from the first on: the last ones hold the edge of the mask, so they are visited from last to first."""
     lines = ["@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first"]

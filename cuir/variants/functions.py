@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from . import operations as operations  # enters the functions that these are made of
+from ..ops import build
+from ..ops.expressions import traits
+from ..syntax.nodes import Call, Expr
+from . import operations  # enters the functions that these are made of
 from .proxy import HANDLERS, Proxy, handles
 from .refusal import refuse
 
@@ -43,11 +46,19 @@ def _expm1(x: Any) -> Proxy:
     return _where(_lt(_abs(x), 1), _div(_mul(2.0, t), _sub(1.0, t)), _sub(_exp(x), 1.0))
 
 
+_log1p_of_floats = operations.function(build.log1p, math.log1p)
+
+
 @handles("log1p")
 def _log1p(x: Any) -> Proxy:
     x = _float(x)
-    u = _add(1.0, x)  # log(u) is of a rounded number; x / (u - 1) puts that right
-    return _where(_eq(u, 1.0), x, _where(_lt(u, math.inf), _mul(_log(u), _div(x, _sub(u, 1.0))), u))
+    return _log(_add(1.0, x)) if _of_integers(x.expr) else _log1p_of_floats(x)  # 1 + x is exact of a whole number
+
+
+def _of_integers(e: Expr) -> bool:
+    """Whether a float is an integer that was converted."""
+    of = traits(e)
+    return isinstance(e, Call) and of.converts is not None and not traits(e.args[0]).converts
 
 
 @handles("logaddexp")

@@ -1,5 +1,7 @@
 """Block lists: which key blocks a tile of queries visits, found from the mask itself, on the device, for masks that have no closed form.
 
+A mask that costs much for each pair is read besides: as bits, made once, of the blocks that need it.
+
 Owns the splice points that read the lists, the parameters that hold them, and their values. Each block is none, some or all: a pair of a query < M and a
 key < N is kept in none, or all of a whole block are, or neither.
 """
@@ -7,19 +9,22 @@ key < N is kept in none, or all of a whole block are, or neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.nodes import Expr, GlobalType, Param
+from ..syntax.rewrite import renamed
 from ..syntax.walk import names_read
 from .blocks import ALL_ROWS_ALIKE
 from .evaluate import evaluate
-from .names import LISTS
+from .names import BITS, LISTS
 
 PAIRS = 2**24  # looked at in one go: what bounds the memory
+WORD = 32  # bits
+_SIDES = {"q": "k", "k": "q", "M": "N", "N": "M"}
 _WORKERS = 132  # of a device that does not say how many SMs it has
 
 
@@ -28,7 +33,9 @@ class Lists:
     """Parameters of a kernel, all i32. count [B or 1, H or 1, tiles, 2]: blocks that need keep(), all blocks of a tile. list [.., tiles, blocks]: the blocks,
     those that need keep() first, each from the last key to the first. order [units, 3]: (b, h, m) of the units of work.
 
-    The leading dims are 1 where `keep` does not depend on b, or h. order: empty if the kernel has an order of its own. tiles, blocks, units: names of dims.
+    The leading dims are 1 where `keep` does not depend on b, or h. order: empty if the kernel has an order of its own. tiles, blocks, units,
+    slots, queries, words: names of dims. bits [slots, BM, words]: bit c % 32 of word c // 32 says whether the block's key c is kept; slot [.., tiles, blocks]: where
+    those of a block lie. Empty if `keep` is worked out.
     """
 
     keep: Expr
@@ -38,6 +45,11 @@ class Lists:
     tiles: str
     blocks: str
     units: str
+    bits: str = ""
+    slot: str = ""
+    slots: str = ""
+    queries: str = ""
+    words: str = ""
 
     @property
     def by_batch(self) -> bool:
@@ -49,7 +61,10 @@ class Lists:
 
     def text(self) -> str:
         """kv_count, kv_block and kv_rows."""
-        place = f"{'b' if self.by_batch else '0'}, {'h' if self.by_head else '0'}, m"
+        place = f"{self.leading}, m"
+        block = f"{self.list}[{place}, i]"
+        if self.bits:  # within the keys, so that the block of a key is known from its index
+            block = f"max(0, min({block}, cdiv(N, BN)))"
         return f"""\
 @func
 def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first
@@ -57,9 +72,17 @@ def kv_count(b, h, m):                   # (blocks that need keep(), all blocks)
 
 @func
 def kv_block(b, h, m, i):                # which key block is the i-th
-    return {self.list}[{place}, i]
+    return {block}
 
 {ALL_ROWS_ALIKE}"""
+
+    @property
+    def leading(self) -> str:
+        return f"{'b' if self.by_batch else '0'}, {'h' if self.by_head else '0'}"
+
+    def keeps(self) -> str:
+        """What `keep` returns, if it reads bits."""
+        return f"bit({self.bits}[{self.slot}[{self.leading}, q // BM, k // BN], q % BM, k % BN // {WORD}], k % BN)"
 
     def parameters(self) -> tuple[Param, ...]:
         """The kernel's parameters."""
@@ -68,19 +91,54 @@ def kv_block(b, h, m, i):                # which key block is the i-th
             self.count: (*heads, self.tiles, 2),
             self.list: (*heads, self.tiles, self.blocks),
             self.order: (self.units, 3),
+            self.bits: (self.slots, self.queries, self.words),
+            self.slot: (*heads, self.tiles, self.blocks),
         }
         return tuple(Param(name, GlobalType("i32", dims)) for name, dims in shapes.items() if name)
 
     def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
         """The lists for a problem, by parameter. captured: values of the names that `keep` reads beside indices and lengths, on the device."""
         count, blocks = block_lists(self.keep, captured, at, BM, BN, device)
-        ordered = {self.order: tile_order(count[..., 1], at, BM)} if self.order else {}
-        return {self.count: count, self.list: blocks, **ordered}
+        values = {self.count: count, self.list: blocks}
+        if self.order:
+            values[self.order] = tile_order(count[..., 1], at, BM)
+        if self.bits:
+            values[self.bits], values[self.slot] = block_bits(self.keep, captured, at, BM, BN, count, blocks)
+        return values
 
 
-def lists_for(keep: Expr, fresh: Callable[[str], str]) -> Lists:
-    """Lists whose names are free in a kernel."""
-    return Lists(keep, *(fresh(n) for n in (*LISTS, "tiles_m", "blocks_n", "units")))
+def lists_for(keep: Expr, fresh: Callable[[str], str], bits: bool = False) -> Lists:
+    """Lists whose names are free in a kernel. bits: the mask is read, not worked out."""
+    names = [fresh(n) for n in (*LISTS, "tiles_m", "blocks_n", "units")]
+    return Lists(keep, *names, *(fresh(n) for n in (*BITS, "slots_s", "queries_q", "words_w")) if bits else ())
+
+
+@dataclass(frozen=True)
+class ColumnLists:
+    """Lists of the blocks of queries that each block of keys visits: those of the mask whose sides have changed places."""
+
+    turned: Lists
+
+    def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
+        """The lists for a problem, by parameter; as `Lists.values`."""
+        return self.turned.values(captured, replace(at, M=at.N, N=at.M), BN, BM, device)
+
+    def text(self) -> str:
+        return self.turned.text()
+
+    def parameters(self) -> tuple[Param, ...]:
+        return self.turned.parameters()
+
+
+def turned(keep: Expr) -> Expr:
+    """The mask whose queries and keys have changed places."""
+    return cast(Expr, renamed(keep, _SIDES))
+
+
+def column_lists_for(keep: Expr, fresh: Callable[[str], str]) -> ColumnLists:
+    """Lists by columns whose names are free in a kernel."""
+    count, blocks = (fresh(n) for n in LISTS[:2])
+    return ColumnLists(Lists(turned(keep), count, blocks, "", *(fresh(n) for n in ("tiles_n", "blocks_m", "units"))))
 
 
 def block_lists(
@@ -100,6 +158,52 @@ def block_lists(
     rank = 2 - some.int() - (some & ~full).int()  # 0: needs the mask, 1: needs none, 2: is not visited
     order = (rank * blocks + torch.arange(blocks - 1, -1, -1, device=device)).argsort(-1)
     return torch.stack([n - unmasked, n], -1).int(), order.int().contiguous()
+
+
+class TooManyBits(Exception):
+    """The bits of a mask take more memory than MOST_BITS bytes: it is to be worked out."""
+
+
+MOST_BITS = 2**31  # bytes
+EMPTY, WHOLE = 0, 1  # slots of the blocks that keep no pair, or all
+
+
+def block_bits(
+    keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, count: torch.Tensor, blocks: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """bits i32 [slots, BM, words] and slot i32 [B or 1, H or 1, tiles, blocks], for the lists of `block_lists`. Waits for the device, to know how many blocks need bits.
+
+    Raises TooManyBits.
+    """
+    device, n = blocks.device, blocks.shape[-1]
+    visit = torch.arange(n, device=device)
+    kind = torch.where(visit < count[..., 1:], WHOLE, EMPTY).to(torch.int32)
+    slot = torch.empty_like(blocks).scatter_(-1, blocks.long(), kind)
+    partial = torch.zeros_like(blocks, dtype=torch.bool).scatter_(-1, blocks.long(), visit < count[..., :1])
+    places = partial.nonzero()
+    slot[tuple(places.T)] = 2 + torch.arange(len(places), dtype=torch.int32, device=device)
+    words = -(-BN // WORD)
+    if 4 * (2 + len(places)) * BM * words > MOST_BITS:
+        raise TooManyBits
+    bits = torch.zeros(2 + len(places), BM, words, dtype=torch.int32, device=device)
+    bits[WHOLE] = -1
+    known = {**captured, **{name: getattr(at, name) for name in LENGTHS}}
+    step = max(1, PAIRS // (BM * BN))
+    shifts = torch.arange(WORD, dtype=torch.int32, device=device)
+    for first in range(0, len(places), step):
+        b, h, m, j = (x.int()[:, None, None] for x in places[first : first + step].T)
+        q, k = (
+            m * BM + torch.arange(BM, dtype=torch.int32, device=device)[:, None],
+            j * BN + torch.arange(BN, dtype=torch.int32, device=device),
+        )
+        mask = (
+            torch.as_tensor(evaluate(keep, {**known, "b": b, "h": h, "q": q, "k": k}), dtype=torch.bool, device=device)
+            & (q < at.M)
+            & (k < at.N)
+        )
+        padded = torch.nn.functional.pad(mask.expand(len(b), BM, BN), (0, words * WORD - BN))
+        bits[2 + first : 2 + first + len(b)] = (padded.view(len(b), BM, words, WORD).int() << shifts).sum(-1, dtype=torch.int32)
+    return bits, slot
 
 
 def kept_pairs(keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
@@ -161,4 +265,6 @@ def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
     return torch.stack([unit // (at.H * tiles), unit // tiles % at.H, unit % tiles], -1).int()
 
 
-__all__ = ["PAIRS", "Lists", "block_lists", "kept_pairs", "lists_for", "tile_order"]
+__all__ = [
+    "PAIRS", "ColumnLists", "Lists", "TooManyBits", "block_bits", "block_lists", "column_lists_for", "kept_pairs", "lists_for", "tile_order", "turned",
+]  # fmt: skip

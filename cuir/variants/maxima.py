@@ -18,7 +18,7 @@ from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
 from .evaluate import CONSTANTS
 from .names import MAX_SCORES
-from .normalisers import POINTS
+from .normalisers import PARTED, POINTS, is_parted
 
 _TEXT = """\
 @func
@@ -38,6 +38,27 @@ def softmax_end({ends}):
 """
 
 
+_PARTS = """\
+@func
+def softmax_save(part, state, b, h, q):
+    inner, most = state
+    {save}(part, inner, b, h, q)
+    store(STATES[2, b, h, q, part // WG, part % WG], most)
+    return ()
+
+@func
+def softmax_joined(b, h, q):
+    part = cols(cdiv(CLUSTER * WG, 8) * 8)
+    most = row_max(where(part < CLUSTER * WG, STATES[2, b, h, q, part // WG, part % WG], -inf))
+    return {joined}(b, h, q), most
+
+@func
+def softmax_share(part, state, b, h, q):
+    inner, _ = state
+    return {share}(part, inner, b, h, q)
+"""
+
+
 def with_max_scores(program: Program, target: Kernel, normalize: Normalize) -> Program:
     """The program with MAX_SCORES behind LSE. target: its attention kernel, whose splice points are those of `normalize`.
 
@@ -50,12 +71,15 @@ def with_max_scores(program: Program, target: Kernel, normalize: Normalize) -> P
     begin, step, end = (inner[point] for point in POINTS)
     inner_ends = ", ".join((ends[0], "inner", *ends[2:]))
     text = _TEXT.format(begin=begin, step=step, end=end, ends=", ".join(ends), state=ends[1], inner_ends=inner_ends)
+    if is_parted(program.funcs()):
+        inner |= {point: _fresh(f"{point}_inner", taken) for point in PARTED}
+        text += _PARTS.format(save=inner["softmax_save"], joined=inner["softmax_joined"], share=inner["softmax_share"])
     outer = parse(text, "splice points").funcs()
     unit: Expr | None = Name("LN2") if normalize != "relu" else None
     stored = 0
     items: list[Constant | Func | Kernel] = []
     for item in program.items:
-        if isinstance(item, Func) and item.name in POINTS:
+        if isinstance(item, Func) and item.name in inner:
             items += [replace(item, name=inner[item.name]), outer[item.name]]
             continue
         if isinstance(item, (Func, Kernel)):

@@ -12,10 +12,20 @@ from .evaluate import CONSTANTS
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
 STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
+GRADIENTS = ("Q", "K", "V", "dO", "L", "DL", "dQ", "dK", "dV", "scale")  # what every backward kernel takes
+QUERY_GRADIENTS = tuple(
+    n for n in GRADIENTS if n not in ("dK", "dV")
+)  # what a kernel of dQ alone takes, whose splice points are the forward pass's and `dscore`
+BACKWARD_POINTS = {
+    "score": 5, "dscore": 5, "keep": 4, "captured_begin": 0, "captured_step": 8, "captured_end": 4, "q_count": 3, "q_block": 4,
+}  # splice points of those, with the number of parameters  # fmt: skip
 MAX_SCORES = "MAX_SCORES"  # what those give beside O and LSE whose specification asks for it
+CACHE_LENGTHS = "LENGTHS"  # of the sequences in a cache, in kernels whose keys lie in one: what N is elsewhere
+OF_SEQUENCE = {"M": "queries", "N": "keys"}  # functions of b that kernels of packed sequences have in the place of the lengths
 LISTS = ("block_count", "block_list", "tile_order")  # what kernels take whose blocks have no closed form
+BITS = ("block_bits", "block_slot")  # and those that read their mask
 _LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
-           "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS}  # fmt: skip
+           "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS, *BITS}  # fmt: skip
 _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and", "or", "not", "True", "False", "func", "kernel", "range", "inf", "bar", "import", "lambda",
           "class", "while", "pass", "is", "None"}  # fmt: skip
 
@@ -50,4 +60,19 @@ def names_of(program: Program) -> set[str]:
     return names
 
 
-__all__ = ["LISTS", "MAX_SCORES", "OPTIONAL", "SPLICE_POINTS", "STANDARD", "apart", "names_of", "reserved"]
+__all__ = [
+    "BACKWARD_POINTS",
+    "BITS",
+    "CACHE_LENGTHS",
+    "GRADIENTS",
+    "LISTS",
+    "MAX_SCORES",
+    "OF_SEQUENCE",
+    "OPTIONAL",
+    "QUERY_GRADIENTS",
+    "SPLICE_POINTS",
+    "STANDARD",
+    "apart",
+    "names_of",
+    "reserved",
+]

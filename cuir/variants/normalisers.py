@@ -1,4 +1,5 @@
-"""The splice points `softmax_begin`, `softmax_step` and `softmax_end` of what a specification weighs its values with.
+"""The splice points `softmax_begin`, `softmax_step` and `softmax_end` of what a specification weighs its values with; and `softmax_save`, `softmax_joined`
+and `softmax_share` of kernels that share out the keys and join what each part of them gives.
 
 Owns their text; the softmax itself is the origin's own. Does not own where they stand in a program (splice.py).
 """
@@ -15,6 +16,11 @@ from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 
 POINTS = {"softmax_begin": 1, "softmax_step": 3, "softmax_end": 2}  # with the least number of parameters
+PARTED = {
+    "softmax_save": 5,
+    "softmax_joined": 3,
+    "softmax_share": 5,
+}  # of a kernel whose keys are shared out; with the number of parameters
 _ENDS = ("acc", "state", "b", "h")  # of a softmax_end that knows its head
 
 _STATELESS = """\
@@ -29,6 +35,19 @@ def softmax_step(S, state, c):           # -> {what}, state, factor for what was
 @func
 def softmax_end({ends}):
     return {value}, state
+"""
+_STATELESS_PARTS = """\
+@func
+def softmax_save(part, state, b, h, q):  # nothing to save
+    return ()
+
+@func
+def softmax_joined(b, h, q):             # no state
+    return zeros(f32, [64, 1])
+
+@func
+def softmax_share(part, state, b, h, q): # parts are added up
+    return 1.0
 """
 _SINK = """\
 @func
@@ -65,7 +84,13 @@ def normaliser(normalize: Normalize, sink: Expr | None, funcs: Mapping[str, Func
     for name, count in POINTS.items():
         if len(known[name].params) < count:
             raise CuirError.of("X130", f"the splice point `{name}` takes {count} values, found {len(known[name].params)}", known[name].span)
-    return _stateless(normalize, _ends(known))
+    parted = parse(_STATELESS_PARTS, "splice points").funcs() if is_parted(funcs) else {}
+    return {**_stateless(normalize, _ends(known)), **parted}
+
+
+def is_parted(funcs: Mapping[str, Func]) -> bool:
+    """Whether a program's kernels share out the keys."""
+    return set(PARTED) <= set(funcs)
 
 
 def score_comment(normalize: Normalize) -> str:
@@ -102,4 +127,4 @@ def _has_sink(end: Func) -> bool:
     return end.body == parse(_SINK.format(sink=show(second.value.left)), "splice points").funcs()["softmax_end"].body
 
 
-__all__ = ["POINTS", "normaliser", "score_comment"]
+__all__ = ["PARTED", "POINTS", "is_parted", "normaliser", "score_comment"]

@@ -329,7 +329,9 @@ def _relu(x: Any, inplace: bool = False) -> Proxy:
     return _maximum(x, 0)
 
 
-def _function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
+def function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
+    """What handles a function of floats."""
+
     def handle(x: Any) -> Proxy:
         a = to(lift(x), F32)
         return made(call(a.expr), F32, a, value=value)
@@ -337,22 +339,22 @@ def _function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> 
     return handle
 
 
-_exp2, _log2, _tanh = _function(build.exp2, lambda v: 2.0**v), _function(build.log2, math.log2), _function(build.tanh, math.tanh)
-_sqrt = _function(build.sqrt, math.sqrt)
+_exp2, _log2, _tanh = function(build.exp2, lambda v: 2.0**v), function(build.log2, math.log2), function(build.tanh, math.tanh)
+_sqrt = function(build.sqrt, math.sqrt)
 handles("exp2")(_exp2)
 handles("log2")(_log2)
 handles("tanh")(_tanh)
 handles("sqrt")(_sqrt)
-handles("sin")(_function(build.sin, math.sin))
-handles("cos")(_function(build.cos, math.cos))
-handles("atan", "arctan")(_function(build.atan, math.atan))
-handles("erf")(_function(build.erf, math.erf))
-handles("erfc")(_function(build.erfc, math.erfc))
+handles("sin")(function(build.sin, math.sin))
+handles("cos")(function(build.cos, math.cos))
+handles("atan", "arctan")(function(build.atan, math.atan))
+handles("erf")(function(build.erf, math.erf))
+handles("erfc")(function(build.erfc, math.erfc))
 
 
 def _of_floats(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
     """A function that gives whole numbers: of integers themselves."""
-    of_floats = _function(call, value)
+    of_floats = function(call, value)
     return lambda x: a if (a := lift(x)).element != F32 else of_floats(a)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ import torch
 from ..spec.specification import LENGTHS, SINK, Captured, Lengths, Specification, indices
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
+from .arguments import sources_of
 from .evaluate import CONSTANTS, evaluate
 from .outside import Standin, attribute_read
 from .proxy import ELEMENTWISE
@@ -66,16 +68,16 @@ class _Rebuilder(_Tracer):
         return self.others[id(value)]
 
 
-def bounded(spec: Specification) -> Specification:
+def bounded(spec: Specification, learns: bool = False) -> Specification:
     """The variant with its captured tensors on the CPU, where reads outside of a tensor give 0, as in a kernel: verification tries lengths that the
-    user's tensors were not made for."""
+    user's tensors were not made for. learns: floating ones are float64 and require a gradient."""
     others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with what the id is of: one for all ways to a tensor
 
     def made(x: torch.Tensor) -> torch.Tensor:
         if isinstance(x, Bounded):
             return x
         if id(x) not in others:
-            others[id(x)] = x, _bounded(x.detach().cpu())
+            others[id(x)] = x, _leaf(x) if learns and x.is_floating_point() else _bounded(x.detach().cpu())
         return others[id(x)][1]
 
     variant = rebuilt(spec, made)
@@ -83,6 +85,15 @@ def bounded(spec: Specification) -> Specification:
     values = _Expressions(spec)
     values.variant = replace(variant, mask_mod=mods[0], score_mod=mods[1], evaluated=values)
     return values.variant
+
+
+def made_at(spec: Specification, lengths: Lengths) -> Specification:
+    """A bounded variant for a problem of these lengths, with what follows them made once."""
+    fixed = replace(spec, captured={n: v for n, v in spec.values(lengths).items() if n in spec.captured})
+    if isinstance(spec.evaluated, _Expressions):
+        values = copy.copy(spec.evaluated)
+        fixed = values.variant = replace(fixed, evaluated=values)
+    return fixed
 
 
 class _Expressions:
@@ -114,7 +125,9 @@ class _Expressions:
 
     def at(self, traced: Traced, which: int, lengths: Lengths, places: tuple[torch.Tensor, ...], *scores: torch.Tensor) -> torch.Tensor:
         device = places[0].device
-        names: dict[str, Any] = {p.name: p.argument(self.variant, lengths, device) for p in traced.parameters}
+        given = sources_of(traced.parameters, self.variant, lengths)
+        names: dict[str, Any] = {p.name: p.on(given[p.name], device) for p in traced.parameters}
+        names |= {n: _plain(x) for n, x in given.items() if isinstance(x, torch.Tensor) and x.requires_grad}
         names |= {n: getattr(lengths, n) for n in LENGTHS} | {n: x.to(torch.int32) for n, x in zip("bhqk", places)}
         if which == 0:
             return torch.as_tensor(True if traced.mask is None else evaluate(traced.mask, names))
@@ -143,6 +156,18 @@ class _Expressions:
                 raise CuirError.of(
                     "X124", f"`{self.spec.name}` traces to {float(found):g} for {told}, and gives {float(wanted):g}", function_span(mod)
                 )
+
+
+def _leaf(x: torch.Tensor) -> Bounded:
+    leaf = _bounded(x.detach().cpu().double())
+    leaf.requires_grad_()
+    return leaf
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    """As an expression reads it, with its graph."""
+    plain = x.as_subclass(torch.Tensor)
+    return plain if plain.ndim else plain.view(1)
 
 
 def _bounded(x: torch.Tensor, given: tuple[Any, ...] = ()) -> Bounded:
@@ -193,4 +218,4 @@ class Bounded(torch.Tensor):
         return torch.where(inside, base[tuple(p.clamp(0, n - 1) for p, n in zip(places, base.shape))], nothing)
 
 
-__all__ = ["Bounded", "bounded", "rebuilt"]
+__all__ = ["Bounded", "bounded", "made_at", "rebuilt"]

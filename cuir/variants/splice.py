@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,23 +18,42 @@ from ..checking.checked import Const
 from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Normalize, Specification
 from ..syntax.given import program_of
-from ..syntax.nodes import Comments, Constant, ConstType, Definition, Func, GlobalType, Kernel, Literal, Param, Program, ScalarType
+from ..syntax.nodes import (
+    Call,
+    Comments,
+    Constant,
+    ConstType,
+    Definition,
+    Expr,
+    Func,
+    GlobalType,
+    Kernel,
+    Literal,
+    Name,
+    Param,
+    Program,
+    ScalarType,
+    Subscript,
+)
 from ..syntax.parser import parse
 from ..syntax.printer import show
+from ..syntax.rewrite import substitute
 from ..syntax.walk import assigned, names_read
 from ..text.diagnostics import CuirError
 from .arguments import Cache, sources_of, tile_sizes
-from .blocks import Blocks, blocks
+from .blocks import ALL_MASKED, Blocks, blocks
+from .costs import per_pair
 from .evaluate import CONSTANTS
-from .lists import Lists, lists_for
+from .lists import ColumnLists, Lists, lists_for
 from .maxima import with_max_scores
-from .names import OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
-from .normalisers import POINTS, normaliser, score_comment
+from .names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
+from .normalisers import PARTED, POINTS, is_parted, normaliser, score_comment
 from .parameter import Parameter, Value
 from .ranges import traced_apart
 from .tiles import Work, tile_for
 from .traced import Traced
 
+WORTH_BITS = 8.0  # instructions for a pair, from which on bits are cheaper: reading them takes two or three
 _NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
 
 
@@ -44,6 +63,7 @@ class TransferResult:
 
     `parameters`: values of the kernel's new parameters, those that follow the problem's lengths left out (see `arguments`).
     `lists`: the block lists among the parameters, None where the blocks of the mask have a closed form.
+    `gradients`: of a backward kernel, by the name of a captured tensor that of the parameter that takes its gradient.
     """
 
     program: Program
@@ -54,12 +74,23 @@ class TransferResult:
     replaced: tuple[str, ...]
     notes: tuple[str, ...]
     spec: Specification = field(repr=False)
-    lists: Lists | None = None
+    lists: Lists | ColumnLists | None = None
+    gradients: Mapping[str, str] = field(default_factory=dict)
     _kept: Cache = field(default_factory=Cache, repr=False, compare=False)
 
     @property
     def parameters(self) -> dict[str, Value]:
         return {p.name: p.argument(self.spec, _NO_LENGTHS) for p in self.captured if p.value is not None}
+
+    @property
+    def mask(self) -> Expr | None:
+        """What the block lists are made of, None without them."""
+        return self.lists.keep if isinstance(self.lists, Lists) else None
+
+    @property
+    def numbers(self) -> dict[str, int | float]:
+        """Captured numbers, by the names of their parameters."""
+        return {p.name: p.value for p in self.captured if isinstance(p.value, (int, float))}
 
     def arguments(
         self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None
@@ -84,24 +115,27 @@ _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 
 def transfer(
-    origin: Program | str | os.PathLike[str], spec: Specification | Callable[..., Any], kernel: str | None = None, *, traced: Traced | None = None
+    origin: Program | str | os.PathLike[str], spec: Specification | Callable[..., Any], kernel: str | None = None, *, traced: Traced | None = None,
+    bits: bool = True,
 ) -> TransferResult:  # fmt: skip
     """Replaces `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
 
-    spec: a mask_mod or a score_mod may stand for the specification. traced: what `traced_apart` gives of it, else it is traced now, once. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
+    spec: a mask_mod or a score_mod may stand for the specification. traced: what `traced_apart` gives of it, else it is traced now, once. bits: whether a mask that costs much for each pair may be read from bits of the blocks that need it, made once; else it is always worked out. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
     name that splice points use, X134 its softmax was replaced before, N109/N110 which kernel.
     """
     if not isinstance(spec, Specification):
         spec = as_specification(spec, getattr(spec, "__name__", type(spec).__name__))
     origin = program_of(origin, "transfer")
     target = _kernel(origin, kernel)
-    _require(origin, target)
+    require_points(origin, target)
     tile = origin.funcs().get("tile")
     traced = traced_apart(spec) if traced is None else traced
-    work = _work(blocks(traced.named(reserved()).keep))
+    lengths = _of_sequence(origin, target)
+    read = bits and not lengths and not is_parted(origin.funcs()) and traced.keep is not None and per_pair(traced.keep) > WORTH_BITS
+    work = _work(None if read else blocks(traced.named(reserved()).keep))
     gone = {*SPLICE_POINTS, "kv_rows", *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target)}
-    rest = _rest(origin, target, gone, tile_for(work, target, tile, "t") if tile is not None else None)
-    taken = names_of(rest)  # depends on which tile() stays, and that on the mask: so names are given twice
+    left = rest(origin, target, gone, tile_for(work, target, tile, "t") if tile is not None else None)
+    taken = names_of(left)  # depends on which tile() stays, and that on the mask: so names are given twice
     traced = traced.named(taken | reserved())
 
     def fresh(name: str) -> str:
@@ -109,32 +143,49 @@ def transfer(
             name += "_"
         return name
 
-    made = blocks(traced.keep, fresh)
-    lists = lists_for(traced.keep, fresh) if made is None and traced.keep is not None else None
-    new = _functions(traced, spec.normalize, made.text if made is not None else lists.text() if lists is not None else "")
+    made = None if read else blocks(traced.keep, fresh)
+    if lengths and (made is None or ("M" not in lengths and "h" in names_read(traced.keep or Literal(True)))):
+        made = ALL_MASKED  # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
+    lists = lists_for(traced.keep, fresh, read) if made is None and traced.keep is not None else None
+    new = _functions(traced, spec.normalize, made.text if made is not None else lists.text() if lists is not None else "", lists)
     if "kv_rows" not in origin.funcs():
         new.pop("kv_rows", None)
     new |= normaliser(spec.normalize, traced.sink, origin.funcs(), target)
+    new = {
+        name: replace(f, body=tuple(substitute(s, lengths) for s in f.body)) if names_read(f) & lengths.keys() else f
+        for name, f in new.items()
+    }
     if tile is not None:
         new["tile"] = tile_for(work, target, tile, lists.order if lists is not None else "")
     added = tuple(declared(p) for p in traced.parameters)
     if lists is not None:
         lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
         added += lists.parameters()
-    program = _spliced(origin, target, new, added)
+    program = spliced(origin, target, new, added)
     if spec.max_scores:
         program = with_max_scores(program, program.kernels()[target.name], spec.normalize)
     before, after = show(origin), show(program)
     program = parse(after, f"{spec.name}.cuir")
-    diff = "\n".join(
-        difflib.unified_diff(
-            before.splitlines(), after.splitlines(), f"{target.name} (origin)", f"{target.name} ({spec.name})", lineterm="", n=3
-        )
-    )
+    diff = unified(before, after, target.name, spec.name)
     old = origin.funcs()
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
-    notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)))
+    notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)), *((_READ,) if lists is not None and lists.bits else ()))
     return TransferResult(program, after, diff, target.name, traced.parameters, replaced, notes, spec, lists)
+
+
+def _of_sequence(origin: Program, kernel: Kernel) -> dict[str, Expr]:
+    """What a sequence's own lengths are called in a kernel whose sequences have different ones: over a cache of keys, and packed."""
+    if any(p.name == CACHE_LENGTHS for p in kernel.params):
+        return {"N": Subscript(Name(CACHE_LENGTHS), (Name("b"),))}
+    if all(name in origin.funcs() for name in OF_SEQUENCE.values()):
+        return {length: Call(Name(name), (Name("b"),)) for length, name in OF_SEQUENCE.items()}
+    return {}
+
+
+def unified(before: str, after: str, kernel: str, variant: str) -> str:
+    """The difference of two canonical texts of a kernel."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"{kernel} (origin)", f"{kernel} ({variant})", lineterm="", n=3)
+    return "\n".join(lines)
 
 
 def _work(made: Blocks | None) -> Work:
@@ -145,6 +196,8 @@ _LISTED = (
     "the mask is not linear in q and k: which blocks a tile visits stands in lists, made from the mask on the device for each problem and tile size; "
     "blocks without a kept pair are not visited, blocks of kept pairs are not masked"
 )
+
+_READ = "the mask costs much for each pair: in blocks of which only some pairs are kept it is read as bits, which are made once for each mask and data"
 
 
 def _kernel(origin: Program, name: str | None) -> Kernel:
@@ -158,19 +211,20 @@ def _kernel(origin: Program, name: str | None) -> Kernel:
     return kernels[name]
 
 
-def _require(origin: Program, kernel: Kernel) -> None:
+def require_points(origin: Program, kernel: Kernel, points: Mapping[str, int] = SPLICE_POINTS) -> None:
+    """Raises CuirError X130, X131 for a kernel that cannot be adapted by these splice points."""
     funcs = origin.funcs()
-    missing = [name for name in SPLICE_POINTS if name not in funcs]
+    missing = [name for name in points if name not in funcs]
     if missing:
         raise CuirError.of("X130", f"`{kernel.name}` has no splice point {', '.join(f'`{m}`' for m in missing)}", kernel.span,
-                           "a kernel to adapt has the @funcs " + ", ".join(SPLICE_POINTS))  # fmt: skip
-    for name, count in {**SPLICE_POINTS, **OPTIONAL}.items():
+                           "a kernel to adapt has the @funcs " + ", ".join(points))  # fmt: skip
+    for name, count in {**points, **OPTIONAL}.items():
         if name in funcs and len(funcs[name].params) != count:
             raise CuirError.of("X130", f"the splice point `{name}` takes {count} values, found {len(funcs[name].params)}", funcs[name].span)
     known = {p.name for p in kernel.params} | {
         d for p in kernel.params if isinstance(p.type, GlobalType) for d in p.type.dims if isinstance(d, str)
     }
-    lacking = [n for n in _NEEDED if n not in known]
+    lacking = [n for n in _NEEDED if n not in known and n not in _of_sequence(origin, kernel)]
     if lacking:
         raise CuirError.of(
             "X131",
@@ -179,9 +233,12 @@ def _require(origin: Program, kernel: Kernel) -> None:
         )
 
 
-def _functions(traced: Traced, normalize: Normalize, blocks_text: str) -> dict[str, Func]:
+def _functions(traced: Traced, normalize: Normalize, blocks_text: str, lists: Lists | None) -> dict[str, Func]:
     """The new functions by name, in the order they are to stand in."""
-    score, keep = show(traced.score), "True" if traced.keep is None else show(traced.keep)
+    score, keep = (
+        show(traced.score),
+        "True" if traced.keep is None else lists.keeps() if lists is not None and lists.bits else show(traced.keep),
+    )
     text = f"""\
 @func
 def score(S, b, h, q, k):                # -> scores and {score_comment(normalize)}
@@ -195,13 +252,15 @@ def keep(b, h, q, k):                    # may query q attend to key k? (k < N i
     return parse(text, "splice points").funcs()
 
 
-def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tuple[Param, ...]) -> Program:
-    """The origin with the new functions in the places of the old ones, helpers before kv_count."""
-    helpers = [name for name in new if name not in SPLICE_POINTS and name not in POINTS and name not in OPTIONAL]
+def spliced(
+    origin: Program, target: Kernel, new: Mapping[str, Func], added: tuple[Param, ...], points: Collection[str] = tuple(SPLICE_POINTS), count: str = "kv_count"
+) -> Program:  # fmt: skip
+    """The origin with the new functions in the places of the old ones, helpers before `count`. points: names of splice points."""
+    helpers = [name for name in new if name not in points and name not in POINTS and name not in PARTED and name not in OPTIONAL]
     items: list[Definition] = []
     for item in origin.items:
         if isinstance(item, Func) and item.name in new and item.name not in helpers:
-            if item.name == "kv_count":
+            if item.name == count:
                 items += [new[name] for name in helpers]
             items.append(item if item == new[item.name] else _dressed(new[item.name], item))
         elif not (isinstance(item, Func) and item.name in helpers):
@@ -215,7 +274,7 @@ def _spliced(origin: Program, target: Kernel, new: Mapping[str, Func], added: tu
     return Program((*missing, *(kernel if i is target else i for i in items)), tail=origin.tail)
 
 
-def _rest(origin: Program, target: Kernel, gone: set[str], tile: Func | None) -> Program:
+def rest(origin: Program, target: Kernel, gone: set[str], tile: Func | None) -> Program:
     """What stays of a program without the functions `gone`, and with another `tile`: without helpers and parameters that only these use."""
     named = [tile if tile is not None and isinstance(i, Func) and i.name == "tile" else i for i in origin.items]
     items = alive([i for i in named if not (isinstance(i, Func) and i.name in gone)], origin)
@@ -273,9 +332,20 @@ def _without_dead(kernel: Kernel, origin: Program, read: set[str]) -> Kernel:
     dims = {d for p in kernel.params if isinstance(p.type, GlobalType) for d in (p.type.dtype, *p.type.dims)}
 
     def dead(p: Param) -> bool:
-        return p.name in before and p.name not in read and p.name not in STANDARD and p.name not in dims
+        return p.name in before and p.name not in read and p.name not in STANDARD and p.name not in dims and not p.scratch
 
     return replace(kernel, params=tuple(p for p in kernel.params if not dead(p)))
 
 
-__all__ = ["TransferResult", "alive", "declared", "reachable", "transfer", "with_parameters"]
+__all__ = [
+    "TransferResult",
+    "alive",
+    "declared",
+    "reachable",
+    "require_points",
+    "rest",
+    "spliced",
+    "transfer",
+    "unified",
+    "with_parameters",
+]

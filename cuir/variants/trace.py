@@ -448,7 +448,7 @@ def attributes_of(value: Any) -> Any:
     """`__dict__`, None for an object that has none, whatever its own `__getattr__` makes of the question."""
     try:
         return getattr(value, "__dict__", None)
-    except Exception:
+    except Exception:  # the object's own `__getattribute__` may raise anything
         return None
 
 

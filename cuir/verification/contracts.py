@@ -26,7 +26,7 @@ from .evaluate import Evaluator, Value, kernel_names
 from .problems import units_of
 from .sizes import GROUP, Problem, problems_of_order
 
-_CODES = {
+CODES = {
     "cover": "V101",
     "full": "V102",
     "once": "V103",
@@ -135,7 +135,7 @@ def _violations(
     keep: np.ndarray | None = None
     for b, h in itertools.product(range(at.B), range(at.H)):
         again = keep is not None and not asked.by_head  # the same arrays once more
-        keep = keep if keep is not None and again else _kept(run, b, h, at)
+        keep = keep if keep is not None and again else kept(run, b, h, at)
         if spec is not None and wanted is not None:
             yield from _agrees(program, keep, spec, wanted[b, h])
         if again:
@@ -146,7 +146,7 @@ def _violations(
         yield from _score(program, run, keep, problem, b, h, spec if not changed else None)
 
 
-def _kept(run: Evaluator, b: int, h: int, at: Lengths) -> np.ndarray:
+def kept(run: Evaluator, b: int, h: int, at: Lengths) -> np.ndarray:
     q, k = np.arange(at.M)[:, None], np.arange(at.N)[None, :]
     return np.broadcast_to(np.asarray(run.call("keep", b, h, q, k), bool), (at.M, at.N))
 
@@ -157,8 +157,8 @@ def _agrees(program: Program, keep: np.ndarray, spec: Specification, wanted: np.
     q, k = map(int, np.argwhere(keep != wanted)[0])
     also = bool(keep[q, k])
     total = int((keep != wanted).sum())
-    yield (_CODES["keep"], f"query {q} {'also attends' if also else 'does not attend'} to key {k}, which the specification `{spec.name}` {'drops' if also else 'keeps'}; "
-           f"{total} pairs differ", _span(program, "keep"), describe_difference(keep, wanted))  # fmt: skip
+    yield (CODES["keep"], f"query {q} {'also attends' if also else 'does not attend'} to key {k}, which the specification `{spec.name}` {'drops' if also else 'keeps'}; "
+           f"{total} pairs differ", span_of(program, "keep"), describe_difference(keep, wanted))  # fmt: skip
 
 
 def describe_difference(mask: np.ndarray, wanted: np.ndarray) -> str | None:
@@ -199,10 +199,10 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
         return
     m = np.arange(tiles)
     partial, n = (np.broadcast_to(np.asarray(x), m.shape) for x in run.call("kv_count", b, h, m))
-    count, block = _span(program, "kv_count"), _span(program, "kv_block")
+    count, block = span_of(program, "kv_count"), span_of(program, "kv_block")
     for i in np.flatnonzero((n < 0) | (n > blocks) | (partial > n) | (partial < 0))[:1]:
         yield (
-            _CODES["count"],
+            CODES["count"],
             f"kv_count of tile m={i} gives {int(partial[i])} masked of {int(n[i])} blocks; expected 0 <= masked <= all <= {blocks}",
             count,
             None,
@@ -213,14 +213,14 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
     visited = steps[None, :] < n[:, None]
     outside = visited & ((j < 0) | (j >= blocks))
     for t, i in np.argwhere(outside)[:1]:
-        yield (_CODES["once"], f"step {i} of tile m={t} visits block {int(j[t, i])}; the blocks are 0 to {blocks - 1}", block, None)
+        yield (CODES["once"], f"step {i} of tile m={t} visits block {int(j[t, i])}; the blocks are 0 to {blocks - 1}", block, None)
         return
     times = np.zeros((tiles, max(blocks, 1)), int)
     rows, _ = np.nonzero(visited)
     np.add.at(times, (rows, j[visited]), 1)
     for t, x in np.argwhere(times > 1)[:1]:
         yield (
-            _CODES["once"],
+            CODES["once"],
             f"block {x} of tile m={t} is visited {times[t, x]} times",
             block,
             "each key block counts once in the softmax",
@@ -234,7 +234,7 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
     missed = some & (times[:, :blocks] == 0)
     for t, x in np.argwhere(missed)[:1]:
         q, k = _pair(keep, t, x, problem, True)
-        yield (_CODES["cover"], f"query {q} attends to key {k}, but block {x} (keys {x * BN} to {min(at.N, x * BN + BN) - 1}) of tile m={t} is not visited", count,
+        yield (CODES["cover"], f"query {q} attends to key {k}, but block {x} (keys {x * BN} to {min(at.N, x * BN + BN) - 1}) of tile m={t} is not visited", count,
                "kv_count gives too few blocks, or kv_block others")  # fmt: skip
     unmasked = np.zeros((tiles, max(blocks, 1)), bool)
     full = visited & (steps[None, :] >= partial[:, None])
@@ -244,7 +244,7 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
         q, k = _pair(keep, t, x, problem, False)
         what = f"query {q} must not attend to key {k}" if k < at.N else f"key {k} does not exist (N = {at.N})"
         yield (
-            _CODES["full"],
+            CODES["full"],
             f"block {x} of tile m={t} is visited without the mask, but {what}",
             count,
             "the blocks that need keep() come first; kv_count says how many",
@@ -269,7 +269,7 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
     at, BM, BN = problem.lengths, problem.BM, problem.BN
     if not at.M:
         return
-    span = _span(program, "kv_rows")
+    span = span_of(program, "kv_rows")
     r = np.concatenate([np.arange(q, min(q + BM, at.M), GROUP) for q in range(0, at.M, BM)])
     m = r // BM
     _, n = run.call("kv_count", b, h, m)
@@ -281,7 +281,7 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
         (partial > n, "there are no more blocks to mask than are visited: min(n, ...)"),
     ):  # fmt: skip
         for i in np.flatnonzero(broken)[:1]:
-            yield (_CODES["rows"], f"kv_rows of tile m={m[i]}, r={r[i]} skips {int(skip[i])} and masks {int(partial[i])} of {int(n[i])} blocks; expected 0 <= skipped <= masked <= all, "
+            yield (CODES["rows"], f"kv_rows of tile m={m[i]}, r={r[i]} skips {int(skip[i])} and masks {int(partial[i])} of {int(n[i])} blocks; expected 0 <= skipped <= masked <= all, "
                    "skipped < all", span, hint)  # fmt: skip
             return
     blocks = -(-at.N // BN)
@@ -305,7 +305,7 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
             if key < at.N
             else f"key {key} does not exist (N = {at.N})"
         )
-        yield (_CODES["rows"], f"{what}, but kv_rows of tile m={m[g]}, r={r[g]} {'skips' if skipped[g, i] else 'does not mask'} step {i}, block {int(j[g, i])}", span, None)  # fmt: skip
+        yield (CODES["rows"], f"{what}, but kv_rows of tile m={m[g]}, r={r[g]} {'skips' if skipped[g, i] else 'does not mask'} step {i}, block {int(j[g, i])}", span, None)  # fmt: skip
 
 
 def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tuple[int, int]:
@@ -332,7 +332,7 @@ def _tile(asked: _Asked, run: Evaluator, problem: Problem) -> Iterator[Violation
     sizes = (at.B, at.H, -(-at.M // problem.BM))
     if tile is None or len(tile.params) != 1 or not all(sizes):
         return
-    span = _span(program, "tile")
+    span = span_of(program, "tile")
     units = np.arange(int(run.expr(asked.units, {})) if asked.units is not None else int(np.prod(sizes)))
     cluster = int(run.expr(kernel.cluster, {})) if kernel.cluster else 1
     given: list[np.ndarray] = []
@@ -341,11 +341,11 @@ def _tile(asked: _Asked, run: Evaluator, problem: Problem) -> Iterator[Violation
     places = given[-1]
     for name, place, size in zip(("b", "h", "m"), places, sizes):
         for t in np.flatnonzero((place < 0) | (place >= size))[:1]:
-            yield (_CODES["tile"], f"tile({t}) gives {name} = {int(place[t])}; expected 0 to {size - 1}", span, None)
+            yield (CODES["tile"], f"tile({t}) gives {name} = {int(place[t])}; expected 0 to {size - 1}", span, None)
             return
     for t in np.flatnonzero(np.any([other != places for other in given], axis=(0, 1)))[:1]:
         yield (
-            _CODES["tile"],
+            CODES["tile"],
             f"tile({t}) depends on cta_rank(); the CTAs of a cluster share their unit of work",
             span,
             "give a cluster one (b, h, m), and each CTA its BM // cluster of the queries where they are loaded and stored",
@@ -355,7 +355,7 @@ def _tile(asked: _Asked, run: Evaluator, problem: Problem) -> Iterator[Violation
     np.add.at(times, tuple(places), 1)
     for b, h, m in np.argwhere(times != 1)[:1]:
         yield (
-            _CODES["tile"],
+            CODES["tile"],
             f"tile(t) gives (b={b}, h={h}, m={m}) {times[b, h, m]} times for t in 0..{len(units) - 1}; expected once each",
             span,
             None,
@@ -376,10 +376,10 @@ def _score(
         if error.diagnostics[0].code == "X140":
             return  # a score that works on whole tiles is for the numbers to judge
         raise
-    span = _span(program, "score")
+    span = span_of(program, "score")
     if not np.all(np.asarray(factor) > 0):
         yield (
-            _CODES["factor"],
+            CODES["factor"],
             f"the factor of `score` must be positive, found {float(np.min(factor)):g}",
             span,
             "the maximum of a row is taken before the factor",
@@ -392,14 +392,14 @@ def _score(
     for q, k in np.argwhere(bad)[:1]:
         value = float(np.broadcast_to(score, S.shape)[q, k])
         yield (
-            _CODES["finite"],
+            CODES["finite"],
             f"the score of query {q} and key {k} is {value:g}, and the pair is kept",
             span,
             "drop pairs in keep(), not by their score",
         )
 
 
-def _span(program: Program, name: str) -> Span:
+def span_of(program: Program, name: str) -> Span:
     return result_span(program.funcs()[name])
 
 

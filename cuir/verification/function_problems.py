@@ -36,7 +36,7 @@ def _values(checked: Checked, spec: FunctionSpecification, problems: Sequence[Dr
     small, kinds = small_scalars(checked, spec), applicable(checked, spec)
     plain = sorted((d for d in problems if min(d.sizes.values(), default=1) > 1), key=lambda d: _elements(checked, d)) or list(problems)
     at = [d for d in plain if _elements(checked, d) <= _PLAIN][: 1 + len(plain) // 3] or plain[:1]
-    shaped = [t for t in checked.tensors if t.dtype.is_float and not t.written]
+    shaped = [t for t in checked.tensors if t.dtype.is_float and not t.written and not t.scratch]
     each = max(1, min(3, sum(len(t.dims) > 1 for t in shaped) or len(shaped)))
     wanted = [("offset", i) for i in range(2 * each)]
     wanted += [("faint", i) for i in range(max(each, min(4, 4 * len(small))))]

@@ -55,7 +55,7 @@ def check_function(
         if given.poisoned and error.diagnostics[0].code in ("V301", "V302"):
             raise _blamed(checked, spec, given, case, run, error) from error
         raise
-    left = {t.name for t in checked.tensors if t.written} - {n.name for n in numbers}
+    left = {t.name for t in checked.outputs} - {n.name for n in numbers}
     scratch = spec.scratch(readable(checked, given), list(given.before)) if left else []
     return table_rows(case, numbers, given.positive, scratch)
 
@@ -137,7 +137,10 @@ class _Measure:
                 self.coarse = True
         self.first = spec.yardstick(inputs, names, exact, self.dtype) if self.coarse else self.of_single().plain  # type: ignore[arg-type]
         self.products = self.coarse and rounds_for_products(checked)
-        largest = max((x[x.isfinite()].abs().max().item() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point() and x.isfinite().any()), default=1.0)  # fmt: skip
+        floats = [
+            x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
+        ]  # of 8 bits PyTorch does not say what is finite
+        largest = max((x[x.isfinite()].abs().max().item() for x in floats if x.isfinite().any()), default=1.0)
         self.floor = _CANCELLED * largest if self.coarse else 0.0
 
     @property

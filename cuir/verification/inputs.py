@@ -67,7 +67,8 @@ class FunctionLaunch:
 
 
 def _with_nan(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
-    return x if where is None else x.masked_fill(where, torch.nan)
+    """As masked_fill, which 8-bit floats do not have; the strides stay."""
+    return x if where is None else torch.empty_like(x).copy_(torch.where(where, torch.nan, x))
 
 
 def half_dtype(checked: Checked) -> DType:
@@ -174,7 +175,7 @@ def _launch(
     generator = torch.Generator().manual_seed(draw.seed)
     reads, adds = _read_tensors(checked), added(checked)
     lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
-    outputs = [t for t in checked.tensors if t.written]
+    outputs = list(checked.outputs)
     kept = {t.name for t in outputs if t.name in reads or _asks(checked, spec, t)}  # their values before the run matter
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
     drawn |= {n: small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
@@ -182,7 +183,7 @@ def _launch(
     drawn |= scalars or {}
     if draw.kind == "scaled" and "scale" in drawn and spec.asks("scale"):
         drawn["scale"] *= SCALED
-    needed = [t for t in checked.tensors if not t.written or t.name in kept]
+    needed = [t for t in checked.tensors if not t.scratch and (not t.written or t.name in kept)]
     floats = [t for t in needed if t.dtype != I32]
     attention = is_attention(checked.origin)
     chosen, form = (None, 0) if attention else _chosen(floats, draw.kind, draw.seed + turn)
@@ -211,7 +212,9 @@ def _launch(
     if missing:
         raise CuirError.of("X108", f"`{checked.name}` reads `{missing[0]}`, integers whose meaning its signature does not say", checked.origin.span,
                            f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{missing[0]!r}: ...}})")  # fmt: skip
-    before = {t.name: drawn[t.name] if t.name in kept or t.name in made else _output(t, lengths, adds) for t in outputs}
+    known = [(t, drawn[t.name]) for t in checked.tensors if t.name in made]
+    actual = {d: x.shape[i] for t, x in known if isinstance(x, torch.Tensor) for i, d in enumerate(t.dims) if isinstance(d, str)}
+    before = {t.name: drawn[t.name] if t.name in kept or t.name in made else _output(t, {**lengths, **actual}, adds) for t in outputs}
     inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
     return FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made)
 
@@ -243,7 +246,7 @@ def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]
     floats = [
         t
         for t in checked.tensors
-        if t.dtype.is_float and (not t.written or t.name in kept or _asks(checked, spec, t)) and t.name not in given
+        if t.dtype.is_float and not t.scratch and (not t.written or t.name in kept or _asks(checked, spec, t)) and t.name not in given
     ]
 
     def fits(kind: str) -> bool:
@@ -276,10 +279,10 @@ def _smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Dra
 
 
 def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
-    """What a reference may ask for: what the kernel reads (before the run), dims and integer consts."""
+    """What a reference may ask for: what the kernel reads (before the run), dims, and consts that are integers or booleans."""
     tensors = {n: x for n, x in {**launch.inputs, **launch.outputs}.items() if isinstance(x, torch.Tensor)}
-    dims = {d: tensors[t.name].shape[i] for t in checked.tensors for i, d in enumerate(t.dims) if isinstance(d, str)}
-    return {**launch.inputs, **dims, **known_sizes(checked)}
+    dims = {d: tensors[t.name].shape[i] for t in checked.tensors if t.name in tensors for i, d in enumerate(t.dims) if isinstance(d, str)}
+    return {**launch.inputs, **dims, **{n: v for n, v in checked.consts.items() if isinstance(v, int)}}
 
 
 def contract_problems(checked: Checked, spec: FunctionSpecification, problems: Iterable[Problem]) -> dict[Problem, Mapping[str, Value]]:

@@ -18,7 +18,7 @@ from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .inputs import added
-from .numeric import RATIO, Numbers, judge, with_note
+from .numeric import Numbers, judge, with_note
 from .problems import Case, Launch, launch
 
 LAUNCHES = 4  # of each problem; their results must be the same bits
@@ -106,7 +106,7 @@ def _agree(checked: Checked, case: Case, interpreted: Launch, on_gpu: Launch, nu
                             "infinities, NaN and queries without keys are the same in both")  # fmt: skip
     wanted = interpreted.o.double().nan_to_num(0.0, 0.0, 0.0)
     apart = (on_gpu.o.double().nan_to_num(0.0, 0.0, 0.0) - wanted).norm().item() / (wanted.norm().item() or 1.0)
-    bound = RATIO * numbers.yardstick + torch.finfo(on_gpu.o.dtype).eps / 2
+    bound = numbers.allowed
     if not apart <= bound:
         raise _disagree(checked, case, f"O on the GPU is {apart:.2e} from the interpreter's, more than {bound:.2e}", None)
     return apart

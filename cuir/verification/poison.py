@@ -88,7 +88,9 @@ class _Search:
         assert self.wanted is not None
         self.tries += 1
         try:
-            exact = self.spec.exact({**self.given, **{n: self.given[n].masked_fill(x, torch.nan) for n, x in places.items()}}, self.outputs)  # type: ignore[union-attr]
+            exact = self.spec.exact(
+                {**self.given, **{n: torch.where(x, torch.nan, self.given[n]) for n, x in places.items()}}, self.outputs
+            )
         except CuirError:
             return False
         return exact.keys() == self.wanted.keys() and all(_same(x, self.wanted[n]) for n, x in exact.items())

@@ -17,6 +17,7 @@ from ..ops.expressions import traits
 from ..spec.functions import AnySpecification
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Call, Expr, GlobalType, Kernel, Program
+from ..syntax.nodes import Literal as Number
 from ..syntax.types import DType
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
@@ -70,6 +71,7 @@ class Launch:
     scale: float
     captured: Mapping[str, Any] = field(default_factory=dict)
     most: torch.Tensor | None = None  # MAX_SCORES of a kernel that gives it
+    parts: int = 0  # in how many numbers of TF32 the kernel's products take operands of f32, at the least; 0: they have none
 
     @property
     def outputs(self) -> dict[str, torch.Tensor]:
@@ -108,7 +110,7 @@ def require_attention(kernel: Kernel) -> None:
 
 def require_inputs_kept(checked: Checked) -> None:
     """Raises CuirError V306 if an attention kernel writes what it is given."""
-    written = [t.name for t in checked.tensors if t.written and t.name not in ("O", "LSE", MAX_SCORES)]
+    written = [t.name for t in checked.outputs if t.name not in ("O", "LSE", MAX_SCORES)]
     if written:
         raise CuirError.of("V306", f"`{checked.name}` writes {', '.join(written)}, which its caller gives it to read", checked.origin.span,
                            "an attention kernel writes O and LSE")  # fmt: skip
@@ -124,7 +126,13 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     captured = padded(checked, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
     poisoned = outputs(checked, q)
-    return Launch(q, k, v, poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES))
+    return Launch(q, k, v, poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), parts_of(checked))
+
+
+def parts_of(checked: Checked) -> int:
+    """In how many numbers of TF32 products take operands of f32, at the least; 0 if no product does."""
+    given = (bound.args["parts"] for bound in checked.calls() if bound.op.traits.product and "parts" in bound.args)
+    return min((int(e.value) for e in given if isinstance(e, Number)), default=0)
 
 
 def outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -108,7 +108,7 @@ def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int
     Outputs that are added to are not compared: the order of atomic additions is free. Raises CuirError: V201, or the fault found.
     """
     free = added(checked)
-    written = [t.name for t in checked.tensors if t.written]
+    written = [t.name for t in checked.outputs]
     before = {name: cast(torch.Tensor, arguments[name]).clone() for name in written}
     tried = schedules(checked, "full")
     first: dict[str, torch.Tensor] = {}

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..checking.checked import Checked
+import torch
+
+from ..checking.checked import Checked, Const
 from ..interp import Schedule, run
 from ..interp.launch import Grid
 from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.gradients import gradients
 from ..spec.loading import as_any
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Kernel, Program
 from ..text.diagnostics import CuirError
-from ..variants.rebuilt import bounded
+from ..variants.arguments import CapturedArguments, sources_of
+from ..variants.learned import gradients_of
+from ..variants.names import QUERY_GRADIENTS
+from ..variants.rebuilt import bounded, made_at
 from .blame import blamed
 from .draws import Draw
 from .evaluate import kernel_names
@@ -41,14 +47,42 @@ def tile_sizes(checked: Checked) -> tuple[int, int]:
     return int(BM or steps.get("M") or 128), int(BN or steps.get("N") or 128)  # type: ignore[arg-type]
 
 
-def prepared(spec: Any, kernel: Kernel | None = None) -> AnySpecification:
-    """The specification for lengths that the user's tensors were not made for. Raises CuirError as `as_any` does for what is none."""
+def prepared(
+    spec: Any, kernel: Kernel | None = None, program: Program | None = None, consts: Mapping[str, Const] | None = None
+) -> AnySpecification:
+    """The specification for lengths that the user's tensors were not made for; of a backward kernel its gradients. Raises CuirError as `as_any` does for what is none, and X109."""
     known = (
         spec
         if isinstance(spec, (Specification, FunctionSpecification))
         else as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
     )
-    return known if isinstance(known, FunctionSpecification) else bounded(known)
+    if isinstance(known, FunctionSpecification):
+        return known
+    if kernel is None or program is None or not is_backward(kernel):
+        return bounded(known)
+    asked = gradients_of(kernel)
+    variant = bounded(known, learns=bool(asked))
+    captured = CapturedArguments(program, kernel, variant)
+
+    def extra(lengths: Lengths) -> dict[str, Any]:
+        return captured.values(lengths, consts=consts)
+
+    def learned(lengths: Lengths) -> tuple[Specification, dict[str, tuple[torch.Tensor, Sequence[int]]]]:
+        here, given = made_at(variant, lengths), extra(lengths)
+        leaves = sources_of(captured.traced.parameters if captured.traced is not None else (), here, lengths)
+        pairs = {name: (leaves[of], given[of]) for name, of in asked.items()}
+        return here, {n: (x, y.shape) for n, (x, y) in pairs.items() if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)}
+
+    return gradients(variant, extra, learned if asked else None, queries_alone="dK" not in _names(kernel))
+
+
+def is_backward(kernel: Kernel) -> bool:
+    """Whether the kernel takes what a backward kernel of attention takes, or one of dQ alone."""
+    return set(QUERY_GRADIENTS) <= _names(kernel) and "O" not in _names(kernel)
+
+
+def _names(kernel: Kernel) -> set[str]:
+    return {p.name for p in kernel.params}
 
 
 def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
@@ -56,7 +90,7 @@ def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
     if isinstance(spec, Specification):
         require_attention(checked.origin)
         require_inputs_kept(checked)
-    elif not any(t.written for t in checked.tensors):
+    elif not checked.outputs:
         raise CuirError.of("V300", f"`{checked.name}` writes no tensor: there is nothing to compare", checked.origin.span)
 
 
@@ -172,7 +206,7 @@ def not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list
     table = list(rows)
     asked = {row["output"] for row in table if "output" in row}
     scratch = {name for row in table for name in str(row.get("scratch", "")).split(", ")}
-    return [t.name for t in checked.tensors if t.written and t.name not in asked | scratch] if asked else []
+    return [t.name for t in checked.outputs if t.name not in asked | scratch] if asked else []
 
 
 def require_compared(checked: Checked, spec: AnySpecification, rows: Iterable[Mapping[str, object]]) -> None:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from ..calls.binding import TORCH
 from ..calls.requirements import lengths_required
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..interp.budget import allowing
+from ..ops.meaning.tiles import exact_products
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..syntax.given import program_of
@@ -21,12 +23,13 @@ from ..syntax.types import BF16, F16, I32, DType
 from ..text.diagnostics import CuirError
 from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
+from .column_contracts import check_columns, column_problems, has_column_points
 from .contracts import check_contracts, has_splice_points
 from .exhaustive import check_exhaustively
-from .inputs import contract_problems
+from .inputs import contract_problems, half_dtype
 from .launchable import require_launchable, spills
 from .mask import Readout, check_function_mask, check_mask, readout_lengths
-from .numeric import RATIO, with_note
+from .numeric import ratio_of, with_note
 from .orders import Order, orders
 from .perturbed import check_perturbed, to_perturb
 from .problems import Case, is_attention
@@ -37,6 +40,7 @@ from .spec_dispatch import (
     AnyCase,
     check_case,
     empty_cases,
+    is_backward,
     made_positive,
     number_cases,
     prepared,
@@ -83,7 +87,7 @@ def verify(
     program = program_of(program, "verify")
     verification = _Verification(
         program,
-        prepared(spec, pick_kernel(program, kernel)),
+        prepared(spec, pick_kernel(program, kernel), program, consts or {}),
         kernel,
         dict(consts or {}),
         level,
@@ -91,7 +95,7 @@ def verify(
         shrink,
         seeded,
     )
-    with allowing(budget), tracing_once():
+    with allowing(budget), tracing_once(), exact_products():
         return verification.run()
 
 
@@ -177,7 +181,8 @@ class _Verification:
         dtype = next((n for n, v in self.consts.items() if isinstance(v, DType)), None)
         if self.level != "full" or dtype is None:
             return [], []
-        settings = [{**self.consts, dtype: BF16 if self.consts[dtype] == F16 else F16}]
+        others = {F16: BF16, BF16: F16}  # f32 has kernels of its own
+        settings = [{**self.consts, dtype: others[value]} for value in (self.consts[dtype],) if value in others]
         if self.consts.get("D") in (64, 128) and self.consts.get("DV") in (None, self.consts["D"]):
             other = 192 - int(self.consts["D"])  # type: ignore[arg-type]
             settings.append({**self.consts, **{n: other for n in ("D", "DV") if n in self.consts}})
@@ -192,8 +197,19 @@ class _Verification:
         return kernels, refused
 
     def contracts(self, checked: Checked) -> None:
+        if has_column_points(self.program) and is_backward(checked.origin) and isinstance(self.spec, FunctionSpecification):
+            with self.stage(1) as stage:
+                given = contract_problems(checked, self.spec, column_problems(*tile_sizes(checked)))
+                pairs = check_columns(checked, given)
+                stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated, by blocks of keys; keep() is judged by the numbers"
+            return
         if not has_splice_points(self.program) or not is_attention(checked.origin):
-            self.stages[1].reason = "not asked: the program has no splice points"
+            why = (
+                "the keys and values lie in no tensor [B, HK, N, D]"
+                if has_splice_points(self.program)
+                else "the program has no splice points"
+            )
+            self.stages[1].reason = f"not asked: {why}"
             return
         if isinstance(self.spec, FunctionSpecification):
             with self.stage(1) as stage:
@@ -301,7 +317,7 @@ class _Verification:
                 self.progress(f"numbers: once more with noise, {case.name}")
                 check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]
             worst = max((float(r["error / allowed"]) for r in stage.rows), default=0.0)
-            stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({RATIO} x PyTorch's own, and the rounding of the output)"
+            stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({ratio_of(TORCH[half_dtype(checked)])} x PyTorch's own, and the rounding of the output)"
             if again:
                 stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
             if positive := made_positive(stage.rows):

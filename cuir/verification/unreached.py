@@ -23,11 +23,13 @@ def unreached(checked: Checked, *others: Checked) -> tuple[Lines, Lines]:
     there = sorted(_lines(s for role in origin.body if isinstance(role, With) for s in role.body))
     part = {n.span.line for role in checked.roles for s in role.body for n in walk(s) if n.span.source is origin.span.source}
     reached = {
-        s.span.line
+        n.span.line
         for one in (checked, *others)
         for block in entered_blocks(one)
         for s in block
-        if isinstance(s, _SIMPLE) and s.span.source is origin.span.source
+        if isinstance(s, _SIMPLE)
+        for n in walk(s)  # an argument stands where its function was called
+        if n.span.source is origin.span.source
     }
     left_out = [line not in part and line not in reached for line in there]
     return _ranges(there, left_out), _ranges(there, [line in part and line not in reached for line in there])

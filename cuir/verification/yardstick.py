@@ -347,9 +347,7 @@ class _Off(_Again):
         result = func(*args, **(kwargs or {}))
         name = _named(func.overloadpacket.__name__, args)
         if self.unit and not (name in _EXACT or func.is_view):
-            return self._changed(
-                func, args, result, lambda x: x + x * (torch.rand(x.shape, generator=self.generator, dtype=x.dtype) * 2 - 1) * self.unit
-            )
+            return self._changed(func, args, result, lambda x: _evenly_off(x, self.generator, self.unit))
         if name in _SUMS:  # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes
             most = func(*map(_magnitude, args), **(kwargs or {}))
             return self._changed(func, args, result, lambda x: _off_by(x, self.generator, most * _of_order(name, args, x)))
@@ -362,6 +360,12 @@ def _of_order(name: str, args: Sequence[Any], x: torch.Tensor) -> float:
     given = next((a for a in args if isinstance(a, torch.Tensor)), x)
     terms = given.numel() / max(1, x.numel()) if name in ("sum", "mean") else given.shape[-1] if given.dim() else 1
     return _OFF + _ULP * math.sqrt(max(1.0, terms)) / 2
+
+
+def _evenly_off(x: torch.Tensor, generator: torch.Generator, unit: float) -> torch.Tensor:
+    """Each number off by up to so much of itself; infinities stay."""
+    by = (torch.rand(x.shape, generator=generator, dtype=x.dtype) * 2 - 1) * unit
+    return torch.where(x.isinf(), x, x + x * by)
 
 
 def _off_by(x: torch.Tensor, generator: torch.Generator, most: torch.Tensor) -> torch.Tensor:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import corpus
+import llm
 from cuir.checking.checked import Checked, Const
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.spec.functions import AnySpecification
 from cuir.spec.specification import Specification
-from cuir.syntax.nodes import Program
+from cuir.syntax.nodes import ConstType, Program
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError, Diagnostic
@@ -25,23 +27,31 @@ from cuir.verification import verify
 from ..answer import program_text, read
 from ..apart import Apart, Died, OutOfTime
 from ..budget import Budget
-from ..cuda_source import Annotated
 from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
 from ..messages import Asks, Message
 from ..orchestration import Orchestration, compare
 from ..orchestration_of_program import of_program
 from ..orchestration_of_source import explained, of_source
-from ..prompting import fenced, filled, language_reference, prelude, report
+from ..prompting import fenced, filled, language, report
+from ..reading import Reading
+from ..settling import Settled, told, unsettled, without_effect
 from .judging import STAGE_OF, unjudged
 from .transfer import described
 
-EXAMPLE = "gemm"  # roles, a ring, chained products: no attention
+# of each architecture an example that is no attention: what it is, and where it stands
+EXAMPLES = {
+    "sm_90a": ("a warp-specialised matrix product", corpus.programs()["gemm"]),
+    "sm_80": ("a matrix product by warps, with cp.async in two stages", Path(llm.__file__).parent / "examples" / "product_sm80.cuir"),
+}
 _INTERFACE = ("V300", "X105", "X106", "X108", "X132")
 
 
 @dataclass(frozen=True)
 class LiftJob:
-    """What a judgement needs, in whatever process it runs. facts: of the source; arch: its architecture; load: gives the specification; consts: T and D at least."""
+    """What a judgement needs, in whatever process it runs. facts: of the source; arch: its architecture; load: gives the specification; consts: T and D at least.
+
+    settled: differences in which the program is right.
+    """
 
     name: str
     facts: Orchestration
@@ -49,6 +59,7 @@ class LiftJob:
     load: Callable[[], AnySpecification]
     consts: Mapping[str, Const]
     level: str = "quick"
+    settled: tuple[Settled, ...] = ()
 
 
 @dataclass
@@ -56,7 +67,7 @@ class Step:
     """A pass of the loop: the program so far gets the last of `roles`; with all of the source's roles it is whole. before: the program of the step before."""
 
     job: LiftJob
-    annotated: Annotated
+    annotated: Reading
     roles: tuple[str, ...]
     before: str
     apart: Apart
@@ -81,21 +92,24 @@ class Step:
             step = filled("lift_only", role=slots["role"])
         else:
             step = filled("lift_first", **slots)
+        example_is, example = EXAMPLES[job.arch]
         text = filled(
             "lift",
-            source=fenced(explained(self.annotated), "cuda"),
+            source=fenced(explained(self.annotated, whole=False), "cuda"),
+            settled=told(job.settled),
             facts="\n".join(f"* {line}" for line in job.facts.lines()),
             spec=described(target),
             interface=self.interface(target),
             conventions=filled("lift_attention").strip() if isinstance(target, Specification) else "",
-            example=fenced(corpus.programs()[EXAMPLE].read_text(encoding="utf-8"), "cuir"),
+            example_is=example_is,
+            example=fenced(example.read_text(encoding="utf-8"), "cuir"),
             step=step.strip(),
         )
-        return [Message("system", filled("system", reference=language_reference(), prelude=prelude().strip())), Message("user", text)]
+        return [Message("system", language()), Message("user", text)]
 
     def interface(self, target: AnySpecification) -> str:
         """The kernel's head, for the prompt."""
-        job, known = self.job, self.annotated.cuda.constants
+        job, known = self.job, self.annotated.constants
         if isinstance(target, Specification):
             tensors = "Q: Global[T, B, H, M, D], K: Global[T, B, HK, N, D], V: Global[T, B, HK, N, D], O: Global[T, B, H, M, D], LSE: Global[f32, B, H, M]"
             takes = f"`{tensors}, scale: f32, *, T: const, D: const`; lengths B, H, HK, M, N are names of the dims"
@@ -104,7 +118,7 @@ class Step:
                      "lengths are names of the dims")  # fmt: skip
         tiles = ", ".join(f"`{name}` = {known[name]}" for name in ("BM", "BN", "STAGES") if name in known)
         return (f'* `@kernel(arch="{job.arch}")`, with the parameters {takes}. Pointers, strides and tensor maps are no parameters. Tile sizes and stages are further consts '
-                f"with defaults{': ' + tiles if tiles else ''}. It is checked with {', '.join(f'`{n}` = {v}' for n, v in job.consts.items())}.")  # fmt: skip
+                f"with defaults{': ' + tiles if tiles else ''}. It is checked with {', '.join(f'`{n}` = {v}' for n, v in job.consts.items())}{'' if isinstance(target, Specification) else ', as far as it has consts of these names'}.")  # fmt: skip
 
     def judge(self, text: str, finish: str = "stop") -> Verdict:
         """The verdict on an answer, made in a process of its own."""
@@ -172,8 +186,16 @@ def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Ver
     except CuirError as error:
         return verdict("check", error.diagnostics)
     ours = of_program(checked)
-    facts = {"source": job.facts.lines(), "program": ours.lines(), "roles": list(roles)}
-    different = compare(job.facts if whole else part(job.facts, roles), ours, checked.origin.span)
+    different, settled = unsettled(compare(job.facts if whole else part(job.facts, roles), ours, checked.origin.span), job.settled)
+    facts = {
+        "source": job.facts.lines(),
+        "read_by": job.facts.by,
+        "program": ours.lines(),
+        "roles": list(roles),
+        "not_compared": list(job.facts.unknown),
+        "settled": settled,
+        "settled_without_effect": without_effect(job.settled, settled),
+    }
     if different:
         return verdict("orchestration", different, orchestration=facts)
     if not whole:
@@ -202,7 +224,7 @@ def _checked(job: LiftJob, program: Program) -> Checked:
     kernel = kernels[0]
     if kernel.arch != job.arch:
         raise CuirError.of("O111", f"the source is for {job.arch}, so the kernel must be, found {kernel.arch}", kernel.span, f'@kernel(arch="{job.arch}")')  # fmt: skip
-    names = {p.name for p in kernel.params}
+    names = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
     missing = [n for n in job.consts if n not in names]
     if missing and isinstance(job.load(), Specification):
         raise CuirError.of(
@@ -213,7 +235,7 @@ def _checked(job: LiftJob, program: Program) -> Checked:
 
 def _known(checked: Checked, consts: Mapping[str, Const]) -> dict[str, Const]:
     """Those of the consts that the kernel has: what is no attention may do without a head dim."""
-    names = {p.name for p in checked.origin.params}
+    names = {p.name for p in checked.origin.params if isinstance(p.type, ConstType)}
     return {n: v for n, v in consts.items() if n in names}
 
 
@@ -244,7 +266,7 @@ class Lifted:
 
 
 def lift(
-    job: LiftJob, annotated: Annotated, asks: Asks, budget: Budget, apart: Apart, k: int = 1, attempts: int = 5, seconds: float = 240.0,
+    job: LiftJob, annotated: Reading, asks: Asks, budget: Budget, apart: Apart, k: int = 1, attempts: int = 5, seconds: float = 240.0,
     progress: Progress | None = None, recorder: Records | None = None, on_step: Callable[[Step], None] | None = None,
 ) -> Lifted:  # fmt: skip
     """Lifts one role after another; `attempts` holds for each. Ends at the first step whose answers are not accepted. Raises CuirError if nothing is answered (U60x)."""
@@ -263,8 +285,9 @@ def lift(
 
 
 def job_of(
-    annotated: Annotated, name: str, arch: str, load: Callable[[], AnySpecification], consts: Mapping[str, Const], level: str = "quick"
-) -> LiftJob:
+    annotated: Reading, name: str, arch: str, load: Callable[[], AnySpecification], consts: Mapping[str, Const], level: str = "quick",
+    settled: tuple[Settled, ...] = (),
+) -> LiftJob:  # fmt: skip
     """The job for an annotated source. Raises CuirError O122 if it shows no worker."""
     facts = of_source(annotated)
     if not facts.roles:
@@ -272,4 +295,4 @@ def job_of(
             "O122",
             f"`{annotated.kernel}` of {annotated.source.name} must do something that CuIR has a word for, found no copy, product or barrier",
         )
-    return LiftJob(name, facts, arch, load, dict(consts), level)
+    return LiftJob(name, facts, arch, load, dict(consts), level, settled)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -37,7 +38,7 @@ from ..further import further, supplied
 from ..loop import Stage, Verdict
 from ..merging import merged
 from ..messages import Message
-from ..prompting import fenced, filled, language_reference, prelude, report
+from ..prompting import fenced, filled, language, report
 from ..specification_source import sources
 from .judging import STAGE_OF, unjudged
 
@@ -90,7 +91,7 @@ class Transfer:
             measured=filled("measured_function" if function else "measured_mods").strip(),
             examples=examples(origin, self.job.kernel, target),
         )
-        return [Message("system", filled("system", reference=language_reference(), prelude=prelude().strip())), Message("user", text)]
+        return [Message("system", language(origin)), Message("user", text)]
 
     def judge(self, text: str, finish: str = "stop") -> Verdict:
         """The verdict on an answer: a program within the limits, well-formed, the origin's interface, the specification's numbers, and nothing wasted."""
@@ -293,14 +294,20 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification, consts:
 
 
 def described(spec: AnySpecification) -> str:
-    """A specification as text: what it says of itself, and the source of its functions."""
+    """A specification as text: what it says of itself, and the source of its functions, which has the docstring where it is that."""
     facts = []
     if isinstance(spec, Specification):
         facts = [f'normalize="{spec.normalize}"', "with a sink" if spec.sink is not None else "no sink"]
         facts += [] if spec.mask_mod else ["no mask: every query attends to every key"]
         facts += [] if spec.score_mod else ["scores as they are"]
-    about = f"`{spec.name}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {inspect.cleandoc(spec.doc)}" if spec.doc else "")
-    return "\n\n".join([about, *(fenced(text, "python") for text in sources(spec))])
+    texts, doc = sources(spec), inspect.cleandoc(spec.doc)
+    told = doc and not any(_unindented(doc) in _unindented(text) for text in texts)
+    about = f"`{spec.name}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {doc}" if told else "")
+    return "\n\n".join([about, *(fenced(text, "python") for text in texts)])
+
+
+def _unindented(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
 
 
 def examples(origin: Program, kernel: str, target: AnySpecification) -> str:
@@ -331,8 +338,13 @@ def _text_of(example: str) -> str:
 
 
 def _example(spec: AnySpecification, before: Program, after: Program, of: str) -> str:
-    lines = list(difflib.unified_diff(show(before).splitlines(), show(after).splitlines(), lineterm="", n=1))
+    lines = list(difflib.unified_diff(_headless(before), _headless(after), lineterm="", n=1))
     return f"`{spec.name}`, from {of}: {inspect.cleandoc(spec.doc)}\n\n" + fenced("\n".join(_plain(lines)), "diff")
+
+
+def _headless(program: Program) -> list[str]:
+    """Lines of a program behind its leading comment, as the specification beside a difference says what it computes."""
+    return list(itertools.dropwhile(lambda line: line.startswith("#"), show(program).splitlines()))
 
 
 def _plain(lines: list[str]) -> list[str]:

@@ -32,7 +32,7 @@ from ..budget import Budget
 from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
 from ..merging import merged
 from ..messages import Asks, Message
-from ..prompting import fenced, filled, language_reference, prelude, report
+from ..prompting import fenced, filled, language, report
 from .judging import STAGE_OF, unjudged
 from .tune_words import difference, resources, searched
 
@@ -211,7 +211,7 @@ class TunePass:
             "tune", program=fenced(self.base.text, "cuir"), spec=target.words, measured=target.measured, state=self._state(),
             fixed=", ".join(f"`{name}`" for name in target.fixed),
         )  # fmt: skip
-        return [Message("system", filled("system", reference=language_reference(), prelude=prelude().rstrip())), Message("user", asked)]
+        return [Message("system", language(parse(self.base.text, NAME))), Message("user", asked)]
 
     def _state(self) -> str:
         start = self.tuning.start

@@ -12,7 +12,7 @@ import torch
 import corpus
 from cuir import check, parse, run, transfer
 from cuir.bench.cells import BUILD_SECONDS, RUN_SECONDS, Cell, measure_cell
-from cuir.bench.peers import check_peers, contenders
+from cuir.bench.peers import check_peers, contenders, not_installed
 from cuir.bench.suites import SUITES, VARIANTS, suite
 from cuir.cli.inputs import read_variant
 from cuir.measure.problem import Shape, expectation
@@ -225,9 +225,9 @@ def test_the_masks_suite_is_what_users_have_today() -> None:
 
 def test_suites_name_variants_and_peers_that_there_are() -> None:
     for one in SUITES.values():
-        check_peers(one.peers)
+        check_peers([p for p in one.peers if not not_installed(p, one.kind)], one.kind)
         assert one.cells() and len({c.name for c in one.cells()}) == len(one.cells())
-        assert all(c.shape.B * c.shape.M == 16384 for c in one.cells())
+        assert one.kind in ("decode", "varlen") or all(c.shape.B * c.shape.M == 16384 for c in one.cells())
     assert set(VARIANTS) == set(corpus.variants()) == set(suite("variants").variants)
     for name, parameters in VARIANTS.items():
         read_variant(name, [f"{k}={v}" for k, v in parameters(1024).items()])

@@ -74,7 +74,7 @@ from cuir.bench import cells
 from cuir.cli import worker
 from tests.bench.test_cells import interpreted, on_cpu
 
-cells.BUILD_SECONDS, cells.RUN_SECONDS = 5.0, 60.0
+cells.BUILD_SECONDS, cells.RUN_SECONDS = 2.0, 60.0
 made = worker.transferred("causal", (), "flash_fwd_sm90")
 worker.measure_cell = functools.partial(
     cells.measure_cell, prepare=on_cpu, launch=interpreted(made.program), measure=lambda call: (call() and None) or 0.5
@@ -116,8 +116,8 @@ def test_a_reference_that_hangs_on_one_row(tmp_path: Path) -> None:
                          rounds=2, limit=600.0, tell=lambda told: None)  # fmt: skip
     head, (found,) = read(path)
     entries = found["contenders"]
-    assert entries["reference hangs"] == {"failed": "hangs: no answer within 5 s"}
+    assert entries["reference hangs"] == {"failed": "hangs: no answer within 2 s"}
     assert entries["reference ends"] == {"failed": "fault: the process ended with 7: no more"}
     assert entries["reference right"]["rounds"] == entries["cuir BM=64,BN=64"]["rounds"] == 2
-    assert "failed: causal small 100: reference hangs: hangs: no answer within 5 s" in summary([found])
+    assert "failed: causal small 100: reference hangs: hangs: no answer within 2 s" in summary([found])
     assert "reference ends: fault: the process ended with 7: no more" in markdown(head, [found])

@@ -148,5 +148,5 @@ def test_offsets_inside_of_tensors_are_computed_in_64_bits() -> None:
     text = FLAT.replace("X: Global[f32, L]", "X: Global[f32, L, M, N]").replace("X[WHERE]", "X[t, q, c] + X[j, q + 1, c]")
     source = lower(check(parse(text))).source
     assert "const int64_t X_stride0" in source and "const int64_t X_stride1" in source and "const int64_t Y_stride0" in source
-    reads = [line for line in source.splitlines() if "X[" in line and not line.strip().startswith("//")]
+    reads = [line for line in source.splitlines() if ("X[" in line or "gather(X," in line) and not line.strip().startswith("//")]
     assert reads and all("X_stride0" in line and "X_stride1" in line for line in reads)

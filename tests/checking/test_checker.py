@@ -255,6 +255,34 @@ def test_roles(parts: tuple[object, ...], code: str | None) -> None:
     assert {d.code for d in caught.value.diagnostics} == {code}
 
 
+@pytest.mark.parametrize(
+    ("barrier", "second", "code"),
+    [
+        ("named_barrier(2, warps=5)", "warpgroups=1", None),
+        ("named_barrier(2)", "warpgroups=1", "S215"),  # the hardware counts warps
+        ("named_barrier(2)", "warps=1", None),
+        ("named_barrier(2, warps=2)", "warps=1", None),
+        ("named_barrier(2, warps=0)", "warpgroups=1", "T104"),
+    ],
+)
+def test_roles_that_meet_at_a_named_barrier(barrier: str, second: str, code: str | None) -> None:
+    text = f"""
+@kernel(arch="sm_90a")
+def k(X: Global[f32, M]):
+    b = {barrier}
+    with role("a", warps=1):
+        b.arrive()
+    with role("b", {second}):
+        b.sync()
+"""
+    if code is None:
+        assert check(parse(text)).barriers["b"].warps == (5 if "groups" in second else 2)
+        return
+    with pytest.raises(CuirError) as caught:
+        check(parse(text))
+    assert caught.value.diagnostics[0].code == code
+
+
 def test_a_name_with_two_types_is_told_once() -> None:
     with pytest.raises(CuirError) as caught:
         kernel("x = zeros(f32, [64, 8])\nx = cast(x, i32)\ny = x + 1\nz = cast(y, f32)")

@@ -34,7 +34,13 @@ def test_dry_run_lists_what_fits_and_why_others_do_not(cuir: Callable) -> None:
 def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuir.cli.measuring_view.SILENCE", 0.0)
     shown = cuir(
-        "tune", "full", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,STAGED=true,DYNAMIC=false,PINGPONG=false", "--dry-run"
+        "tune",
+        "full",
+        "--shape",
+        "1,8,8,512,512,64",
+        "-c",
+        "BM=64,QBUF=1,STAGES=2,STAGED=true,AHEAD=true,DYNAMIC=false,PINGPONG=false",
+        "--dry-run",
     )
     assert shown.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in shown.err and "check 16 of 16" in shown.err
     assert all(sum(map(int, re.findall(r"(\d+) (?:fit|pruned|not checked yet)", line))) == 16 for line in shown.err.splitlines()[1:])
@@ -59,7 +65,7 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
 @pytest.mark.parametrize(("call", "code"), [
     (("tune", "causal", "--shape", "1,2,3"), "U116"),
     (("tune", "causal", "--shape", "1,2,2,64,64,264"), "U110"),
-    (("tune", "causal", "--dtype", "f32"), "U109"),
+    (("tune", "causal", "--dtype", "i32"), "U109"),
     (("tune", "nothing_of_that_name"), "U102"),
     (("tune", "nothing.cuir"), "U201"),
     (("tune", "causal", "--origin", "nothing"), "U101"),
@@ -72,6 +78,10 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     (("bench", "nothing"), "U117"),
     (("bench", "smoke", "--peer", "nothing"), "U118"),
     (("bench", "smoke", "--only", "nothing"), "U100"),
+    (("bench", "flash", "--peer", "deterministic"), "U118"),
+    (("bench", "backward", "-c", "BM=64"), "U100"),
+    (("bench", "backward", "--reference", "nothing"), "U100"),
+    (("bench", "backward"), "U501"),
     (("bench", "smoke", "--show"), "U100"),
     (("bench", "smoke", "--show", "--out", "nothing.jsonl", "--fresh"), "U100"),
     (("bench", "smoke", "--show", "--out", "nothing.jsonl"), "U119"),

@@ -14,7 +14,7 @@ from cuir import parse
 from cuir.measure.problem import Shape
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
-from cuir.tuning.cache import Journal, Key, fingerprint
+from cuir.tuning.cache import Journal, Key
 from cuir.tuning.compiling import Built
 from cuir.tuning.contest import with_defaults
 from cuir.variants import transfer
@@ -109,7 +109,7 @@ def test_settings_that_were_timed_are_in_the_request(cuir: Callable, bench: Path
     """Those of a journal that hold what `-c` gives here."""
     monkeypatch.setenv("CUIR_CACHE", str(bench / "cache"))
     made = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
-    journal = Journal.of(Key("a formula", fingerprint(made.program), "f16", 64), Shape(1, 4, 4, 512, 512, 64))
+    journal = Journal.of(Key.of("a formula", made.program, "f16", at := Shape(1, 4, 4, 512, 512, 64)), at)
     for block, stages in ((32, 2), (32, 3), (64, 3)):
         journal.write({"T": F16, "D": 64, "BM": 64, "BN": block, "STAGES": stages}, {"status": "timed", "why": "", "milliseconds": [1.5]})
     recorded = bench / "r.jsonl"

@@ -13,12 +13,13 @@ from cuir.checking.checker import check
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
-from cuir.syntax.types import F16
+from cuir.syntax.types import F16, F32
 from cuir.variants import transfer
 from cuir.verification import Problem, check_contracts, check_mask
 from cuir.verification.evaluate import Evaluator, kernel_names
 
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
+SINGLE = parse(corpus.kernels()["flash_fwd_f32"].read_text(encoding="utf-8"))
 Pair = Callable[[int, int, int, int], bool]
 
 RULES: dict[str, tuple[dict[str, int], Pair]] = {
@@ -74,6 +75,18 @@ def test_the_expert_kernel_of_a_variant_keeps_its_mask(name: str) -> None:
     few = [Problem(Lengths(2, 2, 1, M, N), BM, BN) for M, N in ((37, 61), (61, 37), (48, 48)) for BM, BN in ((16, 8), (8, 16))]
     assert check_contracts(program, checked.origin, spec, few, checked.consts)
     assert check_mask(program, checked, spec, Lengths(1, 2, 1, 70, 83)).read > 70 * 83
+
+
+@pytest.mark.parametrize("name", sorted(corpus.variants()))
+def test_the_kernel_for_f32_of_a_variant_keeps_its_mask(name: str) -> None:
+    """Its warpgroups own 64 rows or 128, for which it asks kv_rows twice."""
+    spec = as_specification(corpus.variant(name), name, RULES[name][0])
+    program = transfer(SINGLE, spec).program
+    for rows in (64, 128):
+        checked = check(program, None, {"T": F32, "D": 16, "BM": 128, "BN": 16, "ROWS": rows})
+        assert check_mask(program, checked, spec, Lengths(1, 2, 1, 150, 83)).read > 140 * 83
+    few = [Problem(Lengths(2, 2, 1, M, N), BM, BN) for M, N in ((37, 61), (61, 37)) for BM, BN in ((16, 8), (8, 16))]
+    assert check_contracts(program, checked.origin, spec, few, checked.consts)
 
 
 @pytest.mark.parametrize("name", sorted(corpus.variants()))

@@ -16,14 +16,14 @@ BYTES = 64
 
 
 def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[Any, ...]]]) -> Skeleton:
-    """Barriers as (count, named); workers as lists of ("wait", bar, parity), ("arrive", bar, copies expected), ("copy", bar, region), ("sync", bar), ("named", bar),
+    """Barriers as (count, named); workers as lists, each of a warp, of ("wait", bar, parity), ("arrive", bar, copies expected), ("copy", bar, region), ("sync", bar), ("named", bar),
     ("read", region), ("write", region), ("fence",), ("product", region), ("retire",). Regions are 64 bytes each, all defined."""
     found = Skeleton(0, 1, None, False)
-    found.bars = [Bar(f"b{n}", count, HERE, named) for n, (count, named) in enumerate(bars)]
+    found.bars = [Bar(f"b{n}", count, count, HERE, named) for n, (count, named) in enumerate(bars)]
     found.regions = [Region(0, ((BYTES * n, BYTES * n + BYTES),)) for n in range(3)]
     found.aliases = {"x": ()}
     for number, ops in enumerate(workers):
-        trace, engines = Trace(f"w{number}", False), 0
+        trace, engines = Trace(f"w{number}", False, 1), 0
         late: list[int] = []
         for op in ops:
             kind = op[0]

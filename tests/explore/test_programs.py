@@ -22,7 +22,7 @@ from cuir.explore.skeleton import Skeleton
 from cuir.interp import Schedule, run
 from cuir.interp.schedule import Picker
 from cuir.syntax.parser import parse
-from cuir.syntax.types import F16
+from cuir.syntax.types import F16, F32
 from cuir.text.diagnostics import CuirError
 from tests.explore.programs import tensors
 from tests.strategies.arguments import arguments
@@ -34,6 +34,9 @@ PROBLEMS: list[tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]
     ("flash_fwd_sm90", {"T": F16, "D": 128, "PINGPONG": True}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_sm90", {"T": F16, "D": 64, "CLUSTER": 2}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_sm90", {"T": F16, "D": 64}, {**ATTENTION, "M": 300, "N": 100}, {"scale": 0.1}, 2),
+    ("flash_fwd_f32", {"T": F32, "D": 64, "BN": 128}, ATTENTION, {"scale": 0.1}, 1),
+    ("decode_sm90", {"T": F16, "D": 64, "GROUP": 2, "BM": 32, "BN": 32}, {**ATTENTION, "B": 2, "M": 1, "N": 150}, {"scale": 0.1}, 1),
+    ("decode_sm90", {"T": F16, "D": 64, "CLUSTER": 1, "BN": 32}, {**ATTENTION, "M": 1, "N": 150}, {"scale": 0.1}, 1),
     ("flash_fwd", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_over_v", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_cluster", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
@@ -56,7 +59,7 @@ def faulty(path: Path) -> tuple[Checked, dict[str, Any]]:
     return checked, arguments(checked, {name: int(value) for name, value in (item.split("=") for item in found[1].split())})
 
 
-SCHEDULED = [p for p in DYNAMIC if p.stem[:4] in ("D401", "R401", "R402", "R403", "S401", "S402", "S403")]
+SCHEDULED = [p for p in DYNAMIC if p.stem[:4] in ("D401", "R401", "R402", "R403", "S401", "S402", "S403", "S406")]
 
 
 @pytest.mark.parametrize("path", SCHEDULED, ids=lambda p: p.stem)
@@ -119,6 +122,9 @@ def test_corpus_kernels_are_clean_and_all_their_schedules_alike(problem: Any) ->
 
 PAGES = {"page": torch.tensor([[0, 1, 2], [3, 4, 5]], dtype=torch.int32), "len_k": torch.tensor([150, 190], dtype=torch.int32)}
 DOCUMENTS = {"doc": torch.zeros(1, 512, dtype=torch.int32), "span": torch.tensor([[[0, 2, 1], [0, 4, 2]]], dtype=torch.int32)}
+PACKED = {
+    n: torch.tensor(v, dtype=torch.int32) for n, v in {"QSTART": [0, 70], "QEND": [70, 150], "KSTART": [0, 90], "KEND": [90, 200]}.items()
+}
 BACKWARD = {"B": 1, "H": 2, "HK": 1, "M": 200, "N": 300}
 LONG = {**ATTENTION, "M": 256}
 OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int]] = [
@@ -134,7 +140,38 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
         {"scale": 0.1, **PAGES},
         1,
     ),
+    ("flash_bwd_sm90", "prepare", {"D": 64}, {"B": 1, "H": 2, "M": 200, "MP": 256}, {}, 1),
+    ("flash_bwd_dq_sm90", "flash_bwd_dq", {"D": 64, "BM": 64, "BN": 64}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
+    ("flash_bwd_sm90", "finish", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {"scale": 0.1}, 1),
+    (
+        "flash_fwd_varlen_sm90",
+        "flash_fwd_varlen",
+        {"D": 64, "BM": 64, "BN": 64, "DYNAMIC": False},
+        {"B": 2, "H": 2, "HK": 1, "TQ": 150, "TK": 200},
+        {"scale": 0.1, "LONGEST": 150, **PACKED},
+        2,
+    ),
     ("decode_paged", "combine", {"D": 64}, {"B": 2, "H": 4, "M": 1, "SP": 2}, {}, 1),
+    (
+        "decode_cache_sm90",
+        "flash_decode",
+        {"D": 64, "GROUP": 2, "BM": 32, "CHUNK": 32, "DYNAMIC": False},
+        {"B": 2, "H": 2, "HK": 1, "M": 1, "NP": 6, "PAGE": 64, "MP": 3},
+        {
+            "scale": 0.1,
+            "PAGES": torch.tensor([[0, 1, 2], [3, 4, 5]], dtype=torch.int32),
+            "LENGTHS": torch.tensor([150, 190], dtype=torch.int32),
+        },
+        2,
+    ),
+    (
+        "decode_cache_f8_sm90",
+        "flash_decode",
+        {"D": 64, "GROUP": 2, "BM": 32, "CHUNK": 32, "WG": 1, "TOKENS": 1, "DYNAMIC": False},
+        {"B": 1, "H": 2, "HK": 1, "M": 1, "NP": 3, "PAGE": 64, "MP": 3, "SP": 3, "SR": 64},
+        {"scale": 0.1, "PAGES": torch.tensor([[0, 1, 2]], dtype=torch.int32), "LENGTHS": torch.tensor([190], dtype=torch.int32)},
+        2,
+    ),
     ("causal_document", "flash_fwd", {"D": 64}, {**LONG, "MT": 2}, {"scale": 0.1, **DOCUMENTS}, 1),
     ("global_sliding_window", "flash_fwd", {"D": 64, "L": 100, "R": 50, "g": 20}, LONG, {"scale": 0.1}, 1),
     ("sigmoid", "flash_fwd", {"D": 64}, LONG, {"scale": 0.1, "bias": 0.0}, 1),
@@ -144,7 +181,7 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
 @pytest.mark.parametrize("problem", OTHERS, ids=lambda p: f"{p[1]} of {p[0]} on {p[5]}")
 def test_other_programs_are_clean(problem: Any) -> None:
     name, kernel, consts, dims, given, grid = problem
-    place = corpus.programs()[name]
+    place = {**corpus.kernels(), **corpus.programs()}[name]
     checked = check(parse(place.read_text(encoding="utf-8"), place.name), kernel, {"T": F16, **consts})
     found = explore(checked, tensors(checked, dims) | given, grid=grid)
     assert found.verdict == "clean" and found.alike and found.classes == grid, found.diagnostics

@@ -128,8 +128,7 @@ def test_a_module_whose_parameter_the_mod_reads() -> None:
         close(f(*QKV), wanted(lambda s, b, h, i, j: s + module.bias[h, i, j]))
         module.bias.mul_(2)
         close(f(*QKV), wanted(lambda s, b, h, i, j: s + module.bias[h, i, j]))
-    with pytest.raises(Exception, match="U410"):
-        f(*QKV)
+    assert f(*QKV).requires_grad  # its gradient: test_learned.py
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

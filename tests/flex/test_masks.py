@@ -185,7 +185,7 @@ def test_every_name_of_pytorchs_module() -> None:
     for name in theirs.__all__:
         assert getattr(cuir.flex, name) is not None and name in dir(cuir.flex)
     assert cuir.flex.BlockMask is theirs.BlockMask
-    with pytest.raises(CuirError, match=r"U412(.|\n)*document"):
+    with pytest.raises(CuirError, match=r"U403(.|\n)*create_block_mask"):
         cuir.flex.create_nested_block_mask(causal, None, None, torch.zeros(3))
 
 
@@ -374,3 +374,18 @@ def test_slices_in_a_graph(make: Callable[..., Any], within: bool) -> None:
     for _ in range(3):
         assert torch.equal(compiled(q, k, v), called(q, k, v))
     assert len(graphs) <= 2
+
+
+def test_a_mask_whose_bits_take_too_much_memory_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dilated(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return ((q - k) % 5 == 0) & (TABLE[q] == TABLE[k])
+
+    qkv = tensors()
+    wanted, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
+    monkeypatch.setattr("cuir.variants.lists.MOST_BITS", 0)
+    front._KNOWN.clear(), front._TRACED.clear(), front._WARM.clear()
+    found, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
+    (known,) = front._KNOWN.values()
+    assert known.attention.transferred.lists is not None and known.attention.transferred.lists.bits
+    assert known.attention.plain.transferred.lists is not None and not known.attention.plain.transferred.lists.bits
+    torch.testing.assert_close(found, wanted)

@@ -6,7 +6,6 @@ import builtins
 import dataclasses
 import enum
 import functools
-import gc
 import math
 import operator
 import os
@@ -357,12 +356,12 @@ def test_mods_that_are_containers() -> None:
     assert not same.holds(mod, None)
 
 
-def test_what_is_held_weakly_may_die() -> None:
+def test_what_is_held_weakly_may_die(collect: Callable[[], int]) -> None:
     held: Any = weakref.WeakValueDictionary(size=(made := Config()))
     mod = lambda b, h, q, k: q - k <= (4 if held.get("size") is None else 3)  # noqa: E731
     who = identity(mod, None)
     del made
-    gc.collect()
+    collect()
     assert not who.known and "size" not in held
 
 

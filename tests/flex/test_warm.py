@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,6 +34,7 @@ class Launches:
             self.given.append(given)
             return given["O"], lse
 
+        kernel.again = lambda varying, arguments: None  # type: ignore[attr-defined]  # every call is seen here
         return kernel
 
 
@@ -240,8 +240,8 @@ def test_other_calls_with_the_same_mods(launches: Launches, walks: list[Any]) ->
     call(mask, scale=1)
     with pytest.raises(CuirError, match="U413"):
         call(mask, scale=True)
-    with pytest.raises(CuirError, match="U410"):
-        flex_attention(Q.clone().requires_grad_(), K, V, None, mask, verify="off")
+    learned = flex_attention(Q.clone().requires_grad_(), K, V, None, mask, verify="off")
+    assert learned.requires_grad and not call(mask).requires_grad  # type: ignore[union-attr]
     with pytest.raises(CuirError, match="U412"):
         flex_attention(Q[:, :, :-1], K, V, None, mask, verify="off")
     with pytest.raises(CuirError, match="U403"):
@@ -288,13 +288,14 @@ def test_a_tensor_that_begins_to_learn(launches: Launches) -> None:
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + bias[k]
 
-    call(None, score)
+    assert not call(None, score).requires_grad
     bias.requires_grad_()
-    with pytest.raises(CuirError, match="U410"):
-        call(None, score)
+    assert call(None, score).requires_grad and call(None, score).requires_grad
+    bias.requires_grad_(False)
+    assert not call(None, score).requires_grad
 
 
-def test_nothing_outlives_the_mods(launches: Launches) -> None:
+def test_nothing_outlives_the_mods(launches: Launches, collect: Callable[[], int]) -> None:
     call(masked(documents(torch.arange(N))))  # the first of its kind is kept, with the program that it traced to
     ids = torch.arange(N) // 2
     gone, mask = weakref.ref(ids), masked(documents(ids))
@@ -305,7 +306,7 @@ def test_nothing_outlives_the_mods(launches: Launches) -> None:
         known._checked.entries.clear()  # of the last few problems
         known.transferred._kept.entries.clear()
     del mask, ids
-    gc.collect()
+    collect()
     assert gone() is None and len(front._WARM) == 1
 
 

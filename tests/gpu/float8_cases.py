@@ -52,6 +52,7 @@ def casts(X: Global[f32, M, 64], Y: Global[T, M, 64], Z: Global[f32, M, 64], *, 
             store(Y[t * 64 : t * 64 + 64, :], load(s))
             store(Z[t * 64 : t * 64 + 64, :], cast(y, f32) * 2.0)
 """
+PANELS = CASTS.replace("64]", "128]")
 
 
 def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -88,9 +89,10 @@ def product_is_right(dtype: str) -> None:
 
 
 def casts_are_right(dtype: str) -> None:
-    x = numbers("cuda")
-    y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
-    compile(cuir.check(cuir.parse(CASTS), consts={"T": DTYPES[dtype]}))(X=x, Y=y, Z=z)
-    wanted = rounded(x, dtype).float()
-    torch.testing.assert_close(y.float(), wanted, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)
+    """Through an array of whole panels, too, which is read two numbers at a time."""
+    for text, x in ((CASTS, numbers("cuda")), (PANELS, numbers("cuda").repeat(1, 2))):
+        y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
+        compile(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype]}))(X=x, Y=y, Z=z)
+        wanted = rounded(x, dtype).float()
+        torch.testing.assert_close(y.float(), wanted, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)

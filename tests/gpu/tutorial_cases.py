@@ -17,7 +17,8 @@ def right(part: int, parts: int) -> list[str]:
         with torch.device("cuda"):
             score, mask = EXAMPLES[name]()
             q, k, v = (torch.randn(B, H, S, D).half() for _ in range(3))
-            check(q, k, v, score, mask, create_block_mask(mask, B, H, S, S, device="cuda") if mask else None)
+            block_mask = create_block_mask(mask, B, H, S, S, device="cuda") if mask else None
+            check(q, k, v, score, mask, block_mask, pairwise=True)
         print(name, "is right")
     return names
 

@@ -20,6 +20,7 @@ CONFIGURATIONS = [
     {"CLUSTER": 2, "BM": 256, "PINGPONG": True},
     {"CLUSTER": 2, "BM": 384, "BN": 80, "DYNAMIC": False},
     {"CLUSTER": 3, "BM": 192, "BN": 48, "QBUF": 1, "STAGES": 3},
+    {"CLUSTER": 2, "BM": 256, "BN": 80, "QBUF": 1, "AHEAD": False, "STAGED": False},
 ]
 SHAPES = [(1, 2, 1, 256, 256), (2, 4, 2, 200, 333), (1, 2, 2, 77, 0), (2, 2, 1, 1, 300), (1, 1, 1, 300, 100)]
 

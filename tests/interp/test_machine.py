@@ -25,7 +25,11 @@ def test_attention_in_float64(attention, path: str, shape: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize(("D", "dtype"), [(128, torch.float16), (64, torch.bfloat16), (128, torch.bfloat16)])
-@pytest.mark.parametrize("consts", [{"PINGPONG": True}, {"BM": 192, "BN": 80}, {"STAGES": 3, "BN": 64}, {"DYNAMIC": False}], ids=str)
+@pytest.mark.parametrize(
+    "consts",
+    [{"PINGPONG": True}, {"BM": 192, "BN": 80}, {"STAGES": 3, "BN": 64}, {"DYNAMIC": False}, {"AHEAD": False, "PINGPONG": True}],
+    ids=str,
+)
 def test_configurations(attention, D: int, dtype: torch.dtype, consts: dict[str, object]) -> None:
     ran, error, lse_error = attention(FLAGSHIP, 1, 2, 1, 300, 260, D=D, dtype=dtype, consts=consts)
     assert ran.error is None, ran.error

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import corpus
+from cuir import FunctionSpecification, parse, verify
 from cuir.cli import run as run_command
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
@@ -19,8 +20,9 @@ from llm.apart import Apart
 from llm.cuda_source import Annotated, annotate
 from llm.expert_source import description_of, read_expert_source
 from llm.orchestration_of_source import of_source
-from llm.passes.lift import LiftJob, Step, job_of, judged, order, part
+from llm.passes.lift import EXAMPLES, LiftJob, Step, job_of, judged, order, part
 from llm.prompting import report
+from llm.settling import Settled
 from tests.llm.endpoint import KEY, Say, endpoint
 
 SM90 = "flash_fwd_sm90"
@@ -49,6 +51,23 @@ def first() -> str:
 
 def said(program: str) -> str:
     return f"```cuir\n{program}\n```"
+
+
+def test_a_barrier_that_a_person_settled_need_not_be_there_and_the_model_is_told() -> None:
+    settled = tuple(Settled("O103", name, "the turn is the schedule's", "person") for name in ("turn", "nobody"))
+    target, without = replace(job(), settled=settled), first().replace("    turn = named_barrier(2, stages=WG)\n", "")
+    verdict = judged(target, ("load",), said(without), "stop")
+    assert verdict.ok and [s["about"] for s in verdict.extra["orchestration"]["settled"]] == ["turn"]
+    assert verdict.extra["orchestration"]["settled_without_effect"] == ["O103 `nobody`"]
+    with Apart() as apart:
+        asked = Step(target, found(), ("load",), "", apart).opening()[1].text
+    assert "turn (O103): the turn is the schedule's" in asked
+
+
+def test_the_example_for_sm80_is_a_product() -> None:
+    place = EXAMPLES["sm_80"][1]
+    product = FunctionSpecification("product", lambda a, bt: {"C": a @ bt.mT})
+    assert verify(parse(place.read_text(encoding="utf-8"), place.name), product, "product", {"T": DTYPES["f16"]}, "quick").ok
 
 
 def test_movers_are_lifted_before_those_who_wait_for_them() -> None:
@@ -238,7 +257,7 @@ def test_explain_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (("nothing.cu",), "U201"),
         ((SM90,), "U601"),
         (("README.md",), "O122"),
-        ((SM90, "-D", "HEAD_DIM=x"), "U103"),
+        ((SM90, "-D", "HEAD DIM=1"), "U103"),
         ((SM90, "--spec", "nothing"), "U102"),
     ],
 )

@@ -254,3 +254,14 @@ def test_a_transcript_that_was_cut_short(tmp_path: Path) -> None:
             read_transcript(path)
     with pytest.raises(CuirError, match="U606"):
         read_transcript(tmp_path / "none.jsonl")
+
+
+def test_of_requests_that_hold_text_of_others_only_hashes_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    improve(Stages(), Scripted({0: ["parse", "passed"]}), Budget(), recorder=Recorder(path, {}, "scripted", withheld=True))
+    kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [m for m in kept if m["kind"] == "message"] and all(
+        ("text" in m) == (m["role"] == "system") for m in kept if m["kind"] == "message"
+    )
+    asks = Replayed(path, exact=True)
+    assert improve(Stages(), asks, Budget()).ok and not asks.drifted

@@ -14,7 +14,12 @@ import corpus
 import llm
 from cuir.checking.checker import check
 from cuir.cli.inputs import read_specification
-from cuir.syntax.types import DTYPES
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Lengths
+from cuir.syntax.types import DTYPES, F16
+from cuir.variants import transfer
+from cuir.verification import Case, check_numbers
+from cuir.verification.spec_dispatch import check_case, number_cases, prepared
 from llm.answer import program_text, read
 from llm.cuda_source import annotate
 from llm.expert_source import read_expert_source
@@ -25,7 +30,40 @@ from llm.passes.lift import LiftJob, job_of, judged, order
 from llm.transcript import Exchange, Replayed, Transcript, read_transcript
 
 FOLDER = Path(llm.__file__).parent / "transcripts"
-RECORDED = sorted(FOLDER.glob("lift*.jsonl"))
+LIFTS = sorted(FOLDER.glob("lift*.jsonl"))
+RECORDED, OTHERS = (  # of sources of the corpus, and of sources that are not kept here
+    [p for p in LIFTS if (Path(read_transcript(p).task["source"]).stem in corpus.cuda()) is kept] for kept in (True, False)
+)
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda p: p.stem)
+def test_what_was_lifted_from_other_sources_is_what_it_was(path: Path) -> None:
+    """Without the source: the program that was accepted shows the orchestration that it was accepted for, and computes its specification."""
+    transcript = read_transcript(path)
+    task, last = transcript.task, transcript.exchanges[-1]
+    assert transcript.outcome is not None and transcript.outcome["ok"] and last.verdict["stage"] == "passed"
+    program = read(program_text(last.answer.text))
+    checked = check(
+        program,
+        None,
+        {
+            n: DTYPES[v] if n == "T" else v
+            for n, v in task["consts"].items()
+            if n in {p.name for k in program.kernels().values() for p in k.params}
+        },
+    )
+    told = last.verdict["extra"]["orchestration"]
+    assert checked.arch == task["arch"] and of_program(checked).lines() == told["program"]
+    spec = prepared(read_specification(task["spec"], tuple(task["parameters"])), checked.origin, program, checked.consts)
+    assert check_case(program, checked, spec, number_cases(checked, spec, [], "quick")[0])
+
+
+def test_what_was_lifted_is_an_origin_of_variants() -> None:
+    text = read_transcript(FOLDER / "lift-flash_attention_2_hdim128.jsonl").exchanges[-1].answer.text
+    spec = as_specification(corpus.variant("prefix_lm"), "prefix_lm", {"prefix": 40})
+    program = transfer(read(program_text(text)), spec).program
+    checked = check(program, None, {"T": F16, "D": 128})
+    assert checked.arch == "sm_80" and check_numbers(program, checked, spec, Case("small", Lengths(1, 4, 2, 133, 201)))
 
 
 @pytest.mark.skipif(not RECORDED, reason="no lift is on record in llm/transcripts")

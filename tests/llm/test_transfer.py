@@ -33,7 +33,7 @@ from llm.examples.time_stamps import time_stamps
 from llm.further import further, supplied
 from llm.merging import merged
 from llm.passes.transfer import EXAMPLES, Job, Transfer, described, examples, interface, judged
-from llm.prompting import fenced, filled, template
+from llm.prompting import fenced, filled, language, template
 from tests.llm.hostile import hostile
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}  # small tiles: a judgement takes a third of the time
@@ -254,7 +254,7 @@ def test_the_example_searches_once_a_tile() -> None:
     text = (files("llm") / "examples" / "time_stamps.cuir").read_text(encoding="utf-8")
     program = supplied(merged(origin(), "flash_fwd", parse(text)), "flash_fwd", origin(), time_stamps())
     source = re.sub(r"// (?!----).*", "", lower(check(program, "flash_fwd", CONSTS)).source)
-    reads = {part.split("\n")[0].strip(): part.count("time[") for part in source.split("// ----")[1:]}
+    reads = {part.split("\n")[0].strip(): part.count("time[") + part.count("gather(time,") for part in source.split("// ----")[1:]}
     assert reads == {"role load": 0, "a spare warp hands out the units of work": 4 * 24, "role compute": 3}, (
         "a search has 24 steps of two reads; a tile's queries are read once, for masked blocks and for others"
     )
@@ -291,7 +291,16 @@ def test_a_specification_cannot_end_its_fence() -> None:
 
 def test_specifications_are_described_by_their_sources() -> None:
     assert "def mask_mod" in described(specification("sliding_window")) and "tanh" in described(specification("softcap_causal"))
-    assert "lam * second" in described(specification("differential_attention"))
+    assert "lam * second" in (differential := described(specification("differential_attention")))
+    said = "every query with every key; Q2 is of the shape of Q"
+    assert differential.count(said) == 1, "the source has the docstring"
+    assert "`differential_attention`: Other words." in described(replace(specification("differential_attention"), doc="Other words."))
+
+
+def test_the_prelude_is_told_where_the_program_does_not_have_its_functions_itself() -> None:
+    heading, own = "# Functions that every program has", origin("flash_fwd_sm90")
+    assert heading in language() and heading not in language(own)
+    assert heading in language(replace(own, items=tuple(i for i in own.items if i.name != "softmax_end")))
 
 
 def test_functions_of_other_files_that_a_specification_uses_are_shown() -> None:

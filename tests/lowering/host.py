@@ -26,6 +26,7 @@ FRAME = """
 #include <cstring>
 using std::max; using std::min;
 #define DEV static inline
+#define __device__ static
 #undef INFINITY
 #define INFINITY __builtin_inff()
 static const int EXCHANGES = 1 << 14;
@@ -43,9 +44,9 @@ template <class T> static T after_noise(T x, int ulps) {   // so many units in t
   for (; NOISE && ulps > 0 && std::isfinite(x); --ulps) x = std::nextafter(x, T(calls %% 2 ? INFINITY : -INFINITY));
   return x;
 }
-struct __half { _Float16 x; };
+struct __half { _Float16 x; __half() = default; __half(float y) : x(y) {} };
 struct __nv_bfloat16 { uint16_t x; };
-static __half __float2half_rn(float x) { return {_Float16(x)}; }
+static __half __float2half_rn(float x) { return x; }
 static float __half2float(__half x) { return float(x.x); }
 static __nv_bfloat16 __float2bfloat16_rn(float x) {
   if (x != x) return {0x7fff};
@@ -69,8 +70,15 @@ static int give(int x) {
 }
 static int exchange(int x, int from) { return given[give(x)][from]; }
 static int __shfl_xor_sync(unsigned, int x, int o) { return exchange(x, lane_now ^ o); }
+static uint32_t __shfl_xor_sync(unsigned, uint32_t x, int o) { return exchange(int(x), lane_now ^ o); }
 static float __shfl_xor_sync(unsigned, float x, int o) { return __int_as_float(exchange(__float_as_int(x), lane_now ^ o)); }
 static int __shfl_sync(unsigned, int x, int from) { return exchange(x, from & 31); }
+struct uint4 { uint32_t x, y, z, w; };
+struct float2 { float x, y; };
+struct int2 { int x, y; };
+static uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+static float2 make_float2(float x, float y) { return {x, y}; }
+static int2 make_int2(int x, int y) { return {x, y}; }
 static bool __any_sync(unsigned, bool x) {
   int c = give(x), any = 0;
   for (int l = 0; l < 32; ++l) any |= given[c][l];
@@ -92,6 +100,11 @@ DEV double rcp64(double x) { return 1. / x * (1. + (NOISE ? calls %% 2 ? 5e-7 : 
 DEV float divide(float x, float y) { float q = float(double(x) / y); return std::isfinite(q) && q != 0 ? after_noise(q, 1) : q; }
 DEV float min_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : min(x, y); }
 DEV float max_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : max(x, y); }
+template <typename T> DEV T read_if(bool inside, const T *p) { return inside ? *p : T(0); }
+DEV unsigned first_bits(unsigned x, int n, int first) {
+  const int left = max(n, 0) - first;
+  return left <= 0 ? 0 : left < 32 ? x & ((1u << left) - 1) : x;
+}
 DEV void bar_sync(int, int) {}
 DEV int to_int(float x) { return x != x ? 0 : x >= 2147483648.f ? 2147483647 : x < -2147483648.f ? -2147483647 - 1 : int(x); }
 template <int N> DEV void pin(float (&)[N]) {}
@@ -121,6 +134,7 @@ def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False,
     body = body[body.index("\n") : body.rindex("}")]
     parts = target_of(cuda.arch).render(re.sub(rf"cuir::({'|'.join(OURS)})\b", "", body), {})
     parts = re.sub(rf"DEV (float|int|void) ({'|'.join(OURS)})\(.*(\n|$)", "", parts)  # instructions of a GPU
+    parts = re.sub(r"(?s)(template <[^>]*> )?DEV \w+ (read_if|first_bits)\(.*?\n}\n", "", parts)
     parts = re.sub(r'asm\("rcp.approx.ftz.f64.*\n', "r = rcp64(b);\n", parts)
     path = folder / "kernel.cpp"
     path.write_text(FRAME % (more, parts, params, body), encoding="utf-8")

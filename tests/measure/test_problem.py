@@ -24,7 +24,17 @@ def problem(shape: Shape = SHAPE) -> dict[str, torch.Tensor]:
     return tensors(shape, torch.float16, "cpu")
 
 
-@pytest.mark.parametrize("text", ["", "1,2", "1,2,2,3,4,five", "1,2,2,0,4,64", "1,3,2,4,4,64", "1,2,2,3,4,64,7", "1,-2,-2,3,4,64"])
+def test_values_may_have_a_head_dim_of_their_own() -> None:
+    shape = Shape.parse("1,4,2,3,5,192,128")
+    assert shape.consts == {"D": 192, "DV": 128} and Shape.parse(str(shape)) == shape and shape.as_tuple() == (1, 4, 2, 3, 5, 192, 128)
+    assert Shape.parse("1,4,2,3,5,192,192") == Shape.parse("1,4,2,3,5,192") and Shape.parse("1,4,2,3,5,192").consts == {"D": 192}
+    made = tensors(shape, torch.bfloat16, "cpu")
+    assert [tuple(made[n].shape) for n in "QKV"] == [(1, 4, 3, 192), (1, 2, 5, 192), (1, 2, 5, 128)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1,2", "1,2,2,3,4,five", "1,2,2,0,4,64", "1,3,2,4,4,64", "1,2,2,3,4,64,7,8", "1,2,2,3,4,64,0", "1,-2,-2,3,4,64"]
+)
 def test_malformed_shapes(text: str) -> None:
     with pytest.raises(CuirError) as error:
         Shape.parse(text)

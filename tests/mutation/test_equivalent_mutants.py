@@ -92,8 +92,8 @@ def test_another_setting_is_one_that_gives_the_same_bits() -> None:
     assert (
         other_setting(
             trial(
-                "u, uphase = ring(vi, STAGES)\n                        v_full[u].wait(uphase)\n                        acc",
-                "u, uphase = ring(vi, 2)\n                        v_full[u].wait(uphase)\n                        acc",
+                "                    if pending:\n                        u, uphase = ring(vi, STAGES)\n                        v_full[u].wait(uphase)\n                        acc",
+                "                    if pending:\n                        u, uphase = ring(vi, 2)\n                        v_full[u].wait(uphase)\n                        acc",
                 EXPERT,
             )
         )

@@ -87,8 +87,8 @@ ORACLE: dict[str, Callable[..., Any]] = {
     ">=": lambda a, b: a >= b, "ifexp": lambda c, a, b: a if c else b, "where": lambda c, a, b: a if c else b,
     "exp2": of_double(power), "log2": of_double(math.log2), "tanh": of_double(math.tanh),
     "sqrt": of_f32(np.sqrt), "floor": of_f32(np.floor), "round": of_f32(np.rint), "sin": in_double(np.sin), "cos": in_double(np.cos),
-    "atan": of_double(math.atan), "erf": of_double(math.erf), "erfc": of_double(math.erfc), "power": in_double(lambda x, y: np.power([x, x], [y, y])[0]),
-    "fmod": of_f32(np.fmod),
+    "atan": of_double(math.atan), "log1p": in_double(np.log1p), "erf": of_double(math.erf), "erfc": of_double(math.erfc), "power": in_double(lambda x, y: np.power([x, x], [y, y])[0]),
+    "fmod": of_f32(np.fmod), "bit": lambda a, i: bool((a % 2**32) >> (i % 32) & 1),
 }  # fmt: skip
 
 

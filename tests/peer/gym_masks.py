@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import and_masks, noop_mask, or_masks
 
+from benchmarks.rules.canvas import Place, in_morton_order, in_rows, in_tiles, near, near_tiles
 from tests.peer.cases import GYM, scenario
 from tests.peer.mods import Mod, causal_mask
 from tests.peer.scores import block_mask
@@ -126,40 +127,8 @@ def tree_training(t: Trial) -> tuple[Mod, Lengths]:
     return mod, (size * blocks, prefix + size * blocks)
 
 
-def neighbourhood(side: int, kernel: int, at: Callable[[Any], tuple[Any, Any]]) -> tuple[Mod, Lengths]:
-    """Keys of a square around each query of a canvas, moved inside at its edges. at: the two coordinates of a position."""
-    half = kernel // 2
-
-    def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        near = [(x.clamp(half, side - 1 - half) - y).abs() <= half for x, y in zip(at(q), at(kv))]
-        return near[0] & near[1]
-
-    return mod, (side * side, side * side)
-
-
-def in_rows(side: int) -> Callable[[Any], tuple[Any, Any]]:
-    return lambda i: (i // side, i % side)
-
-
-def in_tiles(side: int, tile: int) -> Callable[[Any], tuple[Any, Any]]:
-    def at(i: Any) -> tuple[Any, Any]:
-        which, inside = i // (tile * tile), i % (tile * tile)
-        across = side // tile
-        return which % across * tile + inside % tile, which // across * tile + inside // tile
-
-    return at
-
-
-def even_bits(code: Any) -> Any:
-    """The number that every second bit of a code makes."""
-    code = code & 0x55555555
-    for shift, keep in ((1, 0x33333333), (2, 0x0F0F0F0F), (4, 0x00FF00FF), (8, 0x0000FFFF)):
-        code = (code | (code >> shift)) & keep
-    return code
-
-
-def in_morton_order(i: Any) -> tuple[Any, Any]:
-    return even_bits(i), even_bits(i >> 1)
+def neighbourhood(side: int, kernel: int, place: Place) -> tuple[Mod, Lengths]:
+    return near(side, kernel, place), (side * side, side * side)
 
 
 def prefix_lm(t: Trial) -> tuple[Mod, Lengths]:
@@ -185,29 +154,9 @@ def window(t: Trial) -> tuple[Mod, Lengths]:
 
 
 def sliding_tiles(t: Trial, canvas: tuple[int, ...], kernel: tuple[int, ...], tile: tuple[int, ...], text: int) -> tuple[Mod, Lengths]:
-    """Tiles of a canvas that see the tiles around them, and text after it that sees and is seen by all. In two dimensions or three."""
-    tiles = [c // x for c, x in zip(canvas, tile)]
-    reach = [k // x for k, x in zip(kernel, tile)]
-    size = functools.reduce(lambda a, b: a * b, tile)
-    seen = functools.reduce(lambda a, b: a * b, canvas)
-
-    def at(i: Any) -> list[Any]:
-        which, places = i // size, []
-        for across in reversed(tiles[1:]):
-            places.append(which % across)
-            which = which // across
-        return [which, *reversed(places)]
-
-    def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        near = (q < seen) & (kv < seen)
-        for x, y, across, r in zip(at(q), at(kv), tiles, reach):
-            left, right = r // 2, r // 2 + (r % 2 - 1)
-            centre = x.clamp(left, across - 1 - right)
-            near = near & (y >= centre - left) & (y <= centre + right)
-        to_text = (q < seen) & (kv >= seen) & (kv < seen + text)
-        return near | to_text | ((q >= seen) & (kv < seen + text))
-
-    return mod, (seen + text, seen + text)
+    """In two dimensions or three; the text follows the canvas."""
+    seen = math.prod(canvas)
+    return near_tiles(canvas, kernel, tile, seen, text), (seen + text, seen + text)
 
 
 def spatial(t: Trial, sink: bool) -> tuple[Mod, Lengths]:

@@ -112,11 +112,23 @@ def work(pipe: Connection, load: Callable[[], dict[str, Any]], setting: Setting)
         pipe.send(run_one(cases[name], setting))
 
 
+IMPORTED = ("torch._dynamo", "tests.peer.trial", "tests.peer.cases")
+
+
+def _context(setting: Setting) -> Any:
+    """How workers start. Where no GPU is used they are forks of a process that has imported what each would; CUDA's do not survive a fork."""
+    if setting.backend == "native":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    return context
+
+
 class Worker:
     """A process, the case that it runs, and since when."""
 
     def __init__(self, load: Callable[[], dict[str, Any]], setting: Setting) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _context(setting)
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(theirs, load, setting), daemon=True)
         self.process.start()
@@ -130,11 +142,15 @@ class Worker:
         with contextlib.suppress(OSError):  # it is dead, which is seen when its answer is asked for
             self.pipe.send(name)
 
-    def end(self) -> None:
-        """Lets an idle process go, and kills a busy one."""
+    def dismiss(self) -> None:
+        """Lets an idle process go."""
         if self.name is None and self.ready:
             with contextlib.suppress(OSError):
                 self.pipe.send(None)
+
+    def end(self) -> None:
+        """Waits for one that was let go, and kills a busy one."""
+        if self.name is None and self.ready:
             self.process.join(10)
         if self.process.is_alive():
             self.process.kill()
@@ -158,15 +174,20 @@ def run(
                 if worker.ready and worker.name is None and left:
                     worker.give(left.popleft().name)
             wait([worker.pipe for worker in crew], timeout=0.5)
-            for i, worker in enumerate(crew):
+            gone: list[Worker] = []
+            for worker in crew:
                 ended, alive = _look(worker, limit, start_limit)
                 if ended is not None:
                     case = by_name[ended.name]
                     yield replace(ended, file=case.file, theme=case.theme, gradients=case.gradients)
                 if not alive:
                     worker.end()
-                    crew[i] = Worker(load, setting)
+                    gone.append(worker)
+            crew = [worker for worker in crew if worker not in gone]
+            crew += [Worker(load, setting) for _ in range(min(workers - len(crew), len(left)))]
     finally:
+        for worker in crew:
+            worker.dismiss()
         for worker in crew:
             worker.end()
 

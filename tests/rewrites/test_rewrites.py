@@ -164,7 +164,8 @@ def test_chains_are_the_same_for_the_same_seed() -> None:
 def settings_of(name: str, kernel: str) -> dict[str, Const]:
     node = read_program(name).kernels()[kernel]
     consts = read_kernel_consts(node, None, None, (), COMPUTES[name][kernel].consts, 64)
-    return {**consts, "BM": 128, "BN": 64} if is_attention(node) and name != "global_sliding_window" else consts
+    small = {"BM": 128, "BN": 64} if is_attention(node) else {}
+    return {n: min(int(v), small[n]) if n in small else v for n, v in consts.items()}
 
 
 @functools.cache
@@ -186,13 +187,15 @@ def outputs(program: Program, kernel: str, consts: dict[str, Const], spec: AnySp
     return found
 
 
-@pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, ks in COMPUTES.items() for k in ks])
+OF_ANOTHER = {"decode_cache_f8_sm90"}  # decode_cache_sm90's text, but for a few lines
+
+
+@pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, ks in COMPUTES.items() if n not in OF_ANOTHER for k in ks])
 def test_chains_of_the_corpus_give_the_same_bits(name: str, kernel: str) -> None:
     program, consts, spec, cases, wanted = of_corpus(name, kernel)
-    done = chain(program, random.Random(f"{name} {kernel}"), 6, kernel, consts)
-    assert len(done) == 6
-    for r in (done[1], done[-1]):
-        assert all(map(same, outputs(written(r), kernel, consts, spec, cases), wanted)), [str(r) for r in done]
+    done = chain(program, random.Random(f"{name} {kernel}"), 4, kernel, consts)
+    assert len(done) == 4
+    assert all(map(same, outputs(written(done[-1]), kernel, consts, spec, cases), wanted)), [str(r) for r in done]
 
 
 @pytest.mark.parametrize("name", ["flash_fwd_sm90", "flash_bwd", "gemm", "decode_paged"])

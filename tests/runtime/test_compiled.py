@@ -89,3 +89,44 @@ def test_a_signature_tells_apart_what_the_checks_depend_on() -> None:
 @pytest.mark.parametrize("value", ["1", None, [1.0], x().to_sparse(), 1j])
 def test_what_no_kernel_takes_has_no_signature(value: Any) -> None:
     assert _signature((value,), ("X",)) is None
+
+
+class Launches:
+    """A launcher that writes down what it is asked to launch."""
+
+    def __init__(self, *_: Any) -> None:
+        self.made: list[tuple[int, ...]] = []
+
+    def plan(self, *_: Any) -> str:
+        return "plan"
+
+    def launch(self, plan: str, places: tuple[int, ...]) -> None:
+        assert plan == "plan"
+        self.made.append(places)
+
+
+def test_a_call_is_made_again_with_other_tensors(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = Launches()
+    monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
+    monkeypatch.setattr("cuir.runtime.launch.need_device", lambda checked, device: device)
+    first, out = x(), torch.zeros(8, 80, dtype=torch.float16)[:, :64]
+    again = kernel.again({"X": first}, {"X": first, "Y": out, "factor": 2.0})
+    assert again is not None
+    other = x()
+    assert again.covers(other) and not again.covers(x(9, 64)) and not again.covers(x(dtype=torch.bfloat16))
+    assert not again.covers(x(9 * 64)[4 : 4 + 8 * 64].view(8, 64))  # another alignment
+    y, s = again(other)
+    assert y.shape == (8, 64) and y.stride() == out.stride() and s.shape == (8,) and s.dtype == torch.float32
+    assert launches.made[-1] == (other.data_ptr(), y.data_ptr(), s.data_ptr())
+    assert kernel.again({"X": first.requires_grad_()}, {"X": first, "factor": 2.0}) is None
+
+
+def test_what_a_call_has_always_is_kept(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = Launches()
+    monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
+    monkeypatch.setattr("cuir.runtime.launch.need_device", lambda checked, device: device)
+    kept = x()
+    again = kernel.again({}, {"X": kept, "factor": 2.0})
+    assert again is not None
+    y, s = again()
+    assert launches.made[-1] == (kept.data_ptr(), y.data_ptr(), s.data_ptr())

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import corpus
 from cuir import Program, parse, tuned
 from cuir.measure.problem import Shape
-from cuir.syntax.types import BF16, F16
-from cuir.tuning import cache, completed, shape_class
+from cuir.tuning import cache, shape_class
 from cuir.tuning.cache import Key
 from tests.tuning.fakes import TEXT
 
@@ -28,7 +27,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def keep(program: Program, shape: Shape, dtype: str = "f16", **consts: int) -> None:
-    cache.keep(Key(ARCH, cache.fingerprint(program), dtype, shape.D), shape_class(shape, 132), {"consts": consts})
+    cache.keep(Key.of(ARCH, program, dtype, shape), shape_class(shape, 132), {"consts": consts})
 
 
 SHAPE = Shape(16, 32, 32, 1024, 1024, 128)
@@ -47,6 +46,25 @@ def test_another_program_dtype_or_head_dim_has_its_own(program: Program) -> None
     keep(program, SHAPE, BM=64, BN=96)
     other = parse(TEXT.replace("return k <= q + (N - M)", "return k <= q"))
     assert tuned(other, SHAPE) == {} and tuned(program, SHAPE, "bf16") == {} and tuned(program, Shape(16, 32, 32, 1024, 1024, 64)) == {}
+
+
+def test_values_of_another_head_dim_have_their_own(program: Program) -> None:
+    keep(program, SHAPE, BM=64, BN=96)
+    wide = Shape(16, 32, 32, 1024, 1024, 192, 128)
+    assert tuned(program, wide) == {}
+    keep(program, wide, BM=192, BN=80, QBUF=1)
+    assert tuned(program, wide.as_tuple()) == {"BM": 192, "BN": 80, "QBUF": 1}
+    assert tuned(program, Shape(16, 32, 32, 1024, 1024, 192)) == {} and tuned(program, SHAPE) == {"BM": 64, "BN": 96}
+
+
+def test_float32_and_tf32_have_their_own() -> None:
+    """PARTS says what is computed; left out, it is as in the signature."""
+    single = parse(corpus.kernels()[corpus.expert("f32")].read_text(encoding="utf-8"))
+    for parts, BN in ((1, 64), (2, 32)):
+        key = Key.of(ARCH, single, "f32", SHAPE, {"PARTS": parts})
+        cache.keep(key, shape_class(SHAPE, 132), {"consts": {"BN": BN}})
+    assert [tuned(single, SHAPE, "f32", {"PARTS": parts}) for parts in (1, 2)] == [{"BN": 64}, {"BN": 32}]
+    assert tuned(single, SHAPE, "f32") == {"BN": 32}
 
 
 def test_the_nearest_class_serves(program: Program) -> None:
@@ -68,16 +86,6 @@ def test_a_spoilt_file_is_as_none(program: Program, text: str) -> None:
     (file,) = cache.folder().glob("*.json")
     file.write_text(text, encoding="utf-8")
     assert tuned(program, SHAPE) == {}
-
-
-def test_a_choice_of_the_users_stands(program: Program) -> None:
-    keep(program, SHAPE, BM=64, BN=96)
-    base = {"T": F16, "D": 128}
-    assert completed(program, base, SHAPE.as_tuple()[:5]) == {**base, "BM": 64, "BN": 96}
-    assert completed(program, {**base, "BM": 128}, SHAPE.as_tuple()[:5]) == {**base, "BM": 128}
-    assert completed(program, {**base, "STAGES": 2}, SHAPE.as_tuple()[:5]) == {**base, "STAGES": 2, "BM": 64, "BN": 96}
-    assert completed(program, {"T": BF16, "D": 128}, SHAPE.as_tuple()[:5]) == {"T": BF16, "D": 128}
-    assert completed(program, {"D": 128}, SHAPE.as_tuple()[:5]) == {"D": 128}
 
 
 @given(lengths, lengths, st.integers(1, 64), st.sampled_from([1, 2, 8]))

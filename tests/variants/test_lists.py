@@ -234,3 +234,45 @@ def test_documents_of_random_lengths_pass_verification() -> None:
     spec = Specification("documents", MASKS["causal_document"], captured={"doc": doc})
     report = verify(expert(spec).program, spec, consts={"T": F16, "D": 64, "BM": 64, "BN": 32})
     assert report.ok, report
+
+
+# ---- masks that are read as bits
+COSTLY: dict[str, Callable[..., Any]] = {
+    "remainders": lambda b, h, q, k: (q - k) % 5 == 0,
+    "squares": lambda b, h, q, k, *, doc: ((q % 6 - k % 6).abs() <= 1) & ((q // 6 - k // 6).abs() <= doc[b, 0]),
+    "by head": lambda b, h, q, k: (k - q) % (h + 2) == 1,
+    "windows apart": lambda b, h, q, k: sum(((q - k - d).abs() <= 1) for d in (0, 7, 15, 21)) > 0,
+}
+
+
+@examples(2)
+@given(st.sampled_from(sorted(COSTLY)), documents(), st.lists(sizes, min_size=1, max_size=3))
+def test_masks_that_cost_much_are_bits_that_meet_the_contracts(
+    mask: str, doc: torch.Tensor, cases: list[tuple[int, int, int, int]]
+) -> None:
+    program, _ = origin()
+    spec = Specification(mask, COSTLY[mask], captured={"doc": doc} if mask == "squares" else {})
+    result = transfer(program, spec)
+    assert result.lists is not None and result.lists.bits and "bit(block_bits" in result.text and "bits" in result.notes[-1]
+    check_contracts(
+        result.program, result.program.kernels()["attention"], spec, [Problem(Lengths(2, 3, 1, M, N), BM, BN) for M, N, BM, BN in cases]
+    )
+
+
+def test_cheap_masks_are_worked_out_and_so_are_all_without_bits() -> None:
+    program, _ = origin()
+    spec = Specification("document", MASKS["document"], captured={"doc": torch.zeros(2, 48, dtype=torch.int32)})
+    assert "bit(" not in transfer(program, spec).text
+    costly = Specification("remainders", COSTLY["remainders"])
+    assert "bit(" in transfer(program, costly).text and "bit(" not in transfer(program, costly, bits=False).text
+
+
+def test_bits_of_more_memory_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, at = trace(Specification("remainders", COSTLY["remainders"])), Lengths(1, 1, 1, 64, 64)
+    assert traced.keep is not None
+    made = lists.block_lists(traced.keep, {}, at, 16, 16)
+    bits, slot = lists.block_bits(traced.keep, {}, at, 16, 16, *made)
+    assert bits.shape == (2 + 16, 16, 1) and slot.unique().tolist() == list(range(2, 18))
+    monkeypatch.setattr(lists, "MOST_BITS", bits.numel() * 4 - 1)
+    with pytest.raises(lists.TooManyBits):
+        lists.block_bits(traced.keep, {}, at, 16, 16, *made)

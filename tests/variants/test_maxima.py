@@ -19,7 +19,7 @@ from cuir.verification import Case, check_mask, check_numbers
 from tests.strategies.effort import examples
 
 KERNELS = corpus.kernels()
-CONSTS = {"T": cuir.f16, "D": 64}
+CONSTS = {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64}
 
 
 def causal(b: Any, h: Any, q: Any, k: Any) -> Any:

@@ -73,7 +73,7 @@ def test_a_kernel_that_reads_from_the_end_is_verified() -> None:
     slopes, consts = torch.tensor([0.1, 0.02, -0.03]), {"BM": 64, "BN": 64}
     spec = Specification("end", score_mod=lambda s, b, h, q, k: s + slopes[-1] * (q - k) + slopes[len(slopes) - 2] * k)
     program = attention(spec, head_dim=64, consts=consts).program
-    report = cuir.verify(program, spec, consts={"T": cuir.f16, "D": 64, **consts})
+    report = cuir.verify(program, spec, consts={"T": cuir.f16, "D": 64, "BM": 64, "BN": 64, **consts}, seeded=0)
     assert report.ok, report.summary()
 
 
@@ -86,5 +86,5 @@ def test_verification_tries_lengths_that_a_tensor_was_not_made_for() -> None:
     spec = Specification("short", mask)
     consts = {"BM": 64, "BN": 64}
     program = attention(spec, head_dim=64, consts=consts).program
-    report = cuir.verify(program, spec, consts={"T": cuir.f16, "D": 64, **consts})
+    report = cuir.verify(program, spec, consts={"T": cuir.f16, "D": 64, "BM": 64, "BN": 64, **consts}, seeded=0)
     assert report.ok, report.summary()

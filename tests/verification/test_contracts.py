@@ -36,10 +36,13 @@ def found(old: str, new: str, problem: Problem = SMALL, name: str = "causal") ->
 
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_every_variant_of_the_corpus_keeps_its_contracts(name: str) -> None:
+    """At the full level one of three, whose problems hold those of the quick level."""
     spec = variant(name)
     result = transfer(parse(CAUSAL), spec)
-    problems = problems_for(spec, 128, 128, "full", result.program)
-    assert {*problems_for(spec, 128, 128, "quick", result.program)} < {*problems}
+    problems = problems_for(spec, 64, 64, "quick", result.program)
+    if name in sorted(corpus.variants())[::3]:
+        quick, problems = problems, problems_for(spec, 64, 64, "full", result.program)
+        assert {*quick} < {*problems}
     assert check_contracts(result.program, result.program.kernels()["flash_fwd"], spec, problems) > 10_000
 
 

@@ -78,7 +78,10 @@ def test_the_table_agrees_with_the_spaces_of_the_tuner() -> None:
 SMALL = {
     "gemm": {"BM": 64, "BN": 64},
     "flash_bwd": {"D": 64, "BN": 64},
+    "flash_bwd_sm90": {"D": 64},
+    "flash_bwd_dq_sm90": {"D": 64, "BM": 64, "BN": 64},
     "decode_paged": {"D": 64},
+    "decode_cache_f8_sm90": {"D": 64, "TOKENS": 1},
     "causal_document": {"D": 64, "BM": 64, "BN": 64},
 }
 

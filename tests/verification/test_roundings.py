@@ -43,5 +43,5 @@ def test_kernels_of_the_corpus_and_small_ones() -> None:
             known = {"T": BF16, "D": 64}
             params = {p.name for p in program.kernels()[kernel].params}
             found[kernel] = rounds_between(check(program, kernel, {**{n: v for n, v in known.items() if n in params}, **computed.consts}))
-    assert {n for n, rounds in found.items() if not rounds} == {"gemm", "delta", "combine"}
+    assert {n for n, rounds in found.items() if not rounds} == {"gemm", "delta", "combine", "prepare", "finish"}
     assert not any(rounds_between(check(parse(s.text), "kernel", dict(s.consts[0]))) for s in KERNELS.values())

@@ -62,8 +62,8 @@ def where(site: Site) -> Evaluate:
     return run
 
 
-runs("exp2", "log2", "tanh", "abs", "sqrt", "floor", "round", "sin", "cos", "atan", "erf", "erfc")(unary)
-runs("power", "fmod")(binary)
+runs("exp2", "log2", "tanh", "abs", "sqrt", "floor", "round", "sin", "cos", "atan", "log1p", "erf", "erfc")(unary)
+runs("power", "fmod", "bit")(binary)
 
 
 @runs("cast")
@@ -101,6 +101,7 @@ def mma(site: Site) -> Evaluate:
     a, b, op, span = _operand(site, "a"), _operand(site, "b"), site.op, site.span
     c = site.value("c") if site.has("c") else None
     fresh = c is not None and site.fresh("c")
+    parts = site.const("parts") if site.has("parts") else 0
 
     def run(w: Worker) -> torch.Tensor:
         operands = {"a": a(w), "b": b(w)}
@@ -111,6 +112,8 @@ def mma(site: Site) -> Evaluate:
             acc = acc.clone()
         w.m.count("products")
         w.m.launch.area += w.m.lanes * x.shape[1] * x.shape[2] * y.shape[2] / 128**3
+        if parts:
+            x, y = tiles.in_parts(x, y, parts)
         return product(x, y, acc, w.m.lanes, w.m.launch.noise)
 
     return run

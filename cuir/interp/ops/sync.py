@@ -21,7 +21,7 @@ def mbarrier(b: Barrier, text: str, entry: int, workers: int, entries: int) -> M
 
 @runs("named_barrier")
 def named_barrier(b: Barrier, text: str, entry: int, workers: int, entries: int) -> NamedBarrier:
-    return NamedBarrier(text, b.count, b.span, workers, entries)
+    return NamedBarrier(text, b.count, b.warps, b.span, workers, entries)
 
 
 @runs("mbarrier.expect")

@@ -33,7 +33,7 @@ class KernelContext:
         self.target = target_of(checked.arch)
         self.out = Writer()
         self.tensors: dict[str, TensorParam] = {t.name: t for t in checked.tensors}
-        self.maps: dict[tuple[str, tuple[int, ...]], TensorMap] = {}
+        self.maps: dict[tuple[str, tuple[int, ...], bool], TensorMap] = {}
         self.pointers: dict[str, None] = {}
         self.functions: dict[str, str] = {}  # of this kernel alone: wgmma shapes
         self.choices: dict[str, None] = {}
@@ -99,6 +99,17 @@ class KernelContext:
 
     def tensor_read(self, tensor: str, offset: str) -> str:
         return from_memory(self.tensors[tensor].dtype, f"{identifier(tensor)}[{offset}]")
+
+    def guarded_read(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool]) -> str:
+        """An element of 32 bits of a tensor that the kernel does not write, 0 outside of it: without a branch, so that many are on their way at once."""
+        self.pointers[tensor] = None
+        ident, dims = identifier(tensor), self.tensors[tensor].dims
+        parts = []
+        for i, (x, d) in enumerate(zip(indices, dims, strict=True)):
+            dim = str(d) if isinstance(d, int) else identifier(d)
+            index = f"uint32_t({strip(x)})" if uniform[i] else strip(x)
+            parts += [index, dim, *([f"{ident}_stride{i}"] if i < len(dims) - 1 else [])]
+        return f"cuir::gather({ident}, true, {', '.join(parts)})"
 
     # ---- hardware barriers
     def _take(self, n: int, span: Span) -> int:

@@ -9,7 +9,9 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.expressions import comparison
 from ...ops.traits import BELOW, turned
+from ...syntax.types import F32
 from ...text.diagnostics import CuirError
+from ..facts.wholes import whole
 from ..ir import ops
 from ..ir.indices import LimitOf
 from ..ir.inlining import inlined
@@ -65,6 +67,7 @@ class Elements:
             tuple(facts.nonnegative(a) for a in op.arguments),
             op.exact is not None,
             facts.near(op),
+            bool(op.arguments) and dtype_of(op.arguments[0]) == F32 and op.kind.logarithm is not None and whole(op.arguments[0]),
             few,
         )
         return emit(cx, *map(text, op.arguments))
@@ -124,15 +127,15 @@ class Elements:
         text = self.element(bound, at)
         return f"cuir::limit<0>({strip(text)}, col)" if facts.near_ends(bound) else f"({text} - col)"
 
-    def hoist(self, ctype: str, texts: Sequence[str], at: Position) -> str:
-        """Texts that depend on the row alone, computed before the loop; the text to read them by."""
+    def hoist(self, ctype: str, texts: Sequence[str], at: Position, index: str | None = None) -> str:
+        """Texts that depend on the row alone, or on `index`, computed before the loop; the text to read them by."""
         key = f"{ctype}:{'|'.join(texts)}"
         name = self._hoisted.get(key)
         if name is None:
-            name = self._hoisted[key] = self.out.temp({"int": "limit", "float": "f"}[ctype])
+            name = self._hoisted[key] = self.out.temp({"int": "limit", "float": "f", "unsigned": "word"}[ctype])
             values = ", ".join(strip(t) for t in texts)
             self.out.line(f"const {ctype} {name} = {values};" if len(texts) == 1 else f"const {ctype} {name}[{len(texts)}] = {{{values}}};")
-        return name if len(texts) == 1 else f"{name}[{at.r}]"
+        return name if len(texts) == 1 else f"{name}[{index or at.r}]"
 
     def computed(self, op: Operation, at: Position) -> str:
         """An element of an operation's result, whether or not that has a place of its own."""

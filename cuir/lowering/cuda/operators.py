@@ -21,6 +21,7 @@ class Operation:
     nonnegative: tuple[bool, ...]  # operands that are certainly not negative
     exact: bool = False  # floats are computed as written: nothing fused, quotients correctly rounded
     near: bool = False  # i32 arithmetic that stays within 32 bits
+    whole: bool = False  # the first operand is a whole number
     few: bool = False  # a scalar or a number a row: a branch for what is rare costs little
 
     def rounded(self, text: str) -> str:
@@ -203,6 +204,16 @@ def choose(cx: Operation, cond: str, x: str, y: str) -> str:
     return f"({cond} ? {x} : {y})"
 
 
+@text_of("bit")
+def bit(cx: Operation, x: str, i: str) -> str:
+    known = cx.known[1]
+    return (
+        f"(({x} & {1 << int(known) % 32 if int(known) % 32 < 31 else 'int(1u << 31)'}) != 0)"
+        if known is not None
+        else f"((({x} >> ({i} & 31)) & 1) != 0)"
+    )
+
+
 @text_of("min")
 def minimum(cx: Operation, x: str, y: str) -> str:
     return f"{'min' if cx.dtype == I32 else 'cuir::min_nan'}({strip(x)}, {strip(y)})"
@@ -220,6 +231,8 @@ def exp2(cx: Operation, x: str) -> str:
 
 @text_of("log2")
 def log2(cx: Operation, x: str) -> str:
+    if cx.whole:
+        return f"cuir::log2_of_whole({strip(x)})"
     return f"{'cuir::log2' if cx.few else 'log2f'}({strip(x)})"
 
 
@@ -238,7 +251,7 @@ def _library(name: str, function: str) -> None:
 
 
 for _name, _function in (
-    ("floor", "floorf"), ("round", "rintf"), ("sin", "sinf"), ("cos", "cosf"), ("atan", "atanf"), ("erf", "erff"), ("erfc", "erfcf"), ("power", "powf"),
+    ("floor", "floorf"), ("round", "rintf"), ("sin", "cuir::sine"), ("cos", "cuir::cosine"), ("atan", "atanf"), ("log1p", "log1pf"), ("erf", "erff"), ("erfc", "erfcf"), ("power", "powf"),
     ("fmod", "fmodf"),
 ):  # fmt: skip
     _library(_name, _function)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .sines import SINES
+
 HEADERS = """#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -63,6 +65,16 @@ _part(
 DEV int floordiv(int a, int b) { const int q = b == -1 ? sub(0, a) : a / b; return q - (b != -1 && a % b != 0 && (a < 0) != (b < 0)); }""",
     "sub",
 )
+_part(
+    "first_bits",
+    """
+// The bits of x before the n-th, counted from bit `first` of the row
+DEV unsigned first_bits(unsigned x, int n, int first) {
+  unsigned mask;
+  asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(mask) : "r"(max(max(n, 0) - first, 0)));
+  return x & mask;
+}""",
+)
 _part("absolute", "DEV int absolute(int x) { return x < 0 ? sub(0, x) : x; }  // -2^31 stays", "sub")
 _part(
     "floormod",
@@ -104,6 +116,18 @@ DEV int quotient(unsigned x, unsigned y, unsigned inverse) {
 DEV int remainder(unsigned x, unsigned y, unsigned inverse) { return int(x - quotient(x, y, inverse) * y); }""",
     names=("inverse", "remainder"),
 )
+_part(
+    "signed_quotient",
+    """
+// x // y of any signs, rounded to minus infinity, from the inverse of |y|: ~(~x / y) is x // y of a negative x
+DEV int signed_quotient(int x, int y, unsigned inverse) {
+  const int turned = (x ^ (y >> 31)) - (y >> 31), sign = turned >> 31;
+  return quotient(turned ^ sign, abs(y), inverse) ^ sign;
+}
+DEV int signed_remainder(int x, int y, unsigned inverse) { return x - signed_quotient(x, y, inverse) * y; }""",
+    "quotient",
+    names=("signed_remainder",),
+)
 _part("ex2", 'DEV float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part(
     "reciprocal",
@@ -132,6 +156,11 @@ template <int N> DEV void one_over(const float (&x)[N], float (&y)[N]) {   // by
     "divide",
 )
 _part("lg2", 'DEV float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
+_part(
+    "log2_of_whole",
+    "DEV float log2_of_whole(float x) { return x == 1.f ? 0.f : lg2(x); }  // the instruction's error is relative from 2 on, absolute near 1",
+    "lg2",
+)
 _part(
     "log2",
     """
@@ -184,6 +213,7 @@ DEV float sqrt(float x) {
 }""",
     "rsqrt",
 )
+_part("sine", SINES, names=("cosine",))
 _part(
     "tanh_small",
     """
@@ -400,6 +430,23 @@ template <int ROWS> DEV uint32_t at(uint32_t base, int row, int byte) {
 )
 _part("address", "DEV uint32_t address(const void* p) { return cute::cast_smem_ptr_to_uint(p); }")
 
+_part(
+    "gather",
+    """
+// *p, or 0: a predicate, no branch
+template <typename T> DEV T read_if(bool inside, const T *p) {
+  static_assert(sizeof(T) == 4);
+  unsigned bits;
+  asm("{ .reg .pred inside; setp.ne.u32 inside, %2, 0; mov.b32 %0, 0; @inside ld.global.nc.b32 %0, [%1]; }" : "=r"(bits) : "l"(p), "r"(unsigned(inside)));
+  return *reinterpret_cast<T *>(&bits);
+}
+// An element at an index, dim and stride for each dim, the last without a stride; 0 outside of the tensor
+template <typename T, typename I> DEV T gather(const T *p, bool inside, I i, int dim) { return read_if(inside & (unsigned(i) < unsigned(dim)), p + i); }
+template <typename T, typename I, typename... More> DEV T gather(const T *p, bool inside, I i, int dim, int64_t stride, More... more) {
+  return gather(p + i * stride, inside & (unsigned(i) < unsigned(dim)), more...);
+}""",
+    names=("read_if",),
+)
 _part = COMMON.section("words")
 _part(
     "shared_access",
@@ -408,6 +455,41 @@ template <class T> DEV T get(uint32_t from) { return *reinterpret_cast<const T*>
 template <class T> DEV void put(uint32_t to, T x) { *reinterpret_cast<T*>(__cvta_shared_to_generic(to)) = x; }""",
     names=("get", "put"),
 )
+_part(
+    "aligned",
+    """
+// Whether a tensor's rows start at multiples of BYTES: its address, and its strides, given in bytes and combined by |
+template <int BYTES> DEV bool aligned(const void* p, int64_t strides) { return ((reinterpret_cast<uint64_t>(p) | uint64_t(strides)) & (BYTES - 1)) == 0; }""",
+)
+_part(
+    "eight",
+    """
+// Eight neighbours of row value r of a packed tile with GROUPS groups of 8 columns: of groups 4 g to 4 g + 3 each of the four threads of a row gets one
+template <int GROUPS, int N> DEV uint4 eight(const uint32_t (&x)[N], int r, int g, int lane) {
+  uint32_t w[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) w[e] = 4 * g + e < GROUPS ? x[2 * (GROUPS * (r >> 1) + 4 * g + e) + (r & 1)] : 0u;
+  const bool odd = lane & 1, high = lane & 2;
+  const uint32_t a = __shfl_xor_sync(~0u, odd ? w[0] : w[1], 1), b = __shfl_xor_sync(~0u, odd ? w[2] : w[3], 1);
+  const uint32_t low[2] = {odd ? a : w[0], odd ? w[1] : a}, up[2] = {odd ? b : w[2], odd ? w[3] : b};   // of this thread and its neighbour
+  const uint32_t c = __shfl_xor_sync(~0u, high ? low[0] : up[0], 2), d = __shfl_xor_sync(~0u, high ? low[1] : up[1], 2);
+  return high ? make_uint4(c, d, up[0], up[1]) : make_uint4(low[0], low[1], c, d);
+}""",
+)
+_part(
+    "pair",
+    """
+// Two neighbours of row value r of a tile with GROUPS groups of 8 columns, of group g
+template <int GROUPS, int N> DEV float2 pair(const float (&x)[N], int r, int g) {
+  const int i = 4 * (GROUPS * (r >> 1) + g) + 2 * (r & 1);
+  return make_float2(x[i], x[i + 1]);
+}
+template <int GROUPS, int N> DEV int2 pair(const int (&x)[N], int r, int g) {
+  const int i = 4 * (GROUPS * (r >> 1) + g) + 2 * (r & 1);
+  return make_int2(x[i], x[i + 1]);
+}""",
+)
+_part("put_wide", "template <class T> DEV void put_wide(void* to, T x) { *reinterpret_cast<T*>(to) = x; }  // to a multiple of its size")
 
 _part = COMMON.section("registers")
 _part(

@@ -21,6 +21,14 @@ from .storage import Storage
 from .tiles import TileEmitter
 from .units import units
 
+FEW_REGISTERS = 32  # of a thread: a role with fewer keeps its loops as they are
+UNROLLED = 16  # turns of a loop that are written out, at most
+
+
+def _only_computes(block: Block) -> bool:
+    """The block reads memory and computes: nothing of it writes, waits, branches or is done by an engine."""
+    return not any(isinstance(op, ops.Perform) or op.regions for op in block.ops)
+
 
 class RolePrinter(RoleScope):
     """Prints one role, or what the warp that hands out units does."""
@@ -30,6 +38,7 @@ class RolePrinter(RoleScope):
         self.elements = TileEmitter(self)
         self.places = self.elements.places
         self.declared = declarations(role, self.storages)
+        self.few_registers = isinstance(role, ops.Role) and 0 < role.registers.data < FEW_REGISTERS
 
     def declare(self, s: Storage) -> None:
         self.out.line(f"{s.ctype} {s.name}[{s.count}];" if s.count else f"{s.ctype} {s.name};")
@@ -143,8 +152,11 @@ class RolePrinter(RoleScope):
         start, stop, step = strip(self.elements.scalar(op.start)), strip(self.elements.scalar(op.stop)), op.step.data
         sign = "<" if step > 0 else ">"
         move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
-        if not self.single:
-            self.out.line("#pragma unroll 1")  # copies of the body cost more than the branch
+        if not self.single or self.few_registers:
+            few = start.isdigit() and stop.isdigit() and 0 < len(range(int(start), int(stop), step)) <= UNROLLED
+            # copies of a body with products cost more than the branch, or than there are registers for; reads of a body without do not wait for one another
+            unrolled = few and not self.few_registers and _only_computes(op.body.block)
+            self.out.line("#pragma unroll" if unrolled else "#pragma unroll 1")
         with self.out.block(f"for (int {counter} = {start}; {counter} {sign} {stop}; {move})"):
             self._region(op.body.block, op.inner)
         self.move(op.results, op.inner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
-from ...syntax.types import BF16, F16, PANEL_BYTES
+from ...syntax.types import BF16, F16, F32, PANEL_BYTES
 from ..ir import ops
 from ..ir.types import SharedT, TileT
 from ..ir.walk import every
@@ -54,7 +54,7 @@ def own_rows(role: ops.Role) -> ops.Shared | None:
 def _panelled(array: ops.Shared) -> bool:
     t = array.result.type
     assert isinstance(t, SharedT)
-    return len(t.sizes) >= 2 and int(t.sizes[-1]) * t.element.itemsize % PANEL_BYTES == 0
+    return len(t.sizes) >= 2 and int(t.sizes[-2]) > 1 and int(t.sizes[-1]) * t.element.itemsize % PANEL_BYTES == 0
 
 
 def _steady_rows(view: SSAValue) -> bool:
@@ -86,11 +86,11 @@ def _always_by_the_same(box: SSAValue) -> bool:
 
 
 def _accumulator_rows(op: ops.Perform) -> bool:
-    """Whether an operation stores a tile of halves as store_matrix does, which gives a row to the warp that holds it."""
+    """Whether an operation stores an accumulator, or a tile of halves like one: either gives a row to the warp that holds it."""
     tile = op.args.get("tile")
     if tile is None or not isinstance(tile.type, TileT) or "mask" in op.args:
         return False
-    return tile.type.element in (F16, BF16) and tile.type.layout.data == "full" and tile.type.shape[1] % 16 == 0
+    return tile.type.element in (F16, BF16, F32) and tile.type.layout.data == "full" and tile.type.shape[1] % 16 == 0
 
 
 def _same(a: SSAValue, b: SSAValue) -> bool:

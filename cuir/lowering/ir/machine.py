@@ -182,12 +182,17 @@ def inverse(divisor: SSAValue) -> Inverse:
 
 
 class _Division(Function):
-    """x by y of i32 numbers or tiles that are not negative, so that unsigned division will do; by a product where y's inverse is given. Total: by 0 it is some number."""
+    """x by y of i32 numbers or tiles that are not negative, so that unsigned division will do; by a product where y's inverse is given. Total: by 0 it is some number.
+
+    `signed`: x is any number that is far from the ends of 32 bits, y any number, and the inverse that of its magnitude.
+    """
 
     x = operand_def()
     y = operand_def()
     inverse = opt_operand_def(ScalarT)
+    signed = opt_prop_def(UnitAttr)
     result = result_def()
+    WORDS: ClassVar[tuple[str, ...]] = ("signed",)
     ONE_LANE: ClassVar = True
 
     @classmethod
@@ -207,7 +212,7 @@ class Quotient(_Division):
 
     name = "tile.quotient"
     up = opt_prop_def(UnitAttr)
-    WORDS: ClassVar = ("up",)
+    WORDS: ClassVar = ("signed", "up")
 
     @property
     def entry(self) -> Op:
@@ -232,10 +237,14 @@ class Remainder(_Division):
         return self._of(self.entry, operands)
 
 
-def division(of: Traits, x: SSAValue, y: SSAValue, result: Attribute, inverse: SSAValue | None = None) -> Quotient | Remainder:
-    """The quotient or remainder of integers with these traits, of numbers that are not negative."""
+def division(
+    of: Traits, x: SSAValue, y: SSAValue, result: Attribute, inverse: SSAValue | None = None, signed: bool = False
+) -> Quotient | Remainder:
+    """The quotient or remainder of integers with these traits, of numbers that are not negative, or `signed`."""
     cls = Remainder if of.remainder else Quotient
     properties: dict[str, Attribute] = {"up": UnitAttr()} if of.rounds == "up" else {}
+    if signed:
+        properties["signed"] = UnitAttr()
     return cls.made([x, y, *([inverse] if inverse else [])], properties, result)
 
 

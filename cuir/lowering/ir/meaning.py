@@ -252,9 +252,12 @@ def _store(site: Effect, place: int) -> Callable[[Frame], None]:
 def _product(site: Effect) -> Callable[[Frame], None]:
     a, b, c, (result,) = site.args["a"], site.args["b"], site.args.get("c"), site.results
     holds = site.args.get("holds")  # whether the accumulator holds a sum, or nothing yet
+    parts = int(site.op.const("parts", 0))
 
     def run(r: Frame) -> None:
         x, y = (v.values if v.__class__ is SharedPlace else v for v in (r[a], r[b]))
+        if parts:
+            x, y = tiles.in_parts(x, y, parts)
         r[result] = product(x, y, None if c is None or not (holds is None or r[holds]) else r[c])
 
     return run

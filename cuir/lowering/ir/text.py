@@ -10,7 +10,7 @@ from xdsl.ir import Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from . import indices, machine, machine_tiles, ops, rows, warps
+from . import bits, indices, machine, machine_tiles, ops, rows, warps
 from .ops import Kernel
 from .types import TYPES
 
@@ -20,7 +20,15 @@ def dialect() -> Dialect:
     """All operations and types: those that the machine alone has stand in files of their own."""
     return Dialect(
         "tile",
-        [*ops.OPERATIONS, *indices.OPERATIONS, *machine.OPERATIONS, *machine_tiles.OPERATIONS, *rows.OPERATIONS, *warps.OPERATIONS],
+        [
+            *ops.OPERATIONS,
+            *indices.OPERATIONS,
+            *machine.OPERATIONS,
+            *machine_tiles.OPERATIONS,
+            *bits.OPERATIONS,
+            *rows.OPERATIONS,
+            *warps.OPERATIONS,
+        ],
         list(TYPES),
     )
 

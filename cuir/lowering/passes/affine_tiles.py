@@ -41,7 +41,10 @@ def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] | None = None) -> N
     for op in _tiles(kernel, F32):
         as_line = None
         if op.kind.converts and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
-            as_line = _converted(op)
+            as_line = _converted(op, op.arguments[0])
+            if as_line is None and ops.kind_of(op.arguments[0]).magnitude:
+                _distance(op)
+                continue
         elif _of_lines(op) and any(isinstance(a.owner, Line) for a in op.arguments):
             as_line = _combined(op)
         _replace(op, as_line)
@@ -76,9 +79,19 @@ def _of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:
     return _Line(columns.base, insert(at, ops.constant(columns.slope, I32)))
 
 
-def _converted(op: ops.Apply) -> _Line | None:
+def _distance(op: ops.Apply) -> None:
+    """The magnitude of an index tile as floats is that of a line."""
+    magnitude = op.arguments[0].owner
+    assert isinstance(magnitude, ops.Apply)
+    as_line = _converted(op, magnitude.arguments[0])
+    if as_line is not None and as_line.slope is not None:
+        made = insert(op, line(as_line.slope, as_line.rows, op.result.type))
+        replace(op, [insert(op, make.of_kind(magnitude, [made], op.result.type))])
+
+
+def _converted(op: ops.Apply, index: SSAValue) -> _Line | None:
     """An index tile as floats."""
-    columns = affine_columns.affine(op.arguments[0], op)
+    columns = affine_columns.affine(index, op)
     if columns is None or columns.slope == 0:
         return None
     rows = columns.base

@@ -1,5 +1,7 @@
 """Division of i32 numbers that are not negative is unsigned; by a divisor that is the same all through the launch it is a product with an inverse made once.
 
+Of numbers whose signs nobody knows, but which are far from the ends of 32 bits, so is division by such a divisor, with the inverse of its magnitude.
+
 A division of a dividend that never changes either is done once itself. Where a worker runs on one lane, none of this: it has time to divide, and few registers. Shifts and masks by a power of two stay as they are.
 """
 
@@ -10,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ..facts.lanes import one_lane
 from ..facts.ranges import ranges
 from ..facts.uniformity import Follows, uniformity
-from ..ir import machine, ops
+from ..ir import machine, make, ops
 from ..ir.types import is_scalar
 from ..ir.walk import every, operations
 
@@ -34,6 +36,9 @@ class _Facts:
     def nonnegative(self, value: SSAValue) -> bool:
         return self.ranges.nonnegative(self.was.get(value, value))
 
+    def near_ends(self, value: SSAValue) -> bool:
+        return self.ranges.near_ends(self.was.get(value, value))
+
     def of_cta(self, value: SSAValue) -> bool:
         """Whether it is the same in a CTA all through the launch."""
         return self.uniformity[self.was.get(value, value)] in (Follows.LAUNCH, Follows.CTA)
@@ -45,13 +50,17 @@ class _Divisions:
     def __init__(self, facts: _Facts, block: Block, inverses: bool):
         self.facts, self.block, self.inverses = facts, block, inverses
         self.made: dict[SSAValue, SSAValue] = {}  # divisor -> inverse
+        self.magnitudes: dict[SSAValue, SSAValue] = {}  # divisor -> inverse of its magnitude
         self.movable: dict[SSAValue, bool] = {}
 
     def run(self) -> None:
         for top in operations(self.block):
             for op in [top, *every(top)]:
-                if isinstance(op, ops.Apply) and op.kind.divides_integers and all(map(self.facts.nonnegative, op.arguments)):
-                    self.division(op, top)
+                if isinstance(op, ops.Apply) and op.kind.divides_integers:
+                    if all(map(self.facts.nonnegative, op.arguments)):
+                        self.division(op, top)
+                    else:
+                        self.signed(op, top)
 
     def division(self, op: ops.Apply, top: Operation) -> None:
         x, y = op.arguments
@@ -61,6 +70,30 @@ class _Divisions:
         once = self.inverses and known is None and all(self.facts.of_cta(v) and self._movable(v) for v in (x, y))
         inverse = self.inverse(y, top) if self.inverses and known is None and not once else None
         made = machine.division(op.kind, x, y, op.result.type, inverse)
+        self._replace(op, made)
+        if once:
+            self._move(made.result, top)
+
+    def signed(self, op: ops.Apply, top: Operation) -> None:
+        """A tile by a divisor that does not change, of any signs."""
+        x, y = op.arguments
+        if is_scalar(x) or not self.inverses or op.kind.rounds == "up" or ops.known(y) is not None or self.facts.near_ends(x):
+            return
+        if y not in self.magnitudes:
+            if not is_scalar(y) or not self.facts.of_cta(y) or not self._movable(y):
+                return
+            self._move(y, top)
+            opposite = make.negate(y, y.type)
+            self.block.insert_op_before(opposite, top)
+            magnitude = make.greatest(y, opposite.result, y.type)
+            self.block.insert_op_before(magnitude, top)
+            made = machine.inverse(magnitude.result)
+            made.result.name_hint = "inverse"
+            self.block.insert_op_before(made, top)
+            self.magnitudes[y] = made.result
+        self._replace(op, machine.division(op.kind, x, y, op.result.type, self.magnitudes[y], signed=True))
+
+    def _replace(self, op: ops.Apply, made: machine.Quotient | machine.Remainder) -> None:
         made.location, made.result.name_hint = op.location, op.result.name_hint
         self.facts.was[made.result] = op.result
         block = op.parent_block()
@@ -69,8 +102,6 @@ class _Divisions:
         op.result.replace_all_uses_with(made.result)
         op.detach()
         op.erase()
-        if once:
-            self._move(made.result, top)
 
     def inverse(self, y: SSAValue, top: Operation) -> SSAValue | None:
         if y not in self.made:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...ops.limits import Target as Limits
+from ..cuda import accumulators as accumulators  # enters its functions
 from ..cuda import prelude
 from ..cuda.registry import Printer, Printers, common
 

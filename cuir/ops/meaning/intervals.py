@@ -108,6 +108,7 @@ INTERVALS: dict[str, Function] = {
     "<=": _truth,
     ">": _truth,
     ">=": _truth,
+    "bit": _truth,
     "ifexp": _choice,
     "where": _choice,
 }

@@ -5,7 +5,8 @@ Of an operation of two, one may be a Python number where PyTorch takes it. `out=
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -90,6 +91,11 @@ def _ceil_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> to
     return torch.div(_wide(x).neg(), y, rounding_mode="floor").neg().to(torch.int32)
 
 
+def _bit(x: Any, i: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    shifted = torch.bitwise_right_shift(torch.as_tensor(x), torch.as_tensor(i).remainder(32))
+    return torch.eq(shifted.bitwise_and(1), 1, out=out)
+
+
 _REGISTERS = 64  # elements that PyTorch computes at a time, at most; what is left over at the end of a tensor goes through other code
 
 
@@ -137,6 +143,52 @@ def _warp_any(x: torch.Tensor) -> torch.Tensor:
     return groups.expand(*groups.shape[:-2], WARP_ROWS, 1).flatten(-3, -2)[..., : rows.shape[-2], :].contiguous()
 
 
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """PyTorch's products of float32 are of float32 inside, whatever the user allows them to be rounded to."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by backend: nothing says it as a whole
+        yield
+        return
+    if before == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+_LOW = 0x1FFF  # bits of an f32 that TF32 lacks
+_RAISED = 1 + 355 * 2.0**-20  # before they are cut off: half a unit in TF32's last place on average, less than one always
+
+
+def in_parts(a: torch.Tensor, b: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operands [..., R, K] and [..., K, C] of f32 as those whose product the tensor core makes of them, taken in `parts` numbers of TF32: of two the small products first."""
+    if parts == 1:
+        return _cut(a * _RAISED), _cut(b * _RAISED)
+    (x, y), (u, v) = _split(a), _split(b)
+    return torch.cat([y, x, x], -1), torch.cat([u, v, u], -2)
+
+
+def _cut(x: torch.Tensor) -> torch.Tensor:
+    return (x.contiguous().view(torch.int32) & ~_LOW).view(torch.float32)
+
+
+def _nearest(x: torch.Tensor) -> torch.Tensor:
+    """The nearest number of TF32, ties away from 0."""
+    bits = x.contiguous().view(torch.int32)
+    return torch.where(x.isfinite(), (bits + (_LOW + 1) // 2) & ~_LOW, bits).view(torch.float32)
+
+
+def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nearest number of TF32, and what is left of x, cut off to TF32; NaN of an infinity."""
+    near = _nearest(x)
+    return near, _cut(x - near)
+
+
 def _alike(function: Function, *dtypes: DType) -> dict[DType, Function]:
     return dict.fromkeys(dtypes, function)
 
@@ -168,6 +220,7 @@ TILES: dict[str, dict[DType, Function]] = {
     ">=": _alike(torch.ge, I32, F32, BOOL),
     "ifexp": _alike(torch.where, I32, F32, BOOL),
     "where": _alike(torch.where, I32, F32, BOOL),
+    "bit": {I32: _bit},
     "exp2": {F32: per_element(_exp2)},
     "log2": {F32: per_element(torch.log2)},
     "tanh": {F32: per_element(torch.tanh)},
@@ -177,6 +230,7 @@ TILES: dict[str, dict[DType, Function]] = {
     "sin": {F32: _in_double(torch.sin)},
     "cos": {F32: _in_double(torch.cos)},
     "atan": {F32: _in_double(torch.atan)},
+    "log1p": {F32: _in_double(torch.log1p)},
     "erf": {F32: _in_double(torch.erf)},
     "erfc": {F32: _in_double(torch.erfc)},
     "power": {F32: _in_double(lambda x, y: torch.pow(x, torch.as_tensor(y, dtype=torch.float64, device=x.device)))},

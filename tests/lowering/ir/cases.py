@@ -110,6 +110,7 @@ FORWARD = {"D": 64, "BN": 64}
 EXPERT: dict[str, tuple[dict[str, Const], dict[str, int]]] = {  # settings of the expert kernel, lengths
     "plain": ({"D": 64, "BN": 64}, {}),
     "wide": ({"D": 128, "BN": 64, "QBUF": 1}, {"d": 128}),
+    "apart": ({"D": 128, "BN": 64, "QBUF": 1, "AHEAD": False, "STAGED": False}, {"d": 128, "m": 250}),
     "three": ({"D": 64, "BM": 192, "BN": 64, "STAGES": 3}, {"m": 250}),
     "pingpong": ({"D": 64, "BN": 64, "PINGPONG": True}, {}),
     "cluster": ({"D": 64, "BN": 64, "CLUSTER": 2, "BM": 256}, {"m": 300}),

@@ -93,9 +93,17 @@ def test_integer_lines_wrap_and_need_no_such_care() -> None:
     found = after('%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>', near=False)  # fmt: skip
     assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<i32, 64, 64>", found)
     found = after(
-        '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>'
+        '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "max"(%i, %n) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>'
     )
     assert re.search(r"tile\.line %\w+ from %\w+ near : !tile.reg<i32, 64, 64>", found)
+
+
+def test_the_magnitude_of_an_index_tile_is_that_of_a_line_of_floats() -> None:
+    body = '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>'
+    found = after(body)
+    assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<f32, 64, 64>", found) and re.search(
+        r'"abs"\(%\w+\) : !tile.reg<f32, 64, 64>', found
+    )
 
 
 def test_a_limit_on_columns_stays_one() -> None:

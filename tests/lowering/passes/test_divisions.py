@@ -126,3 +126,29 @@ def test_operations_in_text() -> None:
     text = after(role("%a = tile.inverse(%N) : !tile.scalar<i32>\n%b = tile.quotient(%M, %N, %a) up : !tile.scalar<i32>"))
     assert text == show(parse(text)) and "tile.quotient(%M, %N, %a) up" in text
     assert all(op.name.startswith("tile.") for op in [*ops.OPERATIONS, *machine.OPERATIONS])
+
+
+SIGNED = """
+%r = tile.apply "rows"() : !tile.reg<i32, 64, 1>
+%x = tile.apply "-"(%r, %N) : !tile.reg<i32, 64, 1>
+%a = tile.apply "//"(%x, %n) : !tile.reg<i32, 64, 1>
+%b = tile.apply "%"(%x, %n) : !tile.reg<i32, 64, 1>
+"""
+
+
+def test_a_divisor_of_unknown_sign_is_inverted_by_its_magnitude() -> None:
+    before, inside = divided(SIGNED)
+    assert before == [
+        '%0 = tile.apply "neg"(%n) : !tile.scalar<i32>',
+        '%1 = tile.apply "max"(%n, %0) : !tile.scalar<i32>',
+        "%inverse = tile.inverse(%1) : !tile.scalar<i32>",
+    ]
+    assert inside[2:] == [
+        "%a = tile.quotient(%x, %n, %inverse) signed : !tile.reg<i32, 64, 1>",
+        "%b = tile.remainder(%x, %n, %inverse) signed : !tile.reg<i32, 64, 1>",
+    ]
+
+
+def test_what_may_be_at_the_ends_of_32_bits_is_divided_as_it_is() -> None:
+    _, inside = divided(SIGNED.replace("(%r, %N)", "(%r, %n)"))
+    assert not any("signed" in line for line in inside)

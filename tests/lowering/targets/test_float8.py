@@ -12,7 +12,7 @@ from cuir.lowering import lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
-from tests.gpu.float8_cases import CASTS, PRODUCT, numbers, operands, rounded
+from tests.gpu.float8_cases import CASTS, PANELS, PRODUCT, numbers, operands, rounded
 
 FLOATS = ("f8e4m3", "f8e5m2")
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
@@ -42,6 +42,12 @@ def test_one_instruction_takes_32_of_the_inner_dim(dtype: str) -> None:
     name = dtype.removeprefix("f8").upper()
     assert f"GMMA::MMA_64x64x32_F32{name * 2}_SS_TN<>::fma" in source
     assert source.count(f"cuir::wgmma_64x64_{name.lower()}_ss_k_k<0>") == 4  # of 128
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_two_are_loaded_and_converted_at_a_time(dtype: str) -> None:
+    source = lower(cuir.check(cuir.parse(PANELS), consts={"T": DTYPES[dtype]})).source
+    assert f"cuir::load_pairs_{dtype}<64, 128>(" in source and f"get<cuir::{dtype}>(cuir::at" not in source
 
 
 @pytest.mark.parametrize(("change", "code"), [

@@ -22,6 +22,8 @@ def inverse(role: RolePrinter, op: machine.Inverse) -> None:
 @prints("tile.quotient", "tile.remainder")
 def division(role: RolePrinter, op: machine.Quotient | machine.Remainder) -> None:
     sign, function = ("/", "quotient") if isinstance(op, machine.Quotient) else ("%", "remainder")
+    if op.signed is not None:
+        function = f"signed_{function}"
     up = isinstance(op, machine.Quotient) and op.up is not None
 
     def text(x: str, y: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
+from ....syntax.types import F32
 from ...ir import ops
 from ...ir.layouts import packed
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
@@ -16,6 +18,7 @@ from ..operators import strip
 from ..places import SharedRef
 from ..registry import prints
 from ..storage import Storage
+from ..wide_stores import aligned, store_wide, wide_place
 from ..writer import identifier
 
 if TYPE_CHECKING:
@@ -62,7 +65,24 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     if blocks is not None:
         blocks(role, ref, base, target, t)
         return
+    pairs = role.target.choice("load pairs")
+    if pairs is not None and pairs(role, ref, base, target, t):
+        return
+    operand = role.target.choice("load operand")
+    if operand is not None and operand(role, op, ref, base, target.name):
+        return
+    if _by_pairs(role, ref, t):
+        role.out.line(f"cuir::load_accumulator<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, lane);")
+        return
+    if t.element == F32 and t.layout.data == "columns" and not ref.alloc.panelled and cols % 8 == 0:
+        role.out.line(f"cuir::load_columns<{cols}>({target.name}, {base}, col);")
+        return
     _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
+
+
+def _by_pairs(role: RolePrinter, ref: SharedRef, t: TileT) -> bool:
+    """Whether lanes move a tile in pairs of columns that meet in no bank: an accumulator in whole panels."""
+    return t.element == F32 and t.layout.data == "full" and ref.alloc.panelled and role.fragment(t).slabs == 1 and t.shape[1] % 32 == 0
 
 
 def _shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
@@ -134,6 +154,9 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
     if blocks is not None:
         blocks(role, op, ref, base, value, t)
         return
+    if mask is None and _by_pairs(role, ref, t):
+        out.line(f"cuir::store_accumulator<{ref.alloc.rows}, {t.shape[1]}>({value}, {base}, row, lane);")
+        return
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
 
     def body(at: Position) -> str:
@@ -186,6 +209,10 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     if op in role.reads_what_it_stores:
         role.join()
     half = packed(t)
+    wide = wide_place(role, place, t) if mask is None and not adds else None
+    if wide is not None:
+        with role.out.block(f"if ({aligned(role, wide, t)})"):
+            store_wide(role, wide, value, t)
 
     def body(at: Position) -> str:
         uniform: list[bool] = []
@@ -202,4 +229,5 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
         where = f"{identifier(name)}[{kernel.index(name, texts, uniform)}]"
         return f"{test}{inside}" + (f"atomicAdd(&{where}, {read});" if adds else f"{where} = {read};")
 
-    role.elements.loop(t, body)
+    with role.out.block("else") if wide is not None else nullcontext():
+        role.elements.loop(t, body)

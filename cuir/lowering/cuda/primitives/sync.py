@@ -37,7 +37,7 @@ def _named(role: RolePrinter, op: ops.Perform, function: str) -> None:
     number = str(role.kernel.named_barrier(name))
     if isinstance(value.owner, ops.At):
         number = f"{number} + {role.elements.scalar(value.owner.starts[0])}"
-    threads = role.kernel.checked.barriers[name].count * role.threads
+    threads = role.kernel.checked.barriers[name].warps * 32
     role.out.line(f"cuir::{function}({number}, {threads});")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....syntax.types import BF16, F16
+from ....syntax.types import BF16, F16, F32
 from ...cuda.places import unsupported
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.types import SharedT, TileT
+from . import single
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -19,7 +20,7 @@ NAMES = {F16: "F16", BF16: "BF16"}  # of operands, in CUTLASS
 
 @PRINTERS.prints("mma")
 def mma(role: RolePrinter, op: ops.Perform) -> None:
-    """mma.sync m16n8k16: each warp multiplies its own 16 rows of each slab."""
+    """mma.sync m16n8k16, of f32 m16n8k8: each warp multiplies its own 16 rows of each slab."""
     a, b, out, span = op.arg("a"), op.arg("b"), role.out, role.span(op)
     result = op.results[0].type
     assert isinstance(result, TileT)
@@ -34,6 +35,9 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
             role.elements.into(target, c)
     else:
         role.elements.loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
+    if a.type.element == F32:
+        single.multiply(role, op, target.name)
+        return
     kind = f"F32{NAMES[a.type.element] * 2}F32"
     register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)

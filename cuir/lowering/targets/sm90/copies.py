@@ -21,35 +21,35 @@ PRINTERS = Printers()
 HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal": "EVICT_NORMAL"}
 
 
-def _tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], span: Span) -> str:
+def _tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool, span: Span) -> str:
     rank = kernel.target.limits.tensor_rank
     if len(sizes) > rank:
         what = f"a bulk copy takes tensors of up to {rank} dims, `{tensor}` has {len(sizes)}"
         raise CuirError.of("L003", what, span, "merge dims of the tensor that are contiguous")
-    key = (tensor, sizes)
+    key = (tensor, sizes, swizzled)
     if key not in kernel.maps:
         taken = sum(m.tensor == tensor for m in kernel.maps.values())
-        kernel.maps[key] = TensorMap(f"map_{tensor}" + (f"_{taken}" if taken else ""), tensor, sizes)
+        kernel.maps[key] = TensorMap(f"map_{tensor}" + (f"_{taken}" if taken else ""), tensor, sizes, swizzled)
     return kernel.maps[key].name
 
 
 def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[str, str, list[tuple[str, str]]]:
-    """The tensor map, its rank, and for each panel the shared address (a pointer) and the coordinates, innermost first.
+    """The tensor map, its rank, and for each panel (or the one row without panels) the shared address (a pointer) and the coordinates, innermost first.
 
     parts: 4 if each warp takes its quarter of the rows.
     """
     box, view, span = role.places.box(op.arg("box")), role.places.shared(op.arg("shared")), role.span(op)
-    if not view.alloc.panelled:
+    if not view.alloc.panelled and view.alloc.rows > 1:
         raise unsupported("a bulk copy to rows that are no whole panels of 128 bytes", span)
-    width = PANEL_BYTES // view.alloc.dtype.itemsize
+    width = PANEL_BYTES // view.alloc.dtype.itemsize if view.alloc.panelled else view.cols
     sizes = (*box.sizes[:-2], box.sizes[-2] // parts, width) if parts > 1 else (*box.sizes[:-1], width)
-    name = _tensor_map(role.kernel, box.tensor, sizes, span)
+    name = _tensor_map(role.kernel, box.tensor, sizes, view.alloc.panelled, span)
     starts, offset = list(box.starts), view.offset
     if parts > 1:
         starts[-2] += f" + warp * {sizes[-2]}"
         offset += f" + warp * {sizes[-2] * PANEL_BYTES}"
     pieces = []
-    for p in range(view.panels):
+    for p in range(view.cols // width):
         panel = f" + {p * view.alloc.rows * PANEL_BYTES}" if p else ""
         first = starts[-1]
         column = str(p * width) if first == "0" else f"{first} + {p * width}" if p else first

@@ -16,11 +16,12 @@ struct f8{_name} {{
   uint8_t bits;
   DEV_MEMBER explicit f8{_name}(float x) {{ uint16_t pair; asm("cvt.rn.satfinite.{_name}x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.f), "f"(x)); bits = uint8_t(pair); }}
 }};
-DEV float to_float(f8{_name} x) {{
+DEV float2 to_floats_f8{_name}(uint16_t x) {{
   uint32_t pair;
-  asm("cvt.rn.f16x2.{_name}x2 %0, %1;" : "=r"(pair) : "h"(uint16_t(x.bits)));
-  return __low2float(reinterpret_cast<const __half2&>(pair));
+  asm("cvt.rn.f16x2.{_name}x2 %0, %1;" : "=r"(pair) : "h"(x));
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
 }}
+DEV float to_float(f8{_name} x) {{ return to_floats_f8{_name}(x.bits).x; }}
 DEV float round_f8{_name}(float x) {{ return to_float(f8{_name}(x)); }}""",
         names=(f"round_f8{_name}",),
     )
@@ -99,6 +100,24 @@ template <int ROWS, int N> DEV void store_matrix(const uint32_t (&x)[N], uint32_
 }""",
     "at",
 )
+
+part = PARTS.section("copies")
+for _name in ("e4m3", "e5m2"):
+    part(
+        f"load_pairs_f8{_name}",
+        f"""
+// Rows of 8-bit numbers in shared memory as an accumulator lies: pairs of columns, two at a time
+template <int ROWS, int COLS> DEV void load_pairs_f8{_name}(float (&x)[COLS / 2], uint32_t from, int row, int col) {{
+#pragma unroll
+  for (int i = 0; i < COLS / 4; ++i) {{
+    const float2 pair = to_floats_f8{_name}(get<uint16_t>(at<ROWS>(from, row + 8 * (i % 2), col + 8 * (i / 2))));
+    x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
+  }}
+}}""",
+        "at",
+        "shared_access",
+        f"f8{_name}",
+    )
 
 part = PARTS.section("fences")
 part(

@@ -11,6 +11,7 @@ from ...ir.types import TileT
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
+    from ...cuda.storage import Storage
 
 PRINTERS = Printers()
 
@@ -25,3 +26,12 @@ def store_blocks(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, 
         )
     row = "16 * warp" if role.threads == 128 else "0"
     role.out.line(f"cuir::store_matrix<{ref.alloc.rows}>({value}, {base}, {row}, lane, {t.shape[1]});")
+
+
+@PRINTERS.choice("load pairs")
+def load_pairs(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t: TileT) -> bool:
+    """An accumulator's columns of 8-bit numbers, two with one load and one conversion. Whether the tile is one."""
+    if t.dtype.data not in ("f8e4m3", "f8e5m2") or t.layout.data != "full" or not ref.alloc.panelled or role.fragment(t).slabs != 1:
+        return False
+    role.out.line(f"cuir::load_pairs_{t.dtype.data}<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, col);")
+    return True

@@ -1,0 +1,141 @@
+"""Forward passes in float32 on a Hopper GPU, beside compiled FlexAttention at the same precision: the settings that nobody tuned, and the errors of both against float64.
+
+python -m benchmarks.float32 --out rows.jsonl      # float32's accuracy and TF32; head dims 64 and 128, full and causal, 1k, 4k and 8k, 8k tokens of 16 heads
+python -m benchmarks.shown rows.jsonl              # no GPU: table and plot of what was measured
+
+Contenders take turns of 50 ms each (cuir/measure/protocol.py). TFLOP/s count 4 D operations for each pair that counts. Errors are relative, in the norm of the rows that
+are looked at. FlexAttention is compiled with dynamic shapes, once for each head dim, mask and precision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import corpus
+import cuir
+from benchmarks.head_dims import rows_of
+from benchmarks.old_and_new import as_they_come
+from cuir.checking.checked import Const
+from cuir.syntax.types import F32
+from cuir.text.markdown import table
+from cuir.tuning.space import Space, ruled_out
+
+TOKENS, HEADS = 8192, 16
+PRECISIONS = {"float32": (2, "highest"), "TF32": (1, "high")}  # PARTS of our kernel, and what PyTorch calls it
+MASKS = ("full", "causal")
+EXPERT = corpus.expert("f32")
+
+
+def transferred(mask: str) -> Any:
+    """The expert kernel with a variant of the corpus."""
+    return cuir.transfer(cuir.parse(corpus.kernels()[EXPERT].read_text(encoding="utf-8"), f"{EXPERT}.cuir"), corpus.variant(mask)())
+
+
+def setting(program: Any, dim: int, parts: int) -> dict[str, Const]:
+    """What a call takes that nobody tuned for."""
+    fixed: dict[str, Const] = {"T": F32, "D": dim, "DV": dim, "PARTS": parts}
+    space = Space.parse(corpus.spaces()[EXPERT].read_text(encoding="utf-8"), f"{EXPERT}.tune.json")
+    starts = [{**start, **fixed} for start in space.within(program, None).narrowed(fixed).starts]
+    return next(consts for consts in starts if ruled_out(program, None, consts) is None)
+
+
+def causal_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return q_idx >= kv_idx
+
+
+def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
+    """A row for each precision, head dim, mask and length: TFLOP/s and error of either contender, and what failed."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    from cuir.measure.protocol import in_turns, median_ms
+    from cuir.runtime.compiled import CompiledKernel
+    from cuir.runtime.nvcc import compile_cuda
+
+    lowered: dict[tuple[str, int, str], Any] = {}
+    for mask in MASKS:
+        variant = transferred(mask)
+        for precision, (parts, _) in PRECISIONS.items():
+            for dim in dims:
+                lowered[precision, dim, mask] = cuir.lower(
+                    cuir.check(cuir.parse(variant.text), variant.kernel, setting(variant.program, dim, parts))
+                )
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        built = dict(zip(lowered, pool.map(compile_cuda, lowered.values()), strict=True))
+    for precision, (_, name) in PRECISIONS.items():
+        torch.set_float32_matmul_precision(name)
+        torch._dynamo.reset()
+        for dim in dims:
+            for mask in MASKS:
+                flex, kernel = torch.compile(flex_attention, dynamic=True), CompiledKernel(built[precision, dim, mask])
+                for length in lengths:
+                    g = torch.Generator("cuda").manual_seed(1)
+                    q, k, v = (torch.randn(TOKENS // length, HEADS, length, dim, device="cuda", generator=g) for _ in range(3))
+                    causal = mask == "causal"
+                    block_mask = create_block_mask(causal_mask, None, None, length, length, device="cuda") if causal else None
+                    calls = {
+                        "ours": partial(kernel, Q=q, K=k, V=v, O=torch.empty_like(q), scale=dim**-0.5),
+                        "flex": partial(flex, q, k, v, block_mask=block_mask),
+                    }
+                    rows = torch.arange(0, length, max(1, length // 64), device="cuda")
+                    wanted, errors = rows_of(q[0, 3], k[0, 3], v[0, 3], rows, causal), {}
+                    for who, call in calls.items():
+                        given = call()
+                        given = given[0] if isinstance(given, tuple) else given
+                        errors[who] = float((given[0, 3][rows].double() - wanted).norm() / wanted.norm())
+                    first = calls["ours"]()[0].clone()
+                    times, failed = in_turns(calls, rounds, partial(median_ms, milliseconds=50.0))
+                    pairs = length * (length + 1) // 2 if causal else length * length
+                    work = 4 * dim * pairs * HEADS * (TOKENS // length) / 1e9
+                    rates = {who: round(work / statistics.median(taken), 1) for who, taken in times.items() if taken}
+                    yield {"precision": precision, "head dim": dim, "mask": mask, "length": length, "tflops": rates,
+                           "errors": {who: float(f"{e:.2e}") for who, e in errors.items()}, "same bits": bool(torch.equal(calls["ours"]()[0], first)), "failed": failed}  # fmt: skip
+
+
+def told(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Markdown: what was measured, the command, and a line for each row. A contender that failed has a dash; one that gave other bits the second time says so."""
+
+    def rate(row: Mapping[str, Any], who: str) -> str:
+        return f"{row['tflops'][who]:.1f} ({row['errors'][who]:.1e})" if who in row["tflops"] else "-"
+
+    def quotient(row: Mapping[str, Any]) -> str:
+        rates = row["tflops"]
+        return f"{rates['ours'] / rates['flex']:.2f}" if {"ours", "flex"} <= rates.keys() else "-"
+
+    columns = ["precision", "head dim", "mask", "length", "ours", "compiled FlexAttention", "ours / FlexAttention", "a second call"]
+    lines = [
+        [*(str(row[name]) for name in columns[:4]), rate(row, "ours"), rate(row, "flex"), quotient(row),
+         "the same bits" if row["same bits"] else "other bits"] for row in rows
+    ]  # fmt: skip
+    failed = [f"* {row['precision']}, head dim {row['head dim']}, {row['mask']}, {row['length']}: {who}: {why}" for row in rows for who, why in row["failed"].items()]  # fmt: skip
+    unit = f"TFLOP/s, {TOKENS} tokens of {HEADS} heads, contenders in turns; in brackets the relative error against float64."
+    return ["# float32", "", unit, "", "    python -m benchmarks.float32 --out FILE", "", *table(columns, lines), *(["", *failed] if failed else []), ""]  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dims", nargs="+", type=int, default=[64, 128])
+    parser.add_argument("--length", nargs="+", type=int, default=[1024, 4096, 8192])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
+    given = parser.parse_args()
+    from cuir.measure.gpu import no_gpu
+
+    if reason := no_gpu():
+        print(f"nothing measured: {reason}", file=sys.stderr)
+        return 1
+    as_they_come(measured(given.dims, given.length, given.rounds), given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""Causal attention of packed sequences, whose tokens follow each other in one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cuir.spec import FunctionSpecification, Specification
+from cuir.verification.packed import function_of
+
+
+def causal_packed() -> FunctionSpecification:
+    """O [H, TQ, DV] and LSE f32 [H, TQ]: sequence b has rows QSTART[b] .. QEND[b] - 1 of Q, O and LSE, and KSTART[b] .. KEND[b] - 1 of K and V [HK, TK, ..].
+
+    Its last query sees all its keys, and each one before it a key less. A query without keys has O = 0 and LSE = -inf; rows of no sequence are anything.
+    """
+    made = function_of(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)))
+    return replace(made, name="causal_packed", doc=causal_packed.__doc__ or "")

@@ -1,0 +1,98 @@
+"""The backward pass of one problem on a GPU: gradients of all contenders checked against float64, then timed in turns; and the suites of such problems.
+
+A contender makes O once; what is timed is its gradients of Q, K and V for one dO. Ours is what `cuir.attention` gives a user, with the setting that a call gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..calls.binding import TORCH
+from ..measure.gradients import expected_gradients
+from ..measure.problem import kept_pairs, tensors
+from ..measure.protocol import Call, median_ms
+from ..measure.worker import Tell
+from ..spec.specification import Specification
+from ..syntax.types import DTYPES
+from .cells import BUILD_SECONDS, OURS, Cell
+from .contest import contest
+from .peers import contenders
+from .results import Row
+
+DETERMINISTIC = "deterministic"  # a contender: ours, with torch.use_deterministic_algorithms
+SECONDS = 600.0  # until the first call of ours returns: it verifies and compiles
+
+
+def measure_backward(
+    cell: Cell, spec: Specification, dtype: str, peers: Sequence[str], rounds: int = 3, *, lost: Mapping[str, str] | None = None,
+    tell: Tell = lambda doing, seconds: None, device: str = "cuda", measure: Callable[[Call], float] = median_ms,
+) -> Row:  # fmt: skip
+    """Ours and the peers. Returns the cell's row, as `measure_cell`; tflops count 10 D for each unmasked pair, error is the largest of the three gradients'.
+
+    device: "cpu" runs ours in the interpreter. Raises RuntimeError when the CUDA context is lost.
+    """
+    problem, scale = tensors(cell.shape, TORCH[DTYPES[dtype]], device), cell.shape.D**-0.5
+    tell("", BUILD_SECONDS)
+    q, k, v = (problem[n] for n in "QKV")
+    do = torch.randn(*q.shape[:-1], cell.shape.DV, device=device, generator=torch.Generator(device).manual_seed(1)).to(q.dtype)
+    expected = expected_gradients(spec, q, k, v, do, scale)
+    flops = 5.0 * (cell.shape.D + cell.shape.DV) * kept_pairs(spec, q, k)
+    leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
+    given = tuple(leaves.values())
+    ours = _ours(spec, dtype, cell, leaves, "auto" if device == "cuda" else "interpret")
+    theirs = contenders([p for p in peers if p != DETERMINISTIC], spec, leaves, scale)
+    others: dict[str, tuple[Call, bool]] = {OURS: (ours, False), **({DETERMINISTIC: (ours, True)} if DETERMINISTIC in peers else {})}
+    others |= {name: (call, False) for name, call in theirs.items()}
+    rows = contest(
+        {name: _prepared(forward, given, do, fixed) for name, (forward, fixed) in others.items()},
+        lambda grads: (max(expected.errors(grads)), expected.judge(grads)), lambda ms: {"tflops": round(flops / ms / 1e9, 2)}, rounds,
+        lost=lost or {}, tell=tell, measure=measure, seconds=lambda name: SECONDS if name in (OURS, DETERMINISTIC) else BUILD_SECONDS,
+    )  # fmt: skip
+    return {
+        **cell.as_json(), "dtype": dtype, "flops": flops, "own_error": max(expected.own), "bound": max(expected.bounds), "contenders": rows
+    }  # fmt: skip
+
+
+def _prepared(forward: Call, given: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> Call:
+    """`_gradients`, whose forward pass is made in the first call."""
+    made: list[Call] = []
+
+    def call() -> Any:
+        if not made:
+            made.append(_gradients(forward, given, do, fixed))
+        return made[0]()
+
+    return call
+
+
+def _ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch.Tensor], backend: str) -> Call:
+    from ..flex.kernels import attention
+
+    made = attention(spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, verify="quick" if backend == "auto" else "off")
+    return lambda: made(*leaves.values(), backend=backend)
+
+
+def _gradients(forward: Call, given: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """A call that gives dQ, dK and dV of a forward pass that is made now. fixed: with the same bits every time."""
+    import torch._functorch.config
+
+    with torch.enable_grad(), torch._functorch.config.patch(donated_buffer=False):  # buffers are read again by the next call
+        o = forward()
+        o = o[0] if isinstance(o, tuple) else o
+
+        def call() -> tuple[torch.Tensor, ...]:
+            before = torch.are_deterministic_algorithms_enabled()
+            torch.use_deterministic_algorithms(fixed)
+            try:
+                return torch.autograd.grad(o, given, do, retain_graph=True)
+            finally:
+                torch.use_deterministic_algorithms(before)
+
+        call()  # compilers of the backward pass look at the setting, too
+    return call
+
+
+__all__ = ["DETERMINISTIC", "measure_backward"]

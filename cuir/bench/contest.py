@@ -1,0 +1,66 @@
+"""Calls of one problem beside each other: each result judged, then all that are right timed in turns. For suites in which a contender is a call that is ready to be made."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..measure.protocol import Call, in_turns, raise_if_lost, reason
+from ..measure.worker import Tell
+from .cells import BUILD_SECONDS, RUN_SECONDS, family
+from .results import Row
+
+
+def contest(
+    calls: Mapping[str, Call], judge: Callable[[Any], tuple[float, str]], figures: Callable[[float], Mapping[str, float]], rounds: int, *,
+    lost: Mapping[str, str], tell: Tell, measure: Callable[[Call], float], seconds: Callable[[str], float] = lambda name: BUILD_SECONDS,
+) -> dict[str, Row]:  # fmt: skip
+    """The contenders' entries of a row. calls: each may prepare itself in its first call, for which `seconds` gives its time.
+
+    judge: the error of what a call gives, and why it is wrong, empty if it is right. figures: of milliseconds. lost: contenders not to run, and why. tell: which contender begins,
+    and within how many seconds it is through. Raises RuntimeError when the CUDA context is lost.
+    """
+    entries: dict[str, Row] = {}
+    right: dict[str, Call] = {}
+    for name, call in calls.items():
+        if name in lost:
+            entries[name] = {"failed": lost[name]}
+            continue
+        try:
+            tell(name, seconds(name))
+            outputs = call()
+            tell(name, RUN_SECONDS)
+            error, why = judge(outputs)
+            entries[name] = {"error": error} | ({"wrong": why} if why else {})
+            del outputs
+        except (
+            Exception
+        ) as error:  # PyTorch's compilers and other packages raise whatever they meet; one contender that does not run ends no suite
+            raise_if_lost(error)
+            entries[name] = {"failed": reason(error)}
+            continue
+        if not why:
+            right[name] = call
+    times, failed = in_turns(right, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
+    for name, taken in times.items():
+        milliseconds = statistics.median(taken)
+        entries[name] |= {"milliseconds": round(milliseconds, 5), **figures(milliseconds), "rounds": len(taken)}
+    for name, why in failed.items():
+        entries[name] |= {"failed": why}
+    return entries
+
+
+def judge_of(error: Callable[[torch.Tensor], float], judge: Callable[[torch.Tensor], str]) -> Callable[[Any], tuple[float, str]]:
+    """What `contest` asks, of calls that give O, or O and more."""
+
+    def of(outputs: Any) -> tuple[float, str]:
+        o = outputs[0] if isinstance(outputs, tuple) else outputs
+        return error(o), judge(o)
+
+    return of
+
+
+__all__ = ["contest", "judge_of"]

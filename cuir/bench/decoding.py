@@ -1,0 +1,247 @@
+"""Decoding on a GPU: few queries over long keys, contiguous, in pages, of unequal lengths, under a rule; every result checked against float64, contenders timed in turns.
+
+GB/s are of the keys and values that the queries need. Owns the problems of the suite `decode` and its contenders.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..calls.binding import TORCH
+from ..checking.checked import Const
+from ..flex import decoding
+from ..flex.eight_bit import DTYPE as E4M3
+from ..flex.eight_bit import LARGEST
+from ..flex.kernels import made
+from ..flex.mods import identity
+from ..measure.problem import Expectation, Shape, expectation, tensors
+from ..measure.protocol import Call, median_ms
+from ..measure.worker import Tell
+from ..spec.specification import Specification
+from ..syntax.types import DTYPES
+from ..tuning.space import label
+from .cells import BUILD_SECONDS, OURS, Cell
+from .contest import contest, judge_of
+from .flashinfer import flashinfer
+from .peers import contenders
+from .results import Row
+
+SECONDS = 300.0  # until the first call of ours returns: it compiles
+TURN = 30.0  # milliseconds of a contender in a round: a call takes from 0.01 to 2
+WINDOW, CAP = 1024, 20.0
+UNIT = 2.0**-6  # the scale of 8-bit caches: normal numbers never reach 448 of it, and 16 bits hold its multiples exactly
+GROUPED, PLAIN = ("qwen2.5-72b", 64, 8), ("llama2-7b", 32, 32)  # model, heads, key heads; head dim 128
+_LENGTHS = [
+    *((1, n, GROUPED) for n in (1024, 4096, 8192, 16384, 65536, 131072)),
+    (16, 4096, GROUPED), (16, 32768, GROUPED), (128, 1024, GROUPED), (128, 4096, GROUPED), (128, 16384, GROUPED),
+    (1, 8192, PLAIN), (16, 4096, PLAIN), (64, 4096, PLAIN),
+]  # fmt: skip
+_UNEQUAL = [(64, 16384, GROUPED), (64, 16384, PLAIN)]
+_EIGHT = [(1, 8192, GROUPED), (1, 131072, GROUPED), (16, 4096, GROUPED), (16, 32768, GROUPED), (128, 4096, GROUPED), (16, 4096, PLAIN)]
+_RULED = [(1, 8192, GROUPED), (1, 131072, GROUPED), (16, 4096, GROUPED), (16, 4096, PLAIN)]
+
+
+def _window(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+    return kv_idx > q_idx + (N - M) - WINDOW
+
+
+def _alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return score + torch.exp2(-(h + 1.0) / 8) * kv_idx
+
+
+def _softcap(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return CAP * torch.tanh(score / CAP)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How keys and values lie, and what is asked of them. page: tokens of a page, 0 for contiguous ones. unequal: lengths are lognormal, N the most. eight: of e4m3."""
+
+    page: int = 0
+    unequal: bool = False
+    spec: Specification = Specification("full")
+    eight: bool = False
+
+    @property
+    def cached(self) -> bool:
+        """Whether it is a call over a cache."""
+        return self.page > 0 or self.eight
+
+
+KINDS = {
+    "full": Kind(), "pages_64": Kind(64), "pages_16": Kind(16), "unequal_pages_64": Kind(64, True), "unequal_pages_16": Kind(16, True),
+    "window": Kind(spec=Specification("window", _window)), "alibi": Kind(spec=Specification("alibi", None, _alibi)),
+    "softcap": Kind(spec=Specification("softcap", None, _softcap)), "f8": Kind(eight=True), "f8_pages_64": Kind(64, eight=True),
+}  # fmt: skip
+
+
+def cells() -> list[Cell]:
+    """With one query and with four."""
+    asked = [
+        *itertools.product(("full", "pages_64", "pages_16"), _LENGTHS),
+        *itertools.product(("unequal_pages_64", "unequal_pages_16"), _UNEQUAL),
+        *itertools.product(("window", "alibi", "softcap"), _RULED),
+        *itertools.product(("f8", "f8_pages_64"), _EIGHT),
+    ]
+    return [Cell(kind, {}, model, Shape(B, H, HK, M, N, 128)) for M in (1, 4) for kind, (B, N, (model, H, HK)) in asked]
+
+
+class Problem:
+    """Tensors of a cell. Q [B, H, M, D], K and V [B, HK, N, D]; over a cache also `lengths`, int32 [B], `table`, int32 [B, pages] or None, and `caches`, of keys and of
+    values, [NP, page, HK, D] or [B, N, HK, D]; of 8 bits these hold K / UNIT and V / UNIT, and `wide` what they stand for."""
+
+    def __init__(self, cell: Cell, dtype: str, device: str):
+        self.shape, self.kind, self.device, self.dtype = cell.shape, KINDS[cell.variant], device, DTYPES[dtype]
+        self.given = tensors(cell.shape, TORCH[self.dtype], device)
+        self.q, self.k, self.v = (self.given[n] for n in "QKV")
+        self.counts = self._counts()
+        self.spec, self.scale = self.kind.spec, cell.shape.D**-0.5
+        if not self.kind.cached:
+            return
+        page = self.kind.page
+        if self.kind.eight:
+            self.k, self.v = ((x.float() / UNIT).clamp(-LARGEST, LARGEST).to(E4M3).to(x.dtype) * UNIT for x in (self.k, self.v))
+        self.lengths = torch.tensor(self.counts, dtype=torch.int32, device=device)
+        self.table: torch.Tensor | None = None
+        if page:
+            pages = -(-cell.shape.N // page)
+            shuffled = torch.randperm(cell.shape.B * pages, generator=torch.Generator().manual_seed(2))
+            self.table = shuffled.to(device, torch.int32).view(cell.shape.B, pages)
+        self.wide = tuple(self._paged(x) for x in (self.k, self.v))
+        self.caches = tuple((x / UNIT).to(E4M3) for x in self.wide) if self.kind.eight else self.wide
+
+    def _counts(self) -> list[int]:
+        """Tokens of each sequence."""
+        B, N = self.shape.B, self.shape.N
+        if not self.kind.unequal:
+            return [N] * B
+        drawn = (
+            torch.randn(B, generator=torch.Generator().manual_seed(1)).add(math.log(N / 8)).exp()
+        )  # their median is an eighth of the most
+        return [N, *drawn.clamp(1, N).long().tolist()[1:]]
+
+    def _paged(self, x: torch.Tensor) -> torch.Tensor:
+        page, (HK, N, D) = self.kind.page, x.shape[1:]
+        if self.table is None:
+            return x.transpose(1, 2).contiguous()
+        padded = torch.nn.functional.pad(x.transpose(1, 2), (0, 0, 0, 0, 0, -N % page)).reshape(-1, page, HK, D)
+        cache = torch.empty_like(padded)
+        cache[self.table.flatten().long()] = padded
+        return cache
+
+    @property
+    def nbytes(self) -> int:
+        """Of the keys and values that the queries need."""
+        most = WINDOW + self.shape.M - 1 if self.spec.mask_mod is not None else max(self.counts)
+        return 2 * (1 if self.kind.eight else self.k.element_size()) * self.shape.HK * self.shape.D * sum(min(n, most) for n in self.counts)
+
+    def expected(self) -> Callable[[Any], tuple[float, str]]:
+        """The judge of O [B, H, M, D]: its first and its last sequence."""
+        if len(set(self.counts)) == 1:
+            whole = expectation(self.spec, self.q, self.k, self.v, self.scale)
+            return judge_of(whole.error, whole.judge)
+        parts: list[tuple[int, Expectation]] = []
+        for b in (0, self.shape.B - 1):
+            keys, values = (x[b : b + 1, :, : self.counts[b]] for x in (self.k, self.v))
+            parts.append((b, expectation(self.spec, self.q[b : b + 1], keys, values, self.scale)))
+        return judge_of(
+            lambda o: max(e.error(o[b : b + 1]) for b, e in parts),
+            lambda o: next((why for b, e in parts if (why := e.judge(o[b : b + 1]))), ""),
+        )
+
+
+def measure_decode(
+    cell: Cell, dtype: str, peers: Sequence[str], rounds: int = 3, *, lost: Mapping[str, str] | None = None, tell: Tell = lambda doing, seconds: None,
+    device: str = "cuda", measure: Callable[[Call], float] = partial(median_ms, milliseconds=TURN),
+) -> Row:  # fmt: skip
+    """Ours and the peers that can say the row. Returns its row; gbs: GB/s of keys and values. device: "cpu" runs ours in the interpreter.
+
+    Raises RuntimeError when the CUDA context is lost.
+    """
+    tell("", BUILD_SECONDS)
+    problem = Problem(cell, dtype, device)
+    judge = problem.expected()
+    entries = contest(
+        {**_ours(problem, peers), **_peers(problem, peers)}, judge, lambda ms: {"gbs": round(problem.nbytes / ms / 1e6, 1)}, rounds,
+        lost=lost or {}, tell=tell, measure=measure, seconds=lambda name: SECONDS if name.startswith(OURS) else BUILD_SECONDS,
+    )  # fmt: skip
+    return {**cell.as_json(), "dtype": dtype, "bytes": problem.nbytes, "contenders": entries}
+
+
+def _ours(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+    """What a call gets, and of 8 bits what it gets for 16; over keys that lie in a row the decode kernel, and if asked with every way to share them out."""
+    backend = "auto" if p.device == "cuda" else "interpret"
+    if p.kind.cached:
+        from ..flex.cached import attention_with_kv_cache
+
+        q = p.q.transpose(1, 2).contiguous()
+
+        scale = torch.full((p.shape.HK,), UNIT, device=p.device)
+
+        def over_cache(caches: tuple[torch.Tensor, ...], of: torch.Tensor | None) -> torch.Tensor:
+            o: torch.Tensor = attention_with_kv_cache(
+                q, *caches, cache_seqlens=p.lengths, page_table=p.table, k_scale=of, v_scale=of, backend=backend, verify="off"
+            )
+            return o.transpose(1, 2)
+
+        if not p.kind.eight:
+            return {OURS: partial(over_cache, p.caches, None)}
+        wide = {"16_bits": partial(over_cache, p.wide, None)} if "16_bits" in names else {}
+        return {OURS: partial(over_cache, p.caches, scale), **wide}
+    who, dims = identity(p.spec.mask_mod, p.spec.score_mod), (p.shape.D, p.shape.D)
+    calls: dict[str, Call] = {}
+    fixed: dict[str, Const]
+    for fixed in settings(p.shape) if "settings" in names else [{}]:
+        own = made(p.spec, who, p.dtype, dims, None, fixed, "off", kind="decode")
+        calls[f"{OURS} {label(fixed)}".strip()] = partial(own, p.q, p.k, p.v, backend=backend)
+    return calls
+
+
+def settings(shape: Shape) -> list[dict[str, Const]]:
+    """Ways to share out the keys: CTAs of a cluster, warpgroups, stages and keys of a block."""
+    rings = ((2, 3, 64), (1, 6, 64), (3, 2, 64), (1, 3, 128))
+    return [{"CLUSTER": c, "WG": wg, "STAGES": stages, "BN": keys} for c in decoding.CLUSTERS for wg, stages, keys in rings]
+
+
+def _peers(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+    if p.kind.eight:
+        return {}
+    if not p.kind.cached:
+        calls = contenders([n for n in names if n in ("cudnn", "fa2", "flex")], p.spec, p.given, p.scale)
+    else:
+        calls = {}
+    plain_rule = p.spec.mask_mod is None and p.spec.score_mod is None
+    if "fa3" in names and plain_rule:
+        calls["fa3"] = _fa3(p)
+    if "flashinfer" in names and p.table is not None:
+        calls |= flashinfer(p.q, p.caches, p.table, p.counts)
+    return calls
+
+
+def _fa3(p: Problem) -> Call:
+    q = p.q.transpose(1, 2).contiguous()
+    if p.kind.cached:
+        keys, values = p.caches
+        options: dict[str, Any] = {"cache_seqlens": p.lengths, "page_table": p.table}
+    else:
+        keys, values = (x.transpose(1, 2).contiguous() for x in (p.k, p.v))
+        options = {"cache_seqlens": torch.full((p.shape.B,), p.shape.N, dtype=torch.int32, device=p.device)}
+
+    def call() -> torch.Tensor:
+        from flash_attn_interface import flash_attn_with_kvcache
+
+        o = flash_attn_with_kvcache(q, keys, values, causal=False, num_splits=0, **options)
+        first: torch.Tensor = o[0] if isinstance(o, tuple) else o
+        return first.transpose(1, 2)
+
+    return call
+
+
+__all__ = ["KINDS", "cells", "measure_decode", "settings"]

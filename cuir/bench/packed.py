@@ -1,0 +1,132 @@
+"""Packed sequences on a GPU: forward attention of documents of equal, lognormal and one long length; results checked against float64, contenders timed in turns.
+
+Owns the problems of the suite `varlen` and its contenders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..calls.binding import TORCH
+from ..measure.problem import Expectation, Shape, expectation
+from ..measure.protocol import Call, median_ms
+from ..measure.worker import Tell
+from ..spec.specification import Specification
+from ..syntax.types import DTYPES
+from .cells import BUILD_SECONDS, OURS, Cell
+from .contest import contest, judge_of
+from .results import Row
+
+SECONDS = 600.0  # until the first call of ours returns: it verifies and compiles
+TOKENS = (16384, 32768, 65536, 131072)
+MODELS = {"llama2-7b": (32, 32), "qwen2.5-72b": (64, 8)}  # heads, key heads; head dim 128
+DOCUMENTS = ("equal_512", "equal_2048", "lognormal", "one_long")
+KINDS = {f"{mask}_{documents}": (mask == "causal", documents) for mask in ("causal", "full") for documents in DOCUMENTS}
+
+
+def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return kv_idx <= q_idx
+
+
+def lengths(documents: str, tokens: int) -> list[int]:
+    """Of documents that make up so many tokens."""
+    kind, _, each = documents.rpartition("_")
+    if kind == "equal":
+        return [int(each)] * (tokens // int(each)) + ([tokens % int(each)] if tokens % int(each) else [])
+    if documents == "one_long":  # half of the tokens in one document
+        return [tokens // 2, *lengths("equal_256", tokens - tokens // 2)]
+    drawn, g = list[int](), torch.Generator().manual_seed(0)
+    while sum(drawn) < tokens:  # as those of the web: many short, some long
+        drawn.append(int(torch.randn(1, generator=g).mul(1.1).add(6.6).exp().clamp(16, 8192)))
+    drawn[-1] -= sum(drawn) - tokens
+    return [n for n in drawn if n > 0]
+
+
+def cells() -> list[Cell]:
+    return [Cell(kind, {}, model, Shape(1, H, HK, n, n, 128)) for n in TOKENS for kind in KINDS for model, (H, HK) in MODELS.items()]
+
+
+class Problem:
+    """q [TQ, H, D], k and v [TQ, HK, D], cu int32 [B + 1] of a cell; counts: the documents' lengths."""
+
+    def __init__(self, cell: Cell, dtype: str, device: str):
+        self.causal, documents = KINDS[cell.variant]
+        shape, g = cell.shape, torch.Generator(device).manual_seed(0)
+        self.counts = lengths(documents, shape.N)
+        self.cu = torch.tensor([0, *self.counts]).cumsum(0).to(device, torch.int32)
+        self.q, self.k, self.v = (
+            torch.randn(shape.N, h, shape.D, device=device, generator=g).to(TORCH[DTYPES[dtype]]) for h in (shape.H, shape.HK, shape.HK)
+        )
+        self.most, self.scale = max(self.counts), shape.D**-0.5
+
+    @property
+    def flops(self) -> float:
+        pairs = sum(n * (n + 1) // 2 if self.causal else n * n for n in self.counts)
+        return 4.0 * self.q.shape[2] * self.q.shape[1] * pairs
+
+    def expected(self) -> Callable[[Any], tuple[float, str]]:
+        """The judge of O [TQ, H, D]: the first, the longest and the last document."""
+        spec = Specification("causal", _causal) if self.causal else Specification("full")
+        places = dict.fromkeys((0, self.counts.index(self.most), len(self.counts) - 1))
+        parts: list[tuple[slice, Expectation]] = []
+        for i in places:
+            rows = slice(sum(self.counts[:i]), sum(self.counts[: i + 1]))
+            q, k, v = (_alone(x, rows) for x in (self.q, self.k, self.v))
+            parts.append((rows, expectation(spec, q, k, v, self.scale)))
+        return judge_of(
+            lambda o: max(e.error(_alone(o, rows)) for rows, e in parts),
+            lambda o: next((why for rows, e in parts if (why := e.judge(_alone(o, rows)))), ""),
+        )
+
+
+def _alone(x: torch.Tensor, rows: slice) -> torch.Tensor:
+    """A document of packed ones, [1, H, N, D]."""
+    return x[rows].transpose(0, 1)[None]
+
+
+def measure_varlen(
+    cell: Cell, dtype: str, peers: Sequence[str], rounds: int = 3, *, lost: Mapping[str, str] | None = None, tell: Tell = lambda doing, seconds: None,
+    device: str = "cuda", measure: Callable[[Call], float] = median_ms,
+) -> Row:  # fmt: skip
+    """Ours and the peers. Returns the cell's row; tflops count 4 D for each unmasked pair. device: "cpu" runs ours in the interpreter.
+
+    Raises RuntimeError when the CUDA context is lost.
+    """
+    tell("", BUILD_SECONDS)
+    problem = Problem(cell, dtype, device)
+    entries = contest(
+        _calls(problem, peers), problem.expected(), lambda ms: {"tflops": round(problem.flops / ms / 1e9, 2)}, rounds,
+        lost=lost or {}, tell=tell, measure=measure, seconds=lambda name: SECONDS if name == OURS else BUILD_SECONDS,
+    )  # fmt: skip
+    return {**cell.as_json(), "dtype": dtype, "flops": problem.flops, "contenders": entries}
+
+
+def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+    from ..flex.varlen import varlen_attention
+
+    on_gpu = p.q.device.type == "cuda"
+
+    def ours() -> Any:
+        return varlen_attention(
+            p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.causal, enable_gqa=True,
+            backend="auto" if on_gpu else "interpret", verify="quick" if on_gpu else "off",
+        )  # fmt: skip
+
+    def fa3() -> Any:
+        from flash_attn_interface import flash_attn_varlen_func
+
+        return flash_attn_varlen_func(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.causal)
+
+    def pytorch() -> Any:
+        from torch.nn.attention.varlen import varlen_attn
+
+        return varlen_attn(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, window_size=(-1, 0 if p.causal else -1), enable_gqa=True)
+
+    known: dict[str, Call] = {"fa3": fa3, "varlen_attn": pytorch}
+    return {OURS: ours, **{name: known[name] for name in names}}
+
+
+__all__ = ["KINDS", "cells", "lengths", "measure_varlen"]

@@ -1,0 +1,5 @@
+"""Which setting of its const parameters a call gets: what was tuned, else what a shipped table says, else what a model of cost finds."""
+
+from .choose import Choice, Device, choose, problem_class
+
+__all__ = ["Choice", "Device", "choose", "problem_class"]

@@ -1,0 +1,132 @@
+"""Tables of settings that were measured, a file for each GPU: part of the package, made by `python -m benchmarks.fitting table`.
+
+A row is of a kind of programs and a range of work, not of one program: what was measured for a causal mask serves any mask whose blocks and arithmetic cost as much.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from ..checking.checked import Const
+from ..measure.problem import Shape
+from ..tuning.space import from_plain, plain
+from .work import Work
+
+FARTHEST = 2.5  # rows that are farther than this say nothing
+WAVES = 4.0  # tiles of 128 queries a multiprocessor: with fewer, how they divide among them matters more than anything a row knows
+TILE = {"BM": 128, "BN": 128}  # by which keys are counted
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a program does beside products, as far as rows are compared by it: how it knows its blocks, and instructions for a pair (`Arithmetic`) of score and mask."""
+
+    blocks: str
+    score: int
+    special: int
+    keep: int
+
+    @staticmethod
+    def of(work: Work) -> Kind:
+        return Kind(work.blocks, work.score.plain, work.score.special, work.keep.plain)
+
+    def distance(self, other: Kind) -> float:
+        """0 for programs that cost alike; 1 is like a doubling of the keys that a query visits."""
+        unlike = 0.0 if self.blocks == other.blocks else 1.0
+        return unlike + abs(self.score - other.score) / 8 + abs(self.special - other.special) + abs(self.keep - other.keep) / 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """The setting for programs of a kind whose queries visit from `least` to `most` keys each, on average. variant: that it was measured with."""
+
+    variant: str
+    kind: Kind
+    head_dims: tuple[int, int]
+    least: float
+    most: float
+    setting: Mapping[str, Const]
+
+    @staticmethod
+    def parse(data: Mapping[str, Any]) -> Row:
+        kind = Kind(data["blocks"], data["score"], data["special"], data["keep"])
+        return Row(
+            data["variant"], kind, (data["D"], data["DV"]), float(data["keys"][0]), float(data["keys"][1]), from_plain(data["setting"])
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        kind = {"blocks": self.kind.blocks, "score": self.kind.score, "special": self.kind.special, "keep": self.kind.keep}
+        dims = {"D": self.head_dims[0], "DV": self.head_dims[1]}
+        return {"variant": self.variant, **kind, **dims, "keys": [round(self.least), round(self.most)], "setting": plain(self.setting)}
+
+    def distance(self, kind: Kind, keys: float) -> float:
+        far = max(0.0, math.log2(self.least / keys), math.log2(keys / self.most))
+        return far + self.kind.distance(kind)
+
+
+@dataclass(frozen=True)
+class Found:
+    setting: Mapping[str, Const]
+    why: str
+
+
+def visited(work: Work, shape: Shape, numbers: Mapping[str, int | float]) -> float:
+    """Keys that a query visits on average, in blocks of 128."""
+    steps = work.visits(shape.lengths, numbers, TILE).steps
+    return max(64.0, 64 * TILE["BN"] * float(steps.mean()) * steps.shape[-1] / max(shape.M, 1))
+
+
+def waves(shape: Shape, sms: int) -> float:
+    return shape.B * shape.H * -(-shape.M // TILE["BM"]) / max(sms, 1)
+
+
+def stem(name: str) -> str:
+    """The name of a GPU as its file has it."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+@functools.cache
+def rows(name: str) -> tuple[Row, ...]:
+    """Of a GPU, by its maker's name for it; none if nothing was measured on one."""
+    place = files(__package__) / "tables" / f"{stem(name)}.json"
+    if not name or not place.is_file():
+        return ()
+    return tuple(Row.parse(row) for row in json.loads(place.read_text(encoding="utf-8"))["rows"])
+
+
+def near(work: Work, shape: Shape, numbers: Mapping[str, int | float], name: str, sms: int) -> Iterator[tuple[float, Row]]:
+    """Rows that hold for a problem, the nearest first, and how far they are."""
+    if waves(shape, sms) < WAVES:
+        return
+    dims = tuple(-(-n // 16) * 16 for n in (shape.D, shape.DV))  # columns that products take
+    kind, keys = Kind.of(work), visited(work, shape, numbers)
+    found = [(row.distance(kind, keys), row) for row in rows(name) if row.head_dims == dims]
+    yield from sorted(((far, row) for far, row in found if far <= FARTHEST), key=lambda pair: pair[0])
+
+
+def shipped() -> dict[str, int]:
+    """GPUs of which there are tables, and their multiprocessors."""
+    places = (p for p in (files(__package__) / "tables").iterdir() if p.name.endswith(".json"))
+    heads = [json.loads(p.read_text(encoding="utf-8")) for p in places]
+    return {head["gpu"]: head["sms"] for head in sorted(heads, key=lambda h: str(h["gpu"]))}
+
+
+def nearest(
+    work: Work, shape: Shape, numbers: Mapping[str, int | float], name: str, sms: int, fits: Callable[[Mapping[str, Const]], bool]
+) -> Found | None:
+    """The setting of the nearest row that fits. None if no row holds for such a problem."""
+    for far, row in near(work, shape, numbers, name, sms):
+        if fits(row.setting):
+            alike = "for such programs" if far == 0 else "for the most alike program"
+            return Found(row.setting, f"as measured on {name} {alike} ({row.variant}, {row.least:.0f} to {row.most:.0f} keys a query)")
+    return None
+
+
+__all__ = ["Found", "Kind", "Row", "near", "nearest", "rows", "shipped", "stem", "visited", "waves"]

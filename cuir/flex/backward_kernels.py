@@ -1,0 +1,200 @@
+"""The kernels of a backward pass: which of them run for the gradients that are asked for, each as a program of its own that is made, checked and verified when first needed. Owns
+their settings.
+
+dK and dV, and gradients of captured tensors, come of CTAs that own keys (`flash_bwd_sm90`), as does dQ beside them: it is added up in f32, in an open order. dQ alone, or
+with the same bits every time, comes of CTAs that own queries (`flash_bwd_dq_sm90`): as many products as the other kernel has for dQ alone, and no f32 tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+
+from ..checking.checked import Checked, Const
+from ..spec.specification import Lengths, Specification
+from ..syntax.nodes import Program
+from ..syntax.walk import names_read
+from ..variants import Traced, TransferResult
+from ..variants.arguments import Cache, sources_of
+from ..variants.backward import KERNEL, read_by_gradients, transfer_backward
+from ..variants.query_gradients import KERNEL as BY_QUERIES
+from ..variants.query_gradients import transfer_query_gradients
+from .inputs import need_warm
+from .made import Made
+from .mods import CaptureKey
+from .progress import Progress
+
+NARROW, WIDE, QUERIES = "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"  # programs of the corpus
+
+NARROW_DIM = 128  # head dim up to which a warpgroup's registers hold dK and dV of 64 keys
+ROOM = 384  # head dims of keys and values together, in whole panels, beside which registers and shared memory have room for more
+
+
+class Attention(Protocol):
+    """What a plan reads of an attention (kernels.py)."""
+
+    traced: Traced
+    level: Literal["quick", "full", "off"]
+
+    @property
+    def spec(self) -> Specification: ...
+    @property
+    def fixed(self) -> Mapping[str, Const]: ...
+    @property
+    def who(self) -> CaptureKey: ...
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which gradients a backward pass gives. queries: dQ; keys: dK and dV; learned: of what mods capture, by place; in_order: with the same bits every time."""
+
+    queries: bool = True
+    keys: bool = True
+    learned: tuple[int, ...] = ()
+    in_order: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel of a program, with its const parameters."""
+
+    program: Program
+    kernel: str
+    consts: Mapping[str, Const]
+
+    @functools.cached_property
+    def checked(self) -> Checked:
+        from ..checking.checker import check
+
+        return check(self.program, self.kernel, self.consts)
+
+
+class Part:
+    """A kernel of gradients whose splice points a transfer has replaced."""
+
+    def __init__(self, attention: Attention, transferred: TransferResult, setting: Mapping[str, Const]):
+        self.attention, self.transferred, self.kernel = attention, transferred, transferred.kernel
+        self.step = Step(transferred.program, self.kernel, {**attention.fixed, **setting})
+        read = read_by_gradients(attention.traced)
+        self.places = [
+            i for i, p in enumerate(attention.traced.parameters) if p.name in read
+        ]  # of what it takes among what the forward pass captures
+        self.kept = Cache()
+
+    def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> Made | None:
+        """The captured values of a forward call, which has found them to fit, and the block lists; kept while they stay the same. Raises CuirError U415."""
+        values = [forward.captured[i].value for i in self.places]
+        captured = tuple(replace(p, value=value) for p, value in zip(self.transferred.captured, values, strict=True))
+        data = replace(self.transferred, captured=captured)
+        if not captured and data.lists is None:
+            return None
+
+        def make() -> Made:
+            need_warm("preparing what a mask captures")
+            return Made(data.arguments(at, device, self.step.consts), device)
+
+        made = self.kept.get((at, str(device)), sources_of(captured, data.spec, at), make)
+        assert isinstance(made, Made)
+        return made
+
+    def by_place(self, found: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Gradients that a launch gave by name, by the place of the tensor among what the forward pass captures."""
+        places = {p.name: i for p, i in zip(self.transferred.captured, self.places, strict=True)}
+        return {places[of]: found[g] for of, g in self.transferred.gradients.items()}
+
+    def prove(self, progress: Progress) -> None:
+        """Verifies the program against autograd of its specification. Raises CuirError if it is wrong."""
+        from .verified import verified
+
+        attention, step = self.attention, self.step
+        if attention.level != "off":
+            verified(step.program, attention.spec, attention.who, step.consts, attention.level, progress, kernel=self.kernel)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kernels of a backward pass, by name, and those of them that are the variant's. by_keys: of dK, dV and what mods capture; by_queries: of dQ, if that is not added up by the
+    other one (`adds`)."""
+
+    steps: Mapping[str, Step]
+    by_keys: Part | None = None
+    by_queries: Part | None = None
+    adds: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for part in (self.by_keys, self.by_queries) if part is not None)
+
+
+def planned(attention: Attention, asked: Asked) -> Plan:
+    """The kernels that what is asked takes, none if nothing depends on what learns. Raises CuirError X109 what has no gradients."""
+    traced = attention.traced
+    dims = int(attention.fixed["D"]), int(attention.fixed["DV"])  # type: ignore[arg-type]
+    program = NARROW if max(dims) <= NARROW_DIM else WIDE
+    by_keys = by_queries = None
+    if asked.keys or asked.learned:
+        transferred = transfer_backward(origin(program), attention.spec, traced=traced, learned=asked.learned)
+        if asked.keys or transferred.gradients:
+            adds = asked.queries and not asked.in_order
+            wanted: dict[str, Const] = {"QUERIES": adds, "KEYS": asked.keys}
+            by_keys = Part(attention, transferred, {**setting_by_keys(*dims, adds, rounded=not transferred.gradients), **wanted})
+    adds = asked.queries and by_keys is not None and not asked.in_order
+    if asked.queries and not adds:
+        transferred = transfer_query_gradients(origin(QUERIES), attention.spec, traced=traced)
+        by_queries = Part(attention, transferred, setting_by_queries(*dims))
+    sinks = names_read(traced.sink) if traced.sink is not None else set()
+    if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in asked.learned):
+        return Plan({})
+    steps = {"prepare": _around("prepare", attention, QUERIES=adds)}
+    steps |= {part.kernel: part.step for part in (by_keys, by_queries) if part is not None}
+    if adds:
+        steps["finish"] = _around("finish", attention)
+    return Plan(steps, by_keys, by_queries, adds)
+
+
+def setting_by_keys(keys: int, values: int, queries: bool = True, rounded: bool = True) -> dict[str, Const]:
+    """The const parameters for head dims: what fits the registers and shared memory. queries: dQ is added up, too. rounded: dS may come of rounded weights, whose rounding would
+    reach the gradients of captured tensors."""
+    if max(keys, values) > NARROW_DIM:
+        D, DV = _panels(keys), _panels(values)
+        whole = D + DV <= ROOM  # whether a block of dQ goes beside dV
+        return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
+    if keys > 64:
+        return {"BM": 64}
+    return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries, "ROUNDED": rounded}
+
+
+def setting_by_queries(keys: int, values: int) -> dict[str, Const]:
+    """The const parameters of the kernel of dQ alone."""
+    if max(keys, values) > NARROW_DIM:
+        return {"BM": 128, "BN": 64, "STAGES": 2 if _panels(keys) + _panels(values) <= ROOM else 1, "DIRECT": True}
+    return {"BM": 128, "BN": 128}
+
+
+def _panels(dim: int) -> int:
+    """Columns of a head dim in shared memory."""
+    return -(-dim // 64) * 64
+
+
+def _around(kernel: str, attention: Attention, **consts: Const) -> Step:
+    """A kernel that comes before or after: the same for all variants."""
+    program = origin(NARROW)
+    known = {p.name for p in program.kernels()[kernel].params}
+    return Step(program, kernel, {n: v for n, v in {**attention.fixed, **consts}.items() if n in known})
+
+
+@functools.cache
+def origin(name: str) -> Program:
+    """An expert program of gradients."""
+    import corpus
+
+    from ..syntax.parser import parse
+
+    return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
+
+
+__all__ = ["BY_QUERIES", "KERNEL", "Asked", "Attention", "Part", "Plan", "Step", "planned"]

@@ -1,0 +1,322 @@
+"""`attention_with_kv_cache`: queries of some last tokens over a cache of keys and values, contiguous or in pages. Owns the call and the append."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+
+from ..calls.requirements import COPY_ALIGNMENT
+from ..spec.specification import Lengths, Normalize
+from .eight_bit import DTYPE as EIGHT_BITS
+from .eight_bit import check_scales, for_kernel, quantised
+from .front import Form, known_attention
+from .inputs import DTYPES, check_gradient, check_head_dims, check_heads, check_options, wrong
+from .kernels import Level
+from .mods import identity
+from .operator import define, entered_mods
+from .packing import packed, strides_fit
+from .per_sequence import entered_in_graph, launched, mask_of, rule
+
+Layout = Literal["NHD", "HND"]
+BLOCK = 64  # tokens of a block of the kernel
+SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
+
+
+def attention_with_kv_cache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    *,
+    cache_seqlens: torch.Tensor | int,
+    page_table: torch.Tensor | None = None,
+    score_mod: Callable[..., Any] | None = None,
+    block_mask: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
+    layout: Layout = "NHD",
+    max_seqlen: int | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+    return_lse: bool = False,
+    normalize: Normalize = "softmax",
+    sink: torch.Tensor | float | None = None,
+    backend: str = "auto",
+    verify: Level = "quick",
+) -> Any:
+    """Attention of the last tokens of each sequence over its cache of keys and values, as FlashAttention's flash_attn_with_kvcache computes it, with any rule.
+
+    q [B, M, H, D], f16 or bf16. k_cache [B, S, HK, D], of the dtype of q or float8_e4m3fn, and v_cache [B, S, HK, DV] (with layout="HND" [B, HK, S, D]), HK a divisor of H, D and DV multiples of 8 up
+    to 256; or with page_table, int32 [B, pages of a sequence], pages [NP, page size, HK, D] ([NP, HK, page size, D]): token t of sequence b is row
+    t % page size of page page_table[b, t // page size]. cache_seqlens: int32 [B], or a number for all: how many tokens each sequence has, 0 too. k [B, N, HK, D]
+    and v [B, N, HK, DV]: new tokens, which are written into the cache behind those, and count; there must be room for them. Slots that hold no token may hold
+    anything, NaN too, and entries of page_table behind a sequence's last page are not used.
+
+    A cache of float8_e4m3fn holds keys and values divided by scales: k_scale and v_scale, f32, [HK] of heads, or of tokens [B, HK, S] or [NP, HK, page size], in
+    either layout; left out, they are 1. D and DV are multiples of 16 then. It is read as it lies; k and v, in the dtype of q, are rounded to such numbers, those beyond
+    the largest one to it, and where tokens have scales, each new one gets one by which its largest number is 448, which is written there.
+
+    causal: query i of M stands at token len - M + i of its sequence and sees it and what comes before. score_mod(score, b, h, q_idx, kv_idx) and block_mask (a
+    mask_mod (b, h, q_idx, kv_idx), or what `create_block_mask` gives, of which the mask_mod alone counts) see q_idx from 0 to M - 1, kv_idx as the number of the token,
+    and by the name N, if they ask for it after `*`, the length of the sequence. What they read outside of a captured tensor is 0. scale, normalize, sink, backend, verify: as for `flex_attention`.
+
+    Gives O [B, M, H, DV], and with return_lse also LSE [B, H, M], f32; O = 0 and LSE = -inf for a query without tokens. Lengths and tables are read on the device:
+    other ones need no other kernel, no plan and no synchronisation, in a CUDA graph either. max_seqlen: the length that the work is shared out for (the capacity of the cache
+    if left out); longer ones are right as well. Same arguments give the same bits. Raises CuirError: U4xx, U110 for arguments that do not fit, X1xx for mods, U5xx for what is missing.
+    """
+    asked = cache_seqlens, page_table, k_scale, v_scale
+    mask_mod = mask_of(block_mask)
+    if torch.compiler.is_compiling():
+        o, lse = _in_graph(
+            q, k_cache, v_cache, k, v, *asked, score_mod, mask_mod, causal, scale, layout, max_seqlen, normalize, sink, backend, verify
+        )
+    else:
+        weights = () if normalize == "softmax" and sink is None else (normalize, sink, False)
+        o, lse = _attended(
+            q, k_cache, v_cache, k, v, *asked, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, backend, verify
+        )
+    return (o, lse) if return_lse else o
+
+
+def _attended(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor | int,
+    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, score_mod: Any, mask_mod: Any, causal: bool,
+    scale: float | None, layout: str, max_seqlen: int | None, weights: tuple[Any, ...], backend: str, verify: Level,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """O and LSE of a call. weights: normalize and sink, if they are not those of a plain softmax."""
+    _check(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, scale, layout, backend, verify)
+    _check_starts(k_cache, v_cache)
+    B, M, H, D = q.shape
+    keys, values = (x.transpose(1, 2) if layout == "NHD" else x for x in (k_cache, v_cache))
+    page, DV = keys.shape[2], values.shape[3]
+    pages = _own_pages(B, q.device) if page_table is None else page_table
+    lengths = _lengths(cache_seqlens, B, q.device)
+    if k is not None and v is not None:
+        for new, cache, of in ((k, keys, k_scale), (v, values, v_scale)):
+            _append(new, cache, of, lengths, pages)
+        lengths = lengths + k.shape[1]
+    at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
+    mask_mod = rule(mask_mod, causal)
+    eight = keys.dtype == EIGHT_BITS
+    consts = (
+        ("CHUNK", _chunk(page, page_table is not None)),
+        *([("TOKENS", int(k_scale is not None and k_scale.dim() == 3))] if eight else []),
+    )
+    form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts)
+    who = identity(mask_mod, score_mod, *weights)
+    known = known_attention(mask_mod, score_mod, who, form, verify, weights)
+    query = q.transpose(1, 2)
+    if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
+        query = packed(query)
+    o = torch.empty(B, M, H, DV, dtype=q.dtype, device=q.device)
+    given: dict[str, Any] = {
+        "Q": query,
+        "KEYS": keys,
+        "VALUES": values,
+        "PAGES": pages,
+        "LENGTHS": lengths,
+        "O": o.transpose(1, 2),
+        "scale": D**-0.5 if scale is None else float(scale),
+    }
+    if eight:
+        given |= {name: for_kernel(of, keys.shape[1], q.device) for name, of in (("KSCALE", k_scale), ("VSCALE", v_scale))}
+    return o, launched(known.attention, known.data(who), at, given, (B, H, M), backend)
+
+
+def _in_graph(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor | int,
+    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, score_mod: Any, mask_mod: Any, causal: bool,
+    scale: float | None, layout: str, max_seqlen: int | None, normalize: str, sink: Any, backend: str, verify: Level,
+) -> Any:  # fmt: skip
+    """The call as torch.compile traces it: one operator, which writes new tokens too, so that the cache stays where it is. It checks its arguments when the graph is made."""
+    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
+    captured, handle = entered_in_graph(mask_mod, score_mod, normalize, sink, q.shape[2], q.device, tensors)
+    if isinstance(cache_seqlens, int):
+        _check_room(cache_seqlens, k_cache, k, page_table, layout)
+        cache_seqlens = _lengths(cache_seqlens, q.shape[0], q.device)
+    rest = captured, handle, causal, scale, layout, max_seqlen, backend, verify
+    if k is None and v is None:
+        return OPERATOR(q, k_cache, v_cache, cache_seqlens, page_table, k_scale, v_scale, *rest)
+    if k is None or v is None:
+        _check_both(k, v)
+    return APPENDING(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, *rest)
+
+
+def _run(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor,
+    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, captured: list[torch.Tensor], handle: str, *rest: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """What the operator gives."""
+    mask_mod, score_mod, weights = entered_mods(handle, captured)
+    causal, scale, layout, max_seqlen, *how = rest
+    given = q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale
+    return _attended(*given, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, *how)
+
+
+def _shapes(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor,
+    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, captured: list[torch.Tensor], handle: str, causal: bool,
+    scale: float | None, layout: str, max_seqlen: int | None, backend: str, verify: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    _check(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, scale, layout, backend, verify)
+    return q.new_empty((*q.shape[:3], v_cache.shape[3])), q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+
+
+_REST = "Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify"
+OPERATOR = define(
+    "attention_with_kv_cache",
+    f"Tensor q, Tensor k_cache, Tensor v_cache, Tensor cache_seqlens, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, {_REST}",
+    lambda q, k_cache, v_cache, *others: _run(q, k_cache, v_cache, None, None, *others),
+    lambda q, k_cache, v_cache, *others: _shapes(q, k_cache, v_cache, None, None, *others),
+)
+APPENDING = define(
+    "attention_with_kv_cache_append",
+    "Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k, Tensor v, Tensor cache_seqlens, Tensor? page_table, Tensor(c!)? k_scale, Tensor(d!)? v_scale, "
+    + _REST,
+    _run,
+    _shapes,
+)
+
+
+def _chunk(page: int, paged: bool) -> int:
+    """Tokens that are fetched at a time: all of a block where it lies in one page, else what divides the page; 1 where that is too little for the copy engine."""
+    chunk = math.gcd(page, BLOCK) if paged else BLOCK
+    return chunk if chunk >= SMALLEST else 1
+
+
+@functools.lru_cache(maxsize=64)
+def _own_pages(B: int, device: torch.device) -> torch.Tensor:
+    """The table of a contiguous cache: one page a sequence."""
+    return torch.arange(B, dtype=torch.int32, device=device)[:, None]
+
+
+def _lengths(given: torch.Tensor | int, B: int, device: torch.device) -> torch.Tensor:
+    if isinstance(given, int):
+        return torch.full((B,), given, dtype=torch.int32, device=device)
+    return given.to(torch.int32)
+
+
+def _append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor) -> None:
+    """Writes new tokens [B, N, HK, D] behind those that a cache [NP, HK, page size, D] holds, and their scales where tokens have them."""
+    at = lengths[:, None].long() + torch.arange(new.shape[1], device=new.device)
+    page = pages.long().gather(1, (at // cache.shape[2]).clamp(max=pages.shape[1] - 1))
+    row = at % cache.shape[2]
+    if cache.dtype != EIGHT_BITS:
+        cache[page, :, row] = new
+        return
+    numbers, own = quantised(new, scale)
+    cache.view(torch.uint8)[page, :, row] = numbers.view(torch.uint8)  # PyTorch writes 8-bit floats in fewer ways than bytes
+    if own is not None and scale is not None:
+        scale[page, :, row] = own
+
+
+def _check(
+    q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cache_seqlens: Any, page_table: Any, k_scale: Any, v_scale: Any, scale: Any, layout: str,
+    backend: str, verify: str,
+) -> None:  # fmt: skip
+    """Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413."""
+    check_options(scale, backend, verify)
+    if layout not in get_args(Layout):
+        wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
+    _check_both(k, v)
+    new = {"k": k, "v": v} if k is not None or v is not None else {}
+    for name, x in {"q": q, "k_cache": k_cache, "v_cache": v_cache, **new}.items():
+        if not isinstance(x, torch.Tensor):
+            wrong("U403", f"`{name}` must be a tensor, found {type(x).__name__}")
+        if x.dim() != 4:
+            wrong("U405", f"`{name}` must have 4 dims, found shape {tuple(x.shape)}")
+        cached = name.endswith("_cache")
+        if (x.dtype not in DTYPES or x.element_size() != 2) and not (cached and x.dtype == EIGHT_BITS):
+            wrong(
+                "U109",
+                f"`{name}` must be float16 or bfloat16{', or float8_e4m3fn' if cached else ''}, found {str(x.dtype).removeprefix('torch.')}",
+            )
+        if x.dtype != q.dtype and not (cached and x.dtype == EIGHT_BITS):
+            wrong(
+                "U404",
+                f"`{name}` must have the dtype of `q`, {str(q.dtype).removeprefix('torch.')}, found {str(x.dtype).removeprefix('torch.')}",
+            )
+        if x.device != q.device:
+            wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}")
+        check_gradient(name, x)
+    if k_cache.dtype != v_cache.dtype:
+        wrong(
+            "U404",
+            f"k_cache and v_cache must have one dtype, found {str(k_cache.dtype).removeprefix('torch.')} and {str(v_cache.dtype).removeprefix('torch.')}",
+        )
+    B, _, H, D = q.shape
+    heads = 2 if layout == "NHD" else 1
+    check_head_dims(D, v_cache.shape[3])
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        wrong(
+            "U408",
+            f"k_cache and v_cache must have the same pages, tokens and heads, found {tuple(k_cache.shape)} and {tuple(v_cache.shape)}",
+        )
+    if k_cache.shape[3] != D:
+        wrong("U408", f"q and k_cache must have one head dim, found {D} and {k_cache.shape[3]}")
+    check_heads(H, k_cache.shape[heads], True)
+    for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if not (strides_fit(x) and (x.shape[3] * x.element_size()) % COPY_ALIGNMENT == 0):
+            _lies_wrong(name, x)
+    if page_table is None and k_cache.shape[0] != B:
+        wrong(
+            "U408",
+            f"a cache without a page_table has a sequence for each of q, {B}, found {k_cache.shape[0]}",
+            "page_table says where the pages of each sequence are",
+        )
+    for name, x, rank in (("cache_seqlens", cache_seqlens, 1), ("page_table", page_table, 2)):
+        if (rank == 1 and isinstance(x, int) and not isinstance(x, bool)) or (rank == 2 and x is None):
+            continue
+        if not isinstance(x, torch.Tensor):
+            wrong("U403", f"`{name}` must be a tensor of int32{' or a number' if rank == 1 else ''}, found {type(x).__name__}")
+        if x.dtype != torch.int32 and not (rank == 1 and x.dtype == torch.int64):
+            wrong("U404", f"`{name}` must be int32, found {str(x.dtype).removeprefix('torch.')}", f"{name}.to(torch.int32), once")
+        if x.dim() != rank or x.shape[0] != B:
+            wrong(
+                "U408",
+                f"`{name}` has an entry for each of {B} sequences{', and as many pages as the longest may have' if rank == 2 else ''}, found shape {tuple(x.shape)}",
+            )
+        if x.device != q.device:
+            wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}")
+    for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
+        if x is not None and (
+            x.shape[0] != B or x.shape[1] != k.shape[1] or x.shape[2] != cache.shape[heads] or x.shape[3] != cache.shape[3]
+        ):
+            wrong(
+                "U408",
+                f"`{name}` must be [{B}, new tokens, {cache.shape[heads]}, {cache.shape[3]}], as its cache has it, found {tuple(x.shape)}",
+            )
+    if isinstance(cache_seqlens, int):
+        _check_room(cache_seqlens, k_cache, k, page_table, layout)
+    check_scales(k_scale, v_scale, k_cache.transpose(1, 2) if layout == "NHD" else k_cache)
+
+
+def _check_both(k: Any, v: Any) -> None:
+    if (k is None) != (v is None):
+        wrong("U402", f"new keys and values come together: `{'k' if k is None else 'v'}` is missing")
+
+
+def _check_room(length: int, k_cache: torch.Tensor, k: torch.Tensor | None, page_table: Any, layout: str) -> None:
+    room = k_cache.shape[1 if layout == "NHD" else 2]
+    if page_table is None and length + (0 if k is None else k.shape[1]) > room:
+        wrong("U408", f"the cache has room for {room} tokens, found cache_seqlens = {length}")
+
+
+def _check_starts(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
+    """Whether caches begin where the copy engine can read them, which tensors without memory cannot tell. Raises CuirError U406."""
+    for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if x.data_ptr() % COPY_ALIGNMENT:
+            _lies_wrong(name, x)
+
+
+def _lies_wrong(name: str, x: torch.Tensor) -> None:
+    wrong("U406", f"rows of `{name}` must be contiguous and begin at multiples of 16 bytes, found strides {x.stride()} of {tuple(x.shape)}",
+          f"a head dim that is a multiple of {COPY_ALIGNMENT // x.element_size()}: a cache is read where it lies, and never copied")  # fmt: skip
+
+
+__all__ = ["attention_with_kv_cache"]

@@ -1,0 +1,119 @@
+"""Calls with few queries: they run on the decode kernels, which pack the query heads of a key head into one tile and share out the keys among many CTAs.
+
+Owns which calls these are, and the const parameters that each gets. Does not own the kernels: decode_sm90.cuir and, over a cache, decode_cache_sm90.cuir or decode_cache_f8_sm90.cuir.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import torch
+
+from ..checking.checked import Const
+from ..spec.specification import Lengths
+from ..syntax.nodes import Program
+from ..syntax.walk import names_read
+from ..text.diagnostics import CuirError
+from ..variants import Traced
+
+ORIGIN = "decode_sm90"
+CACHE_ORIGIN = "decode_cache_sm90"
+EIGHT_BIT_ORIGIN = "decode_cache_f8_sm90"
+ROWS = 64  # of the tile that holds the queries of a key head: what the tensor core multiplies at least
+MEASURED = False  # whether the kernel has been tried and timed on a GPU: until then a GPU's calls keep the forward kernel
+LEAST_KEYS = 256  # with fewer there is nothing to share out
+ROOM = 227 * 1024 - 1024  # bytes of shared memory for Q and the rings, barriers aside
+PROCESSORS = 132  # of a Hopper GPU, where none is there to be asked
+WARPGROUPS = 2  # of a CTA that compute
+CLUSTERS = (1, 2, 4, 8)
+
+
+def decodes(query: torch.Tensor, key: torch.Tensor) -> bool:
+    """Whether a call runs on the decode kernel: its queries of a key head are few enough for one tile, and its keys many enough to be shared out. In half precision."""
+    heads, key_heads = query.shape[1], max(1, key.shape[1])
+    if query.device.type == "cuda" and not MEASURED:
+        return False
+    return query.element_size() == 2 and 0 < query.shape[2] * (heads // key_heads) <= ROWS and key.shape[2] >= LEAST_KEYS
+
+
+def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
+    """Whether query heads of one key head may share a tile: which blocks it visits must not depend on the head, nor what the mods do with the head need it as a scalar."""
+    from ..checking.checker import check
+
+    by_head = traced.keep is not None and "h" in names_read(traced.keep)
+    if by_head and "CHUNK" not in fixed:  # over a cache such a mask visits all blocks
+        return False
+    if not any("h" in names_read(e) for e in (traced.keep, traced.score, traced.factor, traced.sink) if e is not None):
+        return True
+    try:
+        check(program, None, {**fixed, **_rings(fixed, 2), "GROUP": 2, "BM": ROWS // 2})
+    except CuirError:
+        return False
+    return True
+
+
+def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[str, Const]:
+    """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache. packed: query heads of a key head may share a tile."""
+    heads = at.H // max(1, at.HK)
+    group = min(_power(heads), ROWS // _power(min(at.M, ROWS))) if packed else 1
+    queries = ROWS // group
+    units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
+    rings = _rings(fixed, WARPGROUPS)
+    cluster = _cluster(units, -(-at.N // rings["BN"]), rings["WG"])
+    return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **fixed}
+
+
+def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
+    """Blocks of keys, and as many stages for each warpgroup as fit: what is in flight hides the memory's latency."""
+    D, DV = _head_dims(fixed)
+    columns = -(-D // 64) * 64 + -(-DV // 64) * 64
+    eight = "TOKENS" in fixed  # a cache of 8-bit numbers, which each warpgroup widens into arrays of its own
+    if eight:
+        columns = -(-D // 128) * 128 + -(-DV // 128) * 128
+    tiles = 2 if D <= 128 else 1  # of queries: the next one's are fetched ahead where there is room
+    queries = tiles * ROWS * -(-D // 64) * 64 * 2
+    if eight:
+        fits = {g: min(8 * g, (ROOM - queries - g * columns * 64 * 2) // (columns * 64)) for g in (groups, 1)}
+        own = next((g for g in fits if fits[g] >= 2 * g), 1)
+        return {"QBUF": tiles, "BN": 64, "WG": own, "STAGES": max(1, fits[own] // own)}
+    stages = {keys: min(8 * groups, (ROOM - queries) // (columns * keys * 2)) for keys in (64, 32)}
+    if stages[64] >= 2 * groups:
+        return {"QBUF": tiles, "BN": 64, "WG": groups, "STAGES": stages[64] // groups}
+    if "CHUNK" in fixed:  # of a cache, where a warpgroup clears rows of a block, which it can for 64 at a time
+        return {"QBUF": tiles, "BN": 64, "WG": 1, "STAGES": max(1, stages[64])}
+    return {"QBUF": tiles, "BN": 32, "WG": groups, "STAGES": stages[32] // groups}
+
+
+def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:
+    D, DV = fixed["D"], fixed["DV"]
+    assert isinstance(D, int) and isinstance(DV, int)
+    return D, DV
+
+
+def _cluster(units: int, blocks: int, groups: int) -> int:
+    """CTAs that share a unit of work: those with which all CTAs at a time are done first."""
+    processors = _processors()
+
+    def turns(cluster: int) -> float:
+        waves = -(-units // max(1, processors // cluster))
+        return waves * (-(-blocks // (cluster * groups)) * groups + (JOIN if cluster > 1 else 0))
+
+    admitted = [c for c in CLUSTERS if c * groups <= blocks] or [1]
+    return min(admitted, key=turns)
+
+
+JOIN = 3  # blocks in whose time the parts of a unit are joined
+
+
+@functools.cache
+def _processors() -> int:
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count if torch.cuda.is_available() else PROCESSORS
+
+
+def _power(n: int) -> int:
+    """The least power of two from n on."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+__all__ = ["CACHE_ORIGIN", "EIGHT_BIT_ORIGIN", "ORIGIN", "consts_for", "decodes", "packs"]

@@ -1,0 +1,244 @@
+"""The backward pass of attention: what a differentiable call keeps, and how its backward runs the kernels that are planned for what is asked (backward_kernels.py)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from ..calls.binding import TORCH
+from ..calls.requirements import COPY_ALIGNMENT
+from ..checking.checked import Checked
+from ..spec.gradients import padded_rows
+from ..spec.specification import lengths_of
+from ..syntax.walk import names_read
+from ..variants import TransferResult
+from ..variants.evaluate import evaluate
+from . import backward_kernels
+from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned
+from .inputs import need_gradients, need_hopper, need_warm, wrong
+from .made import Made
+from .packing import output_for, packed, stand_in, strides_fit, without_room
+from .progress import Progress
+
+Run = Callable[..., object]
+Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]  # captured tensors of floats, each with its places among what the mods capture
+
+
+class Attention(backward_kernels.Attention, Protocol):
+    """What is asked of an attention (kernels.py)."""
+
+    def gradients(self, asked: Asked = ...) -> Gradients: ...
+
+
+class Ready(Protocol):
+    """What is asked of a call that was made ready (kernels.py)."""
+
+    @property
+    def kernel(self) -> object: ...
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+    @property
+    def attention(self) -> Attention | None: ...
+    @property
+    def data(self) -> TransferResult | None: ...
+    @property
+    def learnable(self) -> Learnable: ...
+    def outputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]: ...
+
+
+class Gradients:
+    """The backward pass of an `Attention` for what is asked of it: which kernels that takes, and a call of them."""
+
+    def __init__(self, attention: Attention, asked: Asked):
+        """Raises CuirError: U410 a dtype for which there is none; X109 what has no gradients."""
+        need_gradients(TORCH[attention.fixed["T"]], attention.spec.normalize)  # type: ignore[index]
+        self.attention, self.asked, self.plan = attention, asked, planned(attention, asked)
+        self.kernels: dict[str, Run] = {}
+
+    def of(self, ready: Ready, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
+           dlse: torch.Tensor | None, scale: float) -> tuple[tuple[torch.Tensor | None, ...], dict[int, torch.Tensor]]:  # fmt: skip
+        """dQ, dK and dV, None where it is not asked for, and gradients of captured tensors by their places. For tensors that lie as the kernels read them; k and v of each batch."""
+        assert ready.data is not None
+        plan, device, at = self.plan, q.device, lengths_of(q, k)
+        if not plan.steps:
+            return (None, None, None), {}
+        made = {part.kernel: part.arguments(ready.data, at, device) for part in plan.parts}
+        runs = self._runs(ready, device)
+        rows = _floats(q, *q.shape[:2], 2, padded_rows(at.M))
+        L, DL = rows[:, :, 0], rows[:, :, 1]
+        dq = _floats(q, *q.shape[:-1], -(-q.shape[3] // 4) * 4)[..., : q.shape[3]] if plan.adds else stand_in(q, torch.float32)
+        runs["prepare"](O=o, dO=do, LSE=lse, L=L, DL=DL, dQ=dq)
+        if dlse is not None:  # each weight is what its score changes LSE by
+            DL[..., : at.M] -= dlse
+        gq = output_for(q, q.shape[3]) if self.asked.queries else None
+        gk, gv = (output_for(x, x.shape[3]) if self.asked.keys else None for x in (k, v))
+        found: dict[int, torch.Tensor] = {}
+        given = {"Q": q, "K": k, "V": v, "dO": do, "L": L, "DL": DL, "scale": scale}
+        if plan.by_keys is not None:
+            others = _joined(made[KERNEL])
+            learned = {name: torch.zeros_like(others[of]) for of, name in plan.by_keys.transferred.gradients.items()}
+            dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
+            runs[KERNEL](**given, dQ=dq, dK=dk, dV=dv, **others, **learned)
+            found = plan.by_keys.by_place(learned)
+        if plan.adds:
+            runs["finish"](dQ=dq, GQ=gq, scale=scale)
+        if plan.by_queries is not None:
+            runs[BY_QUERIES](**given, dQ=gq, **_joined(made[BY_QUERIES]))
+        return (gq, gk, gv), _added(found, self.of_sink(ready.data, lse, DL[..., : at.M]))
+
+    def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Run]:
+        if ready.kernel is None:
+            return {name: _interpreted(step.checked) for name, step in self.plan.steps.items()}
+        if not self.kernels:
+            self.kernels = self.compiled(device)
+        return self.kernels
+
+    def of_sink(self, forward: TransferResult, lse: torch.Tensor, delta: torch.Tensor) -> dict[int, torch.Tensor]:
+        """The gradient of a sink that has one, by its place. A sink is a logit without a value: delta, row_sum(O * dO) - dLSE, is all that its weight meets."""
+        traced = self.attention.traced
+        if traced.sink is None:
+            return {}
+        read = names_read(traced.sink)
+        names: dict[str, Any] = {"h": torch.arange(lse.shape[1], dtype=torch.int32, device=lse.device)}
+        given = {i: p for i, p in enumerate(traced.parameters) if p.name in read}
+        names |= {p.name: p.on(forward.captured[i].value, lse.device) for i, p in given.items()}  # type: ignore[arg-type]
+        leaves = {i: names[p.name].requires_grad_() for i, p in given.items() if i in self.asked.learned}
+        if not leaves:
+            return {}
+        with torch.enable_grad():
+            sinks = torch.as_tensor(evaluate(traced.sink, names))
+        weights = torch.where(lse > -torch.inf, torch.exp(sinks.detach().view(-1, 1) - lse), 0.0)
+        by_head = -(weights * delta).sum((0, 2))
+        grads = torch.autograd.grad(sinks, tuple(leaves.values()), by_head.sum_to_size(sinks.shape))
+        return dict(zip(leaves, grads, strict=True))
+
+    def compiled(self, device: torch.device) -> dict[str, Run]:
+        from ..runtime.compiled import compile
+
+        need_warm("compiling a kernel")
+        need_hopper(device)
+        progress = Progress(f"{self.attention.spec.name} backward")
+        with ThreadPoolExecutor(len(self.plan.steps)) as pool, progress.step("compiling"):
+            compiling = {n: pool.submit(compile, s.program, kernel=n, consts=s.consts) for n, s in self.plan.steps.items()}
+            for part in self.plan.parts:
+                part.prove(progress)
+            return {step: kernel.result() for step, kernel in compiling.items()}
+
+
+def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+def _joined(made: Made | None) -> Mapping[str, Any]:
+    """Captured values for a launch on the current stream."""
+    if made is not None:
+        made.join()
+    return made or {}
+
+
+def _added(*found: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Gradients by place, each of which may come of several."""
+    total: dict[int, torch.Tensor] = {}
+    for grads in found:
+        for i, g in grads.items():
+            total[i] = total[i] + g.view(total[i].shape) if i in total else g
+    return total
+
+
+def _interpreted(checked: Checked) -> Run:
+    from ..interp import run
+
+    return lambda **arguments: run(checked, arguments, budget=math.inf)
+
+
+def _chosen(attention: Attention, wanted: Sequence[bool], learned: Iterable[int]) -> Gradients:
+    """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. Raises CuirError U410
+    where that asks for the same bits every time, and there are none."""
+    in_order = torch.are_deterministic_algorithms_enabled()
+    gradients = attention.gradients(Asked(wanted[0], wanted[1] or wanted[2], tuple(sorted(learned)), in_order))
+    by_keys = gradients.plan.by_keys
+    if in_order and by_keys is not None and by_keys.transferred.gradients:
+        name = next(iter(by_keys.transferred.gradients))
+        message = f"the gradient of `{name}`, which a mod captures, is added up in an open order, and torch.use_deterministic_algorithms asks for the same bits every time"
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            wrong("U410", message, f"give {name}.detach(), or torch.use_deterministic_algorithms(True, warn_only=True)")
+        warnings.warn(message, stacklevel=2)
+    return gradients
+
+
+def backward(
+    ready: Ready, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
+    wanted: Sequence[bool] = (True, True, True), learned: Sequence[torch.Tensor] = (),
+) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+    """dQ, dK and dV of a call, dense and of its tensors' shapes, None where it is not wanted, and the gradients of tensors among what its mods capture, None where nothing depends on
+    one. dlse: of LSE, None if nothing depends on it."""
+    assert ready.attention is not None
+    batch = query.shape[0]
+    k, v = (x.expand(batch, -1, -1, -1) for x in (key, value))
+    q, k, v, o, do = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (query, k, v, o, do))
+    first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))  # a tensor that is given twice has its gradient once
+    places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
+    gradients = _chosen(ready.attention, wanted, (i for at in places for i in at))
+    grads, found = gradients.of(ready, q, k, v, o, lse, do, dlse, float(ready.arguments["scale"]))
+    dense = (None if g is None or not asked else without_room(g, x) for g, x, asked in zip(grads, (q, k, v), wanted, strict=True))
+    own = (g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True))
+    return *own, *(_total([found[i] for i in at if i in found], x) for at, x in zip(places, learned, strict=True))
+
+
+def _total(grads: list[torch.Tensor], of: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a captured tensor, in its dtype, from those of all names under which mods read it."""
+    return sum(grads[1:], grads[0]).view(of.shape).to(device=of.device, dtype=of.dtype) if grads else None
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call whose outputs have gradients: O and LSE of query, key, value and captured tensors; of the largest scores there are none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ready: Ready, *learned: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        outputs = ready.outputs(*(x.detach() for x in (query, key, value)))
+        ctx.save_for_backward(query, key, value, *outputs[:2], *learned)  # those learned to notice writes before the backward pass
+        ctx.ready, ctx.learned = ready, learned
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*outputs[2:])
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        query, key, value, o, lse, *_ = ctx.saved_tensors
+        needed = ctx.needs_input_grad
+        if do is None and dlse is None:
+            return (None,) * len(needed)
+        grads = backward(ctx.ready, query, key, value, o, lse, torch.zeros_like(o) if do is None else do, dlse, needed[:3], ctx.learned)
+        return *grads[:3], None, *grads[3:]
+
+
+def differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The outputs of a call, with gradients. Raises CuirError U410, X109 where there are none."""
+    assert ready.attention is not None
+    learned = [(t, at) for t, at in ready.learnable if t.requires_grad]
+    _ = _chosen(
+        ready.attention, [x.requires_grad for x in (query, key, value)], (i for _, at in learned for i in at)
+    )  # what has none is told now
+    outputs: tuple[torch.Tensor, ...] = _Differentiable.apply(query, key, value, ready, *(t for t, _ in learned))
+    return outputs
+
+
+def learnable(data: TransferResult | None) -> Learnable:
+    """The captured tensors that may have gradients: those of floats, each once."""
+    places: dict[int, tuple[torch.Tensor, tuple[int, ...]]] = {}
+    for i, p in enumerate(data.captured if data is not None else ()):
+        if isinstance(p.value, torch.Tensor) and p.value.is_floating_point():
+            places[id(p.value)] = p.value, (*places.get(id(p.value), (p.value, ()))[1], i)
+    return tuple(places.values())
+
+
+__all__ = ["Attention", "Gradients", "Learnable", "Ready", "backward", "differentiable", "learnable"]

@@ -1,0 +1,88 @@
+"""What calls share whose sequences have lengths that the device alone knows, over a cache and packed: their rules, and the launch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..interp import run
+from ..spec.specification import LENGTHS, Lengths, asked
+from ..variants import TransferResult
+from .inputs import check_gradient, need_hopper
+from .kernels import Attention
+from .masks import mod_of
+from .operator import captured_now, entered, sink_of
+
+Mod = Callable[..., Any]
+
+
+def mask_of(block_mask: Any) -> Mod | None:
+    """The mask_mod that a call is given: a mask_mod, or a BlockMask, of which the mask_mod alone counts. Raises CuirError U412."""
+    return block_mask if block_mask is None or (callable(block_mask) and not hasattr(block_mask, "mask_mod")) else mod_of(block_mask)
+
+
+def rule(mask_mod: Mod | None, causal: bool) -> Mod | None:
+    """The mask_mod of a call. causal: a query sees no key behind its own token, which is as far from its sequence's last as the query from the last one."""
+    if not causal:
+        return mask_mod
+    return _causal if mask_mod is None else _with_causal(mask_mod)
+
+
+def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+    return kv_idx <= q_idx + (N - M)
+
+
+def _with_causal(mask_mod: Mod) -> Mod:
+    """The mask_mod, of what is not behind the query alone."""
+    names = tuple(p.name for p in asked(mask_mod) if p.name in LENGTHS)
+
+    def both(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
+        known = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
+        return mask_mod(b, h, q_idx, kv_idx, **{n: known[n] for n in names}) & (kv_idx <= q_idx + (N - M))
+
+    return both
+
+
+def launched(
+    attention: Attention, data: TransferResult, at: Lengths, given: Mapping[str, Any], rows: tuple[int, ...], backend: str
+) -> torch.Tensor:
+    """LSE [*rows], f32, of a run with the tensors given, O among them. data: what the mods capture. at: for what lengths the setting is. Raises CuirError."""
+    device = given["Q"].device
+    for p in data.captured:
+        if isinstance(p.value, torch.Tensor):
+            check_gradient(p.name, p.value)
+    if backend == "interpret":
+        consts = attention.settings.untuned(at)
+        made = attention.arguments(data, at, device, consts)
+        lse = torch.empty(rows, dtype=torch.float32, device=device)
+        run(attention.settings.checked(consts), {**given, "LSE": lse, **({} if made is None else made)}, budget=math.inf)
+        return lse
+    problem = at, attention.settings.numbers(data.captured)
+    if problem not in attention.settings.by_problem:
+        need_hopper(device)
+    consts, kernel = attention.settings.compiled(*problem, attention.prove, attention.spec.name)
+    made = attention.arguments(data, at, device, consts)
+    if made is not None:
+        made.join()
+    _, lse = kernel(**given, **({} if made is None else made))
+    return lse
+
+
+def entered_in_graph(
+    mask_mod: Mod | None, score_mod: Any, normalize: str, sink: Any, heads: int, device: torch.device, tensors: Mapping[str, Any]
+) -> tuple[list[torch.Tensor], str]:
+    """What a call's operator takes for its mods and its sink, where torch.compile traces it: tensors and a handle. tensors: the call's. Raises CuirError U410, U418."""
+    handle = entered(mask_mod, score_mod, normalize, sink is not None)
+    captured = [*captured_now(handle, (mask_mod, score_mod)), *sink_of(sink, heads, device)]
+    for name, x in tensors.items():
+        if isinstance(x, torch.Tensor):
+            check_gradient(name, x)
+    for x in captured:
+        check_gradient("a captured tensor", x)
+    return captured, handle
+
+
+__all__ = ["entered_in_graph", "launched", "mask_of", "rule"]

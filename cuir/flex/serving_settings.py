@@ -1,0 +1,92 @@
+"""The settings of the kernels of serving: of few queries, over a cache, of packed sequences. They follow from the lengths, and nothing is tuned."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..checking.checked import Const
+from ..spec.specification import Lengths
+from ..syntax.nodes import Program
+from ..variants import TransferResult
+from . import decoding
+from .settings import Numbers, Settings
+
+if TYPE_CHECKING:
+    from ..choice import Choice
+    from ..spec.functions import AnySpecification
+
+SHORT = 64  # queries of a sequence that make up one warpgroup's tile
+
+
+class DecodeSettings(Settings):
+    """The settings of the decode kernel, which follow the lengths. packed: query heads of a key head may share a tile."""
+
+    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool):
+        super().__init__(program, fixed, ())
+        self.packed = packed
+
+    @functools.cached_property
+    def start(self) -> dict[str, Const]:
+        return self.untuned(Lengths(1, 1, 1, 1, decoding.LEAST_KEYS))
+
+    def untuned(self, at: Lengths) -> dict[str, Const]:
+        return decoding.consts_for(at, self.fixed, self.packed)
+
+    def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
+        from ..choice import Choice
+
+        return Choice(self.untuned(at), "start", "as many CTAs to a key head as its queries, keys and the other key heads leave room for")
+
+    def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
+        """With two CTAs in place of more, and rings of two stages: the text is the same, and its runs take a quarter of the time."""
+        return {**consts, "CLUSTER": min(2, int(consts["CLUSTER"])), "STAGES": min(2, int(consts["STAGES"]))}  # type: ignore[arg-type]
+
+
+class CacheSettings(DecodeSettings):
+    """The settings of the decode kernel over a cache of keys and values."""
+
+    lengths_on_device = True
+
+    def specification(self, transferred: TransferResult) -> AnySpecification:
+        from ..verification.cached import function_of
+
+        return function_of(transferred.spec, _captured(self.program, transferred), "TOKENS" in self.fixed)
+
+
+class VarlenSettings(Settings):
+    """The settings of the kernel of packed sequences: one for all lengths, but for sequences of a few queries each."""
+
+    lengths_on_device = True
+
+    def untuned(self, at: Lengths) -> dict[str, Const]:
+        if at.M > SHORT:
+            return self.start
+        return {**self.start, "BM": SHORT, "QBUF": 2 if self.start.get("AHEAD", True) else 1, **self.fixed}
+
+    def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
+        from ..choice import Choice
+
+        return Choice(self.untuned(at), "start", "one setting for all lengths, which the device alone knows")
+
+    def specification(self, transferred: TransferResult) -> AnySpecification:
+        from ..verification.packed import function_of
+
+        return function_of(transferred.spec, _captured(self.program, transferred))
+
+
+def _captured(program: Program, transferred: TransferResult) -> Callable[[Lengths], Mapping[str, Any]]:
+    """What a kernel takes for what its mods capture, in a problem of some lengths."""
+    from ..variants.arguments import CapturedArguments
+
+    known = CapturedArguments(program, program.kernels()[transferred.kernel], transferred.spec)
+
+    def arguments(at: Lengths) -> Mapping[str, Any]:
+        values = transferred.arguments(at)
+        return values | known.with_room(values, at)
+
+    return arguments
+
+
+__all__ = ["SHORT", "CacheSettings", "DecodeSettings", "VarlenSettings"]

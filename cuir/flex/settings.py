@@ -1,0 +1,138 @@
+"""The settings of const parameters with which one program runs: which of them a problem gets, and their kernels. Does not own the choice (`cuir.choice`)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ..checking.checked import Checked, Const
+from ..checking.checker import pick_kernel
+from ..checking.defaults import with_defaults
+from ..spec.specification import Lengths
+from ..syntax.nodes import Expr, Program
+from ..variants.parameter import Parameter
+from .inputs import need_warm
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..choice import Choice
+    from ..choice.work import Work
+    from ..runtime.compiled import CompiledKernel
+    from ..spec.functions import AnySpecification
+    from ..variants import TransferResult
+
+KNOWN_LENGTHS = 1024  # problems whose setting is kept
+Numbers = tuple[tuple[str, int | float], ...]
+
+
+class Settings:
+    """Of one program; each setting is checked, verified and compiled at most once, and chosen once for each class of problems."""
+
+    lengths_on_device = False  # whether nobody else knows how many queries and keys a sequence has
+
+    def __init__(
+        self,
+        program: Program,
+        fixed: Mapping[str, Const],
+        starts: tuple[Mapping[str, Const], ...],
+        exact: bool = False,
+        mask: Expr | None = None,
+    ):
+        """fixed: T, D, DV and what the user has chosen; starts: settings to take the first of that fits, where nothing else is known; exact: they are for these head dims.
+        mask: that of the program's block lists."""
+        self.program, self.fixed, self.starts, self.exact, self.mask = program, dict(fixed), starts, exact, mask
+        self.by_problem: dict[tuple[Lengths, Numbers], tuple[dict[str, Const], CompiledKernel]] = {}
+        self.by_class: dict[object, Choice] = {}
+        self.checks: dict[str, Checked] = {}
+        self.kernels: dict[str, CompiledKernel] = {}
+
+    @functools.cached_property
+    def start(self) -> dict[str, Const]:
+        """The setting of the interpreter, and of reports that are of no problem."""
+        from ..tuning.space import ruled_out
+
+        settings = ({**start, **self.fixed} for start in self.starts)
+        return next((consts for consts in settings if ruled_out(self.program, None, consts) is None), self.fixed)
+
+    @functools.cached_property
+    def work(self) -> Work | None:
+        from ..choice.work import Work
+
+        return Work.of(self.program, mask=self.mask)
+
+    def numbers(self, captured: Iterable[Parameter]) -> Numbers:
+        """Captured numbers that say how many blocks a tile visits, which is part of what a setting is chosen for."""
+        read = self.work.read if self.work is not None else frozenset()
+        return tuple((p.name, p.value) for p in captured if p.name in read and isinstance(p.value, (int, float)))
+
+    def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
+        """The setting of a problem, and why it is this one."""
+        from ..choice import choose, problem_class
+        from ..measure.problem import Shape
+        from ..tuning import shape_class
+        from ..tuning.cache import device
+
+        own = shape_class(Shape(at.B, at.H, at.HK, at.M, at.N, int(self.fixed["D"])), max(1, device()[1]))  # type: ignore[arg-type]
+        standing = problem_class(self.work, at, dict(numbers)) if self.work is not None else (at, {})
+        kind = (own, standing[0], *standing[1].items())
+        if kind not in self.by_class:
+            self.by_class[kind] = choose(
+                self.program, self.fixed, at, numbers=dict(numbers), starts=self.starts, exact=self.exact, mask=self.mask
+            )
+        return self.by_class[kind]
+
+    def untuned(self, at: Lengths) -> dict[str, Const]:
+        """The setting of the interpreter for a problem."""
+        return self.start
+
+    def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
+        """The setting that is verified for one that runs."""
+        return consts
+
+    def specification(self, transferred: TransferResult) -> AnySpecification:
+        """What a program of these settings is verified against."""
+        return transferred.spec
+
+    def checked(self, consts: Mapping[str, Const]) -> Checked:
+        from ..checking.checker import check
+
+        key = text_of(consts)
+        if key not in self.checks:
+            self.checks[key] = check(self.program, None, consts)
+        return self.checks[key]
+
+    def compiled(
+        self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
+    ) -> tuple[dict[str, Const], CompiledKernel]:
+        """The consts and the kernel for a problem. prove: raises CuirError if the program is wrong with these consts; asked while nvcc works. name: for progress."""
+        known = self.by_problem.get((at, numbers))
+        if known is not None:
+            return known
+        need_warm("compiling a kernel")
+        from ..runtime.compiled import compile
+
+        choice = self.choice(at, numbers)
+        key = text_of(with_defaults(pick_kernel(self.program, None), choice.consts))  # one for settings that differ in words alone
+        if key not in self.kernels:
+            pool, progress = ThreadPoolExecutor(1), Progress(name)
+            try:
+                progress.tell(str(choice))
+                with progress.step("compiling"):
+                    compiling = pool.submit(compile, self.program, consts=choice.consts)
+                    prove(choice.consts, progress)
+                    self.kernels[key] = compiling.result()
+            finally:
+                pool.shutdown(wait=False)
+        if len(self.by_problem) >= KNOWN_LENGTHS:
+            self.by_problem.clear()
+        self.by_problem[at, numbers] = choice.consts, self.kernels[key]
+        return self.by_problem[at, numbers]
+
+
+def text_of(consts: Mapping[str, Const]) -> str:
+    return repr(sorted((name, str(value)) for name, value in consts.items()))
+
+
+__all__ = ["KNOWN_LENGTHS", "Settings", "text_of"]

@@ -1,0 +1,241 @@
+"""`varlen_attention`: attention of packed sequences, and of nested tensors, on one kernel for all lengths. Owns the calls, and the settings of their kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..calls.requirements import COPY_ALIGNMENT
+from ..spec.specification import Lengths, Normalize
+from .front import Form, known_attention, nested_with
+from .inputs import DETACHED, DTYPES, check_head_dims, check_heads, check_options, wrong
+from .kernels import Level
+from .mods import identity
+from .operator import define, entered_mods
+from .packing import autocast, packed, strides_fit
+from .per_sequence import entered_in_graph, launched, mask_of, rule
+from .serving_settings import SHORT
+
+MOST_SEQUENCES = 65536  # that the kernel's search goes through
+
+
+def varlen_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    *,
+    score_mod: Callable[..., Any] | None = None,
+    block_mask: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
+    return_lse: bool = False,
+    enable_gqa: bool = False,
+    normalize: Normalize = "softmax",
+    sink: torch.Tensor | float | None = None,
+    backend: str = "auto",
+    verify: Level = "quick",
+) -> Any:
+    """Attention of packed sequences, each within itself, as FlashAttention's flash_attn_varlen_func and PyTorch's varlen_attn compute it, with any rule; forward.
+
+    q [TQ, H, D], k [TK, HK, D], v [TK, HK, DV], f16 or bf16, D and DV from 1 to 256: the tokens of all sequences, one behind the other. cu_seqlens_q,
+    cu_seqlens_k: int32 [B + 1], sequence b has the queries cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 and the keys cu_seqlens_k[b] .. cu_seqlens_k[b + 1] - 1,
+    of any number, 0 too. max_seqlen_q: of the queries of a sequence, at least; it shortens the launch, and queries behind it may be left out (all tokens
+    if left out, which is always right). max_seqlen_k is taken as the others take it, and without effect. enable_gqa: H may be a multiple of HK.
+
+    causal: a sequence's last query sees all its keys, the one before it a key less. score_mod(score, b, h, q_idx, kv_idx) and block_mask (a mask_mod
+    (b, h, q_idx, kv_idx), or what `create_block_mask` gives, of which the mask_mod alone counts) see q_idx and kv_idx from 0 in each sequence, b as its number, and
+    by the names M and N, if they ask for them after `*`, its lengths. What they read outside of a captured tensor is 0. scale, normalize, sink, backend, verify: as for
+    `flex_attention`.
+
+    Gives O [TQ, H, DV], and with return_lse also LSE [H, TQ], f32; O = 0 and LSE = -inf for a query without keys, and anything for rows of no sequence.
+    Lengths are read on the device: other ones need no other kernel and no synchronisation, in a CUDA graph either. A sequence's rows have the same bits
+    whatever the other sequences hold. Raises CuirError: U4xx, U109, U110 for arguments that do not fit, X1xx for mods, U5xx for what is missing.
+    """
+    if isinstance(q, torch.Tensor) and torch.is_autocast_enabled(q.device.type):
+        q, k, v = (autocast(x, q.device.type) for x in (q, k, v))
+    asked = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    mask_mod = mask_of(block_mask)
+    if torch.compiler.is_compiling():
+        captured, handle = entered_in_graph(mask_mod, score_mod, normalize, sink, q.shape[1], q.device, {"q": q, "k": k, "v": v})
+        o, lse = OPERATOR(q, k, v, *asked, captured, handle, causal, scale, enable_gqa, backend, verify)
+    else:
+        o, lse = _packed(q, k, v, *asked, score_mod, mask_mod, causal, scale, enable_gqa, (normalize, sink), backend, verify)
+    return (o, lse) if return_lse else o
+
+
+def _packed(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any, max_seqlen_k: Any, score_mod: Any,
+    mask_mod: Any, causal: bool, scale: float | None, enable_gqa: bool, weights: tuple[Any, ...], backend: str, verify: Level,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """O and LSE of a call."""
+    starts, ends = _checked(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, enable_gqa)
+    o, lse = _attention(
+        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), starts, ends, max_seqlen_q, score_mod, mask_mod, causal, scale, weights, backend, verify
+    )  # fmt: skip
+    return o.transpose(0, 1), lse
+
+
+def _checked(
+    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any, max_seqlen_k: Any, enable_gqa: bool
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """Where sequences begin and end, of queries and of keys. Raises CuirError as `_check`, and U413."""
+    _check(q, k, v, enable_gqa)
+    starts, ends = zip(*(_places(name, x, q) for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k))))
+    if len(starts[0]) != len(starts[1]):
+        wrong("U408", f"cu_seqlens_q and cu_seqlens_k are of the same sequences, found {len(starts[0])} and {len(starts[1])} of them")
+    for name, most in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if most is not None and (not isinstance(most, (int, torch.SymInt)) or isinstance(most, bool) or most < 0):
+            wrong("U413", f"{name} must be a number of tokens, found {most!r}", f"int({name}), which a caller knows without the device")
+    return starts, ends
+
+
+def _run(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor, max_seqlen_q: int | None,
+    max_seqlen_k: int | None, captured: list[torch.Tensor], handle: str, causal: bool, scale: float | None, enable_gqa: bool, backend: str, verify: Level,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """What the operator gives."""
+    mask_mod, score_mod, weights = entered_mods(handle, captured)
+    return _packed(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod, mask_mod, causal, scale, enable_gqa, weights[:2] or ("softmax", None),
+        backend, verify,
+    )  # fmt: skip
+
+
+def _shapes(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor, max_seqlen_q: int | None,
+    max_seqlen_k: int | None, captured: list[torch.Tensor], handle: str, causal: bool, scale: float | None, enable_gqa: bool, backend: str, verify: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    check_options(scale, backend, verify)
+    _checked(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, enable_gqa)
+    return q.new_empty((*q.shape[:2], v.shape[2])), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+OPERATOR = define(
+    "varlen_attention",
+    "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt? max_seqlen_q, SymInt? max_seqlen_k, Tensor[] captured, str handle, "
+    "bool causal, float? scale, bool enable_gqa, str backend, str verify",
+    _run,
+    _shapes,
+)
+
+
+def nested_attention(
+    query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, normalize: Normalize, sink: Any,
+    backend: str, verify: Level,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """`varlen_attention` of nested tensors [B, H, j, D], of layout torch.jagged: O [B, H, j, DV] and LSE [B, H, j], nested as query is. Raises CuirError U403, U408, and as that does."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, torch.Tensor) or not x.is_nested or x.layout != torch.jagged:
+            wrong("U403", f"query, key and value are nested together, of layout torch.jagged; `{name}` is {_what(x)}", "torch.nested.nested_tensor(tensors, layout=torch.jagged)")  # fmt: skip
+        if x.dim() != 4 or x._ragged_idx != 2:  # type: ignore[attr-defined]
+            wrong("U405", f"`{name}` must be [batch, heads, jagged length, head dim], found {tuple(x.shape)}", f"{name}.transpose(1, 2) of [batch, jagged length, heads, head dim]")  # fmt: skip
+    q, k, v = (x._values.transpose(0, 1) for x in (query, key, value))
+    _check(q, k, v, enable_gqa)
+    if not key.shape[0] == query.shape[0] == value.shape[0]:
+        wrong("U408", f"query, key and value are nested of the same sequences, found {query.shape[0]}, {key.shape[0]} and {value.shape[0]}")
+    if key._offsets is not value._offsets or key._lengths is not value._lengths:
+        wrong("U408", "key and value must be jagged alike, found other offsets", "make both with the same offsets: nested_tensor_from_jagged(values, offsets)")  # fmt: skip
+    starts = tuple(x._offsets[:-1].int() for x in (query, key))
+    ends = tuple((x._offsets[1:] if x._lengths is None else x._offsets[:-1] + x._lengths).int() for x in (query, key))
+    o, lse = _attention(
+        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), starts, ends, query._maybe_max_seqlen, score_mod, mask_of(block_mask), False, scale,
+        (normalize, sink), backend, verify,
+    )  # fmt: skip
+    return _nested_as(query, o), _nested_as(query, lse)
+
+
+def _nested_as(query: Any, x: torch.Tensor) -> torch.Tensor:
+    """A tensor [H, TQ, ...] as nested as query, [B, H, j, ...]."""
+    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(
+        x.transpose(0, 1), query._offsets, query._lengths, min_seqlen=query._maybe_min_seqlen, max_seqlen=query._maybe_max_seqlen
+    )
+    return made.transpose(1, 2)
+
+
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], longest: int | None, score_mod: Any,
+    mask_mod: Any, causal: bool, scale: float | None, weights: tuple[Any, ...], backend: str, verify: Level,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """O [H, TQ, DV], in memory by tokens, and LSE [H, TQ]. q [H, TQ, D], k, v [HK, TK, ..]; starts, ends: where sequences begin and end, of queries and of keys."""
+    check_options(scale, backend, verify)
+    H, TQ, D = q.shape
+    DV, unit = v.shape[2], COPY_ALIGNMENT // v.element_size()
+    if isinstance(weights[1], torch.Tensor) and weights[1].shape != (H,):
+        wrong("U408", f"`sink` has a logit for each of {H} query heads, found {list(weights[1].shape)}")
+    mask_mod = rule(mask_mod, causal)
+    own = () if weights == ("softmax", None) else (*weights, False)
+    who = identity(mask_mod, score_mod, *own)
+    known = known_attention(mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen"), verify, own)
+    longest = TQ if longest is None else min(longest, TQ)
+    q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v))
+    o = torch.empty(TQ, H, -(-DV // unit) * unit, dtype=q.dtype, device=q.device)[..., :DV].transpose(0, 1)
+    given = {
+        "Q": q, "K": k, "V": v, "QSTART": starts[0], "QEND": ends[0], "KSTART": starts[1], "KEND": ends[1], "O": o, "LONGEST": longest,
+        "scale": D**-0.5 if scale is None else float(scale),
+    }  # fmt: skip
+    at = Lengths(
+        1, H, k.shape[0], min(longest, SHORT + 1), 1
+    )  # the same for all lengths that share a kernel: nothing is made anew for others
+    lse = launched(known.attention, known.data(who), at, given, (H, TQ), backend)
+    return (o if DV % unit == 0 else o.transpose(0, 1).contiguous().transpose(0, 1)), lse
+
+
+def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
+    """Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U410, U411."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_nested:
+            wrong("U403", f"`{name}` must be a dense tensor, found {_what(x)}", "flex_attention takes nested tensors, [B, H, j, D]")
+        if x.dim() != 3:
+            wrong("U405", f"`{name}` must have 3 dims (tokens of all sequences, heads, head dim), found shape {tuple(x.shape)}")
+        if x.dtype not in DTYPES or x.element_size() != 2:
+            wrong("U109", f"`{name}` must be float16 or bfloat16, found {_word(x.dtype)}", f"{name}.to(torch.bfloat16)")
+        if x.dtype != q.dtype:
+            wrong("U404", f"`{name}` must have the dtype of `q`, {_word(q.dtype)}, found {_word(x.dtype)}", f"{name}.to(q.dtype)")
+        if x.device != q.device:
+            wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}", f"{name}.to(q.device)")
+        if x.requires_grad and torch.is_grad_enabled():
+            wrong("U410", f"`{name}` requires a gradient, and packed sequences have no backward pass", DETACHED)
+    if k.shape[:2] != v.shape[:2]:
+        wrong("U408", f"k and v must have the same tokens and heads, found {tuple(k.shape)} and {tuple(v.shape)}")
+    if k.shape[2] != q.shape[2]:
+        wrong("U408", f"q and k must have one head dim, found {q.shape[2]} and {k.shape[2]}")
+    check_head_dims(q.shape[2], v.shape[2])
+    check_heads(q.shape[1], k.shape[1], enable_gqa)
+
+
+def _places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where sequences begin and end. Raises CuirError U403, U404, U405, U407, U408."""
+    if not isinstance(cu_seqlens, torch.Tensor):
+        wrong(
+            "U403",
+            f"`{name}` must be a tensor of int32, found {type(cu_seqlens).__name__}",
+            f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
+        )
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        wrong("U404", f"`{name}` must be int32, found {_word(cu_seqlens.dtype)}", f"{name}.to(torch.int32), once")
+    if cu_seqlens.dim() != 1 or not 1 <= len(cu_seqlens) <= MOST_SEQUENCES + 1:
+        wrong("U408", f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
+              "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)")  # fmt: skip
+    if cu_seqlens.device != q.device:
+        wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {cu_seqlens.device}", f"{name}.to(q.device)")
+    places = cu_seqlens.to(torch.int32)
+    return places[:-1], places[1:]
+
+
+def _what(x: Any) -> str:
+    return f"a {'nested ' if x.is_nested else ''}tensor of layout {x.layout}" if isinstance(x, torch.Tensor) else type(x).__name__
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+nested_with(nested_attention)
+
+__all__ = ["nested_attention", "varlen_attention"]

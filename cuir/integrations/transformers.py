@@ -1,0 +1,208 @@
+"""`attn_implementation="cuir"` for Hugging Face transformers: the attention function and the masks that `register` enters there.
+
+A mask is transformers' own mask function, given as mask_mod to a BlockMask that computes nothing; no tensor of all pairs is made. Owns how transformers'
+arguments become those of `flex_attention`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+
+from ..flex import create_block_mask, flex_attention
+from ..flex.inputs import check_options, wrong
+from ..flex.kernels import Level
+from ..text.diagnostics import CuirError
+
+NAME = "cuir"
+INSTALL = "pip install cubridge[transformers]"
+Mod = Callable[..., Any]
+
+
+def register(*, backend: str = "auto", verify: Level = "quick") -> None:
+    """Enters "cuir" among transformers' attention implementations: then `from_pretrained(..., attn_implementation="cuir")` or `model.set_attn_implementation("cuir")`.
+
+    backend, verify: of all calls, as for `flex_attention`; "interpret" runs on any machine, slowly. Registered again, the last call counts.
+
+    Models that use transformers' attention interface are taken: any mask that it makes, grouped heads, windows, soft caps, sinks, position biases, prepared
+    masks of 4 dims, dynamic and static caches; f16, bf16 and f32, head dims up to 256. Gradients as in `flex_attention`: of query, key and value.
+    Refused, when the model is called, is dropout, and a cache in pages of transformers' continuous batching (U413); attention weights are never given, of
+    which `output_attentions=True` warns, as with sdpa. Raises CuirError U413 for options, U508 without transformers.
+    """
+    check_options(None, backend, verify)
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface, __version__
+        from transformers.masking_utils import sdpa_mask
+        from transformers.utils import logging
+    except ImportError as error:
+        raise CuirError.of("U508", f"transformers cannot be imported: {error}", hint=INSTALL) from None
+    if "q_offset" not in inspect.signature(sdpa_mask).parameters:  # older ones give a mask function other arguments
+        raise CuirError.of("U508", f"the mask interface of transformers {__version__} is another one", hint=INSTALL)
+    warn = logging.get_logger(__name__).warning_once
+
+    def attend(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any = None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        softcap: float | None = None,
+        s_aux: torch.Tensor | None = None,
+        position_bias: torch.Tensor | None = None,
+        is_causal: bool | None = None,
+        **others: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """Attention as a model's layer asks for it. query [B, H, M, D], key and value [B, HK, N, D]; gives O [B, M, H, D], and no weights."""
+        _check(dropout, others)
+        if others.get("output_attentions"):
+            warn('attn_implementation="cuir" does not give attention weights: set it to "eager" for `output_attentions=True`')
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        block_mask, biases = _masks(attention_mask, query, key, causal)
+        if position_bias is not None:
+            biases = (*biases, position_bias)
+        o = flex_attention(
+            query, key, value, _score_mod(softcap, biases), block_mask, scaling, enable_gqa=True, backend=backend, verify=verify,
+            sink=s_aux if s_aux is None or s_aux.dim() == 1 else s_aux.reshape(-1),
+        )  # fmt: skip
+        return o.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, mask_for)
+
+
+def mask_for(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | torch.Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Mod | None = None,
+    attention_mask: torch.Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    device: torch.device | str = "cpu",
+    **_: Any,
+) -> Any:
+    """The mask of one forward pass, in the manner of transformers' mask interface: a BlockMask [batch_size, 1, q_length, kv_length] that computes nothing.
+
+    mask_function(b, h, q_idx, kv_idx) sees tokens counted from the beginning of a sequence (causal if left out); q_offset and kv_offset: the first query's and
+    the first key's place there, a tensor for a static cache. attention_mask: bool [batch_size, tokens], false for tokens that are padding, as are all behind it.
+    allow_is_causal_skip: false where one token is decoded over a static cache.
+    """
+    # The graph of such a step is made once: its mask has one form from the first to the last step.
+    fixed = isinstance(q_offset, torch.Tensor) or (q_length == 1 and not allow_is_causal_skip)
+    mod = _causal if mask_function is None else mask_function
+    padding = None if attention_mask is None else _padding(attention_mask, kv_length + kv_offset, fixed)
+    if padding is not None:
+        mod = _both(mod, padding)
+    if fixed or q_offset or kv_offset:
+        mod = _moved(mod, _on(device, q_offset), _on(device, kv_offset))
+    return create_block_mask(mod, batch_size, None, q_length, kv_length, device)
+
+
+def _on(device: torch.device | str, offset: int | torch.Tensor) -> torch.Tensor:
+    """As a tensor of its own: a static cache counts on in place before the layers ask for the mask, and another number would be traced, and make another graph."""
+    return offset.clone() if isinstance(offset, torch.Tensor) else torch.full((), offset, dtype=torch.int32, device=device)
+
+
+def _padding(tokens: torch.Tensor, length: int, fixed: bool) -> Mod | None:
+    """Which keys are no padding, as a mask_mod; None for all, unless its form is fixed. tokens [B, n], bool: of the first n of `length` tokens.
+
+    Tokens that lie together become bounds on kv_idx, by which a kernel leaves out blocks without a table; the data are asked for that once a mask.
+    """
+    n = tokens.shape[1]
+    if not torch.compiler.is_compiling():
+        count, first = tokens.sum(1), tokens.to(torch.int32).argmax(1)  # of equal ones argmax gives the first
+        pieces = (tokens[:, 1:] & ~tokens[:, :-1]).sum(1) + tokens[:, 0]
+        fewest, most = torch.stack((count.amin(), pieces.amax())).tolist()
+        if fewest == n >= length and not fixed:
+            return None
+        if most <= 1:
+            return _between(first, first + count)
+    return _listed(torch.nn.functional.pad(tokens, (0, max(0, length - n))))
+
+
+def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return kv_idx <= q_idx
+
+
+def _between(first: torch.Tensor, end: torch.Tensor) -> Mod:
+    return lambda b, h, q_idx, kv_idx: (kv_idx >= first[b]) & (kv_idx < end[b])
+
+
+def _listed(tokens: torch.Tensor) -> Mod:
+    return lambda b, h, q_idx, kv_idx: tokens[b, kv_idx]
+
+
+def _both(one: Mod, other: Mod) -> Mod:
+    return lambda b, h, q_idx, kv_idx: one(b, h, q_idx, kv_idx) & other(b, h, q_idx, kv_idx)
+
+
+def _moved(mod: Mod, queries: torch.Tensor, keys: torch.Tensor) -> Mod:
+    return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + queries, kv_idx + keys)
+
+
+def _check(dropout: float, others: dict[str, Any]) -> None:
+    """Raises CuirError U413."""
+    if dropout > 0.0:
+        wrong("U413", f"there is no dropout of attention weights, found dropout={dropout}",
+              "model.eval(), or attention_dropout=0.0 in the model's configuration")  # fmt: skip
+    if others.get("cache") is not None:
+        wrong("U413", "the pages of transformers' continuous batching are not read", 'attn_implementation="sdpa" for generate_batch')
+
+
+def _masks(given: Any, query: torch.Tensor, key: torch.Tensor, causal: bool) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """(block_mask, biases that are added to scores) of what a layer is given: our mask, another BlockMask, a prepared tensor, or nothing."""
+    if isinstance(given, BlockMask):
+        return given, ()
+    B, M, N = query.shape[0], query.shape[2], key.shape[2]
+    if given is None:  # as with sdpa, of a model that makes no mask
+        return (create_block_mask(_causal, None, None, M, N, query.device) if causal and M > 1 else None), ()
+    if not isinstance(given, torch.Tensor) or given.dim() != 4:
+        found = list(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
+        wrong("U412", f"a prepared attention_mask is a tensor [B, H, M, N] or a BlockMask, found {found}")
+    given = given[..., :N]
+    if given.dtype != torch.bool:
+        return None, (given,)
+    return create_block_mask(_prepared(given), B, None if given.shape[1] == 1 else query.shape[1], M, N, query.device), ()
+
+
+def _prepared(mask: torch.Tensor) -> Mod:
+    read = _reading(mask)
+    return lambda b, h, q_idx, kv_idx: read(b, h, q_idx, kv_idx)
+
+
+def _reading(x: torch.Tensor) -> Mod:
+    """An element of a tensor [B or 1, H or 1, M or 1, N]."""
+    batches, heads, queries = (n > 1 for n in x.shape[:3])
+    return lambda b, h, q_idx, kv_idx: x[b if batches else 0, h if heads else 0, q_idx if queries else 0, kv_idx]
+
+
+def _score_mod(softcap: float | None, biases: tuple[torch.Tensor, ...]) -> Mod | None:
+    """The soft cap, then what is added to scores."""
+    if not biases:
+        return None if softcap is None else _capped(softcap)
+    capped, read = _capped(softcap) if softcap is not None else None, tuple(_reading(x) for x in biases)
+
+    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        score = score if capped is None else capped(score, b, h, q_idx, kv_idx)
+        for bias in read:
+            score = score + bias(b, h, q_idx, kv_idx)
+        return score
+
+    return score_mod
+
+
+@functools.lru_cache(maxsize=64)
+def _capped(cap: float) -> Mod:
+    """One object for each cap: calls with mods that they know are the fast ones."""
+    return lambda score, b, h, q_idx, kv_idx: cap * torch.tanh(score / cap)
+
+
+__all__ = ["mask_for", "register"]

@@ -1,0 +1,67 @@
+"""Device functions that move accumulators, and rows of numbers, between registers and shared memory."""
+
+from __future__ import annotations
+
+from .prelude import COMMON
+
+_part = COMMON.section("words")
+_part(
+    "accumulator_pairs",
+    """
+// Where an accumulator of COLS columns lies in a panelled array of ROWS rows; row: this lane's first one. Two columns at a time, from two places of a panel at once:
+// odd rows take the two in the other order, so that lanes of four rows meet in no bank
+template <int ROWS, int COLS, class F> DEV void accumulator_pairs(uint32_t at, int row, int lane, F move) {
+  const bool odd = row & 1;
+  const uint32_t first = at + row * 128 + (lane & 1) * 8, chunk = ((lane >> 1 & 1) ^ (row & 7) ^ (odd ? 4 : 0)) << 4;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t here = first + (chunk ^ (j << 5)), there = first + (chunk ^ (j << 5) ^ 64);
+#pragma unroll
+    for (int p = 0; p < COLS / 32; ++p) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) move(here + p * (ROWS * 128) + r * 1024, there + p * (ROWS * 128) + r * 1024, 16 * p + 4 * j + 2 * r, odd);
+    }
+  }
+}""",
+)
+_part(
+    "store_accumulator",
+    """
+// An accumulator to shared memory
+template <int ROWS, int COLS> DEV void store_accumulator(const float (&x)[COLS / 2], uint32_t to, int row, int lane) {
+  accumulator_pairs<ROWS, COLS>(to, row, lane, [&](uint32_t here, uint32_t there, int a, bool odd) {
+    const int b = a + 8;
+    put<float2>(here, odd ? make_float2(x[b], x[b + 1]) : make_float2(x[a], x[a + 1]));
+    put<float2>(there, odd ? make_float2(x[a], x[a + 1]) : make_float2(x[b], x[b + 1]));
+  });
+}""",
+    "shared_access",
+    "accumulator_pairs",
+)
+_part(
+    "load_accumulator",
+    """
+// What store_accumulator has stored
+template <int ROWS, int COLS> DEV void load_accumulator(float (&x)[COLS / 2], uint32_t from, int row, int lane) {
+  accumulator_pairs<ROWS, COLS>(from, row, lane, [&](uint32_t here, uint32_t there, int a, bool odd) {
+    const float2 u = get<float2>(here), v = get<float2>(there);
+    x[a] = odd ? v.x : u.x, x[a + 1] = odd ? v.y : u.y, x[a + 8] = odd ? u.x : v.x, x[a + 9] = odd ? u.y : v.y;
+  });
+}""",
+    "shared_access",
+    "accumulator_pairs",
+)
+
+_part(
+    "load_columns",
+    """
+// The columns of one row that a lane has, in pairs; col: the first
+template <int COLS> DEV void load_columns(float (&x)[COLS / 4], uint32_t from, int col) {
+#pragma unroll
+  for (int j = 0; j < COLS / 8; ++j) {
+    const float2 u = get<float2>(from + (col + 8 * j) * 4);
+    x[2 * j] = u.x, x[2 * j + 1] = u.y;
+  }
+}""",
+    "shared_access",
+)

@@ -1,0 +1,31 @@
+"""Tests of bits (ir/bits.py): the words of a row, less the thread's first column, before the loop; in it a test of a bit that is known when it is unrolled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...ir.bits import WORD, Bits
+from ...ir.types import TileT
+from ..loops import Position
+from ..operators import strip
+from ..registry import element_of
+
+if TYPE_CHECKING:
+    from ..elements import Elements
+
+
+@element_of("tile.bits")
+def bits(elements: Elements, op: Bits, at: Position) -> str:
+    t = op.result.type
+    assert isinstance(t, TileT)
+    rows = elements.scope.fragment(t).row_values
+    texts = []
+    for w, word in enumerate(op.words):
+        for r in range(rows):
+            place = Position("", str(r), "", "")
+            text = f"unsigned({strip(elements.element(word, place))})"
+            if op.limit is not None:
+                text = f"cuir::first_bits({text}, {strip(elements.element(op.limit, place))}, {WORD * w})"
+            texts.append(f"{text} >> col")
+    words = elements.hoist("unsigned", texts, at, f"({at.k}) / {WORD} * {rows} + {at.r}")
+    return f"(({words} >> ({at.k}) % {WORD} & 1) != 0)"

@@ -1,0 +1,103 @@
+"""Stores of whole tiles to tensors, many bytes of a row at once.
+
+The accumulator layout gives a thread two neighbours of every eight columns, so element by element a warp writes pieces of 2 or 4 bytes, each of them work for
+the L2 cache. Four threads share a row: of halves they exchange what they hold until each has eight columns, 16 bytes; elements of 4 bytes go in pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from xdsl.ir import SSAValue
+
+from ..facts.multiples import multiple
+from ..ir import ops
+from ..ir.layouts import packed
+from ..ir.machine_tiles import Line
+from ..ir.types import ElementT, TensorT, TileT, is_scalar
+from .loops import Position
+from .operators import wrapping
+from .places import stride
+from .writer import identifier
+
+if TYPE_CHECKING:
+    from .role import RolePrinter
+
+GROUP = 8  # columns that four threads hold, two each
+AT = Position("", "r_", "", "")
+
+
+@dataclass(frozen=True)
+class WidePlace:
+    """Where a tile goes whose rows lie in one piece each of a tensor."""
+
+    tensor: str
+    indices: tuple[str, ...]  # texts of the element at row value r_ and column k_
+    uniform: tuple[bool, ...]  # which of them are scalars
+
+
+def width(t: TileT) -> int:
+    """Elements that a thread stores at once."""
+    return 8 if packed(t) else 2
+
+
+def wide_place(role: RolePrinter, place: SSAValue, t: TileT) -> WidePlace | None:
+    """None if there are no whole pieces of `width` elements: the columns are no neighbours, or a tile does not start at a multiple of it."""
+    at = place.owner
+    if t.layout.data != "full" or t.shape[1] % GROUP or t.element.itemsize not in (2, 4):
+        return None
+    assert isinstance(at, (ops.At, ops.Tensor))
+    if isinstance(place.type, TensorT):
+        box = role.places.box(place)
+        first = at.parts[-1][0] if isinstance(at, ops.At) else None
+        tensor, indices = box.tensor, role.places.box_indices(box, role.elements.row(role.fragment(t), "r_"), "k_")
+        uniform: tuple[bool, ...] = ()
+    else:
+        assert isinstance(place.type, ElementT)
+        tensor, values = role.places.elements(place)
+        counted = _start_of(values[-1])
+        if counted is None or any(_by_column(v) for v in values[:-1]):
+            return None
+        first, near = counted
+        column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
+        indices, uniform = [*(role.elements.element(v, AT) for v in values[:-1]), column], (*map(is_scalar, values[:-1]), False)
+    dims, n = role.kernel.tensors[tensor].dims, width(t)
+    whole = not isinstance(dims[-1], int) or dims[-1] % n == 0
+    return WidePlace(tensor, tuple(indices), uniform) if whole and (first is None or multiple(first, n)) else None
+
+
+def aligned(role: RolePrinter, to: WidePlace, t: TileT) -> str:
+    """A condition on the launch: pieces are aligned, and none sticks out of its row."""
+    name, dims, size = identifier(to.tensor), role.kernel.tensors[to.tensor].dims, t.element.itemsize
+    lengths = [stride(to.tensor, i) for i in range(len(dims) - 1)] + ([] if isinstance(dims[-1], int) else [identifier(dims[-1])])
+    return f"cuir::aligned<{width(t) * size}>({name}, ({' | '.join(lengths) or '0'}) * {size})"
+
+
+def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT) -> None:
+    """Prints the store of the array `value`, where `aligned` holds."""
+    frag, kernel, out, name = role.fragment(t), role.kernel, role.out, identifier(to.tensor)
+    inside = kernel.inside(to.tensor, to.indices)
+    where = f"{name}[{kernel.index(to.tensor, to.indices, to.uniform)}]"
+    halves, x = packed(t), out.temp("x")
+    steps, column = (-(-frag.groups // 4), f"{4 * GROUP} * g_ + {GROUP} * (lane % 4)") if halves else (frag.groups, f"{GROUP} * g_ + col")
+    piece = f"cuir::eight<{frag.groups}>({value}, r_, g_, lane)" if halves else f"cuir::pair<{frag.groups}>({value}, r_, g_)"
+    if halves and frag.groups % 4:  # the last group of four is not whole
+        inside = f"k_ < {t.shape[1]} && {inside}"
+    rows, groups = (f"#pragma unroll\nfor (int {i} = 0; {i} < {n}; ++{i})" for i, n in (("r_", frag.row_values), ("g_", steps)))
+    with out.block(rows), out.block(groups):
+        out.line(f"const int k_ = {column};")
+        out.line(f"const auto {x} = {piece};")
+        out.line(f"if ({inside}) cuir::put_wide(&{where}, {x});")
+
+
+def _by_column(value: SSAValue) -> bool:
+    return isinstance(value.type, TileT) and value.type.layout.data not in ("rows", "one")
+
+
+def _start_of(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
+    """Of an index that is the column, or the column and a number: the number, None for 0, and whether their sum stays within 32 bits. None of any other index."""
+    op = columns.owner
+    if isinstance(op, Line) and ops.known(op.slope) == 1 and (op.rows is None or is_scalar(op.rows)):
+        return op.rows, op.near is not None
+    return (None, True) if ops.kind_of(columns).index_of == "column" else None

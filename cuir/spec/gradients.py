@@ -1,0 +1,119 @@
+"""What a backward kernel of attention computes of a specification: gradients by autograd, in float64 or in the kernel's dtype. Owns what it reads of the forward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..text.diagnostics import CuirError
+from .functions import FunctionSpecification
+from .specification import Lengths, Specification, lengths_of
+
+ROWS = 128  # L and DL have a multiple of so many rows
+Extra = Callable[[Lengths], Mapping[str, Any]]
+Learned = Callable[[Lengths], tuple[Specification, Mapping[str, tuple[torch.Tensor, Sequence[int]]]]]
+
+
+def gradients(
+    spec: Specification, extra: Extra | None = None, learned: Learned | None = None, queries_alone: bool = False
+) -> FunctionSpecification:
+    """dQ / scale [B, H, M, D] (added to; none with QUERIES=False), dK [B, HK, N, D] and dV [B, HK, N, DV] (none with KEYS=False) of an attention variant, for dO [B, H, M, DV], and gradients of captured
+    tensors (added to); queries_alone: of a kernel that gives dQ, whole, and nothing else.
+
+    The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and behind the last, and DL = row_sum(O * dO), both f32 [B, H, MP], MP the
+    multiple of 128 from M on. extra: for lengths, what it takes besides. learned: for lengths, the specification over tensors that require a gradient, and by the name that
+    the kernel has for its gradient each of these, with the shape that it has there, at least its own. Raises CuirError X109 for weights that are no softmax.
+    """
+    require_softmax(spec)
+
+    def reference(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, QUERIES: bool = True, KEYS: bool = True
+    ) -> dict[str, torch.Tensor]:  # fmt: skip
+        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        variant, leaves = (spec, {}) if learned is None else learned(lengths_of(q, k))
+        o, _ = forward(variant, q, k, v, scale)
+        tensors = [leaf for leaf, _ in leaves.values()]
+        dq, dk, dv, *others = torch.autograd.grad(o, (q, k, v, *tensors), do.to(o.dtype), allow_unused=True, materialize_grads=True)
+        if queries_alone:
+            return {"dQ": dq}
+        found = {name: _within(x, shape) for (name, (_, shape)), x in zip(leaves.items(), others, strict=True)}
+        return found | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES else {})
+
+    def inputs(sizes: Mapping[str, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float) -> dict[str, Any]:  # fmt: skip
+        with torch.no_grad():
+            o, lse = forward(spec, q.double(), k.double(), v.double(), scale)
+        given = {"L": rows_of(lse, sizes["MP"]), "DL": _padded((o * do.double()).sum(-1), sizes["MP"], 0.0)}
+        return given | dict(extra(lengths_of(q, k)) if extra is not None else {})
+
+    return FunctionSpecification(
+        f"{spec.name}_{'query_' if queries_alone else ''}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or ""
+    )
+
+
+def require_softmax(spec: Specification) -> None:
+    """Raises CuirError X109."""
+    if spec.normalize != "softmax":
+        raise CuirError.of("X109", f"there is a backward pass of a softmax, and `{spec.name}` has normalize={spec.normalize!r}",
+                           hint="call it under torch.no_grad(), or with detached tensors")  # fmt: skip
+
+
+def attention_rows() -> FunctionSpecification:
+    """L and DL f32 [B, H, MP], and zeros in dQ f32 [B, H, M, D] (not with QUERIES=False), from O and dO [B, H, M, DV] and LSE [B, H, M]: what the gradients read of each query.
+
+    L is LSE as a base-2 logit, inf where that is -inf and behind the last query; DL is row_sum(O * dO), 0 there. MP is the multiple of 128 from M on.
+    """
+
+    def reference(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, D: int, MP: int, QUERIES: bool = True) -> dict[str, torch.Tensor]:
+        rows = {"L": rows_of(lse, MP), "DL": _padded((o * do).sum(-1), MP, 0.0)}
+        return rows | ({"dQ": o.new_zeros(*o.shape[:-1], D)} if QUERIES else {})
+
+    return FunctionSpecification("attention_rows", reference, sizes=_sizes, doc=attention_rows.__doc__ or "")
+
+
+def forward(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """O and LSE, with gradients: in float64, or products and weights in the dtype of q and the rest in float32. A query without keys has O = 0, and no gradient."""
+    lengths = lengths_of(q, k)
+    k, v = (x.repeat_interleave(lengths.H // max(1, lengths.HK), 1) for x in (k, v))
+    s = spec.scores((q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale, lengths)
+    none = (s.detach() == -torch.inf).all(-1, keepdim=True)
+    alive = torch.where(none, 0.0, s)  # a softmax of -inf alone is NaN, as is its gradient
+    lse = alive.logsumexp(-1)
+    if spec.sink is not None:
+        sink = spec.sinks(lengths).to(s)[:, None]
+        lse = torch.where(none[..., 0], sink, torch.logaddexp(lse, sink))
+    p = torch.where(none, 0.0, torch.exp(alive - lse[..., None]))
+    dead = none[..., 0] if spec.sink is None else torch.zeros_like(none[..., 0])
+    return p.to(q.dtype) @ v, lse.detach().masked_fill(dead, -torch.inf)
+
+
+def rows_of(lse: torch.Tensor, rows: int) -> torch.Tensor:
+    """L for LSE [B, H, M]: [B, H, rows]."""
+    return _padded(torch.where(lse > -torch.inf, lse / math.log(2.0), torch.inf), rows, math.inf)
+
+
+def padded_rows(M: int) -> int:
+    """The rows of L and DL for so many queries."""
+    return -(-M // ROWS) * ROWS
+
+
+def _within(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A gradient as a kernel gives it whose tensor has zeros behind its own elements, about which nothing is asked; one without dims has one."""
+    own = x if x.ndim else x[None]
+    whole = own.new_full(tuple(shape), math.nan)
+    whole[tuple(slice(n) for n in own.shape)] = own
+    return whole
+
+
+def _padded(x: torch.Tensor, rows: int, value: float) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (0, rows - x.shape[-1]), value=value)
+
+
+def _sizes(drawn: dict[str, int]) -> dict[str, int]:
+    heads = {"H": max(1, drawn["H"] // max(1, drawn["HK"])) * drawn["HK"]} if "HK" in drawn else {}
+    return {"MP": padded_rows(drawn["M"]), **heads}
+
+
+__all__ = ["attention_rows", "forward", "gradients", "padded_rows", "require_softmax", "rows_of"]

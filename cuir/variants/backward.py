@@ -1,0 +1,131 @@
+"""Transfer of the backward kernel: an expert kernel of gradients and a specification -> the gradients of that variant, by replacing splice points and nothing else.
+
+Its splice points mirror the forward pass's: `score` and `keep` are the same, `dscore` is the score's derivative, and a block of keys visits blocks of queries. Those
+are what blocks.py and lists.py find for the mask whose queries and keys have changed places. `captured_begin`, `captured_step` and `captured_end` give the gradients of
+captured tensors (learned.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import cast
+
+from ..ops.build import cdiv
+from ..spec.gradients import require_softmax
+from ..spec.specification import Specification
+from ..syntax.nodes import Binary, Func, Literal, Name, Program, Return, Tuple
+from ..syntax.parser import parse
+from ..syntax.printer import show
+from ..syntax.rewrite import renamed
+from ..syntax.walk import names_read
+from .blocks import blocks
+from .derivative import dscore
+from .learned import PREFIX, captured_functions, gradient_of, local_names
+from .lists import column_lists_for, turned
+from .names import BACKWARD_POINTS, names_of, reserved
+from .ranges import traced_apart
+from .splice import TransferResult, declared, require_points, rest, spliced, unified
+from .tiles import Work
+from .traced import Traced
+
+KERNEL = "flash_bwd"  # of the program, between what prepares and what finishes
+_NAMES = {"q": "k", "k": "q", "M": "N", "N": "M", "BM": "BN", "BN": "BM", "m": "j", "kv_count": "q_count", "kv_block": "q_block"}
+_WORDS = (
+    ("which key block is the i-th", "which block of queries is the i-th"),
+    ("key blocks [", "blocks of queries ["),
+)
+_LISTED = "the mask is not linear in q and k: which blocks of queries a block of keys visits stands in lists, made from the mask on the device for each problem and tile size"
+
+
+def transfer_backward(
+    origin: Program, spec: Specification, *, traced: Traced | None = None, learned: Collection[int] = ()
+) -> TransferResult:
+    """Replaces `score`, `dscore`, `keep`, `q_count`, `q_block`, and the order of `tile` where the work grows with the keys. traced: what the specification traces to.
+
+    learned: of which of the traced parameters, floating tensors, the kernel gives gradients too; that of `table` is the parameter `grad_table`, f32 of the same shape, to
+    which it adds. Those that no score reads have none. Raises CuirError: X120-X123 what cannot be traced, X109 weights that are no softmax, or a score whose derivative
+    is not known, X130, X131 a program that is no such kernel.
+    """
+    require_softmax(spec)
+    target = origin.kernels()[KERNEL]
+    require_points(origin, target, BACKWARD_POINTS)
+    traced = traced_apart(spec) if traced is None else traced
+    traced = replace(traced, sink=None)  # LSE holds it
+    taken = names_of(rest(origin, target, set(BACKWARD_POINTS), None))
+    traced = traced.named(taken | reserved() | local_names(traced, [traced.parameters[i].name for i in learned]))
+
+    def fresh(name: str) -> str:
+        while name in taken or name in {p.name for p in traced.parameters}:
+            name += "_"
+        return name
+
+    gradients = {name: fresh(PREFIX + name) for name in (traced.parameters[i].name for i in learned)}
+    made = blocks(None if traced.keep is None else turned(traced.keep), fresh)
+    lists = column_lists_for(traced.keep, fresh) if made is None and traced.keep is not None else None
+    text = made.text if made is not None else lists.text() if lists is not None else ""
+    new = _functions(traced, text) | captured_functions(traced, gradients)
+    if "tile" in origin.funcs():
+        new["tile"] = _ordered(origin.funcs()["tile"], made.work if made is not None else "listed")
+    used = read_by_gradients(traced)
+    added = tuple(declared(p) for p in traced.parameters if p.name in used) + (lists.parameters() if lists is not None else ())
+    given = names_read(new["captured_step"]) | names_read(new["captured_end"]) if "captured_step" in new else set()
+    gradients = {name: gradient for name, gradient in gradients.items() if gradient in given}
+    added += tuple(gradient_of(declared(p), gradients[p.name]) for p in traced.parameters if p.name in gradients)
+    program = spliced(origin, target, new, added, BACKWARD_POINTS, "q_count")
+    before, after = show(origin), show(program)
+    program = parse(after, f"{spec.name}_backward.cuir")
+    old = origin.funcs()
+    replaced = tuple(name for name in new if name not in old or old[name] != new[name])
+    captured = tuple(p for p in traced.parameters if p.name in used)
+    notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)))
+    return TransferResult(
+        program, after, unified(before, after, target.name, spec.name), target.name, captured, replaced, notes, spec, lists, gradients
+    )
+
+
+def read_by_gradients(traced: Traced) -> set[str]:
+    """Names that the backward kernel reads of a variant: all but what is the sink's alone, which LSE holds."""
+    return {name for e in (traced.keep, traced.score, traced.factor) if e is not None for name in names_read(e)}
+
+
+def _functions(traced: Traced, blocks_text: str) -> dict[str, Func]:
+    """The new functions by name, in the order they are to stand in. blocks_text: kv_count and kv_block of the mask whose sides have changed places."""
+    for old, new in _WORDS:
+        blocks_text = blocks_text.replace(old, new)
+    by_rows = parse(blocks_text, "splice points").funcs().values()
+    by_columns = {f.name: f for f in map(_by_columns, by_rows) if f.name != "kv_rows"}
+    score, keep = show(traced.score), "True" if traced.keep is None else show(traced.keep)
+    text = f"""\
+@func
+def score(S, b, h, q, k):                # -> scores and the factor (> 0) that makes base-2 logits of them: the forward pass's
+    return {score}, {show(traced.factor)}
+
+@func
+def dscore(S, b, h, q, k):               # derivative of the natural logit (score * factor * ln 2) with respect to scale * S
+    return {show(dscore(traced.score, traced.factor))}
+
+@func
+def keep(b, h, q, k):                    # may query q attend to key k? (q < M and k < N are the kernel's business)
+    return {keep}
+"""
+    return parse(text, "splice points").funcs() | by_columns
+
+
+def _by_columns(f: Func) -> Func:
+    """A function of rows of the turned mask as one of columns."""
+    named = cast(Func, renamed(f, _NAMES))
+    return replace(named, name=_NAMES.get(f.name, f.name), params=tuple("j" if p == "m" else p for p in f.params))
+
+
+def _ordered(tile: Func, work: Work) -> Func:
+    """The order of the units, the blocks of keys with most queries first."""
+    last = tile.body[-1]
+    if work != "growing" or not isinstance(last, Return) or not isinstance(last.value, Tuple):
+        return tile
+    *head, block = last.value.items
+    from_end = Binary("-", Binary("-", cdiv(Name("N"), Name("BN")), Literal(1)), block)
+    return replace(tile, body=(*tile.body[:-1], replace(last, value=replace(last.value, items=(*head, from_end)))))
+
+
+__all__ = ["KERNEL", "read_by_gradients", "transfer_backward"]

@@ -1,0 +1,46 @@
+"""Transfer of the kernel of dQ alone: its splice points are the forward pass's, found as there, and `dscore`, the score's derivative."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..spec.gradients import require_softmax
+from ..spec.specification import Specification
+from ..syntax.nodes import Func, Program, Return
+from ..syntax.parser import parse
+from ..syntax.printer import show
+from ..syntax.rewrite import renamed
+from .backward import read_by_gradients
+from .derivative import dscore
+from .names import names_of, reserved
+from .ranges import traced_apart
+from .splice import TransferResult, require_points, transfer, unified
+from .traced import Traced
+
+KERNEL = "flash_bwd_dq"
+
+
+def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Traced | None = None) -> TransferResult:
+    """Replaces the splice points of the forward pass, and `dscore`. traced: what the specification traces to.
+
+    Raises CuirError: X120-X123 what cannot be traced, X109 weights that are no softmax, or a score whose derivative is not known, X130, X131 a program that is no such kernel.
+    """
+    require_softmax(spec)
+    require_points(origin, origin.kernels()[KERNEL], {"dscore": 5})
+    traced = traced_apart(spec) if traced is None else traced
+    used = read_by_gradients(traced)
+    traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))  # LSE holds a sink
+    traced = replace(traced, asked=tuple(a for a in traced.asked if a[1] in used)).named(names_of(origin) | reserved())
+    result = transfer(origin, replace(spec, sink=None, max_scores=False), KERNEL, traced=traced, bits=False)
+    names = {mine.name: theirs.name for mine, theirs in zip(traced.parameters, result.captured, strict=True)}
+    old = origin.funcs()["dscore"]
+    value = renamed(dscore(traced.score, traced.factor), names)
+    new = replace(old, body=(Return(value),))
+    items = tuple(new if isinstance(i, Func) and i.name == "dscore" else i for i in result.program.items)
+    before, after = show(origin), show(replace(result.program, items=items))
+    program = parse(after, f"{spec.name}_dq.cuir")
+    replaced = (*result.replaced, *(["dscore"] if new.body != old.body else []))
+    return replace(result, program=program, text=after, diff=unified(before, after, KERNEL, spec.name), replaced=replaced, spec=spec)
+
+
+__all__ = ["KERNEL", "transfer_query_gradients"]

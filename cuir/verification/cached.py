@@ -1,0 +1,76 @@
+"""Attention over a cache of keys and values as a function that verification can ask a kernel for: from mods, per sequence over the tokens that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..spec.functions import FunctionSpecification
+from ..spec.specification import Lengths, Specification
+from ..variants.rebuilt import bounded
+
+LONGEST = 5 * 64  # tokens of a sequence that is tried
+Arguments = Callable[[Lengths], Mapping[str, Any]]
+
+
+def function_of(spec: Specification, arguments: Arguments | None = None, scaled: bool = False) -> FunctionSpecification:
+    """O [B, H, M, DV] and LSE [B, H, M] of queries Q [B, H, M, D] over a cache: token t of sequence b is row t % PAGE of page PAGES[b, t // PAGE] of KEYS
+    [NP, HK, PAGE, D] and VALUES, and the sequence has LENGTHS[b] of them; `N` of a mod is that length.
+
+    arguments: the kernel's values for what the mods capture, in a problem of some lengths. What a sequence has no token for is not read. scaled: KEYS and VALUES are
+    8-bit numbers, and times KSCALE and VSCALE, [1, HK, 1] of heads or [NP, HK, PAGE] of tokens, what the attention is of.
+    """
+    spec = bounded(spec)
+
+    def reference(
+        q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        B, H, M, _ = q.shape
+        o, lse = (
+            q.new_zeros(B, H, M, values.shape[-1]),
+            q.new_zeros((B, H, M), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32),
+        )
+        for b, n in enumerate(lengths.tolist()):
+            k, v = (x[pages[b].long()].transpose(0, 1).flatten(1, 2)[None, :, :n] for x in (keys, values))
+            every = (spec.reference if q.dtype == torch.float64 else spec.half)(q, k.expand(B, -1, -1, -1), v.expand(B, -1, -1, -1), scale)
+            o[b], lse[b] = (x[b] for x in every)  # the mods see which sequence of all it is
+        return o, lse
+
+    def reference_scaled(
+        q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kscale: torch.Tensor, vscale: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor,
+        scale: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        wide = torch.promote_types(q.dtype, torch.float32)
+        k, v = ((x.to(wide) * of.to(wide)[..., None]).to(q.dtype) for x, of in ((keys, kscale), (values, vscale)))
+        return reference(q, k, v, pages, lengths, scale)
+
+    def sizes(drawn: Mapping[str, int]) -> dict[str, int]:
+        B, page = min(drawn["B"], 3), drawn["CHUNK"] * (1 + drawn["PAGE"] % 3)
+        MP = -(-min(LONGEST, 64 * (1 + drawn["MP"] % 7)) // page)
+        return {
+            "B": B,
+            "HK": min(drawn["HK"], 3),
+            "H": min(drawn["HK"], 3) * (1 + drawn["H"] % 5),
+            "M": 1 + drawn["M"] % 20,
+            "PAGE": page,
+            "MP": MP,
+            "NP": B * MP + 1,
+            **({"SP": B * MP + 1, "SR": page} if drawn.get("TOKENS") else {"SP": 1, "SR": 1} if scaled else {}),
+        }
+
+    def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, Any]:
+        B, most = sizes["B"], sizes["MP"] * sizes["PAGE"]
+        order = torch.randperm(sizes["NP"], generator=generator)  # no page is of two sequences
+        lengths = torch.randint(most + 1, (B,), generator=generator)
+        lengths[0] = most
+        short = torch.randint(sizes["M"] + 1, (B,), generator=generator)  # queries before the first token, and none at all
+        lengths = torch.where(torch.rand(B, generator=generator) < 0.3, short.clamp(max=most), lengths)
+        given = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], sizes["M"], most))) if arguments is not None else {}
+        return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, **given}
+
+    return FunctionSpecification(f"{spec.name}_cached", reference_scaled if scaled else reference, inputs, sizes)
+
+
+__all__ = ["function_of"]

@@ -1,0 +1,358 @@
+"""The low-level calls in a kernel's PTX: which barriers and shared arrays they are about, by which threads, with which numbers. Owns how addresses become
+barriers and arrays; the threads are threads.py's, names come from the sources."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..cuda_calls import INSTRUCTIONS
+from .module import Address, Chain, Instruction
+from .numbers import KNOWN, aligned, extent
+from .single import writes
+from .threads import MOST, Mask, Threads
+
+ABOUT_BARRIERS = {"init", "expect", "expect_bytes", "arrive", "wait"}
+BARRIER = 8  # bytes
+
+
+def kind_of(op: str) -> str | None:
+    """What an instruction is among the low-level calls."""
+    return next((i.kind for i in INSTRUCTIONS if i.name.match(op)), None)
+
+
+@dataclass
+class Event:
+    """An instruction that is a low-level call. barriers: addresses it may be about; memory: shared addresses that a copy writes or reads; number: its count,
+    bytes or wait; ids: of a named barrier or of the CTA that is arrived at, with the threads that name each; map: the address of a tensor map."""
+
+    index: int
+    kind: str
+    instruction: Instruction
+    threads: Mask
+    in_loop: bool
+    barriers: tuple[int, ...] = ()
+    memory: tuple[int, ...] = ()
+    number: int | None = None
+    ids: tuple[tuple[int, int], ...] = ()
+    map: int | None = None
+    by_barrier: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of a bulk load: where it writes for which barrier
+    turns: tuple[tuple[int, int], ...] = ()  # of cp.async: how many places each variable gives it, and how far apart
+    unknown: str = ""  # what does not follow
+
+    @property
+    def chain(self) -> Chain:
+        return self.instruction.chain
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Barriers that instructions name together: stages in order of their addresses."""
+
+    addresses: tuple[int, ...]
+    count: int | None
+    chain: Chain
+
+
+@dataclass(frozen=True)
+class Region:
+    """A shared array that copies fill: where each stage starts, bytes of a stage if they follow; whose: the ring that its copies complete on."""
+
+    starts: tuple[int, ...]
+    nbytes: int | None
+    ring: Ring | None
+    chain: Chain
+
+    @property
+    def stages(self) -> int:
+        return len(self.starts)
+
+    def overlaps(self, other: Region) -> bool:
+        mine, theirs = ([(s, s + (r.nbytes or 1)) for s in r.starts] for r in (self, other))
+        return any(a < d and c < b for a, b in mine for c, d in theirs)
+
+    def meets(self, addresses: Sequence[int]) -> bool:
+        return any(s <= a < s + (self.nbytes or 1) for s in self.starts for a in addresses)
+
+
+def bits(mask: Mask) -> int:
+    """A mask of threads as one number."""
+    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
+
+
+def events_of(threads: Threads) -> list[Event]:
+    """The low-level calls that some thread reaches, in the order of the PTX."""
+    found = [(i, kind) for i, x in enumerate(threads.instructions) if (kind := kind_of(x.op)) is not None]
+    asked = [o for i, kind in found if kind not in ("wgmma", "mma") for o in _operands(threads.instructions[i])]
+    threads.solve(asked)
+    events = []
+    for i, kind in found:
+        mask = threads.at(i)
+        if mask.any():
+            events.append(_event(threads, i, kind, mask))
+    return events
+
+
+def _operands(x: Instruction) -> list[object]:
+    return list(x.operands[1 if writes(x) or x.operands[:1] == ("_",) else 0 :])
+
+
+def _event(threads: Threads, i: int, kind: str, mask: Mask) -> Event:
+    x = threads.instructions[i]
+    operands = _operands(x)
+    brackets = [o for o in operands if isinstance(o, Address)]
+    plain = [o for o in operands if not isinstance(o, Address)]
+    event = Event(i, kind, x, mask, bool(threads.flow.inside(threads.flow.of[i])))
+
+    def addresses(operand: object) -> tuple[int, ...]:
+        values, other = threads.of_threads(i, operand)
+        if not values or (other and len(values) > 12):
+            event.unknown = "an address"
+            return ()
+        return tuple(int(v) for v, _ in values)
+
+    def only(operand: object) -> int | None:
+        values, other = threads.of_threads(i, operand)
+        return int(values[0][0]) if len(values) == 1 and not other else None
+
+    def named(operand: object) -> tuple[tuple[int, int], ...]:
+        return tuple((int(v), bits(m)) for v, m in threads.of_threads(i, operand)[0])
+
+    if kind in ABOUT_BARRIERS and brackets:
+        event.barriers = addresses(brackets[0])
+        if kind in ("init", "expect", "expect_bytes") and plain:
+            event.number = only(plain[-1])
+        base = threads.instructions[threads.writer[brackets[0].base]] if brackets[0].base in threads.writer else None
+        if kind == "arrive" and base is not None and base.op.startswith("mapa"):
+            event.ids = named(base.operands[2])
+    elif kind == "bulk_load" and len(brackets) > 2:
+        event.memory, event.barriers, event.map = addresses(brackets[0]), addresses(brackets[2]), only(brackets[1])
+        event.by_barrier = _together(threads, i, brackets[2], brackets[0])
+        event.number = only(plain[0]) if ".tensor" not in x.op and plain else None
+    elif kind == "bulk_store" and len(brackets) > 1:
+        event.memory, event.map = addresses(brackets[1]), only(brackets[0])
+        event.number = only(plain[0]) if ".tensor" not in x.op and plain else None
+    elif kind in ("cp_async", "ldmatrix", "stmatrix") and brackets:
+        values, _other = threads.of_threads(i, brackets[0])
+        event.memory = tuple(int(v) for v, _ in values)
+        event.number = only(plain[0]) if kind == "cp_async" and plain else None
+        event.unknown = "an address" if not values else ""
+        event.turns = _turns(threads, i, brackets[0]) if kind != "ldmatrix" else ()
+    elif kind in ("named_sync", "named_arrive") and plain:
+        event.ids, event.number = named(plain[0]), only(plain[1]) if len(plain) > 1 else None
+        whole = (event.number in (None, threads.count) and kind == "named_sync" and len(plain) < 2) or (
+            event.number == threads.count and {n for n, _ in event.ids} == {0}
+        )
+        if whole and {n for n, _ in event.ids} <= {0}:
+            event.kind, event.ids, event.number = "sync", (), None
+        elif not event.ids:
+            event.unknown = "the number of a named barrier"
+    elif plain and kind in ("cp_wait", "wgmma_wait", "bulk_wait", "registers"):
+        event.number = only(plain[0])
+    elif kind == "cp_wait":
+        event.number = 0  # cp.async.wait_all
+    return event
+
+
+def _together(threads: Threads, i: int, one: object, other: object) -> dict[int, tuple[int, ...]]:
+    """The values of a second operand by those of a first, where both depend on the same variables."""
+    a, b = threads.possible(i, threads.value(one)), threads.possible(i, threads.value(other))
+    if extent((a, b)) > MOST:
+        return {}
+    _, (x, y), (sx, sy) = aligned((a, b))
+    x, y, sx, sy = np.broadcast_arrays(x, y, sx, sy)
+    known = (sx == KNOWN) & (sy == KNOWN)
+    found: dict[int, set[int]] = defaultdict(set)
+    for p, q in np.unique(np.stack([x[known], y[known]]), axis=1).T:
+        found[int(p)].add(int(q))
+    return {p: tuple(sorted(q)) for p, q in found.items()}
+
+
+# ---- barriers
+def rings_of(events: Sequence[Event]) -> list[Ring]:
+    """Barriers that are made, together where one instruction may name several; also neighbours that one place in the sources makes for the same threads."""
+    made = {a: e for e in events if e.kind == "init" for a in e.barriers}
+    parent = {a: a for a in made}
+
+    def root(a: int) -> int:
+        while parent[a] != a:
+            a = parent[a]
+        return a
+
+    users: dict[int, set[tuple[str, Chain]]] = defaultdict(set)
+    for e in events:
+        if e.kind in ABOUT_BARRIERS | {"bulk_load"}:
+            known = [a for a in e.barriers if a in made]
+            if e.kind != "init":
+                for a in known:
+                    users[a].add((e.kind, e.chain))
+            for a in known[1:] if e.kind != "init" or len(known) > 1 else ():
+                parent[root(a)] = root(known[0])
+    who: dict[int, frozenset[tuple[str, int]]] = {
+        a: frozenset(
+            (k, _or([bits(e.threads) for e in events if e.kind == k and a in e.barriers]))
+            for k in ("wait", "arrive", "expect", "bulk_load")
+        )
+        for a in made
+    }
+    alone = [a for a in sorted(made) if not any(root(b) == root(a) for b in made if b != a)]
+    for a, b in itertools.pairwise(alone):
+        if b - a == BARRIER and made[a].chain == made[b].chain and made[a].number == made[b].number and users[a] and who[a] == who[b]:
+            parent[root(b)] = root(a)
+    rings: dict[int, list[int]] = defaultdict(list)
+    for a in sorted(made):
+        rings[root(a)].append(a)
+    result = []
+    for addresses in rings.values():
+        counts = {made[a].number for a in addresses}
+        result.append(Ring(tuple(addresses), counts.pop() if len(counts) == 1 else None, made[addresses[0]].chain))
+    return sorted(result, key=lambda r: r.addresses[0])
+
+
+# ---- arrays
+def _or(masks: Sequence[int]) -> int:
+    result = 0
+    for m in masks:
+        result |= m
+    return result
+
+
+def regions_of(events: Sequence[Event], rings: Sequence[Ring]) -> list[Region]:
+    """The shared arrays that bulk copies and cp.async fill; those that stmatrix fills, and that bulk copies of a known size take from, where they lie apart."""
+    found = [*_filled_by_bulk(events, rings), *_filled_by_threads(events, "cp_async")]
+    for kind in ("stmatrix", "bulk_store"):
+        found += [r for r in _filled_by_threads(events, kind) if not any(r.overlaps(c) for c in found)]
+    return found
+
+
+def lies_over(events: Sequence[Event]) -> dict[int, tuple[int, ...]]:
+    """Of each bulk store the bytes that stmatrix filled around what it takes, every 16th: they lie over other arrays, perhaps from another place on."""
+    written = _filled_by_threads(events, "stmatrix")
+    return {
+        e.index: tuple(a for r in written if r.meets(e.memory) for s in r.starts for a in range(s, s + (r.nbytes or 1), 16)) or e.memory
+        for e in events
+        if e.kind == "bulk_store"
+    }
+
+
+def _filled_by_bulk(events: Sequence[Event], rings: Sequence[Ring]) -> list[Region]:
+    """An array for each tensor map and ring of barriers: it starts where the first box of a stage lies, and its stages are as far apart as it is large.
+
+    One stage has the bytes that its copies say, or that its barrier expects less those of other arrays on it.
+    """
+    ring_of = {a: r for r in rings for a in r.addresses}
+    starts: dict[tuple[int | None, Ring], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    chains: dict[tuple[int | None, Ring], Chain] = {}
+    said: dict[tuple[int | None, Ring], set[int | None]] = defaultdict(set)
+    for e in events:
+        if e.kind == "bulk_load":
+            for barrier, places in e.by_barrier.items():
+                if (ring := ring_of.get(barrier)) is not None:
+                    starts[e.map, ring][barrier] |= set(places)
+                    said[e.map, ring].add(e.number)
+                    chains.setdefault((e.map, ring), e.chain)
+    for key in list(starts):  # maps whose boxes take turns in one array
+        same = next(
+            (
+                k
+                for k in starts
+                if k[1] == key[1] and k != key and {min(p) for p in starts[k].values()} == {min(p) for p in starts[key].values()}
+            ),
+            None,
+        )
+        if same is not None:
+            del starts[key]
+    expected: dict[Ring, set[int | None]] = defaultdict(set)
+    for e in events:
+        if e.kind in ("expect", "expect_bytes"):
+            for a in e.barriers:
+                if a in ring_of:
+                    expected[ring_of[a]].add(e.number)
+    sized: dict[tuple[int | None, Ring], tuple[tuple[int, ...], int | None]] = {}
+    for key, by_stage in starts.items():
+        firsts = tuple(sorted({min(places) for places in by_stage.values()}))
+        gaps = {b - a for a, b in itertools.pairwise(firsts)}
+        alone = said[key].pop() if len(said[key]) == 1 and all(len(places) == 1 for places in by_stage.values()) else None
+        sized[key] = firsts, alone or (gaps.pop() if len(gaps) == 1 else None)
+    for ring, numbers in expected.items():
+        mine = [k for k in sized if k[1] == ring]
+        total = next(iter(numbers)) if len(numbers) == 1 else None
+        if total is None:
+            continue
+        boxes = {k: _panels(starts[k]) for k in mine if sized[k][1] is None}
+        if all(boxes.values()) and sum(b or 0 for b in boxes.values()) + sum(sized[k][1] or 0 for k in mine) == total:
+            sized |= {k: (sized[k][0], b) for k, b in boxes.items()}
+        known = [s for k in mine if (s := sized[k][1]) is not None]
+        missing = [k for k in mine if sized[k][1] is None]
+        if len(missing) == 1 and total > sum(known):
+            sized[missing[0]] = sized[missing[0]][0], total - sum(known)
+        elif not missing and sum(known) != total:
+            for k in mine:
+                sized[k] = sized[k][0], total if len(mine) == 1 else None
+    return [Region(firsts, nbytes, key[1], chains[key]) for key, (firsts, nbytes) in sorted(sized.items(), key=lambda item: item[1][0])]
+
+
+def _panels(by_stage: dict[int, set[int]]) -> int | None:
+    """The bytes of one stage of an array that is copied box by box, each as far from the next; None of a single box."""
+    sizes = set()
+    for places in by_stage.values():
+        gaps = {b - a for a, b in zip(sorted(places), sorted(places)[1:])}
+        sizes.add(gaps.pop() * len(places) if len(gaps) == 1 else None)
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _filled_by_threads(events: Sequence[Event], kind: str) -> list[Region]:
+    """Of cp.async, of stmatrix, or of bulk stores of a known size: bytes that one place in the sources fills or takes, or several that do the same; its stages
+    are the values that one variable gives its address."""
+    covered: dict[Chain, set[int]] = defaultdict(set)
+    turns: dict[Chain, set[tuple[int, int]]] = defaultdict(set)
+    for e in events:
+        if e.kind == kind and (kind != "bulk_store" or e.number is not None):
+            covered[e.chain] |= {a + o for a in e.memory for o in range(0, e.number or 16, 4)}
+            turns[e.chain].update(e.turns)
+    arrays: list[tuple[set[int], list[Chain]]] = []
+    for chain, cells in covered.items():
+        together = [a for a in arrays if a[0] & cells]
+        arrays = [a for a in arrays if not a[0] & cells]
+        arrays.append((cells.union(*(a[0] for a in together)), [chain, *(c for a in together for c in a[1])]))
+    result: list[Region] = []
+    for cells, chains in sorted(arrays, key=lambda a: min(a[0], default=0)):
+        if not cells:
+            continue
+        first, size = min(cells), 4 * len(cells)
+        place = min(chains, key=lambda c: c[0].line if c else 0)
+        rings = [
+            (gap, n)
+            for c in chains
+            for n, gap in turns[c]
+            if n * gap == size or (size // n <= gap and all((a - first) % gap < size // n for a in cells))
+        ]
+        if rings:
+            gap, stages = max(rings)
+            result.append(Region(tuple(first + gap * i for i in range(stages)), size // stages, None, place))
+        elif max(cells) + 4 - first == size:
+            result.append(Region((first,), size, None, place))
+        else:
+            result.append(Region((first,), None, None, place))
+    return result
+
+
+def _turns(threads: Threads, i: int, operand: object) -> tuple[tuple[int, int], ...]:
+    """For each variable that an address depends on, how many values it gives the address, and how far they are apart, where that is even."""
+    number = threads.possible(i, threads.value(operand))
+    found = []
+    data, state = np.broadcast_arrays(number.data, number.state)
+    for axis in range(len(number.axes)):
+        along, known = np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1), np.moveaxis(state, axis, 0).reshape(data.shape[axis], -1)
+        whole = np.flatnonzero((known == KNOWN).sum(0) == (known == KNOWN).sum(0).max(initial=0))
+        if not len(whole):
+            continue
+        values = np.unique(along[known[:, whole[0]] == KNOWN, whole[0]])
+        gaps = {int(g) for g in np.diff(values)}
+        if len(gaps) == 1:
+            found.append((len(values), gaps.pop()))
+    return tuple(found)

@@ -1,0 +1,288 @@
+"""Integers as they are in each thread and for each value that a loop's variables take. Owns the arithmetic of PTX on them, no control flow.
+
+A number is an array whose last axis is the thread (of size 1 where all threads agree); each further axis belongs to a variable that has several values, so
+that what is computed from one variable in two ways stays related. Each element is known, unknown (data, parameters), or absent (no thread gets there so).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ABSENT, UNKNOWN, KNOWN = 0, 1, 2
+MOST = 1 << 18  # elements of a number
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """data, state: (one axis for each of `axes`, threads or 1)."""
+
+    axes: tuple[str, ...]
+    data: Ints
+    state: NDArray[np.int8]
+
+    @property
+    def rows(self) -> tuple[Ints, NDArray[np.int8]]:
+        """Both with all variables' axes made one."""
+        data, state = np.broadcast_arrays(self.data, self.state)
+        return data.reshape(-1, data.shape[-1]), state.reshape(-1, state.shape[-1])
+
+    @property
+    def all_known(self) -> bool:
+        return bool((self.state == KNOWN).all())
+
+
+def of(value: int) -> Number:
+    return Number((), np.array([value], np.int64), np.array([KNOWN], np.int8))
+
+
+UNKNOWN_NUMBER = Number((), np.zeros(1, np.int64), np.array([UNKNOWN], np.int8))
+
+
+def of_threads(values: Sequence[int] | Ints) -> Number:
+    """A number that differs from thread to thread."""
+    data = np.asarray(values, np.int64)
+    return Number((), data, np.full(data.shape, KNOWN, np.int8))
+
+
+def of_rows(name: str, data: Ints, state: NDArray[np.int8]) -> Number:
+    """The number of a variable with these values, one a row."""
+    return Number((name,), data, state)
+
+
+def aligned(numbers: Sequence[Number]) -> tuple[tuple[str, ...], list[Ints], list[NDArray[np.int8]]]:
+    """All axes of some numbers, and their arrays with an axis for each.
+
+    A variable gets values one after another: where one number has seen fewer of them than another, both count as far as that one goes, until it is worked out anew.
+    """
+    axes = tuple(sorted({a for n in numbers for a in n.axes}))
+    sizes: dict[str, int] = {}
+    for n in numbers:
+        for a, size in zip(n.axes, n.data.shape):
+            sizes[a] = min(size, sizes.get(a, size))
+    datas, states = [], []
+    for n in numbers:
+        shape = [1] * len(axes)
+        for a in n.axes:
+            shape[axes.index(a)] = sizes[a]
+        window = tuple(slice(sizes[a]) for a in n.axes)
+        datas.append(n.data[window].reshape(*shape, n.data.shape[-1]))
+        states.append(n.state[window].reshape(*shape, n.state.shape[-1]))
+    return axes, datas, states
+
+
+def extent(numbers: Sequence[Number]) -> int:
+    """How many elements a result of these has."""
+    sizes = {a: s for n in numbers for a, s in zip(n.axes, n.data.shape)}
+    threads = max((n.data.shape[-1] for n in numbers), default=1)
+    return int(np.prod([threads, *sizes.values()]))
+
+
+def applied(function: Callable[..., Ints], *numbers: Number) -> Number:
+    """A function of elements. Too large: unknown."""
+    if extent(numbers) > MOST:
+        return UNKNOWN_NUMBER
+    axes, datas, states = aligned(numbers)
+    state = states[0]
+    for s in states[1:]:
+        state = np.minimum(state, s)
+    with np.errstate(all="ignore"):
+        data = np.asarray(function(*datas), np.int64)
+    shape = np.broadcast_shapes(data.shape, state.shape)
+    return Number(axes, np.broadcast_to(data, shape), np.broadcast_to(state, shape))
+
+
+def chosen(condition: Number, one: Number, other: Number) -> Number:
+    """`one` where the condition holds, else `other`; unknown where it is not known and they differ."""
+    if extent((condition, one, other)) > MOST:
+        return UNKNOWN_NUMBER
+    axes, (c, a, b), (sc, sa, sb) = aligned((condition, one, other))
+    data = np.where(c != 0, a, b)
+    state = np.where(
+        sc == KNOWN, np.where(c != 0, sa, sb), np.where((sa == KNOWN) & (sb == KNOWN) & (a == b), KNOWN, np.minimum(sc, UNKNOWN))
+    )
+    shape = np.broadcast_shapes(data.shape, state.shape)
+    return Number(axes, np.broadcast_to(data, shape), np.broadcast_to(state.astype(np.int8), shape))
+
+
+# ---- PTX
+def wrapped(data: Ints, bits: int) -> Ints:
+    """Of so many bits, with its sign."""
+    if bits >= 64:
+        return data
+    low = data & ((1 << bits) - 1)
+    return np.where(low >> (bits - 1) & 1, low - (1 << bits), low)
+
+
+def unsigned(data: Ints, bits: int) -> Ints:
+    """As a number without a sign; of 64 bits only those that an i64 holds."""
+    return data & ((1 << bits) - 1) if bits < 64 else data
+
+
+TYPES = re.compile(r"(?<=\.)([subf])(8|16|32|64)(?=\.|$)")
+
+
+def width(op: str) -> tuple[str, int]:
+    """The first type of an instruction: its letter and bits."""
+    letter, bits = (TYPES.findall(op) or [("b", "32")])[0]
+    return letter, int(bits)
+
+
+def _shift(bits: int, letter: str, left: bool) -> Callable[[Ints, Ints], Ints]:
+    def run(a: Ints, n: Ints) -> Ints:
+        n = unsigned(n, 32)
+        within = np.minimum(n, 63)
+        if left:
+            return np.where(n >= bits, 0, wrapped(a << within, bits))
+        if letter == "s":
+            return a >> within
+        if bits == 64:
+            return np.where(n == 0, a, (a >> within) & ~(np.int64(-1) << np.minimum(64 - within, 63)))
+        return np.where(n >= bits, 0, wrapped(unsigned(a, bits) >> within, bits))
+
+    return run
+
+
+def _divided(bits: int, letter: str, remainder: bool) -> Callable[[Ints, Ints], Ints]:
+    def run(a: Ints, b: Ints) -> Ints:
+        if letter != "s":
+            a, b = unsigned(a, bits), unsigned(b, bits)
+        safe = np.where(b == 0, 1, b)
+        quotient = np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))
+        return wrapped(a - quotient * safe if remainder else quotient, bits)
+
+    return run
+
+
+def _high(bits: int, letter: str) -> Callable[[Ints, Ints], Ints]:
+    def run(a: Ints, b: Ints) -> Ints:
+        if letter != "s":
+            a, b = unsigned(a, bits), unsigned(b, bits)
+        if bits > 32:
+            product = a.astype(object) * b.astype(object)
+            return np.asarray(
+                np.vectorize(lambda p: ((int(p) >> 64) + (1 << 63)) % (1 << 64) - (1 << 63), otypes=[object])(product), dtype=np.int64
+            )
+        if letter == "s":
+            return wrapped((a * b) >> bits, bits)
+        return wrapped(((a * b).view(np.uint64) >> np.uint64(bits)).view(np.int64), bits)
+
+    return run
+
+
+COMPARISONS: dict[str, Callable[[Ints, Ints], Any]] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
+}  # fmt: skip
+
+
+def compared(op: str, a: Number, b: Number) -> Number:
+    """setp: the comparison of integers; of others unknown."""
+    letter, bits = width(op)
+    comparison = COMPARISONS.get(op.split(".")[1])
+    if comparison is None or letter == "f":
+        return UNKNOWN_NUMBER
+    if letter == "u" or op.split(".")[1] in ("lo", "ls", "hi", "hs"):
+        return applied(lambda x, y: comparison(unsigned(x, bits), unsigned(y, bits)), a, b)
+    return applied(comparison, a, b)
+
+
+def computed(op: str, operands: Sequence[Number]) -> Number:
+    """What an instruction without memory, threads or control gives; unknown for those that are not known here."""
+    name = op.split(".")[0]
+    letter, bits = width(op)
+    if ".pred" in op:
+        letter, bits = "u", 8
+    if letter == "f" or ".f16" in op or ".bf16" in op:
+        return operands[0] if name == "mov" and operands else UNKNOWN_NUMBER
+    signed = letter
+
+    def made(function: Callable[..., Ints], out: int = bits) -> Number:
+        return applied(lambda *x: wrapped(np.asarray(function(*x), np.int64), out), *operands)
+
+    wide, high = ".wide" in op, ".hi" in op
+    operand = (lambda x: x) if signed == "s" else (lambda x: unsigned(x, bits))
+    match name, len(operands):
+        case ("mov", 1) | ("cvta", 1) | ("mapa", 2):
+            return operands[0]
+        case "cvt", 1:
+            kinds = TYPES.findall(op)
+            if len(kinds) != 2 or "f" in (kinds[0][0], kinds[1][0]):
+                return UNKNOWN_NUMBER
+            to, source = (int(b) for _, b in kinds)
+            take = (lambda x: wrapped(x, source)) if kinds[1][0] == "s" else (lambda x: unsigned(x, source))
+            return applied(lambda x: wrapped(take(x), to), *operands)
+        case "add", 2:
+            return made(lambda a, b: a + b)
+        case "sub", 2:
+            return made(lambda a, b: a - b)
+        case "mul" | "mul24", 2:
+            if wide:
+                return applied(lambda a, b: operand(a) * operand(b), *operands)
+            return applied(_high(bits, signed), *operands) if high else made(lambda a, b: a * b)
+        case "mad" | "mad24", 3:
+            if wide:
+                return applied(lambda a, b, c: operand(a) * operand(b) + c, *operands)
+            if high:
+                return applied(lambda p, c: wrapped(p + c, bits), applied(_high(bits, signed), *operands[:2]), operands[2])
+            return made(lambda a, b, c: a * b + c)
+        case ("div", 2) | ("rem", 2):
+            return applied(_divided(bits, signed, name == "rem"), *operands)
+        case ("shl", 2) | ("shr", 2):
+            return applied(_shift(bits, signed, name == "shl"), *operands)
+        case "and", 2:
+            return made(lambda a, b: a & b)
+        case "or", 2:
+            return made(lambda a, b: a | b)
+        case "xor", 2:
+            return made(lambda a, b: a ^ b)
+        case "not", 1:
+            return applied(lambda a: a == 0, *operands) if ".pred" in op else made(lambda a: ~a)
+        case "neg", 1:
+            return made(lambda a: -a)
+        case "abs", 1:
+            return made(np.abs)
+        case "min", 2:
+            return made(lambda a, b: np.minimum(operand(a), operand(b)))
+        case "max", 2:
+            return made(lambda a, b: np.maximum(operand(a), operand(b)))
+        case "bfe", 3:
+            return made(lambda a, p, n: _field(a, p, n, bits, signed))
+        case "bfi", 4:
+            return made(_inserted)
+        case "shf", 3:
+            return UNKNOWN_NUMBER
+        case "lop3", 4:
+            return made(_lop3)
+        case "popc", 1:
+            return applied(
+                lambda a: np.array([bin(int(x)).count("1") for x in unsigned(a, 32).ravel()], np.int64).reshape(a.shape), *operands
+            )
+        case "selp", 3:
+            return chosen(operands[2], operands[0], operands[1])
+    return UNKNOWN_NUMBER
+
+
+def _field(a: Ints, p: Ints, n: Ints, bits: int, letter: str) -> Ints:
+    p, n = p & 0xFF, np.minimum(n & 0xFF, 62)
+    low = (unsigned(a, bits) >> np.minimum(p, 63)) & ((np.int64(1) << n) - 1)
+    return np.where((letter == "s") & (n > 0) & ((low >> np.maximum(n - 1, 0)) & 1 == 1), low - (np.int64(1) << n), low)
+
+
+def _inserted(a: Ints, b: Ints, p: Ints, n: Ints) -> Ints:
+    mask = ((np.int64(1) << np.minimum(n & 0xFF, 62)) - 1) << np.minimum(p & 0xFF, 63)
+    return (b & ~mask) | ((a << np.minimum(p & 0xFF, 63)) & mask)
+
+
+def _lop3(a: Ints, b: Ints, c: Ints, table: Ints) -> Ints:
+    out = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), np.int64)
+    for i in range(8):
+        term = (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)
+        out = out | np.where(table >> i & 1, term, 0)
+    return out

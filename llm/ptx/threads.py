@@ -1,0 +1,495 @@
+"""What the registers of a kernel hold in each thread, and which threads reach which block: one fixed point of both. Owns no meaning of asynchronous instructions.
+
+Only what branches, guards and the asked-for operands depend on is worked out. A register that several instructions write is a variable: its values are
+collected until no new one comes, or until there are MANY, and then it may hold others too. Data and parameters are unknown; a branch on them goes both ways.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .flow import flow_of
+from .module import Address, Entry, Instruction, Operand
+from .numbers import (
+    ABSENT,
+    KNOWN,
+    MOST,
+    UNKNOWN,
+    UNKNOWN_NUMBER,
+    Ints,
+    Number,
+    aligned,
+    applied,
+    chosen,
+    compared,
+    computed,
+    extent,
+    of,
+    of_threads,
+    wrapped,
+)
+from .single import names_in, reads, single, writes
+
+MANY = 20  # values of a variable
+ROUNDS = 400
+SHARED, PARAMETERS = 1024, 1 << 40  # where shared memory and parameters are taken to lie
+ALIGNED = 1024  # what dynamic shared memory is at least, here
+LEAST, MASK_BITS = (
+    64,
+    6,
+)  # the remainder of an unknown number by a smaller divisor is each of its values; what is under a mask of few bits, too
+Mask = NDArray[np.bool_]
+QUOTIENT = ("mul.hi", "mul.wide", "shr", "add", "sub", "cvt", "bfe", "mov", "shf")
+
+
+class Threads:
+    """The analysis of one kernel. shape: threads of a CTA in x, y, z; cluster: CTAs of a cluster, None if not known."""
+
+    def __init__(self, entry: Entry, shape: tuple[int, int, int], cluster: int | None = None):
+        self.entry, self.shape, self.count = entry, shape, shape[0] * shape[1] * shape[2]
+        self.flow = flow_of(entry.instructions)
+        made = single(entry.instructions, self.flow)
+        self.instructions, self.choices, self.kept = made.instructions, made.choices, made.kept
+        self.writer = {r: i for i, x in enumerate(self.instructions) for r in writes(x)}
+        self.conditions = [self.flow.conditions(b) for b in range(len(self.flow.blocks))]
+        self.symbols = self._symbols()
+        self.special = self._special(cluster)
+        self.numbers: dict[str, Number] = {}
+        self.samples: dict[str, dict[bytes, tuple[Ints, NDArray[np.int8]]]] = defaultdict(dict)
+        self.counters = self._counters()
+        self.turns: dict[int, int] = dict.fromkeys((header for header, _, _, _ in self.counters.values()), 1)
+        self.reach: Mask = np.zeros((len(self.flow.blocks), self.count), bool)
+        self.reach[0] = True
+
+    def _symbols(self) -> dict[str, Number]:
+        """Shared arrays with static ones first, as they are laid out; parameters far from them."""
+        at, symbols = SHARED, {}
+        for name, (alignment, size) in sorted(self.entry.shared.items(), key=lambda item: item[1][1] is None):
+            step = max(alignment, ALIGNED if size is None else 1)
+            at = -(-at // step) * step
+            symbols[name] = of(at)
+            at += size or 0
+        symbols |= {name: of(PARAMETERS + (i << 20)) for i, name in enumerate(self.entry.params)}
+        return symbols
+
+    def _special(self, cluster: int | None) -> dict[str, Number]:
+        x, y, z = self.shape
+        tid = np.arange(self.count)
+        special = {"%tid.x": of_threads(tid % x), "%tid.y": of_threads(tid // x % y), "%tid.z": of_threads(tid // (x * y)), "%ntid.x": of(x), "%ntid.y": of(y),
+                   "%ntid.z": of(z), "%laneid": of_threads(tid % 32), "%warpid": of_threads(tid // 32), "WARP_SZ": of(32)}  # fmt: skip
+        if cluster is not None:
+            ranks = Number(("cluster",), np.arange(cluster).reshape(-1, 1), np.full((cluster, 1), KNOWN, np.int8)) if cluster > 1 else of(0)
+            special |= dict.fromkeys(("%cluster_ctarank", "%cluster_ctaid.x"), ranks)
+            special |= {name: of(0) for name in ("%cluster_ctaid.y", "%cluster_ctaid.z")}
+            special |= {
+                "%cluster_nctarank": of(cluster),
+                "%cluster_nctaid.x": of(cluster),
+                "%cluster_nctaid.y": of(1),
+                "%cluster_nctaid.z": of(1),
+            }
+        return special
+
+    # ---- values
+    def value(self, operand: Operand) -> Number:
+        """What an operand holds; of an address the address."""
+        if isinstance(operand, int):
+            return of(operand if -(1 << 63) <= operand < 1 << 63 else operand - (1 << 64))
+        if isinstance(operand, Address):
+            return applied(lambda b: b + operand.offset, self.value(operand.base))
+        if not isinstance(operand, str):
+            return UNKNOWN_NUMBER
+        if operand[:1] == "!":
+            return applied(lambda p: p == 0, self.value(operand[1:]))
+        found = self.numbers.get(operand) or self.symbols.get(operand) or self.special.get(operand)
+        if found is not None:
+            return found
+        return self._nothing if operand in self.writer or operand in self.choices else UNKNOWN_NUMBER
+
+    _nothing = Number(("nothing",), np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int8))  # of what no instruction has written so far
+
+    def solve(self, asked: Iterable[Operand]) -> None:
+        """Works out what these operands hold, and which threads reach which block."""
+        wanted = self._wanted(asked)
+        depends: dict[str, list[str]] = defaultdict(list)
+        for r in wanted:
+            for name in self._sources(r):
+                depends[name].append(r)
+        variables = [r for r in wanted if r in self.choices]
+        singles = [r for r in wanted if r in self.writer]
+        wanted_set, changed = set(wanted), set(wanted)
+        for _ in range(ROUNDS):
+            for r in singles:
+                if r in changed:
+                    changed.discard(r)
+                    number = self._written(self.writer[r], r)
+                    if not _same(self.numbers.get(r), number):
+                        self.numbers[r] = number
+                        changed.update(depends[r])
+            if self._spread():
+                changed.update(variables)
+            for r in variables:
+                if r in changed:
+                    changed.discard(r)
+                    if self._count(r) if r in self.counters else self._collect(r):
+                        changed.update(depends[r])
+                        changed.update(
+                            c
+                            for c in self.counters
+                            if r in self.counters and self.counters[c][0] == self.counters[r][0] and c in wanted_set and c != r
+                        )
+            if not changed:
+                return
+
+    def _sources(self, r: str) -> list[str]:
+        """What a register is made of."""
+        if r in self.choices:
+            block, names = self.choices[r]
+            ways = [held[0] for p in names for to, held in self.flow.blocks[p].out if held and to == block]
+            return [*names.values(), *ways, *(c for p in names for c, _ in self.conditions[p])]
+        x = self.instructions[self.writer[r]]
+        return [*([] if _opaque(x) else reads(x)), *([x.guard[0]] if x.guard else []), *([self.kept[r]] if r in self.kept else [])]
+
+    def _wanted(self, asked: Iterable[Operand]) -> list[str]:
+        """The registers that the asked-for operands, branches and guards depend on; what a register is computed from comes before it."""
+        roots = [name for o in asked for name in names_in(o)]
+        roots += [held[0] for b in self.flow.blocks for _, held in b.out if held]
+        seen: set[str] = set()
+        order: list[str] = []
+        for root in roots:
+            stack = [(root, False)]
+            while stack:
+                r, done = stack.pop()
+                if done:
+                    order.append(r)
+                elif r not in seen and (r in self.writer or r in self.choices):
+                    seen.add(r)
+                    stack.append((r, True))
+                    stack += [(d, False) for d in self._sources(r)]
+        return order
+
+    def _written(self, i: int, r: str) -> Number:
+        """What an instruction writes to a register."""
+        x = self.instructions[i]
+        made = self._made(x, r)
+        if x.guard is not None:
+            guard = self.value(("" if x.guard[1] else "!") + x.guard[0])
+            other = (
+                self.value(self.kept[r])
+                if r in self.kept
+                else Number(guard.axes, np.zeros_like(guard.data), np.full(guard.state.shape, ABSENT, np.int8))
+            )
+            return chosen(guard, made, other)
+        return made
+
+    def _made(self, x: Instruction, r: str) -> Number:
+        name, first = x.op.split(".")[0], x.operands[0]
+        if _opaque(x):
+            return UNKNOWN_NUMBER
+        if name == "shfl":
+            return self._shuffled(x) if not (isinstance(first, tuple) and r == first[-1]) else UNKNOWN_NUMBER
+        if name == "elect":
+            return applied(lambda t: t % 32 == 0, of_threads(np.arange(self.count))) if r == first[-1] else UNKNOWN_NUMBER
+        if name == "mov" and isinstance(first, tuple):
+            whole, size = self.value(x.operands[1]), 64 // len(first)
+            return computed(f"bfe.s{64}", [whole, of(size * first.index(r)), of(size)])
+        if name == "mov" and isinstance(x.operands[1], tuple):
+            parts = x.operands[1]
+            if len(parts) != 2:
+                return UNKNOWN_NUMBER
+            return applied(lambda low, high: (low & 0xFFFFFFFF) | high << 32, *(self.value(p) for p in parts))
+        operands = [self.value(o) for o in x.operands[1:]]
+        if name == "setp":
+            number = compared(x.op, *operands[:2])
+            if isinstance(first, tuple) and r == first[1]:
+                number = applied(lambda p: p == 0, number)
+            if len(operands) == 3:
+                number = computed(f"{x.op.split('.')[2]}.pred", [number, operands[2]])
+            return number
+        if name == "and" and ".pred" in x.op:
+            return _either(operands[0], operands[1], 0)
+        if name == "or" and ".pred" in x.op:
+            return _either(operands[0], operands[1], 1)
+        number = computed(x.op, operands)
+        if number.data.size and not (number.state == KNOWN).any() and (few := self._few(x)) is not None:
+            values = np.array(few).reshape(-1, 1)
+            return Number((f"{r} of {len(few)}",), values, np.full(values.shape, KNOWN, np.int8))
+        return number
+
+    def _few(self, x: Instruction) -> list[int] | None:
+        """The values that an unknown number can have: under a mask, or as a remainder, also one that is written as a product with a constant's inverse."""
+        name = x.op.split(".")[0]
+        if name == "and" and len(x.operands) == 3:
+            for mask in (self._constant(o) for o in x.operands[1:]):
+                if mask is not None and mask > 0 and mask.bit_count() <= MASK_BITS:
+                    return sorted(_submasks(mask))
+        if name == "rem" and ".u" in x.op and (divisor := self._constant(x.operands[2])) is not None and 1 < divisor <= LEAST:
+            return list(range(divisor))
+        if name == "sub":
+            product = self._only_writer(x.operands[2])
+            if product is not None and product.op.startswith("mul.lo"):
+                divisor = self._constant(product.operands[2])
+                if divisor is not None and 1 < divisor <= LEAST and self._made_of(product.operands[1], x.operands[1], 12):
+                    return list(range(divisor))
+        return None
+
+    def _constant(self, operand: Operand) -> int | None:
+        number = self.value(operand)
+        return int(number.data.flat[0]) if number.data.size == 1 and number.all_known else None
+
+    def _only_writer(self, operand: Operand) -> Instruction | None:
+        place = self.writer.get(operand) if isinstance(operand, str) else None
+        return None if place is None else self.instructions[place]
+
+    def _made_of(self, quotient: Operand, whole: Operand, depth: int) -> bool:
+        """Whether a quotient is computed from the whole and constants alone."""
+        if quotient == whole or isinstance(quotient, int):
+            return True
+        x = self._only_writer(quotient)
+        if x is None or not depth:
+            return False
+        if x.op.startswith("mov") and isinstance(x.operands[1], int):
+            return True
+        return x.op.startswith(QUOTIENT) and all(self._made_of(o, whole, depth - 1) for o in x.operands[1:])
+
+    def _shuffled(self, x: Instruction) -> Number:
+        """Of what the other lanes hold; in whole warps only."""
+        value, lane, clamp = (self.value(o) for o in x.operands[1:4])
+        if value.data.shape[-1] == 1 and not (value.state == ABSENT).any():
+            return value
+        if (
+            lane.data.size != 1
+            or not lane.all_known
+            or not clamp.all_known
+            or int(clamp.data.flat[0]) & 31 not in (0, 31)
+            or self.count % 32
+        ):
+            return UNKNOWN_NUMBER
+        tid, by = np.arange(self.count), int(lane.data.flat[0])
+        match x.op.split(".")[2]:
+            case "idx":
+                source = tid - tid % 32 + by % 32
+            case "bfly":
+                source = tid ^ by
+            case "down":
+                source = np.where(tid % 32 + by < 32, tid + by, tid)
+            case _:
+                source = np.where(tid % 32 >= by, tid - by, tid)
+        data, state = np.broadcast_arrays(value.data, value.state)
+        if data.shape[-1] == 1:
+            return value
+        return Number(value.axes, data[..., source], state[..., source])
+
+    # ---- counters: variables that a loop steps by a constant; all of a loop go by one axis, its turns
+    def _counters(self) -> dict[str, tuple[int, int, str, int]]:
+        """Of each counter its loop's header, the block that goes back to it, the name of its first value, and its step."""
+        found = {}
+        for r, (header, names) in self.choices.items():
+            body = self.flow.loops.get(header, frozenset())
+            back, first = [p for p in names if p in body], [p for p in names if p not in body]
+            if len(back) != 1 or len(first) != 1:
+                continue
+            x = self._only_writer(names[back[0]])
+            if (
+                x is not None
+                and x.guard is None
+                and x.op in ("add.s32", "add.u32", "add.s64", "add.u64")
+                and x.operands[1] == r
+                and isinstance(x.operands[2], int)
+            ):
+                found[r] = header, back[0], names[first[0]], x.operands[2]
+        return found
+
+    def _count(self, r: str) -> bool:
+        """Works out a counter for the turns that its loop may take; whether it has changed."""
+        header, back, first, step = self.counters[r]
+        start = self.value(first)
+        if not start.data.size:
+            return False
+        present = self._present(header, back)
+        turns = present.data.shape[present.axes.index(f"turn {header}")]
+        if extent((start, present)) > MOST:
+            del self.counters[r]
+            return self._collect(r)
+        by = Number((f"turn {header}",), np.arange(turns).reshape(-1, 1) * step, np.full((turns, 1), KNOWN, np.int8))
+        bits = 64 if self._only_writer(self.choices[r][1][back]).op.endswith("64") else 32  # type: ignore[union-attr]
+        number = applied(lambda a, n, _: wrapped(a + n, bits), start, by, present)
+        changed = not _same(self.numbers.get(r), number)
+        self.numbers[r] = number
+        return changed
+
+    def _present(self, header: int, back: int) -> Number:
+        """Which turns of a loop may be taken: a turn is if the one before is, and goes back. After MANY, one that is not known stands for all others."""
+        name, turns = f"turn {header}", self.turns[header]
+        ways = [h for to, h in self.flow.blocks[back].out if to == header]
+        conditions = [*self.conditions[back], *(h for h in ways if h)]
+        state = np.full((turns, 1), KNOWN, np.int8)
+        if turns > MANY:
+            state[-1] = UNKNOWN
+        goes = self._under(Number((name,), np.zeros((turns, 1), np.int64), state), conditions)
+        at = goes.axes.index(name)
+        going = np.moveaxis(goes.state, at, 0)  # for the turns for which the conditions are worked out
+        there = np.minimum.accumulate(np.concatenate([np.full((1, *going.shape[1:]), KNOWN, np.int8), going]), axis=0)
+        decided = all(self.value(c).data.size for c, _ in conditions)
+        back_again = self.reach[back].any() and any(h is None or self.may(*h).any() for h in ways)
+        if len(going) == turns <= MANY and decided and back_again and (there[-1] > ABSENT).any():
+            turns += 1
+            self.turns[header] = turns
+        there = there[:turns]
+        if len(there) > MANY:
+            there[-1] = np.minimum(there[-1], UNKNOWN)
+        there = np.moveaxis(there, 0, at)
+        return Number(goes.axes, np.zeros(there.shape, np.int64), there.astype(np.int8))
+
+    # ---- variables and threads
+    def _collect(self, r: str) -> bool:
+        """Takes up new values of a variable; whether there were any."""
+        known, grown = self.samples[r], False
+        block, names = self.choices[r]
+        for before, name in names.items():
+            for held in [h for to, h in self.flow.blocks[before].out if to == block]:
+                here = self.reach[before] if held is None else self.reach[before] & self.may(*held)
+                if len(known) <= MANY and here.any():
+                    number = self._under(self.value(name), [*self.conditions[before], *([held] if held else [])])
+                    grown |= _taken_up(known, number, here)
+        if grown:
+            self.numbers[r] = _variable(r, list(known.values()))
+        return grown
+
+    def possible(self, i: int, number: Number) -> Number:
+        """A number without what the conditions at an instruction exclude."""
+        guard = self.instructions[i].guard
+        return self._under(number, [*self.conditions[self.flow.of[i]], *([guard] if guard else [])])
+
+    def _under(self, number: Number, conditions: Sequence[tuple[str, bool]]) -> Number:
+        for name, holds in conditions:
+            if not number.axes:
+                break
+            condition = self.value(name)
+            if not (set(condition.axes) & set(number.axes)) or extent((condition, number)) > MOST:
+                continue
+            axes, (c, d), (sc, sd) = aligned((condition, number))
+            excluded = (sc == ABSENT) | ((sc == KNOWN) & ((c != 0) != holds))
+            shape = np.broadcast_shapes(d.shape, excluded.shape)
+            number = Number(axes, np.broadcast_to(d, shape), np.where(excluded, ABSENT, sd).astype(np.int8))
+        return number
+
+    def _spread(self) -> bool:
+        """Lets threads go on from block to block; whether any got further."""
+        grown = False
+        for b in self.flow.order:
+            for to, held in self.flow.blocks[b].out:
+                here = self.reach[b] if held is None else self.reach[b] & self.may(*held)
+                if (here & ~self.reach[to]).any():
+                    self.reach[to] |= here
+                    grown = True
+        return grown
+
+    def may(self, name: str, holds: bool) -> Mask:
+        """The threads in which a predicate may hold (or not)."""
+        data, state = self.value(name).rows
+        found: Mask = (((state == KNOWN) & ((data != 0) == holds)) | (state == UNKNOWN)).any(0)
+        return np.broadcast_to(found, (self.count,))
+
+    def at(self, i: int) -> Mask:
+        """The threads that may execute an instruction."""
+        guard = self.instructions[i].guard
+        here = self.reach[self.flow.of[i]]
+        return here & self.may(*guard) if guard else here
+
+    def of_threads(self, i: int, operand: Operand) -> tuple[list[tuple[Ints, Mask]], bool]:
+        """What an operand may be when an instruction is executed: values with the threads that have them, and whether others are possible."""
+        number = self.possible(i, self.value(operand))
+        data, state = number.rows
+        here = self.at(i)
+        found: dict[int, Mask] = {}
+        state = np.broadcast_to(state, (len(state), self.count))
+        data = np.broadcast_to(data, (len(data), self.count))
+        known = (state == KNOWN) & here
+        for value in np.unique(data[known]):
+            found[int(value)] = (known & (data == value)).any(0)
+        return [(np.int64(v), m) for v, m in found.items()], bool(((state == UNKNOWN) & here).any())  # type: ignore[misc]
+
+
+def _taken_up(known: dict[bytes, tuple[Ints, NDArray[np.int8]]], number: Number, here: Mask) -> bool:
+    """Adds the rows of a number, as the threads `here` have it; whether there were new ones. After MANY, one row of unknowns stands for all others."""
+    if extent((number,)) // number.data.shape[-1] * len(here) > MOST:
+        number = UNKNOWN_NUMBER
+    data, state = number.rows
+    state = np.where(here, state, ABSENT).astype(np.int8)
+    data = np.where(state == KNOWN, data, 0)
+    grown = False
+    for row, of_row in zip(data, state):
+        key = row.tobytes() + of_row.tobytes()
+        if key in known or not of_row.any():
+            continue
+        grown = True
+        if len(known) >= MANY:
+            known[b"others"] = np.zeros(len(here), np.int64), np.where(here, UNKNOWN, ABSENT).astype(np.int8)
+            break
+        known[key] = (row, of_row)
+    return grown
+
+
+def _variable(r: str, rows: list[tuple[Ints, NDArray[np.int8]]]) -> Number:
+    data, state = np.stack([d for d, _ in rows]), np.stack([s for _, s in rows])
+    present = state != ABSENT
+    if (present == present[0]).all() and present[0].any():
+        first = int(np.argmax(present[0]))
+        if (np.where(present, data, data[:, first : first + 1]) == data[:, first : first + 1]).all() and (
+            np.where(present, state, state[:, first : first + 1]) == state[:, first : first + 1]
+        ).all():
+            data, state = data[:, first : first + 1], state[:, first : first + 1]
+    if len(rows) == 1:
+        return Number((), data[0], state[0])
+    return Number((r,), data, state)
+
+
+def _either(a: Number, b: Number, decides: int) -> Number:
+    """`and`, `or` of predicates: one side may decide alone, though the other is not known."""
+    if extent((a, b)) > MOST:
+        return UNKNOWN_NUMBER
+    axes, (x, y), (sx, sy) = aligned((a, b))
+    decided = ((sx == KNOWN) & ((x != 0) == decides)) | ((sy == KNOWN) & ((y != 0) == decides))
+    data = np.where(decided, decides, 1 - decides)
+    state = np.where((sx == ABSENT) | (sy == ABSENT), ABSENT, np.where(decided, KNOWN, np.minimum(sx, sy)))
+    return Number(axes, np.broadcast_to(data, state.shape), state.astype(np.int8))
+
+
+def _submasks(mask: int) -> list[int]:
+    found, part = [0], mask
+    while part:
+        found.append(part)
+        part = (part - 1) & mask
+    return found
+
+
+def _opaque(x: Instruction) -> bool:
+    """Whether what an instruction writes cannot be known: data."""
+    name = x.op.split(".")[0]
+    return name in (
+        "ld",
+        "ldu",
+        "atom",
+        "ldmatrix",
+        "mma",
+        "wgmma",
+        "mbarrier",
+        "vote",
+        "activemask",
+        "match",
+        "redux",
+        "call",
+        "tex",
+        "movmatrix",
+        "fma",
+        "ex2",
+        "lg2",
+    )
+
+
+def _same(a: Number | None, b: Number) -> bool:
+    return (a is not None and a.axes == b.axes and a.data.shape == b.data.shape and np.array_equal(a.state, b.state) and np.array_equal(a.data, b.data))  # fmt: skip

@@ -1,0 +1,135 @@
+"""What the package ships is made of measurements: rows as few as cost little, figures of several runs at one pace, and numbers of the model that can be found again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import defaults, fitting
+from benchmarks.defaults import Cell, cells, measured, parsed, planned, whole
+from benchmarks.fitting import Measured, fitted, read, runs, table_of
+from cuir.choice import cost
+from cuir.measure.problem import Shape
+from cuir.tuning.space import label, ruled_out
+
+times = st.dictionaries(st.sampled_from("abc"), st.floats(1.0, 1.5), min_size=3)
+
+
+def of(n: int, taken: dict[str, float], variant: str = "causal", D: int = 64) -> Measured:
+    return Measured(Cell(variant, Shape(max(1, 16384 // n), 32, 32, n, n, D)), taken)
+
+
+def lost(path: list[str], by_keys: dict[float, list[Measured]]) -> float:
+    each = [math.log(m.times[n] / m.best) for n, ms in zip(path, by_keys.values()) for m in ms]
+    return sum(each) + fitting.CHANGE * sum(a != b for a, b in itertools.pairwise(path))
+
+
+@given(st.lists(times, min_size=1, max_size=5))
+def test_runs_lose_least(figures: list[dict[str, float]]) -> None:
+    """Less than any other way, found by trying all."""
+    by_keys = {1024.0 * 2**i: [of(1024 << i, taken)] for i, taken in enumerate(figures)}
+    found = [name for name, keys in runs(by_keys) for _ in keys]
+    assert [k for _, keys in runs(by_keys) for k in keys] == list(by_keys)
+    best = min(lost(list(path), by_keys) for path in itertools.product("abc", repeat=len(figures)))
+    assert lost(found, by_keys) == pytest.approx(best)
+
+
+def test_noise_makes_no_row_of_its_own() -> None:
+    figures = [of(1024, {"BM=128,BN=128": 1.0, "BM=192,BN=128": 1.1}), of(4096, {"BM=128,BN=128": 1.1, "BM=192,BN=128": 1.0}),
+               of(8192, {"BM=128,BN=128": 0.99, "BM=192,BN=128": 1.0}), of(16384, {"BM=128,BN=128": 1.1, "BM=192,BN=128": 1.0})]  # fmt: skip
+    made = table_of(figures, 132)
+    assert [(r.setting["BM"], r.least < 600, r.most > 8000) for r in made] == [(128, True, False), (192, False, True)]
+    few = table_of([*figures, Measured(Cell("causal", Shape(1, 1, 1, 2048, 2048, 64)), {"BM=64,BN=64": 0.1, "BM=128,BN=128": 1.0})], 132)
+    assert few == made, "few tiles are the model's"
+
+
+def test_runs_of_another_day_come_to_one_pace(tmp_path: Path) -> None:
+    cell = of(1024, {}).cell
+    first = {**cell.as_json(), "ms": {"BM=128,BN=128": [1.0, 1.0, 1.0], "BM=192,BN=128": [2.0]}}
+    again = {**cell.as_json(), "ms": {"BM=128,BN=128": [1.1, 1.1, 1.1], "BM=192,BN=96": [1.21]}}
+    for name, row in (("a", first), ("b", again)):
+        (tmp_path / name).write_text(json.dumps({"device": "NVIDIA H200 sm_90 132"}) + "\n" + json.dumps(row) + "\n", encoding="utf-8")
+    device, (found,) = read([tmp_path / "a", tmp_path / "b"])
+    assert device.endswith("132") and found.cell == cell
+    assert found.times == pytest.approx({"BM=128,BN=128": 1.0, "BM=192,BN=128": 2.0, "BM=192,BN=96": 1.1})
+
+
+def test_the_models_numbers_are_found_again() -> None:
+    """From times that the model itself gives, with other numbers and a little noise."""
+    rng = np.random.default_rng(0)
+    hidden = cost.Coefficients(product=1.3, step=250.0, tile=900.0, copy=0.02, sharp=3.0)
+    figures = []
+    for variant in ("full", "causal", "softcap"):
+        for n in (1024, 4096, 16384):
+            for D in (64, 128):
+                cell = of(n, {}, variant, D).cell
+                work, numbers = fitting.work_of(cell)
+                for BM, BN in ((64, 64), (128, 64), (128, 128), (192, 64), (192, 80)):
+                    t = cost.Terms.of(work, cell.shape, dict(numbers), {"BM": BM, "BN": BN}, 132)
+                    figures.append((t, cost.milliseconds(t, hidden) * float(np.exp(rng.normal(0, 0.01))), 1.0))
+    found = fitted(figures)
+    off = [abs(math.log(cost.milliseconds(t, found) / cost.milliseconds(t, hidden))) for t, _, _ in figures]
+    before = [abs(math.log(cost.milliseconds(t, cost.Coefficients()) / taken)) for t, taken, _ in figures]
+    assert max(off) < 0.02 < max(before)
+
+
+def test_what_ships_is_what_the_measurements_give(tmp_path: Path) -> None:
+    """The table's rows beside the kept measurements: no cell is served worse than 3 % from its best."""
+    files = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("defaults-*.jsonl"))
+    device, found = read(files)
+    ratios = {m.cell: r for r, m, _ in fitting.report(found, device, "table") if r == r}
+    assert len(ratios) >= 161 and min(ratios.values()) >= 0.97, min(ratios, key=lambda c: ratios[c])
+
+
+@pytest.mark.parametrize("D", sorted(defaults.SETTINGS))
+def test_the_checker_takes_what_is_measured(D: int) -> None:
+    made = defaults.of_cell(of(1024, {}, "full", D).cell)
+    for setting in defaults.SETTINGS[D]:
+        assert ruled_out(made.program, made.kernel, whole(setting, D)) is None and parsed(label(setting)) == setting
+
+
+def test_the_grid_is_the_issues(tmp_path: Path) -> None:
+    grid = cells(defaults.GRID)
+    assert len(grid) == 7 * 4 * 5 * 2 == len({cell for cell, _ in grid})
+    assert all(cell.shape.B * cell.shape.M == defaults.TOKENS for cell, _ in grid)
+    plan = tmp_path / "plan.jsonl"
+    plan.write_text(
+        json.dumps({"device": "x"}) + "\n" + json.dumps({**grid[0][0].as_json(), "settings": ["BM=128,BN=64"]}) + "\n", encoding="utf-8"
+    )
+    assert planned(plan) == [(grid[0][0], [{"BM": 128, "BN": 64}])]
+
+
+def test_nothing_that_is_held_out_is_in_the_grid() -> None:
+    held, grid = defaults.held_out(), {cell for cell, _ in cells(defaults.GRID)}
+    assert not grid & {cell for cell, _ in held}
+    for cell, settings in held:
+        made = defaults.of_cell(cell)
+        assert settings and ruled_out(made.program, made.kernel, whole(settings[0], cell.shape.D)) is None
+
+
+def test_a_wrong_setting_is_named_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(made: Any, name: str, consts: Any) -> Callable[..., None]:
+        def launch(**given: torch.Tensor) -> None:
+            if "BN=96" in name:
+                raise ValueError("no such kernel")
+            given["O"].fill_(2.0 if "BN=64" in name else 1.0)
+
+        return launch
+
+    monkeypatch.setattr(defaults, "compiled", fake)
+    monkeypatch.setattr(defaults, "timed", lambda call, n: [0.5 if n == 1 else 0.4] * n)
+    found = measured(
+        Cell("document", Shape(1, 2, 1, 256, 256, 64)), [parsed(s) for s in ("BM=128,BN=128", "BM=128,BN=64", "BM=192,BN=96")], device="cpu"
+    )
+    assert found["ms"] == {"BM=128,BN=128": [0.4, 0.4, 0.4]}
+    assert found["wrong"].keys() == {"BM=128,BN=64", "BM=192,BN=96"} and "off by" in found["wrong"]["BM=128,BN=64"]

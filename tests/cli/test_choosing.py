@@ -1,0 +1,43 @@
+"""cuir tune --choice: which setting a call gets, and why, on a machine without a GPU too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from cuir.choice.table import shipped
+
+H200 = "NVIDIA H200"
+
+
+def test_it_says_which_and_why(cuir: Callable) -> None:
+    shapes = ("--shape", "2,32,32,8192,8192,128", "--shape", "1,4,4,512,512,128", "--shape", "2,16,16,4096,4096,192,128")
+    shown = cuir("tune", "causal", "--choice", "--gpu", H200, *shapes, "--dtype", "bf16", "--json")
+    found = shown.json["choices"]
+    assert shown.code == 0 and shown.json["device"] == H200
+    assert [c["source"] for c in found] == ["table", "model", "start"] and found[0]["setting"]["BM"] == 192 and H200 in found[0]["why"]
+    assert found[2]["shape"] == [2, 16, 16, 4096, 4096, 192, 128]
+
+
+def test_it_is_a_table_for_people(cuir: Callable) -> None:
+    shown = cuir("tune", "document", "--choice", "--gpu", H200, "--shape", "16,32,32,1024,1024,64", "-c", "BN=64")
+    assert shown.code == 0 and "document on NVIDIA H200" in shown.out and "BN=64" in shown.out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
+def test_without_a_gpu_it_is_the_start_of_the_space(cuir: Callable) -> None:
+    shown = cuir("tune", "causal", "--choice", "--json")
+    assert shown.code == 0 and shown.json["device"] is None and shown.json["choices"][0]["source"] == "start"
+
+
+@pytest.mark.parametrize("words", [("--choice", "--gpu", "NVIDIA B9000"), ("--gpu", H200), ("--choice", "--shape", "1,2")])
+def test_wrong_calls(cuir: Callable, words: tuple[str, ...]) -> None:
+    shown = cuir("tune", "causal", *words, "--json")
+    assert shown.code == 2 and shown.json["diagnostics"][0]["code"] in ("U100", "U116")
+
+
+def test_every_gpu_of_a_table_can_be_asked_for(cuir: Callable) -> None:
+    for gpu in shipped():
+        assert cuir("tune", "full", "--choice", "--gpu", gpu, "--json").json["choices"][0]["source"] == "table"

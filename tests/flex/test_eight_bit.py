@@ -1,0 +1,140 @@
+"""attention_with_kv_cache over caches of 8-bit floats, in the interpreter, against float64 of the numbers times their scales: of heads, of tokens, none; new tokens are rounded."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from cuir import CuirError, attention_with_kv_cache
+from cuir.flex.eight_bit import quantised
+
+E4M3 = torch.float8_e4m3fn
+
+
+class Problem:
+    """Sequences in pages in random order, or (page=0) one behind the other. scales: "heads", "tokens" or "". Slots without a token hold NaN, their scales too."""
+
+    def __init__(
+        self,
+        lengths: list[int],
+        page: int,
+        scales: str,
+        *,
+        new: int = 0,
+        M: int = 1,
+        D: int = 64,
+        dtype: torch.dtype = torch.float16,
+        layout: str = "NHD",
+    ):
+        g = torch.Generator().manual_seed(page + D)
+        B, HK, most = len(lengths), 2, max(lengths) + new
+        MP, size = (-(-most // page), page) if page else (1, most + 3)
+        NP = B * MP + 1 if page else B
+        self.table = torch.randperm(NP, generator=g)[: B * MP].view(B, MP).int() if page else None
+        self.q = torch.randn(B, M, 4, D, generator=g).to(dtype)
+        self.lengths, self.layout = torch.tensor(lengths, dtype=torch.int32), layout
+        shape = (NP, size, HK, D)
+        self.caches, self.scales, self.exact, self.new = [], [], [], []
+        for _ in "kv":
+            tokens = [torch.randn(n + new, HK, D, generator=g).to(dtype) for n in lengths]
+            heads = torch.rand(HK, generator=g) * 0.01 + 0.005 if scales else torch.ones(HK)
+            cache = torch.full(shape, math.nan).to(E4M3)
+            of_tokens = torch.full((NP, HK, size), math.nan)
+            exact = []
+            for b, x in enumerate(tokens):
+                each = x.float().abs().amax(-1) / 448 if scales == "tokens" else heads.expand(len(x), HK)
+                numbers = (x.float() / each[..., None]).clamp(-448, 448).to(E4M3)
+                exact.append(numbers.double() * each[..., None].double())
+                for t in range(lengths[b]):
+                    at = b if self.table is None else int(self.table[b, t // size])
+                    cache.view(torch.uint8)[at, t % size] = numbers[t].view(torch.uint8)
+                    of_tokens[at, :, t % size] = each[t]
+            self.exact.append(exact)
+            self.new.append(torch.stack([x[n:] for x, n in zip(tokens, lengths)]) if new else None)
+            self.caches.append(cache if layout == "NHD" else cache.transpose(1, 2).contiguous())
+            self.scales.append({"heads": heads, "tokens": of_tokens, "": None}[scales])
+
+    def called(self, **options: Any) -> Any:
+        return attention_with_kv_cache(
+            self.q, *self.caches, *self.new, cache_seqlens=self.lengths, page_table=self.table, layout=self.layout, k_scale=self.scales[0], v_scale=self.scales[1],
+            return_lse=True, backend="interpret", **options,
+        )  # type: ignore[misc, arg-type]  # fmt: skip
+
+    def wanted(self) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, sums = [], []
+        for b, (k, v) in enumerate(zip(*self.exact)):
+            k, v = (x.repeat_interleave(2, 1).transpose(0, 1) for x in (k, v))
+            s = self.q[b].double().transpose(0, 1) @ k.mT * self.q.shape[3] ** -0.5
+            rows.append((s.softmax(-1) @ v).transpose(0, 1))
+            sums.append(s.logsumexp(-1))
+        return torch.stack(rows), torch.stack(sums)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem([200, 17], 16, "heads"),
+        Problem([90, 0], 64, "tokens", new=2),
+        Problem([70, 5], 0, "tokens", D=128, layout="HND"),
+        Problem([40, 3], 4, "", dtype=torch.bfloat16),
+        Problem([130], 32, "heads", new=1, M=2, D=256, dtype=torch.bfloat16),
+    ],
+)
+def test_gives_what_float64_gives(problem: Problem) -> None:
+    o, lse = problem.called()
+    wanted, wanted_lse = problem.wanted()
+    coarse = 8 if problem.q.dtype == torch.bfloat16 else 1
+    torch.testing.assert_close(o.double(), wanted, atol=3e-3 * coarse, rtol=1e-2)
+    torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
+
+
+def test_numbers_and_scales_of_new_tokens() -> None:
+    """The nearest numbers, the largest one beyond it; of a token whose numbers are all 0, a scale by which they stay 0."""
+    x = torch.tensor([[[[1000.0, -3.0, 0.0]], [[0.0, 0.0, 0.0]]]])
+    numbers, own = quantised(x, torch.tensor([2.0]))
+    assert own is None and numbers.float().flatten().tolist() == [448.0, -1.5, 0.0, 0.0, 0.0, 0.0]
+    numbers, own = quantised(x, torch.empty(1, 1, 1))
+    assert own is not None and own.flatten().tolist() == [torch.tensor(1000.0 / 448).item(), 1.0] and numbers[0, 0, 0, 0] == 448
+    made = Problem([20, 3], 16, "tokens", new=1)
+    made.called()
+    assert made.table is not None and made.scales[0] is not None
+    for b, n in enumerate((20, 3)):
+        at, row = int(made.table[b, n // 16]), n % 16
+        got = made.caches[0][at, row].double() * made.scales[0][at, :, row, None].double()
+        torch.testing.assert_close(got, made.exact[0][b][n], atol=0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"k_scale": torch.ones(2)}, "U402"),
+        ({"k_scale": 0.5, "v_scale": 0.5}, "U403"),
+        ({"k_scale": torch.ones(2).half(), "v_scale": torch.ones(2)}, "U404"),
+        ({"k_scale": torch.ones(4), "v_scale": torch.ones(4)}, "U408"),
+        ({"k_scale": torch.ones(2), "v_scale": torch.ones(3, 2, 16)}, "U408"),
+        ({"k_scale": torch.ones(3, 16, 2).mT, "v_scale": torch.ones(3, 16, 2).mT}, "U406"),
+        ({"v_cache": torch.zeros(3, 16, 2, 64).half()}, "U404"),
+        ({"q": torch.zeros(2, 1, 4, 64).to(E4M3)}, "U109"),
+        ({"q": torch.zeros(2, 1, 4, 40).half(), "k_cache": torch.zeros(3, 16, 2, 40).to(E4M3)}, "U406"),
+        (
+            {
+                "k_cache": torch.zeros(3, 16, 2, 64).half(),
+                "v_cache": torch.zeros(3, 16, 2, 64).half(),
+                "k_scale": torch.ones(2),
+                "v_scale": torch.ones(2),
+            },
+            "U404",
+        ),
+    ],
+)
+def test_wrong_calls_are_told(change: dict[str, Any], code: str) -> None:
+    given: dict[str, Any] = {
+        "q": torch.zeros(2, 1, 4, 64).half(), "k_cache": torch.zeros(3, 16, 2, 64).to(E4M3), "v_cache": torch.zeros(3, 16, 2, 64).to(E4M3),
+        "cache_seqlens": torch.tensor([3, 4], dtype=torch.int32), "page_table": torch.tensor([[0], [2]], dtype=torch.int32), "backend": "interpret",
+    }  # fmt: skip
+    with pytest.raises(CuirError) as caught:
+        attention_with_kv_cache(**{**given, **change})
+    assert caught.value.diagnostics[0].code == code

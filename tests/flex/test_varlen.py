@@ -1,0 +1,181 @@
+"""Packed sequences and nested tensors in the interpreter, against float64: any rule, lengths of 0, other sequences of any content, one kernel for all lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import cuir
+from cuir import CuirError, flex_attention, varlen_attention
+from cuir.flex import create_nested_block_mask, front
+
+Mod = Callable[..., Any]
+SLOPES = torch.tensor([0.5, 0.1, 0.2, 0.3])
+START = torch.tensor([60, 0, 3])
+
+
+def alibi(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return s + SLOPES[h] * (k - q)
+
+
+def from_start(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return (k >= START[b]) | (k == h)
+
+
+def window(b: Any, h: Any, q: Any, k: Any, *, M: Any, N: Any) -> Any:
+    return k >= q + (N - M) - 20
+
+
+class Packed:
+    """Tokens of some sequences, each made by itself: `queries` and `keys` of them."""
+
+    def __init__(self, queries: list[int], keys: list[int], heads: tuple[int, int], dims: tuple[int, int] = (64, 64)):
+        g = torch.Generator().manual_seed(sum(queries))
+        self.lengths = queries, keys
+        H, HK = heads
+        self.q, self.k, self.v = (
+            [torch.randn(n, h, d, generator=g).half() for n in lengths] for lengths, h, d in ((queries, H, dims[0]), (keys, HK, dims[0]), (keys, HK, dims[1]))
+        )  # fmt: skip
+
+    def called(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        starts = (torch.tensor([0, *n]).cumsum(0).int() for n in self.lengths)
+        o, lse = varlen_attention(*(torch.cat(x) for x in (self.q, self.k, self.v)), *starts, max(self.lengths[0]), max(self.lengths[1]), return_lse=True,
+                                  enable_gqa=True, backend="interpret", **options)  # type: ignore[misc]  # fmt: skip
+        return o, lse
+
+    def wanted(self, score: Mod | None = None, mask: Mod | None = None, causal: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, sums = [], []
+        for b, (q, k, v) in enumerate(zip(self.q, self.k, self.v)):
+            (M, H, D), N = q.shape, len(k)
+            h, i, j = torch.arange(H)[:, None, None], torch.arange(M)[:, None], torch.arange(N)
+            k, v = (x.double().repeat_interleave(H // k.shape[1], 1) for x in (k, v))
+            s = q.double().transpose(0, 1) @ k.permute(1, 2, 0) * D**-0.5
+            s = s if score is None else score(s, b, h, i, j)
+            keep = torch.ones(H, M, N, dtype=torch.bool)
+            if mask is not None:
+                keep = keep & (mask(b, h, i, j, M=M, N=N) if mask is window else mask(b, h, i, j))
+            s = s.masked_fill(~(keep & (j <= i + N - M) if causal else keep), -torch.inf)
+            lse = s.logsumexp(-1)
+            p = (s - lse.masked_fill(lse == -torch.inf, 0)[..., None]).exp()
+            rows.append((p @ v.transpose(0, 1)).transpose(0, 1))
+            sums.append(lse)
+        return torch.cat(rows), torch.cat(sums, 1)
+
+
+def close(got: tuple[torch.Tensor, torch.Tensor], wanted: tuple[torch.Tensor, torch.Tensor]) -> None:
+    torch.testing.assert_close(got[0].double(), wanted[0], atol=3e-3, rtol=1e-2)
+    torch.testing.assert_close(got[1].double(), wanted[1], atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("problem", "score", "mask", "causal"),
+    [
+        (([70, 0, 200], [90, 30, 150], (4, 2)), None, None, True),
+        (([64, 128, 3], [64, 128, 3], (2, 2), (128, 128)), None, None, False),
+        (([130, 5, 70], [0, 300, 70], (2, 1), (64, 72)), None, window, True),
+        (([20, 1, 40], [70, 9, 200], (4, 1)), alibi, from_start, True),
+        (([30, 90], [100, 90], (2, 2), (36, 20)), None, from_start, False),
+        (([70, 10], [70, 40], (1, 1), (256, 256)), None, None, True),
+    ],
+)
+def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
+    made = Packed(*problem)
+    close(made.called(score_mod=score, block_mask=mask, causal=causal), made.wanted(score, mask, causal))
+
+
+def test_a_sequence_has_the_same_bits_whatever_the_others_hold() -> None:
+    made = Packed([70, 90, 75], [70, 90, 75], (2, 1))
+    before = made.called(causal=True)
+    for x in (made.q, made.k, made.v):
+        x[0][:], x[2][:] = math.nan, math.inf
+    after = made.called(causal=True)
+    assert torch.equal(before[0][70:160], after[0][70:160]) and torch.equal(before[1][:, 70:160], after[1][:, 70:160])
+    assert before[0].isfinite().all()
+    places = torch.tensor([0, 90], dtype=torch.int32)
+    alone = varlen_attention(*(x[1] for x in (made.q, made.k, made.v)), places, places, causal=True, enable_gqa=True, backend="interpret")
+    assert torch.equal(alone, before[0][70:160])
+
+
+def test_other_lengths_are_other_data_of_one_kernel() -> None:
+    made = Packed([100, 40], [100, 40], (2, 2))
+    made.called(causal=True)
+    known = next(reversed(front._KNOWN.values())).attention
+    for lengths in ([30, 90, 100], [129]):
+        Packed(lengths, lengths, (4, 2)).called(causal=True)
+    assert next(reversed(front._KNOWN.values())).attention is known and len(known.settings.checks) <= 2
+
+
+def nested(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+
+
+def test_nested_tensors_are_packed_sequences() -> None:
+    made = Packed([70, 3, 20], [30, 90, 20], (2, 1))
+    k, v = (torch.cat(x) for x in (made.k, made.v))
+    query, offsets = nested(made.q), torch.tensor([0, 30, 120, 140])
+    key, value = (torch.nested.nested_tensor_from_jagged(x, offsets).transpose(1, 2) for x in (k, v))
+    mask = create_nested_block_mask(from_start, 3, None, query, key)
+    o, lse = flex_attention(query, key, value, alibi, mask, enable_gqa=True, return_lse=True, backend="interpret")
+    assert o.shape[:3] == query.shape[:3] and (query + o).is_nested and lse.shape == query.shape[:3]
+    close((o.transpose(1, 2).values(), lse._values), made.wanted(alibi, from_start))
+
+
+def test_nested_tensors_may_have_holes() -> None:
+    made = Packed([20, 30], [20, 30], (2, 2))
+    offsets, lengths = torch.tensor([0, 25, 60]), torch.tensor([20, 30])
+    tensors = []
+    for parts in (made.q, made.k, made.v):
+        values = torch.full((60, 2, 64), math.nan, dtype=torch.float16)
+        values[0:20], values[25:55] = parts
+        tensors.append(torch.nested.nested_tensor_from_jagged(values, offsets, lengths).transpose(1, 2))
+    o, lse = flex_attention(*tensors, return_lse=True, backend="interpret")
+    rows = torch.cat([torch.arange(20), torch.arange(25, 55)])
+    close((o._values.transpose(0, 1)[rows], lse._values[:, rows]), made.wanted())
+
+
+X = torch.zeros(10, 2, 64).half()
+CU = torch.tensor([0, 4, 10], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"q": [1.0]}, "U403"),
+        ({"k": X[None]}, "U405"),
+        ({"q": X.float()}, "U109"),
+        ({"v": X.bfloat16()}, "U404"),
+        ({"v": X[:9]}, "U408"),
+        ({"k": X[..., :32]}, "U408"),
+        ({"q": X.repeat(1, 2, 1)}, "U411"),
+        ({"q": X.clone().requires_grad_()}, "U410"),
+        ({"cu_seqlens_q": [0, 4, 10]}, "U403"),
+        ({"cu_seqlens_k": CU.float()}, "U404"),
+        ({"cu_seqlens_k": CU[None]}, "U408"),
+        ({"cu_seqlens_k": CU[:2]}, "U408"),
+        ({"max_seqlen_q": CU.max()}, "U413"),
+        ({"scale": 0.0}, "U413"),
+        ({"sink": torch.zeros(3)}, "U408"),
+        ({"block_mask": 3}, "U412"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], code: str) -> None:
+    given: dict[str, Any] = {"q": X, "k": X, "v": X, "cu_seqlens_q": CU, "cu_seqlens_k": CU, "backend": "interpret", **change}
+    with pytest.raises(CuirError) as caught:
+        varlen_attention(**given)
+    assert caught.value.diagnostics[0].code == code
+
+
+def test_nested_tensors_that_do_not_fit_are_refused() -> None:
+    x = nested([X[:4], X[4:]])
+    for tensors, code in (((x, X, X), "U403"), ((x.transpose(1, 2),) * 3, "U405"), ((x, x, nested([X[:4], X[4:]])), "U408")):
+        with pytest.raises(CuirError) as caught:
+            flex_attention(*tensors, backend="interpret")
+        assert caught.value.diagnostics[0].code == code
+    with pytest.raises(CuirError, match="U413"):
+        flex_attention(x, x, x, return_aux=cuir.flex.AuxRequest(max_scores=True), backend="interpret")
+    with pytest.raises(CuirError, match="U403"):
+        create_nested_block_mask(from_start, None, None, X)

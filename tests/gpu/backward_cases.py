@@ -1,0 +1,204 @@
+"""What the backward pass promises, one function each, for a device: `test_backward.py` runs them on a GPU in processes of their own, `tests/flex/test_backward_cases.py` in the interpreter."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from cuir import Specification, create_block_mask, flex_attention
+from cuir.spec.gradients import forward
+
+Mod = Callable[..., Any]
+RATIO, SLACK = 1.5, 2e-5  # of the error that PyTorch has in half precision; of the gradient's norm
+
+
+# ---- mods
+def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+def late(b: Any, h: Any, q: Any, k: Any) -> Any:
+    """The first queries have no keys, and the last keys no queries."""
+    return q >= k + 20
+
+
+def softcap(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return 5.0 * torch.tanh(s / 5.0)
+
+
+def documents(device: str, n: int) -> Mod:
+    ids = torch.arange(n, device=device) // 37
+    return lambda b, h, q, k: (ids[q] == ids[k]) & (q >= k)
+
+
+def alibi(device: str, heads: int) -> Mod:
+    slopes = 2.0 ** -torch.arange(1.0, heads + 1, device=device)
+    return lambda s, b, h, q, k: s + slopes[h] * (k - q)
+
+
+PROBLEMS = {  # heads, key heads, queries, keys; with the mask and the score of them
+    "full": (2, 2, 1.0, 1.0, None, None),
+    "causal": (2, 2, 1.0, 1.0, causal, None),
+    "grouped heads": (4, 1, 1.0, 1.0, causal, None),
+    "fewer queries than keys": (2, 1, 0.53, 1.31, None, None),
+    "more queries than keys": (2, 1, 1.17, 0.61, causal, None),
+    "rows and columns without pairs": (2, 2, 1.0, 1.0, late, None),
+    "documents": (2, 2, 1.0, 1.0, documents, None),
+    "soft cap": (2, 2, 1.0, 1.0, None, softcap),
+    "ALiBi, causal": (4, 2, 1.0, 1.0, causal, alibi),
+    "documents, soft cap": (2, 2, 1.0, 1.0, documents, softcap),
+}
+
+
+class Problem:
+    """Inputs and mods of a problem of about `length` queries and keys."""
+
+    def __init__(self, name: str, device: str, length: int, dim: int, dtype: str, batch: int = 2):
+        H, HK, m, n, mask, score = PROBLEMS[name]
+        M, N = round(m * length), round(n * length)
+        g = torch.Generator(device).manual_seed(length + dim)
+        self.device, self.scale = device, dim**-0.5
+        self.given = [
+            torch.randn(batch, h, s, dim, generator=g, device=device).to(getattr(torch, dtype)) for h, s in ((H, M), (HK, N), (HK, N))
+        ]
+        self.do = torch.randn(batch, H, M, dim, generator=g, device=device).to(getattr(torch, dtype))
+        self.mask: Mod | None = mask(device, max(M, N)) if mask is documents else mask
+        self.score: Mod | None = score(device, H) if score is alibi else score
+        self.block_mask = create_block_mask(self.mask, None, None, M, N, device=device) if self.mask is not None else None
+        self.options = {"enable_gqa": H != HK, "backend": "auto" if device == "cuda" else "interpret", "verify": "off"}
+
+    def leaves(self, asked: str = "qkv") -> list[torch.Tensor]:
+        return [x.detach().clone().requires_grad_(n in asked) for n, x in zip("qkv", self.given, strict=True)]
+
+    def call(self, *given: torch.Tensor) -> torch.Tensor:
+        return flex_attention(*given, self.score, self.block_mask, **self.options)  # type: ignore[arg-type, return-value]
+
+    def gradients(self, asked: str = "qkv") -> tuple[torch.Tensor, ...]:
+        leaves = self.leaves(asked)
+        return torch.autograd.grad(self.call(*leaves), [x for x in leaves if x.requires_grad], self.do)
+
+    def theirs(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        """Those of the formula in PyTorch, in float64 or in the dtype of the inputs."""
+        leaves = [x.detach().to(dtype).requires_grad_() for x in self.given]
+        o, _ = forward(Specification("wanted", self.mask, self.score), *leaves, self.scale)
+        return torch.autograd.grad(o, leaves, self.do.to(o.dtype))
+
+    def judge(self, found: tuple[torch.Tensor, ...], asked: str = "qkv") -> None:
+        """Against float64: at most RATIO times the error that PyTorch has in half precision."""
+        wanted = zip(("dQ", "dK", "dV"), self.theirs(torch.float64), self.theirs(self.do.dtype), strict=True)
+        for x, (name, exact, half) in zip(found, (w for n, w in zip("qkv", wanted, strict=True) if n in asked), strict=True):
+            error, allowed = (float((y.double() - exact).norm()) for y in (x, half))
+            assert x.shape == exact.shape and error <= RATIO * allowed + SLACK * float(exact.norm()), (name, error, allowed)
+
+
+# ---- what is promised
+def numbers(device: str, name: str, length: int, dim: int, dtype: str) -> None:
+    """Gradients beside float64."""
+    problem = Problem(name, device, length, dim, dtype)
+    problem.judge(problem.gradients())
+
+
+def some(device: str, name: str, length: int, dim: int, asked: str) -> None:
+    """Gradients of these inputs alone beside float64; asked: letters of q, k, v. On a GPU that of Q alone takes no f32 tensor of its size."""
+    problem = Problem(name, device, length, dim, "float16")
+    found = problem.gradients(asked)
+    problem.judge(found, asked)
+    if device == "cuda" and asked == "q":
+        leaves = problem.leaves(asked)
+        o = problem.call(*leaves)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        torch.autograd.grad(o, leaves[0], problem.do)
+        rows = -(-length // 128) * 128 * problem.do.shape[0] * problem.do.shape[1]
+        assert torch.cuda.max_memory_allocated() - before <= 2 * problem.do.numel() + 8 * rows + 2**17
+
+
+def deterministic(device: str, name: str, length: int, dim: int, dtype: str, times: int = 3) -> None:
+    """Right, and the same bits every time."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        problem = Problem(name, device, length, dim, dtype)
+        first, *others = (problem.gradients() for _ in range(times))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    problem.judge(first)
+    assert all(torch.equal(x, y) for other in others for x, y in zip(first, other, strict=True))
+
+
+def checkpointed(device: str, length: int, dim: int) -> None:
+    """The same gradients where the forward pass runs again inside of the backward pass; on a GPU up to the order in which dQ is added up."""
+    problem = Problem("documents, soft cap", device, length, dim, "float16")
+    wanted = problem.gradients()
+    for reentrant in (False, True):
+        leaves = problem.leaves()
+        o = checkpoint(problem.call, *leaves, use_reentrant=reentrant)
+        alike(torch.autograd.grad(o, leaves, problem.do) if not reentrant else backward(o, leaves, problem.do), wanted)
+
+
+def compiled(device: str, length: int, dim: int, compiler: str) -> None:
+    """The same gradients under torch.compile, without a graph break."""
+    problem = Problem("documents, soft cap", device, length, dim, "float16")
+    leaves = problem.leaves()
+
+    @functools.partial(torch.compile, fullgraph=True, backend=compiler)
+    def loss(*given: torch.Tensor) -> torch.Tensor:
+        return (problem.call(*(x * 1.0 for x in given)) * problem.do).sum()
+
+    alike(torch.autograd.grad(loss(*leaves), leaves), problem.gradients())
+
+
+def captured(length: int, dim: int) -> None:
+    """A CUDA graph of a call and its backward, replayed on other data."""
+    problem = Problem("documents, soft cap", "cuda", length, dim, "float16")
+    leaves = problem.leaves()
+
+    def step() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(problem.call(*leaves), leaves, problem.do)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        for x in (*leaves, problem.do):
+            x.copy_(x.roll(1, 2))
+    problem.given = [x.detach().clone() for x in leaves]
+    graph.replay()
+    alike(found, problem.gradients())
+
+
+def memory(length: int, dim: int) -> None:
+    """A backward call takes dQ in f32, two f32 numbers a query and the gradients, and nothing of queries times keys."""
+    problem = Problem("documents, soft cap", "cuda", length, dim, "float16")
+    problem.gradients()  # prepares kernels and lists
+    leaves = problem.leaves()
+    o = problem.call(*leaves)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.autograd.grad(o, leaves, problem.do)
+    taken, queries = torch.cuda.max_memory_allocated() - before, problem.do.numel()
+    padded = -(-length // 128) * 128 * problem.do.shape[0] * problem.do.shape[1]
+    bound = 4 * queries + 2 * 4 * padded + 2 * sum(x.numel() for x in leaves) + 2**20
+    assert taken <= bound, (taken, bound)
+
+
+def backward(o: torch.Tensor, leaves: list[torch.Tensor], do: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What reentrant checkpointing asks for: the gradients where they are accumulated."""
+    o.backward(do)
+    return tuple(x.grad for x in leaves if x.grad is not None)
+
+
+def alike(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> None:
+    """dQ up to the order of its additions, dK and dV bit for bit."""
+    assert len(found) == 3
+    torch.testing.assert_close(found[0], wanted[0], atol=2e-3, rtol=2e-3)
+    assert torch.equal(found[1], wanted[1]) and torch.equal(found[2], wanted[2])

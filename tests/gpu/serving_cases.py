@@ -1,0 +1,118 @@
+"""Calls of serving on a GPU: caches of 16 and of 8 bits and packed sequences, beside the interpreter; the same bits again; no synchronisation; CUDA graphs; torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cuir import attention_with_kv_cache, varlen_attention
+
+H, HK, D, PAGE, NP = 8, 2, 128, 16, 40
+KINDS = ("16 bits", "heads", "tokens")  # of caches: of 16 bits, of 8 with scales of heads, of tokens
+DEVICE = "cuda"
+
+
+class Cache:
+    """Three sequences in pages, and a step over them, which writes a token of each. device: "cpu" runs it in the interpreter."""
+
+    def __init__(self, kind: str, device: str = DEVICE, M: int = 1):
+        g = torch.Generator().manual_seed(3)
+        self.backend = "auto" if device == "cuda" else "interpret"
+        pages = [torch.randn(NP, PAGE, HK, D, generator=g) for _ in "kv"]
+        self.scales: list[torch.Tensor | None] = [None, None]
+        if kind == "heads":
+            self.scales = [torch.tensor([0.02, 0.015]).to(device) for _ in "kv"]
+        elif kind == "tokens":
+            self.scales = [(torch.rand(NP, HK, PAGE, generator=g) * 0.01 + 0.01).to(device) for _ in "kv"]
+        eight = kind != "16 bits"
+        self.pages = [((x * 64).to(torch.float8_e4m3fn) if eight else x.half()).to(device) for x in pages]
+        self.table = torch.randperm(NP, generator=g)[:36].view(3, 12).to(device, torch.int32)
+        self.lengths = torch.tensor([150, 0, 37], dtype=torch.int32, device=device)
+        self.q = torch.randn(3, M, H, D, generator=g).half().to(device)
+        self.new = [torch.randn(3, M, HK, D, generator=g).half().to(device) for _ in "kv"]
+        self.slopes = torch.rand(H, generator=g).to(device) * 0.1
+
+        def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            return score + self.slopes[h] * kv_idx
+
+        self.score_mod = alibi
+
+    def step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lse = attention_with_kv_cache(
+            self.q, *self.pages, *self.new, cache_seqlens=self.lengths, page_table=self.table, score_mod=self.score_mod, causal=True,
+            k_scale=self.scales[0], v_scale=self.scales[1], return_lse=True, backend=self.backend,
+        )  # type: ignore[misc]  # fmt: skip
+        return o, lse
+
+
+class Packed:
+    """Sequences of which one is empty."""
+
+    def __init__(self, device: str = DEVICE):
+        g = torch.Generator().manual_seed(4)
+        self.backend = "auto" if device == "cuda" else "interpret"
+        self.cu = torch.tensor([0, 200, 200, 330], dtype=torch.int32, device=device)
+        self.q, self.k, self.v = (torch.randn(330, heads, D, generator=g).half().to(device) for heads in (H, HK, HK))
+
+    def step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lse = varlen_attention(
+            self.q, self.k, self.v, self.cu, self.cu, 200, causal=True, enable_gqa=True, return_lse=True, backend=self.backend
+        )
+        return o, lse
+
+
+def _made(kind: str, device: str = DEVICE) -> Any:
+    return Packed(device) if kind == "packed" else Cache(kind, device)
+
+
+def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
+    """O and LSE, and what the caches hold afterwards."""
+    ours, theirs = _made(kind, device), _made(kind, "cpu")
+    for x, y in zip(ours.step(), theirs.step()):
+        torch.testing.assert_close(x.cpu().float(), y.float(), atol=3e-3, rtol=1e-2)
+    if kind != "packed":
+        for x, y in zip(ours.pages, theirs.pages):
+            torch.testing.assert_close(x.cpu().float(), y.float(), atol=0, rtol=0)
+
+
+def same_bits(kind: str, device: str = DEVICE, times: int = 50) -> None:
+    made = _made(kind, device)
+    first = [x.clone() for x in made.step()]
+    for _ in range(times):
+        assert all(torch.equal(x, y) for x, y in zip(made.step(), first))
+
+
+def without_synchronisation(kind: str) -> None:
+    made = _made(kind)
+    made.step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        made.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def in_a_graph(kind: str) -> None:
+    """Lengths that grow, and pages that are added, are other data of one graph."""
+    made, eager = _made(kind), _made(kind)
+    made.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = made.step()
+    for turn in range(4):
+        for one in (made, eager):
+            one.lengths.copy_(torch.tensor([150 + turn, turn, 37 + 30 * turn], dtype=torch.int32))
+            one.table.copy_(one.table.roll(turn, 0))
+        graph.replay()
+        assert all(torch.equal(x, y) for x, y in zip(outputs, eager.step())), turn
+
+
+def compiled(kind: str, device: str = DEVICE, backend: str = "inductor") -> None:
+    """The bits of the call outside of a graph, without a break in it."""
+    made, eager = _made(kind, device), _made(kind, device)
+    step: Callable[[], Any] = torch.compile(made.step, fullgraph=True, backend=backend)
+    for _ in range(2):
+        assert all(torch.equal(x, y) for x, y in zip(step(), eager.step()))

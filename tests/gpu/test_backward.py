@@ -1,0 +1,54 @@
+"""The backward pass on a GPU: numbers, the same bits every time, torch.compile, CUDA graphs, activation checkpointing, memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu import backward_cases as cases
+from tests.gpu.isolation import isolated
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", cases.PROBLEMS)
+def test_numbers(name: str, dim: int, dtype: str) -> None:
+    isolated(cases.numbers, "cuda", name, 700, dim, dtype, seconds=300)
+
+
+@pytest.mark.parametrize("dim", [40, 80, 96])
+def test_other_head_dims(dim: int) -> None:
+    isolated(cases.numbers, "cuda", "ALiBi, causal", 300, dim, "float16", seconds=300)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("asked", ["q", "kv", "k"])
+def test_some(asked: str, dim: int) -> None:
+    isolated(cases.some, "cuda", "documents, soft cap", 2000, dim, asked, seconds=300)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", ["full", "causal", "grouped heads", "documents, soft cap", "rows and columns without pairs"])
+def test_deterministic(name: str, dim: int) -> None:
+    isolated(cases.deterministic, "cuda", name, 2000, dim, "float16", 20, seconds=300)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_checkpointed(dim: int) -> None:
+    isolated(cases.checkpointed, "cuda", 700, dim, seconds=300)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_compiled(dim: int) -> None:
+    isolated(cases.compiled, "cuda", 700, dim, "inductor", seconds=300)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_in_a_cuda_graph(dim: int) -> None:
+    isolated(cases.captured, 700, dim, seconds=300)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_memory(dim: int) -> None:
+    isolated(cases.memory, 4096, dim, seconds=300)

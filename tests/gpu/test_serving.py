@@ -1,0 +1,23 @@
+"""Calls of serving on a GPU: numbers, bits, synchronisation, graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.gpu import serving_cases as cases
+from tests.gpu.isolation import isolated
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("kind", [*cases.KINDS, "packed"])
+@pytest.mark.parametrize("case", [cases.beside_the_interpreter, cases.same_bits, cases.without_synchronisation, cases.compiled])
+def test_serving(case: Callable[[str], object], kind: str) -> None:
+    isolated(case, kind, seconds=300)
+
+
+@pytest.mark.parametrize("kind", cases.KINDS)
+def test_lengths_that_grow_in_a_graph(kind: str) -> None:
+    isolated(cases.in_a_graph, kind, seconds=300)

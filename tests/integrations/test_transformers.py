@@ -1,0 +1,236 @@
+"""attn_implementation="cuir": models of transformers with tiny random configurations, in the interpreter, against the same weights in float32 and eager attention."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from cuir import CuirError
+from cuir.flex import front
+from cuir.integrations.transformers import mask_for, register
+
+transformers = pytest.importorskip("transformers")
+from transformers import masking_utils as theirs  # noqa: E402
+
+TINY = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 64, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+BOTH = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: transformers.LlamaConfig(**TINY),
+    "mistral, the window fills up while decoding": lambda: transformers.MistralConfig(**TINY, sliding_window=8),
+    "gemma 2": lambda: transformers.Gemma2Config(**TINY | BOTH, sliding_window=4, attn_logit_softcapping=2.0, query_pre_attn_scalar=16),
+    "gpt-oss, all experts": lambda: transformers.GptOssConfig(
+        **TINY | BOTH,
+        sliding_window=4,
+        num_local_experts=2,
+        num_experts_per_tok=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    ),
+}
+PADDED = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1] * 7])  # at the left
+NEW = 3
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register(backend="interpret")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_eager(name: str) -> None:
+    compare(MODELS[name](), PADDED, NEW, torch.float16)
+
+
+def compare(config: Any, padded: torch.Tensor, new: int, dtype: torch.dtype) -> None:
+    """Prefill with padding at the right; generate() with padding at the left, over a dynamic and a static cache, to given tokens.
+
+    No further from eager attention in float32 than eager attention in half precision, by half as much again.
+    """
+    g, device = torch.Generator().manual_seed(1), padded.device
+    ids, forced = (torch.randint(3, config.vocab_size, (len(padded), n), generator=g).to(device) for n in (padded.shape[1], new))
+    exact, model = model_of(config, torch.float32, device), model_of(config, dtype, device)
+
+    def force(seen: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, -math.inf).scatter(1, forced[:, seen.shape[1] - ids.shape[1], None], 0.0)
+
+    def generated(of: Any, cache: str) -> torch.Tensor:
+        given = {
+            "attention_mask": padded,
+            "max_new_tokens": new,
+            "do_sample": False,
+            "cache_implementation": cache,
+            "logits_processor": [force],
+        }
+        return torch.stack(of.generate(ids, **given, output_logits=True, return_dict_in_generate=True).logits)
+
+    def prefill(of: Any) -> torch.Tensor:
+        logits: torch.Tensor = of(ids, attention_mask=padded.flip(1)).logits
+        return logits[padded.flip(1).bool()]
+
+    with torch.no_grad():
+        wanted = prefill(exact), generated(exact, "dynamic")
+        eager = error(prefill(model), wanted[0]), error(generated(model, "dynamic"), wanted[1])
+        model.set_attn_implementation("cuir")
+        assert error(prefill(model), wanted[0]) < 1.5 * eager[0]
+        for cache in ("dynamic", "static"):
+            assert error(generated(model, cache), wanted[1]) < 1.5 * eager[1], cache
+
+
+def model_of(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """The same weights in any dtype."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float16, attn_implementation="eager")
+    return model.to(device, dtype).eval()
+
+
+def error(x: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((x.float() - wanted).norm() / wanted.norm())
+
+
+FUNCTIONS = {
+    "causal": theirs.causal_mask_function,
+    "window": theirs.sliding_window_causal_mask_function(3),
+    "chunks": theirs.chunked_causal_mask_function(4, torch.tensor([0, 2])),
+    "images": theirs.or_masks(theirs.causal_mask_function, theirs.blockwise_overlay(torch.tensor([[-1, 0, 0, 0, -1, 1, 1, -1, -1]] * 2))),
+    "all": theirs.bidirectional_mask_function,
+}
+TOKENS = {
+    "none": None,
+    "whole": torch.ones(2, 9, dtype=torch.bool),
+    "left": torch.arange(9) >= torch.tensor([[0], [4]]),
+    "right": torch.arange(9) < torch.tensor([[9], [4]]),
+    "both sides, and nothing": (torch.arange(9) >= 2) & (torch.arange(9) < torch.tensor([[5], [0]])),
+    "holes": torch.arange(9) % torch.tensor([[9], [3]]) > 0,
+    "shorter than the cache": torch.ones(2, 6, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_masks_are_those_of_transformers(function: str, tokens: str) -> None:
+    """Of a prefill, of a later part of it, over a static cache, and of a window's cache that has dropped tokens."""
+    for M, N, q_offset, kv_offset in ((9, 9, 0, 0), (3, 9, 6, 0), (1, 9, torch.tensor(5), 0), (2, 4, 7, 5)):
+        at = (2, M, N, q_offset, kv_offset)
+        mask = mask_for(*at, mask_function=FUNCTIONS[function], attention_mask=TOKENS[tokens])
+        wanted = theirs.sdpa_mask(*at, mask_function=FUNCTIONS[function], attention_mask=TOKENS[tokens], allow_is_causal_skip=False)
+        b, h, q, k = (torch.arange(n).view([-1 if d == i else 1 for d in range(4)]) for i, n in enumerate((2, 1, M, N)))
+        assert mask.shape == (2, 1, M, N)
+        assert torch.equal(mask.mask_mod(b, h, q, k).expand(2, 1, M, N), wanted)
+
+
+def test_a_mask_keeps_the_offset_of_the_moment() -> None:
+    """A static cache counts its tokens in place, in its first layer's update."""
+    counted = torch.tensor(5)
+    mask = mask_for(1, 1, 9, counted, 0, theirs.causal_mask_function)
+    counted += 1
+    assert [bool(mask.mask_mod(0, 0, 0, k)) for k in (5, 6)] == [True, False]
+
+
+class Layer(torch.nn.Module):
+    is_causal = True
+
+
+def attend(*args: Any, **kwargs: Any) -> Any:
+    return transformers.AttentionInterface()["cuir"](Layer(), *args, **kwargs)
+
+
+def heads(M: int, N: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, h, n, 16, generator=g).half() for h, n in ((4, M), (2, N), (2, N)))
+    return q, k, v
+
+
+def test_prepared_masks_and_biases() -> None:
+    """Bool and additive masks of 4 dims, longer than the keys as of a static cache, a bias of positions; a model that makes no mask is causal."""
+    q, k, v = heads(5, 7)
+    g = torch.Generator().manual_seed(1)
+    keep = torch.rand(2, 1, 5, 9, generator=g) < 0.7
+    keep[..., 0] = True
+    bias = torch.randn(1, 4, 5, 7, generator=g).half()
+    added = torch.where(keep, 0.0, -math.inf).clamp(min=torch.finfo(torch.float16).min).half()
+    causal = torch.ones(5, 7, dtype=torch.bool).tril()
+    for mask, given, wanted in (
+        (keep, {}, keep[..., :7]),
+        (added, {"position_bias": bias}, bias.double().masked_fill(~keep[..., :7], -math.inf)),
+        (None, {}, causal),
+        (None, {"is_causal": False, "position_bias": bias}, bias.double()),
+    ):
+        o, weights = attend(q, k, v, mask, scaling=0.3, **given)
+        exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), wanted, scale=0.3, enable_gqa=True)
+        assert weights is None
+        torch.testing.assert_close(o.double(), exact.transpose(1, 2), atol=2e-3, rtol=2e-3)
+
+
+def test_a_second_layer_finds_the_call_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers share the mask of a forward pass; a soft cap and a sink are the same objects in the next one."""
+    prepared: list[Any] = []
+    prepare = front.prepare
+    monkeypatch.setattr(front, "prepare", lambda *args: prepared.append(args) or prepare(*args))
+    q, k, v = heads(1, 9)
+    mask, sink = mask_for(2, 1, 9, 8, 0, theirs.causal_mask_function, TOKENS["left"]), torch.ones(4)
+    with torch.no_grad():
+        first, second = (attend(q, k, v, mask, softcap=2.0, s_aux=sink)[0] for _ in range(2))
+    assert torch.equal(first, second) and len(prepared) == 1
+
+
+def test_steps_over_a_static_cache_are_one_graph() -> None:
+    q, k, v = heads(1, 9)
+    torch.compiler.reset()
+    graphs = CompileCounter()
+    step = torch.compile(attend, backend=graphs, fullgraph=True)
+    for n, kv_offset in ((6, 0), (7, 1), (9, 0)):  # in the end the cache is full
+        tokens = torch.ones(2, n, dtype=torch.bool)
+        at = (2, 1, 9, n - 1, kv_offset, theirs.sliding_window_causal_mask_function(4), tokens)
+        with torch.no_grad():
+            o, _ = step(q, k, v, mask_for(*at, allow_is_causal_skip=False))
+        wanted = theirs.sdpa_mask(*at, allow_is_causal_skip=False)
+        exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), wanted, enable_gqa=True)
+        torch.testing.assert_close(o.double(), exact.transpose(1, 2), atol=2e-3, rtol=2e-3)
+    assert graphs.frame_count == 1
+
+
+@pytest.mark.parametrize(("given", "code", "said"), [
+    ({"dropout": 0.1}, "U413", "attention_dropout=0.0"),
+    ({"cache": object()}, "U413", "continuous batching"),
+    ({"attention_mask": torch.ones(2, 5)}, "U412", r"found \[2, 5\]"),
+])  # fmt: skip
+def test_what_is_not_there_is_refused(given: dict[str, Any], code: str, said: str) -> None:
+    with pytest.raises(CuirError, match=said) as caught:
+        attend(*heads(5, 5), **given)
+    assert caught.value.diagnostics[0].code == code
+
+
+def test_attention_weights_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(
+        type(transformers.utils.logging.get_logger("cuir.integrations.transformers")), "warning_once", lambda _, text: told.append(text)
+    )
+    register(backend="interpret")
+    assert attend(*heads(5, 5), output_attentions=True)[1] is None
+    assert len(told) == 1 and "output_attentions" in told[0]
+
+
+def test_registering_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CuirError, match="backend must be"):
+        register(backend="gpu")
+    monkeypatch.setattr(theirs, "sdpa_mask", lambda batch_size, cache_position: None)
+    with pytest.raises(CuirError, match="is another one") as caught:
+        register()
+    assert caught.value.diagnostics[0].code == "U508"
+
+
+def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "integrations.md"
+    example = re.search(r"<!-- file: generate.py -->\n```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    assert example
+    exec(compile(example[1], "generate.py", "exec"), {})
+    assert capsys.readouterr().out == "(2, 9)\n"

@@ -1,0 +1,48 @@
+"""What tests of the reader of PTX share: programs lowered and compiled, and small kernels in PTX written by hand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cuir.checking.checked import Checked
+from cuir.lowering import lower
+from llm.orchestration import Orchestration, compare
+from llm.orchestration_of_program import of_program
+from llm.orchestration_of_source import of_source
+from llm.ptx.compiling import Build, read_compiled
+from llm.ptx.module import Entry, read_entry
+from llm.ptx.reading import Compiled
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+
+
+def read_lowered(checked: Checked, folder: Path, cluster: int | None = None) -> Compiled:
+    """The reading of what nvcc makes of a program's CUDA."""
+    cuda = lower(checked)
+    place = folder / f"{cuda.name}.cu"
+    place.write_text(cuda.source, encoding="utf-8")
+    return read_compiled(place, Build(cuda.arch, cluster=cluster))
+
+
+def differences(reading: Compiled, checked: Checked) -> list[str]:
+    """What a program says otherwise than its PTX, but for what the lowering adds (a role that hands out units of work, with its barriers) and what is never used."""
+    source, program = of_source(reading), of_program(checked)
+    ours = {r.name for r in source.roles if not r.does}
+    if any(not r.does for r in program.roles):
+        ours = set()
+    used = Orchestration(
+        tuple(r for r in source.roles if r.name not in ours),
+        tuple(b for b in source.barriers if not ours & (b.arrives | b.waits)),
+        source.memory, source.groups, source.joins,
+    )  # fmt: skip
+    theirs = Orchestration(program.roles, tuple(b for b in program.barriers if b.waits), program.memory, program.groups, program.joins)
+    return [f"{d.code} {d.message}" for d in compare(used, theirs, checked.origin.span)]
+
+
+def entry(body: str, head: str = ".maxntid 128, 1, 1", shared: str = "") -> Entry:
+    """A kernel written by hand; its parameters are p (u32) and q (u64)."""
+    text = f".version 9.0\n.target sm_90a\n.address_size 64\n{shared}\n.visible .entry k(\n.param .u32 p,\n.param .u64 q\n)\n{head}\n{{\n{body}\n}}\n"
+    return read_entry(text, "k")

@@ -1,0 +1,96 @@
+"""Held to what is known: programs lowered to CUDA and compiled to PTX, whose orchestration is read back from the PTX. The readers share no code with the lowering."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, assume, given, settings
+
+import corpus
+from cuir import check, parse
+from cuir.checking.checked import Checked
+from cuir.syntax.types import DTYPES
+from tests.llm.ptx.kernels import differences, needs_nvcc, read_lowered
+from tests.strategies.effort import examples
+from tests.strategies.typed import Case, kernels
+
+# decode_paged has neither copies nor products nor barriers: there is nothing to read
+PROGRAMS = ("causal_document", "flash_bwd", "flash_fwd", "flash_fwd_cluster", "flash_fwd_over_v", "flash_fwd_sm80", "flash_fwd_sm90", "gemm", "global_sliding_window", "sigmoid")  # fmt: skip
+CONSTS = {"T": DTYPES["f16"], "D": 128, "L": 256, "R": 256, "g": 16}
+
+
+def checked(text: str, name: str) -> Checked:
+    program = parse(text, name)
+    kernel = list(program.kernels().values())[-1]
+    return check(program, kernel.name, {n: v for n, v in CONSTS.items() if n in {p.name for p in kernel.params}})
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_ptx_of_a_program_says_its_orchestration(name: str, tmp_path: Path) -> None:
+    """Roles, registers, barriers with counts, stages and users, arrays with bytes and stages, groups in flight; and nothing is left unknown."""
+    program = checked({**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8"), f"{name}.cuir")
+    reading = read_lowered(program, tmp_path, cluster=2 if "cluster" in name else None)
+    assert differences(reading, program) == []
+    assert reading.unknown == ()
+
+
+@needs_nvcc
+@settings(examples(0.03), phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(case=kernels())
+def test_the_ptx_of_a_random_program_says_its_orchestration(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of one whose loops run: of others nvcc leaves nothing."""
+    assume("range(0)" not in case.text)
+    program = checked(case.text, "random.cuir")
+    assert differences(read_lowered(program, tmp_path_factory.mktemp("random")), program) == []
+
+
+MEETING = """\
+@kernel(arch="sm_90a")
+def copied(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
+    sX = shared(f32, [128, 64])
+    full, free = named_barrier(3, warps=9), named_barrier(3, warps=9)
+    work = tiles(cdiv(M, 128))
+    with role("load", warps=1, registers=40):
+        for t in work:
+            free.sync()
+            for r in range(0, 128, 16):
+                store(sX[r : r + 16], X[t * 128 + r + rows(16), cols(64)])
+            full.arrive()
+    with role("compute", warpgroups=2, registers=232) as w:
+        free.arrive()
+        for t in work:
+            full.sync()
+            x = load(sX[w * 64 : w * 64 + 64])
+            free.arrive()
+            store(Y[t * 128 + w * 64 + rows(64), cols(64)], x)
+"""
+
+
+@needs_nvcc
+def test_roles_that_meet_at_a_named_barrier(tmp_path: Path) -> None:
+    """One warp and two warpgroups: 288 threads, three workers."""
+    program = check(parse(MEETING, "copied.cuir"))
+    reading = read_lowered(program, tmp_path)
+    assert differences(reading, program) == []
+    assert [d.split()[0] for d in differences(reading, check(parse(MEETING.replace("free.sync()", "free.arrive()"), "other.cuir")))] == [
+        "O103"
+    ]
+
+
+FAULTS = [
+    ("mbarrier(WG, stages=STAGES)", "mbarrier(1, stages=STAGES)", "O104"),
+    ("STAGES: const = 2", "STAGES: const = 1", "O105"),
+    ("registers=240", "registers=224", "O110"),
+]
+
+
+@needs_nvcc
+def test_a_program_that_says_otherwise_differs(tmp_path: Path) -> None:
+    """Not by agreeing with everything: each change of the program, but not of its PTX, is found."""
+    text = corpus.programs()["flash_fwd"].read_text(encoding="utf-8")
+    reading = read_lowered(checked(text, "flash_fwd.cuir"), tmp_path)
+    for old, new, code in FAULTS:
+        assert old in text
+        assert code in {d.split()[0] for d in differences(reading, checked(text.replace(old, new), "other.cuir"))}, old

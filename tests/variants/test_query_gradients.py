@@ -1,0 +1,46 @@
+"""Transfer of the kernel of dQ alone: dQ of variants of each kind (a score, lists, a sink, a table), beside float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import corpus
+from cuir.checking.checker import check
+from cuir.interp import run
+from cuir.spec.gradients import forward, padded_rows, rows_of
+from cuir.spec.specification import Specification, lengths_of
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
+from cuir.variants.query_gradients import KERNEL, transfer_query_gradients
+
+TEXT = corpus.kernels()["flash_bwd_dq_sm90"].read_text(encoding="utf-8")
+EXPERT = parse(TEXT, "flash_bwd_dq_sm90.cuir")
+
+
+@pytest.mark.parametrize("name", ["softcap_causal", "causal_document", "sink_causal", "relative_position_table"])
+def test_query_gradients_of_the_corpus(name: str) -> None:
+    spec = corpus.specification(name)()
+    transferred = transfer_query_gradients(EXPERT, spec)
+    M, D = 150, 64
+    g = torch.Generator().manual_seed(0)
+    q, do, k, v = (torch.randn(1, h, M, D, generator=g).half() for h in (2, 2, 1, 1))
+    leaf = q.double().requires_grad_()
+    o, lse = forward(spec, leaf, k.double(), v.double(), D**-0.5)
+    (exact,) = torch.autograd.grad(o, leaf, do.double())
+    rows = padded_rows(M)
+    delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
+    found, consts = torch.full_like(q, torch.nan), {"T": F16, "D": D, "BN": 64}
+    given = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": rows_of(lse, rows).float(), "DL": delta, "dQ": found}
+    run(
+        check(transferred.program, KERNEL, consts),
+        {**given, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
+        grid=2,
+    )
+    assert (found.double() - exact).norm() <= 6e-4 * exact.norm()
+
+
+def test_a_kernel_without_the_derivative_is_refused() -> None:
+    with pytest.raises(CuirError, match="X130"):
+        transfer_query_gradients(parse(TEXT.replace("dscore", "slope")), Specification("full"))
