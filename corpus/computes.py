@@ -28,6 +28,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
         "prepare": Computed("attention_rows"),
         "finish": Computed("scaled_gradient"),
     },
+    "flash_bwd_wide_sm90": {"flash_bwd": Computed("causal_gradients", {"D": 192})},
     "flash_bwd_dq_sm90": {"flash_bwd_dq": Computed("causal_query_gradients")},
     "flash_fwd": {"flash_fwd": Computed("causal")},
     "flash_fwd_cluster": {"flash_fwd": Computed("causal")},

@@ -23,7 +23,7 @@ from .peers import contenders
 from .results import Row
 
 DETERMINISTIC = "deterministic"  # a contender: ours, with torch.use_deterministic_algorithms
-SECONDS = 600.0  # until the first call of ours returns: it verifies and compiles
+SECONDS = 300.0  # until the first call of ours returns: it compiles
 
 
 def measure_backward(
@@ -71,7 +71,7 @@ def _prepared(forward: Call, given: tuple[torch.Tensor, ...], do: torch.Tensor, 
 def _ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch.Tensor], backend: str) -> Call:
     from ..flex.kernels import attention
 
-    made = attention(spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, verify="quick" if backend == "auto" else "off")
+    made = attention(spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, verify="off")  # its results are judged here
     return lambda: made(*leaves.values(), backend=backend)
 
 

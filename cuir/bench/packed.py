@@ -20,7 +20,7 @@ from .cells import BUILD_SECONDS, OURS, Cell
 from .contest import contest, judge_of
 from .results import Row
 
-SECONDS = 600.0  # until the first call of ours returns: it verifies and compiles
+SECONDS = 300.0  # until the first call of ours returns: it compiles
 TOKENS = (16384, 32768, 65536, 131072)
 MODELS = {"llama2-7b": (32, 32), "qwen2.5-72b": (64, 8)}  # heads, key heads; head dim 128
 DOCUMENTS = ("equal_512", "equal_2048", "lognormal", "one_long")
@@ -112,7 +112,7 @@ def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
     def ours() -> Any:
         return varlen_attention(
             p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.causal, enable_gqa=True,
-            backend="auto" if on_gpu else "interpret", verify="quick" if on_gpu else "off",
+            backend="auto" if on_gpu else "interpret", verify="off",  # its results are judged here
         )  # fmt: skip
 
     def fa3() -> Any:

@@ -176,9 +176,11 @@ def _all(body: tuple[Stmt, ...], names: Mapping[str, str]) -> tuple[Stmt, ...]:
 
 
 def with_names(node: N, names: Mapping[str, str]) -> N:
-    """A tree in which names are called otherwise, where they are bound and where they are read."""
+    """A tree in which names are called otherwise, where they are bound and where they are read. What is called is a primitive or a function, also where a value has its name."""
     renamed: N = node
     for s in sites(node):
+        if s.parents and isinstance(s.parents[-1], Call) and s.path[-1] == ("func", None) and isinstance(s.node, Name):
+            continue
         n = child(renamed, s.path)
         put: Node | None = None
         if isinstance(n, Name) and n.id in names:

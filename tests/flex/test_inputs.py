@@ -60,7 +60,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("head dim of V", "U110", "the head dim of value must be from 1 to 256, found 0", "", lambda: call(v=V[..., :0])),
     ("another head dim of K", "U408", "query and key must have one head dim, found 64 and 32", "", lambda: call(k=K[..., :32])),
     ("8-bit floats", "U109", "`query` must be float16, bfloat16 or float32, found float8_e4m3fn", "attention of 8-bit floats is not there", lambda: call(*(x.to(torch.float8_e4m3fn) for x in (Q, K, V)))),
-    ("gradient", "U410", "gradients are there for head dims up to 128, found 256", "torch.no_grad()", lambda: call(*(x.repeat(1, 1, 1, 4).requires_grad_() for x in (Q, K, V)))),
+    ("gradient", "U410", "gradients are there for float16 and bfloat16, found float32", "torch.no_grad()", lambda: call(*(x.float().requires_grad_() for x in (Q, K, V)))),
     ("scale", "U413", "scale must be a positive number, found -1.0", "", lambda: call(scale=-1.0)),
     ("backend", "U413", 'backend must be "auto" or "interpret", found \'cpu\'', "", lambda: call(backend="cpu")),
     ("verify", "U413", 'verify must be "quick", "full" or "off", found \'much\'', "", lambda: call(verify="much")),

@@ -17,7 +17,7 @@ def test_numbers(name: str, dim: int, dtype: str) -> None:
     isolated(cases.numbers, "cuda", name, 700, dim, dtype, seconds=300)
 
 
-@pytest.mark.parametrize("dim", [40, 80, 96])
+@pytest.mark.parametrize("dim", [40, 80, 96, 192, 256])
 def test_other_head_dims(dim: int) -> None:
     isolated(cases.numbers, "cuda", "ALiBi, causal", 300, dim, "float16", seconds=300)
 

@@ -145,6 +145,20 @@ def test_operands_of_a_product_keep_their_names() -> None:
     assert {a.split("\n")[1] for a in changed("copy", body)} == {"store(F[rows(64), cols(64)], same + 1.0)"}
 
 
+def test_a_primitive_keeps_its_name_where_a_value_is_called_like_it() -> None:
+    text = PRIMITIVE.replace("NAME", "rows")
+    (made,) = [r.program for r in rewrites(parse(text), kinds=["rename"]) if r.before == "rows"]
+    assert made == parse(PRIMITIVE.replace("NAME", "a_rows"))
+
+
+PRIMITIVE = """@kernel(arch="sm_90a")
+def k(I: Global[i32, M], n: i32):
+    with role("all", warpgroups=1):
+        NAME = n + 1
+        store(I[NAME + rows(64)], zeros(i32, [64, 1]))
+"""
+
+
 # ---- chains
 @given(kernels(), st.integers(0, 2**32))
 @examples(0.5)
