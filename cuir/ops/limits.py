@@ -21,6 +21,7 @@ FEATURES = {
     "proxies": "engines whose view of memory a fence orders",
     "register_reallocation": "setmaxnreg: registers move between warpgroups",
     "stmatrix": "stmatrix: stores of 8 x 8 blocks",
+    "wide_atomics": "atomic additions of two or four f32 at once",
     "wgmma": "products of a warpgroup, in flight until waited for",
 }
 

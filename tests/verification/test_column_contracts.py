@@ -32,10 +32,15 @@ def test_kernels_of_the_corpus_keep_them(name: str) -> None:
     assert pairs_of(transferred.text, name) > 100_000
 
 
+def test_the_origins_keep_them() -> None:
+    assert pairs_of(TEXT) > 100_000
+
+
 @pytest.mark.parametrize(("old", "new", "code"), [
-    ("first = max(0, j * BN - (N - M)) // BM", "first = max(0, j * BN - (N + M)) // BM", "V102"),
-    ("    return max(0, j * BN - (N - M)) // BM + i", "    return max(0, j * BN - (N - M)) // BM + i // 2", "V103"),
-    ("    return max(0, j * BN - (N - M)) // BM + i", "    return max(0, j * BN - (N - M)) // BM + 1 + i", "V103"),
+    ("first = max(0, j * BN - (N - M)) // BM", "first = max(0, j * BN - (N + M)) // BM", "V103"),
+    ("// BM + i - out", "// BM + i // 2 - out", "V103"),
+    ("// BM + i - out", "// BM + 1 + i - out", "V103"),
+    ("out = cdiv(M, BM) - M // BM", "out = 0 * M", "V102"),
     ("    n = max(0, cdiv(M, BM) - first)", "    n = max(0, M // BM - first)", "V101"),
     ("return n - max(0, M // BM - max(first, full)), n", "return n - max(0, M // BM - first), n", "V102"),
     ("return n - max(0, M // BM - max(first, full)), n", "return n + 1, n", "V108"),

@@ -1,7 +1,8 @@
 """Stores of whole tiles to tensors, many bytes of a row at once.
 
 The accumulator layout gives a thread two neighbours of every eight columns, so element by element a warp writes pieces of 2 or 4 bytes, each of them work for
-the L2 cache. Four threads share a row: of halves they exchange what they hold until each has eight columns, 16 bytes; elements of 4 bytes go in pairs.
+the L2 cache. Four threads share a row: of halves they exchange what they hold until each has eight columns, 16 bytes; elements of 4 bytes go in pairs. So do
+atomic additions of f32, on cards that have them.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def width(t: TileT) -> int:
     return 8 if packed(t) else 2
 
 
-def wide_place(role: RolePrinter, place: SSAValue, t: TileT) -> WidePlace | None:
-    """None if there are no whole pieces of `width` elements: the columns are no neighbours, or a tile does not start at a multiple of it."""
+def wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> WidePlace | None:
+    """None if there are no whole pieces of `width` elements: the columns are no neighbours, or a tile does not start at a multiple of it. adds: what is stored is added."""
     at = place.owner
+    if adds and not (t.dtype.data == "f32" and role.target.limits.has("wide_atomics")):
+        return None
     if t.layout.data != "full" or t.shape[1] % GROUP or t.element.itemsize not in (2, 4):
         return None
     assert isinstance(at, (ops.At, ops.Tensor))
@@ -74,8 +77,8 @@ def aligned(role: RolePrinter, to: WidePlace, t: TileT) -> str:
     return f"cuir::aligned<{width(t) * size}>({name}, ({' | '.join(lengths) or '0'}) * {size})"
 
 
-def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT) -> None:
-    """Prints the store of the array `value`, where `aligned` holds."""
+def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: bool) -> None:
+    """Prints the store of the array `value`, or its addition, where `aligned` holds."""
     frag, kernel, out, name = role.fragment(t), role.kernel, role.out, identifier(to.tensor)
     inside = kernel.inside(to.tensor, to.indices)
     where = f"{name}[{kernel.index(to.tensor, to.indices, to.uniform)}]"
@@ -88,7 +91,7 @@ def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT) -> None:
     with out.block(rows), out.block(groups):
         out.line(f"const int k_ = {column};")
         out.line(f"const auto {x} = {piece};")
-        out.line(f"if ({inside}) cuir::put_wide(&{where}, {x});")
+        out.line(f"if ({inside}) cuir::{'add' if adds else 'put'}_wide(&{where}, {x});")
 
 
 def _by_column(value: SSAValue) -> bool:

@@ -95,8 +95,17 @@ def test_where_there_are_no_whole_pieces(store: str, columns: str) -> None:
     assert "cuir::put_wide(" in text("store(Y[first + rows(64), 8 * first + cols(80)], x)", columns="104").source
 
 
-def test_sums_are_stored_one_by_one() -> None:
-    assert "cuir::put_wide(" not in text("store(Y[first + rows(64), cols(80)], x, add=True)", "f32").source
+def test_sums_go_in_pairs_where_a_card_adds_pairs() -> None:
+    """tests/gpu/test_backward.py runs them."""
+    adds = "store(Y[first + rows(64), cols(80)], x, add=True)"
+    assert "cuir::add_wide(&Y[" in text(adds, "f32").source and "cuir::put_wide(" not in text(adds, "f32").source
+    for source in (
+        text(adds.replace("cols(80)]", "first + cols(80)]"), "f32"),
+        text(adds.replace("add=True", "add=True, mask=rows(64) < first"), "f32"),
+        text(adds, "i32"),
+        lower(kernel(f"x = X[rows(64), cols(80)]\n{adds}", HEAD.format(dtype="f32", columns="E").replace("sm_90a", "sm_80").replace("warpgroups=1", "warps=4"))),
+    ):
+        assert "_wide(&" not in source.source
 
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")

@@ -209,10 +209,10 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     if op in role.reads_what_it_stores:
         role.join()
     half = packed(t)
-    wide = wide_place(role, place, t) if mask is None and not adds else None
+    wide = wide_place(role, place, t, adds) if mask is None else None
     if wide is not None:
         with role.out.block(f"if ({aligned(role, wide, t)})"):
-            store_wide(role, wide, value, t)
+            store_wide(role, wide, value, t, adds)
 
     def body(at: Position) -> str:
         uniform: list[bool] = []
