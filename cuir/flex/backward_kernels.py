@@ -17,6 +17,7 @@ import torch
 from ..checking.checked import Checked, Const
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Program
+from ..syntax.types import F32
 from ..syntax.walk import names_read
 from ..variants import Traced, TransferResult
 from ..variants.arguments import Cache, sources_of
@@ -50,12 +51,14 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class Asked:
-    """Which gradients a backward pass gives. queries: dQ; keys: dK and dV; learned: of what mods capture, by place; in_order: with the same bits every time."""
+    """Which gradients a backward pass gives. queries: dQ; keys: dK and dV; learned: of what mods capture, by place; in_order: with the same bits every time.
+    grouped: several query heads share a key head."""
 
     queries: bool = True
     keys: bool = True
     learned: tuple[int, ...] = ()
     in_order: bool = False
+    grouped: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,12 +121,13 @@ class Part:
 @dataclass(frozen=True)
 class Plan:
     """The kernels of a backward pass, by name, and those of them that are the variant's. by_keys: of dK, dV and what mods capture; by_queries: of dQ, if that is not added up by the
-    other one (`adds`)."""
+    other one (`adds`). spread: dK and dV are added up, too, each head of a group by other CTAs."""
 
     steps: Mapping[str, Step]
     by_keys: Part | None = None
     by_queries: Part | None = None
     adds: bool = False
+    spread: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -136,11 +140,14 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     dims = int(attention.fixed["D"]), int(attention.fixed["DV"])  # type: ignore[arg-type]
     program = NARROW if max(dims) <= NARROW_DIM else WIDE
     by_keys = by_queries = None
+    spread = asked.grouped and asked.keys and not asked.in_order and program == NARROW
     if asked.keys or asked.learned:
         transferred = transfer_backward(origin(program), attention.spec, traced=traced, learned=asked.learned)
         if asked.keys or transferred.gradients:
             adds = asked.queries and not asked.in_order
             wanted: dict[str, Const] = {"QUERIES": adds, "KEYS": asked.keys}
+            if spread:
+                wanted |= {"SPREAD": True, "G": F32}
             by_keys = Part(attention, transferred, {**setting_by_keys(*dims, adds, rounded=not transferred.gradients), **wanted})
     adds = asked.queries and by_keys is not None and not asked.in_order
     if asked.queries and not adds:
@@ -153,7 +160,9 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     steps |= {part.kernel: part.step for part in (by_keys, by_queries) if part is not None}
     if adds:
         steps["finish"] = _around("finish", attention)
-    return Plan(steps, by_keys, by_queries, adds)
+    if spread:
+        steps |= {"finish_keys": _around("finish", attention), "finish_values": _around("finish", attention, D=dims[1])}
+    return Plan(steps, by_keys, by_queries, adds, spread)
 
 
 def setting_by_keys(keys: int, values: int, queries: bool = True, rounded: bool = True) -> dict[str, Const]:
@@ -164,7 +173,7 @@ def setting_by_keys(keys: int, values: int, queries: bool = True, rounded: bool 
         whole = D + DV <= ROOM  # whether a block of dQ goes beside dV
         return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
     if keys > 64:
-        return {"BM": 64}
+        return {"BM": 64, "EARLY": queries}
     return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries, "ROUNDED": rounded}
 
 

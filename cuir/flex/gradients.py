@@ -72,7 +72,7 @@ class Gradients:
         runs = self._runs(ready, device)
         rows = _floats(q, *q.shape[:2], 2, padded_rows(at.M))
         L, DL = rows[:, :, 0], rows[:, :, 1]
-        dq = _floats(q, *q.shape[:-1], -(-q.shape[3] // 4) * 4)[..., : q.shape[3]] if plan.adds else stand_in(q, torch.float32)
+        dq = _sums(q) if plan.adds else stand_in(q, torch.float32)
         runs["prepare"](O=o, dO=do, LSE=lse, L=L, DL=DL, dQ=dq)
         if dlse is not None:  # each weight is what its score changes LSE by
             DL[..., : at.M] -= dlse
@@ -83,9 +83,15 @@ class Gradients:
         if plan.by_keys is not None:
             others = _joined(made[KERNEL])
             learned = {name: torch.zeros_like(others[of]) for of, name in plan.by_keys.transferred.gradients.items()}
-            dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
+            if plan.spread:
+                dk, dv = _sums(k).zero_(), _sums(v).zero_()
+            else:
+                dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
             runs[KERNEL](**given, dQ=dq, dK=dk, dV=dv, **others, **learned)
             found = plan.by_keys.by_place(learned)
+            if plan.spread:  # scaled already
+                runs["finish_keys"](dQ=dk, GQ=gk, scale=1.0)
+                runs["finish_values"](dQ=dv, GQ=gv, scale=1.0)
         if plan.adds:
             runs["finish"](dQ=dq, GQ=gq, scale=scale)
         if plan.by_queries is not None:
@@ -135,6 +141,11 @@ def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
+def _sums(of: torch.Tensor) -> torch.Tensor:
+    """A tensor of f32 of a shape, not yet written, whose rows begin at multiples of 16 bytes."""
+    return _floats(of, *of.shape[:-1], -(-of.shape[-1] // 4) * 4)[..., : of.shape[-1]]
+
+
 def _joined(made: Made | None) -> Mapping[str, Any]:
     """Captured values for a launch on the current stream."""
     if made is not None:
@@ -157,11 +168,11 @@ def _interpreted(checked: Checked) -> Run:
     return lambda **arguments: run(checked, arguments, budget=math.inf)
 
 
-def _chosen(attention: Attention, wanted: Sequence[bool], learned: Iterable[int]) -> Gradients:
-    """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. Raises CuirError U410
-    where that asks for the same bits every time, and there are none."""
+def _chosen(attention: Attention, wanted: Sequence[bool], learned: Iterable[int], grouped: bool) -> Gradients:
+    """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. grouped: query heads share
+    key heads. Raises CuirError U410 where that asks for the same bits every time, and there are none."""
     in_order = torch.are_deterministic_algorithms_enabled()
-    gradients = attention.gradients(Asked(wanted[0], wanted[1] or wanted[2], tuple(sorted(learned)), in_order))
+    gradients = attention.gradients(Asked(wanted[0], wanted[1] or wanted[2], tuple(sorted(learned)), in_order, grouped))
     by_keys = gradients.plan.by_keys
     if in_order and by_keys is not None and by_keys.transferred.gradients:
         name = next(iter(by_keys.transferred.gradients))
@@ -184,7 +195,7 @@ def backward(
     q, k, v, o, do = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (query, k, v, o, do))
     first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))  # a tensor that is given twice has its gradient once
     places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
-    gradients = _chosen(ready.attention, wanted, (i for at in places for i in at))
+    gradients = _chosen(ready.attention, wanted, (i for at in places for i in at), query.shape[1] != key.shape[1])
     grads, found = gradients.of(ready, q, k, v, o, lse, do, dlse, float(ready.arguments["scale"]))
     dense = (None if g is None or not asked else without_room(g, x) for g, x, asked in zip(grads, (q, k, v), wanted, strict=True))
     own = (g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True))
@@ -225,9 +236,8 @@ def differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: 
     """The outputs of a call, with gradients. Raises CuirError U410, X109 where there are none."""
     assert ready.attention is not None
     learned = [(t, at) for t, at in ready.learnable if t.requires_grad]
-    _ = _chosen(
-        ready.attention, [x.requires_grad for x in (query, key, value)], (i for _, at in learned for i in at)
-    )  # what has none is told now
+    asked = [x.requires_grad for x in (query, key, value)]
+    _ = _chosen(ready.attention, asked, (i for _, at in learned for i in at), query.shape[1] != key.shape[1])  # what has none is told now
     outputs: tuple[torch.Tensor, ...] = _Differentiable.apply(query, key, value, ready, *(t for t, _ in learned))
     return outputs
 

@@ -142,7 +142,14 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
     ),
     ("flash_bwd_sm90", "prepare", {"D": 64}, {"B": 1, "H": 2, "M": 200, "MP": 256}, {}, 1),
     ("flash_bwd_dq_sm90", "flash_bwd_dq", {"D": 64, "BM": 64, "BN": 64}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
-    ("flash_bwd_wide_sm90", "flash_bwd", {"D": 192, "DYNAMIC": False}, {"B": 1, "H": 2, "HK": 1, "M": 100, "N": 130, "MP": 128}, {"scale": 0.1}, 2),
+    (
+        "flash_bwd_wide_sm90",
+        "flash_bwd",
+        {"D": 192, "DYNAMIC": False},
+        {"B": 1, "H": 2, "HK": 1, "M": 100, "N": 130, "MP": 128},
+        {"scale": 0.1},
+        2,
+    ),
     ("flash_bwd_sm90", "finish", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {"scale": 0.1}, 1),
     (
         "flash_fwd_varlen_sm90",

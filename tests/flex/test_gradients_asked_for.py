@@ -25,6 +25,16 @@ def wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor,
     return o * torch.sigmoid(lse - sink[:, None])[..., None]
 
 
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """The launches from now on: kernels, and what they are given."""
+    launches: list[tuple[str, dict[str, Any]]] = []
+    interpreted = gradients._interpreted
+    monkeypatch.setattr(
+        gradients, "_interpreted", lambda checked: lambda **given: (launches.append((checked.name, given)), interpreted(checked)(**given))
+    )
+    return launches
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("asked", "kernels"),
@@ -38,14 +48,8 @@ def wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor,
     ],
 )  # fmt: skip
 def test_only_what_is_asked_for(asked: str, kernels: list[str], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: dict[str, dict[str, Any]] = {}
-    interpreted = gradients._interpreted
-
-    def told(checked: Any) -> Any:
-        return lambda **given: (launched.update({checked.name: given}), interpreted(checked)(**given))
-
-    monkeypatch.setattr(gradients, "_interpreted", told)
-    q, k, v = tensors(1, 2, 1, N, N, 64)
+    launches = told(monkeypatch)
+    q, k, v = tensors(1, 2, 2, N, N, 64)
     g = torch.Generator().manual_seed(3)
     given = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
     for name in asked:
@@ -60,11 +64,27 @@ def test_only_what_is_asked_for(asked: str, kernels: list[str], compiled: bool, 
     found = torch.autograd.grad(o, [given[name] for name in asked], do)
     exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
     close(found, torch.autograd.grad(wide(*exact.values()), [exact[name] for name in asked], do.double()))
-    assert list(launched) == kernels
-    sizes = {n: x.untyped_storage().nbytes() for given in launched.values() for n, x in given.items() if n in ("dQ", "dK", "dV")}
+    assert [name for name, _ in launches] == kernels
+    sizes = {n: x.untyped_storage().nbytes() for _, given in launches for n, x in given.items() if n in ("dQ", "dK", "dV")}
     written = {"dQ"} if "q" in asked else set()
     written |= {"dK", "dV"} if "v" in asked else set()
     assert all((size > 256) == (name in written) for name, size in sizes.items()), sizes
+
+
+@pytest.mark.parametrize(("asked", "finished"), [("v", 2), ("qkv", 3), ("q", 0)])
+def test_heads_of_a_group_are_added_up(asked: str, finished: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dK and dV of key heads that several query heads share are sums in f32, which a launch each converts."""
+    launches = told(monkeypatch)
+    given = dict(zip("qkv", tensors(1, 4, 2, N, N, 64), strict=True))
+    wanted = [given[name].requires_grad_() for name in asked]
+    o = flex_attention(*given.values(), enable_gqa=True, backend="interpret", verify="off")
+    do = torch.randn(o.shape, generator=torch.Generator().manual_seed(3)).half()  # type: ignore[union-attr]
+    found = torch.autograd.grad(o, wanted, do)  # type: ignore[arg-type]
+    exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
+    close(found, torch.autograd.grad(dense(*exact.values(), None, None)[0], [exact[n] for n in asked], do.double()))
+    assert [name for name, _ in launches].count("finish") == finished
+    sums = [given["dK"].dtype for name, given in launches if name == "flash_bwd"]
+    assert sums == ([torch.float32] if finished else [])
 
 
 def test_what_no_score_reads_launches_nothing() -> None:

@@ -489,7 +489,10 @@ template <int GROUPS, int N> DEV int2 pair(const int (&x)[N], int r, int g) {
   return make_int2(x[i], x[i + 1]);
 }""",
 )
-_part("add_wide", "DEV void add_wide(void* to, float2 x) { atomicAdd(reinterpret_cast<float2*>(to), x); }  // each of them atomic; to a multiple of 8 bytes")
+_part(
+    "add_wide",
+    "DEV void add_wide(void* to, float2 x) { atomicAdd(reinterpret_cast<float2*>(to), x); }  // each of them atomic; to a multiple of 8 bytes",
+)
 _part("put_wide", "template <class T> DEV void put_wide(void* to, T x) { *reinterpret_cast<T*>(to) = x; }  // to a multiple of its size")
 
 _part = COMMON.section("registers")

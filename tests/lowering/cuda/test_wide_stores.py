@@ -103,7 +103,12 @@ def test_sums_go_in_pairs_where_a_card_adds_pairs() -> None:
         text(adds.replace("cols(80)]", "first + cols(80)]"), "f32"),
         text(adds.replace("add=True", "add=True, mask=rows(64) < first"), "f32"),
         text(adds, "i32"),
-        lower(kernel(f"x = X[rows(64), cols(80)]\n{adds}", HEAD.format(dtype="f32", columns="E").replace("sm_90a", "sm_80").replace("warpgroups=1", "warps=4"))),
+        lower(
+            kernel(
+                f"x = X[rows(64), cols(80)]\n{adds}",
+                HEAD.format(dtype="f32", columns="E").replace("sm_90a", "sm_80").replace("warpgroups=1", "warps=4"),
+            )
+        ),
     ):
         assert "_wide(&" not in source.source
 
