@@ -17,11 +17,12 @@ from .results import Row
 def contest(
     calls: Mapping[str, Call], judge: Callable[[Any], tuple[float, str]], figures: Callable[[float], Mapping[str, float]], rounds: int, *,
     lost: Mapping[str, str], tell: Tell, measure: Callable[[Call], float], seconds: Callable[[str], float] = lambda name: BUILD_SECONDS,
+    prepared: Callable[[Call], Call] = lambda call: call,
 ) -> dict[str, Row]:  # fmt: skip
     """The contenders' entries of a row. calls: each may prepare itself in its first call, for which `seconds` gives its time.
 
     judge: the error of what a call gives, and why it is wrong, empty if it is right. figures: of milliseconds. lost: contenders not to run, and why. tell: which contender begins,
-    and within how many seconds it is through. Raises RuntimeError when the CUDA context is lost.
+    and within how many seconds it is through. prepared: what is timed of a call that was right. Raises RuntimeError when the CUDA context is lost.
     """
     entries: dict[str, Row] = {}
     right: dict[str, Call] = {}
@@ -43,7 +44,7 @@ def contest(
             entries[name] = {"failed": reason(error)}
             continue
         if not why:
-            right[name] = call
+            right[name] = prepared(call)
     times, failed = in_turns(right, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
     for name, taken in times.items():
         milliseconds = statistics.median(taken)

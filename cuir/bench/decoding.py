@@ -1,4 +1,5 @@
-"""Decoding on a GPU: few queries over long keys, contiguous, in pages, of unequal lengths, under a rule; every result checked against float64, contenders timed in turns.
+"""Decoding on a GPU: few queries over long keys, contiguous, in pages, of unequal lengths, under a rule; every result checked against float64, contenders timed in turns,
+each as a CUDA graph, as loops of serving run them: a short call is otherwise timed by its host.
 
 GB/s are of the keys and values that the queries need. Owns the problems of the suite `decode` and its contenders.
 """
@@ -22,7 +23,7 @@ from ..flex.eight_bit import LARGEST
 from ..flex.kernels import made
 from ..flex.mods import identity
 from ..measure.problem import Expectation, Shape, expectation, tensors
-from ..measure.protocol import Call, median_ms
+from ..measure.protocol import Call, as_graph, median_ms
 from ..measure.worker import Tell
 from ..spec.specification import Specification
 from ..syntax.types import DTYPES
@@ -171,6 +172,7 @@ def measure_decode(
     entries = contest(
         {**_ours(problem, peers), **_peers(problem, peers)}, judge, lambda ms: {"gbs": round(problem.nbytes / ms / 1e6, 1)}, rounds,
         lost=lost or {}, tell=tell, measure=measure, seconds=lambda name: SECONDS if name.startswith(OURS) else BUILD_SECONDS,
+        prepared=as_graph if device == "cuda" else lambda call: call,
     )  # fmt: skip
     return {**cell.as_json(), "dtype": dtype, "bytes": problem.nbytes, "contenders": entries}
 

@@ -21,7 +21,6 @@ ORIGIN = "decode_sm90"
 CACHE_ORIGIN = "decode_cache_sm90"
 EIGHT_BIT_ORIGIN = "decode_cache_f8_sm90"
 ROWS = 64  # of the tile that holds the queries of a key head: what the tensor core multiplies at least
-MEASURED = False  # whether the kernel has been tried and timed on a GPU: until then a GPU's calls keep the forward kernel
 LEAST_KEYS = 256  # with fewer there is nothing to share out
 ROOM = 227 * 1024 - 1024  # bytes of shared memory for Q and the rings, barriers aside
 PROCESSORS = 132  # of a Hopper GPU, where none is there to be asked
@@ -32,8 +31,6 @@ CLUSTERS = (1, 2, 4, 8)
 def decodes(query: torch.Tensor, key: torch.Tensor) -> bool:
     """Whether a call runs on the decode kernel: its queries of a key head are few enough for one tile, and its keys many enough to be shared out. In half precision."""
     heads, key_heads = query.shape[1], max(1, key.shape[1])
-    if query.device.type == "cuda" and not MEASURED:
-        return False
     return query.element_size() == 2 and 0 < query.shape[2] * (heads // key_heads) <= ROWS and key.shape[2] >= LEAST_KEYS
 
 

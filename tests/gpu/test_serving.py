@@ -12,7 +12,7 @@ from tests.gpu.isolation import isolated
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("kind", [*cases.KINDS, "packed"])
+@pytest.mark.parametrize("kind", [*cases.KINDS, "packed", "few"])
 @pytest.mark.parametrize("case", [cases.beside_the_interpreter, cases.same_bits, cases.without_synchronisation, cases.compiled])
 def test_serving(case: Callable[[str], object], kind: str) -> None:
     isolated(case, kind, seconds=300)
