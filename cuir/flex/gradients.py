@@ -131,7 +131,7 @@ class Gradients:
         need_hopper(device)
         progress = Progress(f"{self.attention.spec.name} backward")
         with ThreadPoolExecutor(len(self.plan.steps)) as pool, progress.step("compiling"):
-            compiling = {n: pool.submit(compile, s.program, kernel=n, consts=s.consts) for n, s in self.plan.steps.items()}
+            compiling = {n: pool.submit(compile, s.program, kernel=s.kernel, consts=s.consts) for n, s in self.plan.steps.items()}
             for part in self.plan.parts:
                 part.prove(progress)
             return {step: kernel.result() for step, kernel in compiling.items()}

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from cuir.checking.checker import check
+from cuir.lowering import lower
 from cuir.lowering.cuda.frame import KernelPrinter
 from cuir.lowering.facts import Facts
+from cuir.syntax.parser import parse
+from tests.lowering.host import GXX, on_cpu
 from tests.lowering.tile_ir import cleaned, program
 
 HEAD = """
@@ -52,3 +61,29 @@ def test_indices_are_read_where_the_program_reads_them() -> None:
     assert text.count("cuir::gather(I,") == 1  # of a tensor that nobody writes one read will do
     text = printed("y = X[I[rows(64)], cols(64)]\nstore(Y[0:64, :], y)")
     assert re.search(r"cuir::gather\(X, true, cuir::gather\(I, true", text)  # a read of a read is one loop
+
+
+# ---- loops
+BOUNDED = """
+@kernel(arch="sm_90a")
+def f(Y: Global[i32, 64], n: i32, m: i32):
+    with role("one", warpgroups=1):
+        total = 0
+        for i in range({bound}):
+            total += i + 1
+        store(Y[rows(64)], zeros(i32, [64, 1]) + total)
+"""
+
+
+@pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
+@pytest.mark.parametrize(
+    ("bound", "turns"),
+    [("n if n < m else 0", lambda n, m: n if n < m else 0), ("min(n, m) + 1", lambda n, m: min(n, m) + 1), ("n ^ m", lambda n, m: n ^ m)],
+)
+def test_a_loop_ends_where_its_bound_says(bound: str, turns: Callable[[int, int], int], tmp_path: Path) -> None:
+    run = on_cpu(lower(check(parse(BOUNDED.format(bound=bound)))), tmp_path)
+    for n, m in ((3, 5), (5, 3), (4, 4), (1, 2)):
+        y = np.full(64, -1, np.int32)
+        run(y, n, m)
+        count = turns(n, m)
+        assert (y == count * (count + 1) // 2).all(), (n, m)
