@@ -40,15 +40,8 @@ class Strips:
             return None
         first = ROWS * ((np.arange(number) + 0.5) * there / number).astype(int)
         units = -(-at.N // UNIT)
-        k = torch.arange(units * UNIT, dtype=torch.int32)
-        known = {**numbers, **{name: getattr(at, name) for name in LENGTHS}, "b": 0}
-        some, whole = (np.zeros((len(heads), len(first), ROWS // GROUP, units), bool) for _ in range(2))
-        for i, h in enumerate(heads):
-            for j, g in np.ndindex(len(first), ROWS // GROUP):
-                q = int(first[j]) + g * GROUP + torch.arange(GROUP, dtype=torch.int32)[:, None]
-                kept = torch.as_tensor(evaluate(mask, {**known, "h": int(h), "q": q, "k": k}), dtype=torch.bool)
-                pairs, rows = (kept & (k < at.N)).expand(GROUP, len(k)).view(GROUP, units, UNIT), (q < at.M)[..., None]
-                some[i, j, g], whole[i, j, g] = (pairs & rows).any(2).any(0).numpy(), (pairs | ~rows).all(2).all(0).numpy()
+        with torch.device("cpu"):  # whatever the caller's default device is
+            some, whole = _looked_at(mask, at, numbers, heads, first, units)
         return Strips(first, some, whole)
 
     def counted(self, tiles: np.ndarray, BM: int, BN: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -64,6 +57,22 @@ class Strips:
         rows = tiles * BM
         strip = np.abs(self.first[:, None] - rows // ROWS * ROWS).argmin(0)
         return tuple(x.sum(-1)[:, strip, rows % ROWS // BM] for x in (some & ~whole, some))
+
+
+def _looked_at(
+    mask: Expr, at: Lengths, numbers: Mapping[str, int | float], heads: np.ndarray, first: np.ndarray, units: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`some` and `whole` of the strips that begin at `first`."""
+    k = torch.arange(units * UNIT, dtype=torch.int32)
+    known = {**numbers, **{name: getattr(at, name) for name in LENGTHS}, "b": 0}
+    some, whole = (np.zeros((len(heads), len(first), ROWS // GROUP, units), bool) for _ in range(2))
+    for i, h in enumerate(heads):
+        for j, g in np.ndindex(len(first), ROWS // GROUP):
+            q = int(first[j]) + g * GROUP + torch.arange(GROUP, dtype=torch.int32)[:, None]
+            kept = torch.as_tensor(evaluate(mask, {**known, "h": int(h), "q": q, "k": k}), dtype=torch.bool)
+            pairs, rows = (kept & (k < at.N)).expand(GROUP, len(k)).view(GROUP, units, UNIT), (q < at.M)[..., None]
+            some[i, j, g], whole[i, j, g] = (pairs & rows).any(2).any(0).numpy(), (pairs | ~rows).all(2).all(0).numpy()
+    return some, whole
 
 
 __all__ = ["Strips"]

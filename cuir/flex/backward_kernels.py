@@ -21,7 +21,7 @@ from ..syntax.types import F32
 from ..syntax.walk import names_read
 from ..variants import Traced, TransferResult
 from ..variants.arguments import Cache, sources_of
-from ..variants.backward import KERNEL, read_by_gradients, transfer_backward
+from ..variants.backward import KERNEL, read_by_gradients, transfer_backward, uneven
 from ..variants.query_gradients import KERNEL as BY_QUERIES
 from ..variants.query_gradients import transfer_query_gradients
 from .inputs import need_warm
@@ -32,6 +32,7 @@ from .progress import Progress
 NARROW, WIDE, QUERIES = "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"  # programs of the corpus
 
 NARROW_DIM = 128  # head dim up to which a warpgroup's registers hold dK and dV of 64 keys
+LEAST_SPREAD = 1 << 17  # queries times head dim from which on heads of a group are shared out
 ROOM = 384  # head dims of keys and values together, in whole panels, beside which registers and shared memory have room for more
 
 
@@ -52,13 +53,13 @@ class Attention(Protocol):
 @dataclass(frozen=True)
 class Asked:
     """Which gradients a backward pass gives. queries: dQ; keys: dK and dV; learned: of what mods capture, by place; in_order: with the same bits every time.
-    grouped: several query heads share a key head."""
+    spread: dK and dV of a key head by CTAs for each of its query heads, which add them up (`spreads`)."""
 
     queries: bool = True
     keys: bool = True
     learned: tuple[int, ...] = ()
     in_order: bool = False
-    grouped: bool = False
+    spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     dims = int(attention.fixed["D"]), int(attention.fixed["DV"])  # type: ignore[arg-type]
     program = NARROW if max(dims) <= NARROW_DIM else WIDE
     by_keys = by_queries = None
-    spread = asked.grouped and asked.keys and not asked.in_order and program == NARROW
+    spread = asked.spread and asked.keys and not asked.in_order and program == NARROW
     if asked.keys or asked.learned:
         transferred = transfer_backward(origin(program), attention.spec, traced=traced, learned=asked.learned)
         if asked.keys or transferred.gradients:
@@ -165,6 +166,14 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     return Plan(steps, by_keys, by_queries, adds, spread)
 
 
+def spreads(attention: Attention, at: Lengths) -> bool:
+    """Whether the query heads of a key head are better shared out: where blocks of keys have different numbers of queries, CTAs that go through all heads of a group come to be at
+    different ones, whose Q, dO and dQ do not fit the L2 cache together. Short ones, which take less than adding dK and dV up in f32, are not."""
+    if at.H == at.HK or at.M * int(attention.fixed["D"]) < LEAST_SPREAD:  # type: ignore[arg-type]
+        return False
+    return uneven(attention.traced)
+
+
 def setting_by_keys(keys: int, values: int, queries: bool = True, rounded: bool = True) -> dict[str, Const]:
     """The const parameters for head dims: what fits the registers and shared memory. queries: dQ is added up, too. rounded: dS may come of rounded weights, whose rounding would
     reach the gradients of captured tensors."""
@@ -173,7 +182,7 @@ def setting_by_keys(keys: int, values: int, queries: bool = True, rounded: bool 
         whole = D + DV <= ROOM  # whether a block of dQ goes beside dV
         return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
     if keys > 64:
-        return {"BM": 64, "EARLY": queries}
+        return {"BM": 64}
     return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries, "ROUNDED": rounded}
 
 
@@ -206,4 +215,4 @@ def origin(name: str) -> Program:
     return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
 
 
-__all__ = ["BY_QUERIES", "KERNEL", "Asked", "Attention", "Part", "Plan", "Step", "planned"]
+__all__ = ["BY_QUERIES", "KERNEL", "Asked", "Attention", "Part", "Plan", "Step", "planned", "spreads"]

@@ -24,8 +24,20 @@ ROWS = 64  # of the tile that holds the queries of a key head: what the tensor c
 LEAST_KEYS = 256  # with fewer there is nothing to share out
 ROOM = 227 * 1024 - 1024  # bytes of shared memory for Q and the rings, barriers aside
 PROCESSORS = 132  # of a Hopper GPU, where none is there to be asked
-WARPGROUPS = 2  # of a CTA that compute
+WARPGROUPS = 2  # of a CTA that compute, at most
 CLUSTERS = (1, 2, 4, 8)
+AT_ONCE = {
+    1: 1.0,
+    2: 1.0,
+    4: 0.93,
+    8: 0.88,
+}  # of the clusters for which there are multiprocessors, those that run: one must fit a GPC, which has 14 to 18
+BLOCK = 64  # keys
+JOIN = {1: 0, 2: 4, 4: 6, 8: 13}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
+READERS = 81  # CTAs of one warpgroup that take all that memory gives
+ALONE = 0.75  # of all multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
+LONG = 48  # ... if it has so many blocks to read
+IN_FLIGHT = 128 * 1024  # bytes of keys and values for two warpgroups
 
 
 def decodes(query: torch.Tensor, key: torch.Tensor) -> bool:
@@ -56,13 +68,17 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     group = min(_power(heads), ROWS // _power(min(at.M, ROWS))) if packed else 1
     queries = ROWS // group
     units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
-    rings = _rings(fixed, WARPGROUPS)
-    cluster = _cluster(units, -(-at.N // rings["BN"]), rings["WG"])
+    blocks = -(-at.N // BLOCK)
+    cluster = _cluster(units, blocks)
+    alone = units * cluster <= ALONE * _processors() and blocks >= LONG * cluster
+    rings = _rings(fixed, WARPGROUPS if alone else 1)
+    while cluster > 1 and cluster * rings["WG"] > -(-at.N // rings["BN"]):
+        cluster //= 2
     return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **fixed}
 
 
 def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
-    """Blocks of keys, and as many stages for each warpgroup as fit: what is in flight hides the memory's latency."""
+    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency."""
     D, DV = _head_dims(fixed)
     columns = -(-D // 64) * 64 + -(-DV // 64) * 64
     eight = "TOKENS" in fixed  # a cache of 8-bit numbers, which each warpgroup widens into arrays of its own
@@ -71,15 +87,25 @@ def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
     tiles = 2 if D <= 128 else 1  # of queries: the next one's are fetched ahead where there is room
     queries = tiles * ROWS * -(-D // 64) * 64 * 2
     if eight:
-        fits = {g: min(8 * g, (ROOM - queries - g * columns * 64 * 2) // (columns * 64)) for g in (groups, 1)}
+        fits = {g: min(8 * g, (ROOM - queries - g * columns * 64 * 2) // (columns * 64)) for g in (WARPGROUPS, 1)}
         own = next((g for g in fits if fits[g] >= 2 * g), 1)
         return {"QBUF": tiles, "BN": 64, "WG": own, "STAGES": max(1, fits[own] // own)}
-    stages = {keys: min(8 * groups, (ROOM - queries) // (columns * keys * 2)) for keys in (64, 32)}
-    if stages[64] >= 2 * groups:
-        return {"QBUF": tiles, "BN": 64, "WG": groups, "STAGES": stages[64] // groups}
-    if "CHUNK" in fixed:  # of a cache, where a warpgroup clears rows of a block, which it can for 64 at a time
-        return {"QBUF": tiles, "BN": 64, "WG": 1, "STAGES": max(1, stages[64])}
-    return {"QBUF": tiles, "BN": 32, "WG": groups, "STAGES": stages[32] // groups}
+    cached = "CHUNK" in fixed  # where a warpgroup clears rows of a block, which it can for 64 at a time
+
+    def stages(keys: int, room: int = ROOM - queries) -> int:
+        return min(8 * groups, room // (columns * keys * 2))
+
+    if max(D, DV) <= 128:  # as measured (docs/serving.md); with more in flight two warpgroups were slower
+        if groups > 1:
+            return {"QBUF": tiles, "BN": BLOCK, "WG": groups, "STAGES": stages(BLOCK, IN_FLIGHT) // groups}
+        keys = BLOCK if cached else 2 * BLOCK
+        return {"QBUF": tiles, "BN": keys, "WG": 1, "STAGES": stages(keys)}
+    groups = WARPGROUPS
+    if stages(BLOCK) >= 2 * groups:
+        return {"QBUF": tiles, "BN": BLOCK, "WG": groups, "STAGES": stages(BLOCK) // groups}
+    if cached:
+        return {"QBUF": tiles, "BN": BLOCK, "WG": 1, "STAGES": max(1, stages(BLOCK))}
+    return {"QBUF": tiles, "BN": 32, "WG": groups, "STAGES": stages(32) // groups}
 
 
 def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:
@@ -88,19 +114,16 @@ def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:
     return D, DV
 
 
-def _cluster(units: int, blocks: int, groups: int) -> int:
-    """CTAs that share a unit of work: those with which all CTAs at a time are done first."""
-    processors = _processors()
+def _cluster(units: int, blocks: int) -> int:
+    """CTAs that share a unit of work: those with which all is done first."""
 
     def turns(cluster: int) -> float:
-        waves = -(-units // max(1, processors // cluster))
-        return waves * (-(-blocks // (cluster * groups)) * groups + (JOIN if cluster > 1 else 0))
+        at_once = max(1, int(_processors() // cluster * AT_ONCE[cluster]))
+        reading = min(units, at_once) * cluster
+        return -(-units // at_once) * (-(-blocks // cluster) * max(1.0, reading / READERS) + JOIN[cluster])
 
-    admitted = [c for c in CLUSTERS if c * groups <= blocks] or [1]
+    admitted = [c for c in CLUSTERS if c <= blocks] or [1]
     return min(admitted, key=turns)
-
-
-JOIN = 3  # blocks in whose time the parts of a unit are joined
 
 
 @functools.cache

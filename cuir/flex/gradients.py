@@ -15,12 +15,12 @@ from ..calls.binding import TORCH
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked
 from ..spec.gradients import padded_rows
-from ..spec.specification import lengths_of
+from ..spec.specification import Lengths, lengths_of
 from ..syntax.walk import names_read
 from ..variants import TransferResult
 from ..variants.evaluate import evaluate
 from . import backward_kernels
-from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned
+from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
 from .inputs import need_gradients, need_hopper, need_warm, wrong
 from .made import Made
 from .packing import output_for, packed, stand_in, strides_fit, without_room
@@ -168,11 +168,11 @@ def _interpreted(checked: Checked) -> Run:
     return lambda **arguments: run(checked, arguments, budget=math.inf)
 
 
-def _chosen(attention: Attention, wanted: Sequence[bool], learned: Iterable[int], grouped: bool) -> Gradients:
-    """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. grouped: query heads share
-    key heads. Raises CuirError U410 where that asks for the same bits every time, and there are none."""
+def _chosen(attention: Attention, wanted: Sequence[bool], learned: Iterable[int], at: Lengths) -> Gradients:
+    """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. Raises CuirError U410
+    where that asks for the same bits every time, and there are none."""
     in_order = torch.are_deterministic_algorithms_enabled()
-    gradients = attention.gradients(Asked(wanted[0], wanted[1] or wanted[2], tuple(sorted(learned)), in_order, grouped))
+    gradients = attention.gradients(Asked(wanted[0], wanted[1] or wanted[2], tuple(sorted(learned)), in_order, spreads(attention, at)))
     by_keys = gradients.plan.by_keys
     if in_order and by_keys is not None and by_keys.transferred.gradients:
         name = next(iter(by_keys.transferred.gradients))
@@ -195,7 +195,7 @@ def backward(
     q, k, v, o, do = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (query, k, v, o, do))
     first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))  # a tensor that is given twice has its gradient once
     places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
-    gradients = _chosen(ready.attention, wanted, (i for at in places for i in at), query.shape[1] != key.shape[1])
+    gradients = _chosen(ready.attention, wanted, (i for at in places for i in at), lengths_of(query, key))
     grads, found = gradients.of(ready, q, k, v, o, lse, do, dlse, float(ready.arguments["scale"]))
     dense = (None if g is None or not asked else without_room(g, x) for g, x, asked in zip(grads, (q, k, v), wanted, strict=True))
     own = (g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True))
@@ -237,7 +237,7 @@ def differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: 
     assert ready.attention is not None
     learned = [(t, at) for t, at in ready.learnable if t.requires_grad]
     asked = [x.requires_grad for x in (query, key, value)]
-    _ = _chosen(ready.attention, asked, (i for _, at in learned for i in at), query.shape[1] != key.shape[1])  # what has none is told now
+    _ = _chosen(ready.attention, asked, (i for _, at in learned for i in at), lengths_of(query, key))  # what has none is told now
     outputs: tuple[torch.Tensor, ...] = _Differentiable.apply(query, key, value, ready, *(t for t, _ in learned))
     return outputs
 

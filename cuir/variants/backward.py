@@ -84,6 +84,14 @@ def transfer_backward(
     )
 
 
+def uneven(traced: Traced) -> bool:
+    """Whether blocks of keys visit different numbers of blocks of queries."""
+    if traced.keep is None:
+        return False
+    made = blocks(turned(traced.keep), lambda name: name)
+    return made is None or made.work != "even"
+
+
 def read_by_gradients(traced: Traced) -> set[str]:
     """Names that the backward kernel reads of a variant: all but what is the sink's alone, which LSE holds."""
     return {name for e in (traced.keep, traced.score, traced.factor) if e is not None for name in names_read(e)}
@@ -128,4 +136,4 @@ def _ordered(tile: Func, work: Work) -> Func:
     return replace(tile, body=(*tile.body[:-1], replace(last, value=replace(last.value, items=(*head, from_end)))))
 
 
-__all__ = ["KERNEL", "read_by_gradients", "transfer_backward"]
+__all__ = ["KERNEL", "read_by_gradients", "transfer_backward", "uneven"]

@@ -71,6 +71,15 @@ def test_of_many_queries_some_strips_are_looked_at() -> None:
     assert of.counted(AT, {}, {"BM": 80, "BN": 128})[0].shape == (52,), "tiles that strips do not divide into are guessed at"
 
 
+def test_strips_are_looked_at_on_the_host() -> None:
+    of = work_of(dilated)
+    numbers = listed(dilated).numbers
+    own = Strips.of(of.mask, AT, numbers)  # type: ignore[arg-type]
+    with torch.device("meta"):  # as users who set a default device
+        found = Strips.of(of.mask, AT, numbers)  # type: ignore[arg-type]
+    assert found is not None and own is not None and (found.some == own.some).all() and (found.whole == own.whole).all()
+
+
 def test_what_reads_data_is_not_counted() -> None:
     made = adapted("document")
     of = Work.of(made.program, mask=made.mask)

@@ -103,7 +103,7 @@ def test_bfloat16(dim: int) -> None:
     close(*both(tensors(1, 2, 2, 100, 100, dim, dtype=torch.bfloat16), causal, None), bound=8e-3)
 
 
-@pytest.mark.parametrize("asked", [Asked(), Asked(grouped=True), Asked(in_order=True)])
+@pytest.mark.parametrize("asked", [Asked(), Asked(spread=True), Asked(in_order=True)])
 def test_every_head_dim_has_kernels_that_fit(asked: Asked) -> None:
     for keys, values in itertools.product((64, 128, 192, 256), repeat=2):
         attention = cuir.attention(causal, dtype=torch.float16, head_dim=keys, value_dim=values, verify="off")

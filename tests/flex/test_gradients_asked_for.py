@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from cuir import flex_attention
-from cuir.flex import gradients
+from cuir import Specification, attention, create_block_mask, flex_attention
+from cuir.flex import backward_kernels, gradients
+from cuir.spec.specification import Lengths
 
-from .test_gradients import close, dense, tensors
+from .test_gradients import causal, close, dense, documents, tensors
 
 N = 70
+
+
+def near(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return (q - k < 100) & (k - q < 100)
 
 
 def biased(table: torch.Tensor) -> Any:
@@ -75,16 +80,29 @@ def test_only_what_is_asked_for(asked: str, kernels: list[str], compiled: bool, 
 def test_heads_of_a_group_are_added_up(asked: str, finished: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """dK and dV of key heads that several query heads share are sums in f32, which a launch each converts."""
     launches = told(monkeypatch)
+    monkeypatch.setattr(backward_kernels, "LEAST_SPREAD", 0)
     given = dict(zip("qkv", tensors(1, 4, 2, N, N, 64), strict=True))
     wanted = [given[name].requires_grad_() for name in asked]
-    o = flex_attention(*given.values(), enable_gqa=True, backend="interpret", verify="off")
+    block_mask = create_block_mask(causal, None, None, N, N, device="cpu")
+    o = flex_attention(*given.values(), block_mask=block_mask, enable_gqa=True, backend="interpret", verify="off")
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(3)).half()  # type: ignore[union-attr]
     found = torch.autograd.grad(o, wanted, do)  # type: ignore[arg-type]
     exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
-    close(found, torch.autograd.grad(dense(*exact.values(), None, None)[0], [exact[n] for n in asked], do.double()))
+    close(found, torch.autograd.grad(dense(*exact.values(), causal, None)[0], [exact[n] for n in asked], do.double()))
     assert [name for name, _ in launches].count("finish") == finished
     sums = [given["dK"].dtype for name, given in launches if name == "flash_bwd"]
     assert sums == ([torch.float32] if finished else [])
+
+
+@pytest.mark.parametrize(
+    ("mask", "heads", "length", "expected"),
+    [(causal, (8, 2), 2048, True), (documents, (8, 2), 2048, True), (causal, (8, 8), 2048, False), (causal, (8, 2), 1024, False), (near, (8, 2), 2048, False),
+     (None, (8, 2), 2048, False)],
+)  # fmt: skip
+def test_where_they_are(mask: Any, heads: tuple[int, int], length: int, expected: bool) -> None:
+    """Where heads of a group would not stay together, and have queries enough."""
+    made = attention(mask or Specification("full"), dtype=torch.float16, head_dim=64, verify="off")
+    assert backward_kernels.spreads(made, Lengths(1, *heads, length, length)) == expected
 
 
 def test_what_no_score_reads_launches_nothing() -> None:

@@ -17,6 +17,11 @@ def test_numbers(name: str, dim: int, dtype: str) -> None:
     isolated(cases.numbers, "cuda", name, 700, dim, dtype, seconds=300)
 
 
+@pytest.mark.parametrize(("name", "length", "dim"), [("grouped heads", 1100, 128), ("ALiBi, causal", 2100, 64)])
+def test_heads_of_a_group_are_shared_out(name: str, length: int, dim: int) -> None:
+    isolated(cases.numbers, "cuda", name, length, dim, "float16", seconds=300)
+
+
 @pytest.mark.parametrize("dim", [40, 80, 96, 192, 256])
 def test_other_head_dims(dim: int) -> None:
     isolated(cases.numbers, "cuda", "ALiBi, causal", 300, dim, "float16", seconds=300)

@@ -149,7 +149,11 @@ class RolePrinter(RoleScope):
     def _for(self, op: ops.For) -> None:
         self.move(op.inner, op.carried)
         counter = self.name(op.turn)
-        start, stop, step = strip(self.elements.scalar(op.start)), self.elements.scalar(op.stop), op.step.data  # a choice binds less than what compares it
+        start, stop, step = (
+            strip(self.elements.scalar(op.start)),
+            self.elements.scalar(op.stop),
+            op.step.data,
+        )  # a choice binds less than what compares it
         sign = "<" if step > 0 else ">"
         move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
         if not self.single or self.few_registers:
