@@ -141,7 +141,7 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     dims = int(attention.fixed["D"]), int(attention.fixed["DV"])  # type: ignore[arg-type]
     program = NARROW if max(dims) <= NARROW_DIM else WIDE
     by_keys = by_queries = None
-    spread = asked.spread and asked.keys and not asked.in_order and program == NARROW
+    spread = asked.spread and asked.keys and not asked.in_order
     if asked.keys or asked.learned:
         transferred = transfer_backward(origin(program), attention.spec, traced=traced, learned=asked.learned)
         if asked.keys or transferred.gradients:

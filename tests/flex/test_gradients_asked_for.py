@@ -76,12 +76,12 @@ def test_only_what_is_asked_for(asked: str, kernels: list[str], compiled: bool, 
     assert all((size > 256) == (name in written) for name, size in sizes.items()), sizes
 
 
-@pytest.mark.parametrize(("asked", "finished"), [("v", 2), ("qkv", 3), ("q", 0)])
-def test_heads_of_a_group_are_added_up(asked: str, finished: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("asked", "finished", "dim"), [("v", 2, 64), ("qkv", 3, 64), ("q", 0, 64), ("qkv", 3, 192)])
+def test_heads_of_a_group_are_added_up(asked: str, finished: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """dK and dV of key heads that several query heads share are sums in f32, which a launch each converts."""
     launches = told(monkeypatch)
     monkeypatch.setattr(backward_kernels, "LEAST_SPREAD", 0)
-    given = dict(zip("qkv", tensors(1, 4, 2, N, N, 64), strict=True))
+    given = dict(zip("qkv", tensors(1, 4, 2, N, N, dim), strict=True))
     wanted = [given[name].requires_grad_() for name in asked]
     block_mask = create_block_mask(causal, None, None, N, N, device="cpu")
     o = flex_attention(*given.values(), block_mask=block_mask, enable_gqa=True, backend="interpret", verify="off")
