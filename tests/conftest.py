@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+gc.disable()  # until all tests are collected: imports and parametrised cases make objects that stay
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "cuir", max_examples=20, deadline=None, suppress_health_check=SLOW
@@ -30,6 +31,7 @@ def pytest_collection_finish() -> None:
     """What is there by now stays: collections of garbage need not walk through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)  # interpreted runs make many small objects that die by themselves
 
 

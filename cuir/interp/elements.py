@@ -26,7 +26,7 @@ def gather(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> t
     if not tensor.t.numel():
         return torch.zeros(offset.shape, dtype=tensor.held, device=tensor.t.device)
     taken = tensor.flat[torch.where(inside, offset, 0)].to(tensor.held)
-    enter_elements(m, actor, tensor, indices, inside, "read")
+    enter_elements(m, actor, tensor, indices, inside, "read", offset)
     return taken.masked_fill_(~inside, 0)
 
 
@@ -39,7 +39,7 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
     inside = (inside if mask is None else inside & mask).expand(shape)
     if not tensor.t.numel():
         return
-    enter_elements(m, actor, tensor, indices, inside, "add" if add else "write")
+    enter_elements(m, actor, tensor, indices, inside, "add" if add else "write", offset)
     where = offset.expand(shape)[inside]
     data = torch.as_tensor(values, dtype=tensor.held, device=tensor.t.device).expand(shape)[inside].to(tensor.flat.dtype)
     tensor.flat.index_put_((where,), data, accumulate=add)

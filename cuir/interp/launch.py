@@ -84,7 +84,12 @@ def run(
     """
     begin = time.perf_counter()
     schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule or Schedule()
-    with np.errstate(all="ignore"), torch.no_grad(), exact_products(), perturbing(noise_now() if perturb is None else Noise(perturb)):
+    with (
+        np.errstate(all="ignore"),
+        torch.inference_mode(),
+        exact_products(),
+        perturbing(noise_now() if perturb is None else Noise(perturb)),
+    ):
         launch, units, _ = prepare(
             checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect, budget=budget
         )
@@ -165,7 +170,7 @@ class _Code:
 
 def run_each(launch: Launch) -> None:
     """Runs a launch that is ready, one CTA (or cluster) after the other."""
-    with np.errstate(all="ignore"), torch.no_grad(), exact_products():
+    with np.errstate(all="ignore"), torch.inference_mode(), exact_products():
         for cluster in range(launch.grid):
             _finish(Machine(launch, np.array([cluster])))
 

@@ -45,13 +45,16 @@ def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, don
     return access
 
 
-def enter_elements(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], inside: torch.Tensor, mode: str) -> None:
-    """Checks an access of a worker to single elements, where `inside`, against the accesses before it."""
+def enter_elements(
+    m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], inside: torch.Tensor, mode: str, offset: torch.Tensor | None = None
+) -> None:
+    """Checks an access of a worker to single elements, where `inside`, against the accesses before it. offset: where they lie in memory, if that is known."""
     shadow = tensor.shadow
     if shadow is None:
         return
     lanes = len(m.clusters)
-    offset, _ = tensor.offsets(indices, shadow.strides)
+    if offset is None or shadow.strides != tensor.strides:
+        offset, _ = tensor.offsets(indices, shadow.strides)
     shape = (lanes, *inside.shape[1:])
     inside = inside.expand(shape)
     where = offset.expand(shape)[inside]
@@ -96,8 +99,11 @@ class _Entry:
     def _after_all(self, seen: torch.Tensor, lane: torch.Tensor) -> torch.Tensor:
         if not bool(seen.any()):
             return (self.access.first + lane).to(torch.int32)
-        pairs, inverse = torch.unique(torch.stack((seen.to(torch.int64), lane)), dim=1, return_inverse=True)
-        new = [self.after(one, history) for history, one in pairs.T.tolist()]
+        lanes = len(self.m.clusters)
+        pairs, inverse = torch.unique(
+            seen.to(torch.int64) * lanes + lane, return_inverse=True
+        )  # numbers sort much faster than columns of two
+        new = [self.after(pair % lanes, pair // lanes) for pair in pairs.tolist()]
         return torch.tensor(new, dtype=torch.int32, device=seen.device)[inverse]
 
     def after(self, lane: int, history: int) -> int:

@@ -58,13 +58,21 @@ class TensorArg:
     # ---- elements
     def offsets(self, indices: list[Any], strides: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         """Where index tiles and scalars, one for each dim, lead in memory of these strides, and whether that is inside of the tensor."""
-        offset: Any = torch.zeros((1, 1, 1), dtype=torch.int64, device=self.t.device)
-        inside: Any = torch.ones((1, 1, 1), dtype=torch.bool, device=self.t.device)
+        base, fits = 0, True  # of what is the same for all elements: tensors for it would cost more than the rest
+        offset: Any = None
+        inside: Any = None
         for i, stride, size in zip(indices, strides, self.shape):
             if isinstance(i, np.ndarray):
                 i = torch.from_numpy(i).to(self.t.device).reshape(-1, 1, 1)
-            offset = offset + (i.to(torch.int64) if isinstance(i, torch.Tensor) else int(i)) * stride
-            inside = inside & (i >= 0) & (i < size)
+            if isinstance(i, torch.Tensor):
+                term, within = i.to(torch.int64) * stride, (i >= 0) & (i < size)
+                offset, inside = (term, within) if offset is None else (offset + term, inside & within)
+            else:
+                base, fits = base + int(i) * stride, fits and bool(0 <= i < size)
+        if offset is None or not fits:
+            none = torch.full((1, 1, 1), fits, dtype=torch.bool, device=self.t.device)
+            inside = none if inside is None else inside & none
+        offset = torch.full((1, 1, 1), base, dtype=torch.int64, device=self.t.device) if offset is None else offset + base
         offset, inside = torch.broadcast_tensors(offset, inside)
         return offset, inside
 

@@ -232,7 +232,7 @@ def test_documents_of_random_lengths_pass_verification() -> None:
         return (torch.rand(at.B, max(at.M, at.N), generator=generator) < 0.02).cumsum(1).int()
 
     spec = Specification("documents", MASKS["causal_document"], captured={"doc": doc})
-    report = verify(expert(spec).program, spec, consts={"T": F16, "D": 64, "BM": 64, "BN": 32})
+    report = verify(expert(spec).program, spec, consts={"T": F16, "D": 64, "BM": 64, "BN": 32}, seeded=0)
     assert report.ok, report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from importlib.resources import files
@@ -137,7 +138,8 @@ def test_the_smallest_failing_case_is_shown() -> None:
     assert "B=1, H=1, HK=1, M=1," in notes and "N=71, normal inputs" in notes and "first seen in the case large: B=2" in notes
 
 
-def test_verification_shows_the_smallest_case_on_demand() -> None:
+def test_verification_shows_the_smallest_case_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuir.verification.stages.smallest", functools.partial(smallest, seconds=2.0))  # the first simpler one will do
     program = parse(EXPERT.replace("(top + log2(total)) * LN2", "(top + log2(total)) * 0.6932"))
     shown, plain = (verify(program, CAUSAL, consts=CONSTS | {"BM": 64, "BN": 64}, seeded=0, shrink=shrink) for shrink in (True, False))
     for report, wanted in ((shown, True), (plain, False)):

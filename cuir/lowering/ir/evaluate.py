@@ -32,7 +32,7 @@ def evaluate(kernel: ops.Kernel, arguments: Mapping[str, Argument], *, ctas: int
 
     Raises Fault: what no valid program does, and deadlocks, with what each worker waits for.
     """
-    with torch.no_grad():
+    with torch.inference_mode():
         _Launch(_Compiler(kernel), arguments, ctas).run()
 
 
