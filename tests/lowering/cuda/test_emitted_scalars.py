@@ -1,0 +1,89 @@
+"""Scalar expressions of any shape give on a CPU what they mean, wherever the text of a role puts them: as a loop's bounds, a condition, an index, an operand."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.syntax.parser import parse
+from tests.lowering.host import GXX, on_cpu
+
+PLACES = 24  # of each kind in a kernel
+HEAD = """
+@kernel(arch="sm_90a")
+def f(I: Global[i32, 2], Y: Global[i32, {rows}]):
+    with role("one", warpgroups=1):
+        n, m = I[0], I[1]
+"""
+
+
+class Written:
+    """Random expressions of n and m, in the syntax that CuIR and Python share."""
+
+    def __init__(self, seed: int):
+        self.rng = random.Random(seed)
+
+    def number(self, depth: int = 3) -> str:
+        if depth == 0 or self.rng.random() < 0.15:
+            return self.rng.choice(["n", "m", str(self.rng.randint(0, 9))])
+        a, b = self.number(depth - 1), self.number(depth - 1)
+        kind = self.rng.choice(["+", "-", "*", "//", "%", "&", "|", "^", "min", "max", "if"])
+        if kind in ("min", "max"):
+            return f"{kind}({a}, {b})"
+        if kind == "if":
+            return f"({a} if {self.truth(depth - 1)} else {b})"
+        return f"({a}) {kind} {self.rng.randint(1, 7)}" if kind in ("//", "%") else f"({a}) {kind} ({b})"
+
+    def truth(self, depth: int = 2) -> str:
+        if depth == 0 or self.rng.random() < 0.4:
+            return f"{self.number(1)} {self.rng.choice(['<', '<=', '>', '>=', '==', '!='])} {self.number(1)}"
+        a, b = self.truth(depth - 1), self.truth(depth - 1)
+        return self.rng.choice([f"({a}) and ({b})", f"({a}) or ({b})", f"not ({a})"])
+
+    def bound(self) -> str:
+        """At most 8, each operator and a choice at the top."""
+        a, b = f"({self.number()}) % 5", f"({self.number()}) % 4"
+        return self.rng.choice(
+            [f"{a} if {self.truth()} else {b}", f"{a} + {b}", f"{a} | {b}", f"{a} ^ {b}", f"{a} & {b}", f"max({a}, {b})"]
+        )
+
+
+def body(seed: int) -> list[str]:
+    """Statements, each of which changes total, whose value is stored behind it."""
+    w, lines = Written(seed), ["total = 0"]
+    for place in range(PLACES):
+        kind = place % 4
+        if kind == 0:
+            lines += [f"for i in range({w.bound()}):", f"    total += i + {w.number(1)} % 7"]
+        elif kind == 1:
+            first = w.rng.randint(0, 2)
+            lines += [f"for i in range({first}, {w.bound()}, {w.rng.randint(1, 2)}):", "    total += i + 1"]
+        elif kind == 2:
+            lines += [f"if {w.truth(3)}:", f"    total += ({w.number()}) % 11", "else:", f"    total += {w.number(1)} % 3"]
+        else:
+            lines += [f"total += ({w.bound()}) * ({w.number()}) % 13"]
+        lines.append(f"store(Y[{place}], total)")
+    return lines
+
+
+@pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
+@pytest.mark.parametrize("seed", range(4))
+def test_they_mean_what_they_say(seed: int, tmp_path: Path) -> None:
+    lines = body(seed)
+    run = on_cpu(lower(check(parse(HEAD.format(rows=PLACES) + "".join(f"        {line}\n" for line in lines)))), tmp_path)
+    for n, m in ((3, 5), (5, 3), (0, 1), (7, 7)):
+        y, wanted = np.full(PLACES, -1, np.int32), dict[int, int]()
+        run(np.array([n, m], np.int32), y)
+        names = {"n": n, "m": m, "wanted": wanted}
+        exec("\n".join(_python(line) for line in lines), names)
+        assert y.tolist() == [wanted[i] for i in range(PLACES)], (n, m)
+
+
+def _python(line: str) -> str:
+    """A statement as Python: a store is an entry of a dict."""
+    return line.replace("store(Y[", "wanted[").replace("], total)", "] = total") if line.startswith("store(") else line
