@@ -149,11 +149,8 @@ class RolePrinter(RoleScope):
     def _for(self, op: ops.For) -> None:
         self.move(op.inner, op.carried)
         counter = self.name(op.turn)
-        start, stop, step = (
-            strip(self.elements.scalar(op.start)),
-            self.elements.scalar(op.stop),
-            op.step.data,
-        )  # a choice binds less than what compares it
+        start, step = strip(self.elements.scalar(op.start)), op.step.data
+        stop = self.elements.scalar(op.stop)  # in its parentheses: a choice binds less than what compares it
         sign = "<" if step > 0 else ">"
         move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
         if not self.single or self.few_registers:
