@@ -269,9 +269,10 @@ class _Job:
 
     def lower(self, checked: Checked) -> Any:
         from .lowering import lower
+        from .verification.launchable import require_launchable
 
         with self.step("lower") as step:
-            cuda = lower(checked)
+            cuda = checked.made.get(require_launchable) or lower(checked)  # the verification has lowered it
             self.write(f"{self.spec.name}.cu", cuda.source)
             step.detail = f"{len(cuda.source.splitlines())} lines of CUDA C++"
         return cuda
