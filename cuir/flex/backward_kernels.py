@@ -149,7 +149,7 @@ def planned(attention: Attention, asked: Asked) -> Plan:
             wanted: dict[str, Const] = {"QUERIES": adds, "KEYS": asked.keys}
             if spread:
                 wanted |= {"SPREAD": True, "G": F32}
-            by_keys = Part(attention, transferred, {**setting_by_keys(*dims, adds, rounded=not transferred.gradients), **wanted})
+            by_keys = Part(attention, transferred, {**setting_by_keys(*dims, adds), **wanted})
     adds = asked.queries and by_keys is not None and not asked.in_order
     if asked.queries and not adds:
         transferred = transfer_query_gradients(origin(QUERIES), attention.spec, traced=traced)
@@ -174,16 +174,15 @@ def spreads(attention: Attention, at: Lengths) -> bool:
     return uneven(attention.traced)
 
 
-def setting_by_keys(keys: int, values: int, queries: bool = True, rounded: bool = True) -> dict[str, Const]:
-    """The const parameters for head dims: what fits the registers and shared memory. queries: dQ is added up, too. rounded: dS may come of rounded weights, whose rounding would
-    reach the gradients of captured tensors."""
+def setting_by_keys(keys: int, values: int, queries: bool = True) -> dict[str, Const]:
+    """The const parameters for head dims: what fits the registers and shared memory. queries: dQ is added up, too."""
     if max(keys, values) > NARROW_DIM:
         D, DV = _panels(keys), _panels(values)
         whole = D + DV <= ROOM  # whether a block of dQ goes beside dV
         return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
     if keys > 64:
         return {"BM": 64}
-    return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries, "ROUNDED": rounded}
+    return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries}
 
 
 def setting_by_queries(keys: int, values: int) -> dict[str, Const]:

@@ -194,11 +194,9 @@ def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
         return watch, bad
     same = (output == wanted) | wanted.isnan()
     off = torch.where(same, 0.0, (output - wanted).abs().nan_to_num(nan=torch.inf))
-    rounding = (
-        8
-        * (torch.finfo(outputs[name].dtype).eps if outputs[name].dtype.is_floating_point else 0)
-        * wanted[wanted.isfinite()].abs().max().item()
-    )
+    eps = torch.finfo(outputs[name].dtype).eps if outputs[name].dtype.is_floating_point else 0
+    finite = wanted[wanted.isfinite()]
+    rounding = 8 * eps * (finite.abs().max().item() if finite.numel() else 0.0)
     return watch, (off > 0) & (off > min(rounding, 0.25 * off.max().item()))
 
 

@@ -64,8 +64,10 @@ def test_the_store_of_a_wrong_element_is_the_place(old: str, new: str, code: str
     assert any(words in n.message for n in found.notes), found.notes
 
 
-def test_a_query_without_keys_names_the_store() -> None:
-    text = FLASH.replace("where(total == 0.0, -inf, (top + log2(total)) * LN2)", "where(total == 0.0, 0.0, (top + log2(total)) * LN2)")
+@pytest.mark.parametrize("lse", ["0.0", "-inf if N > 0 else 0.0"])
+def test_a_query_without_keys_names_the_store(lse: str) -> None:
+    """Also where no query has one, so that nothing finite is expected."""
+    text = FLASH.replace("where(total == 0.0, -inf, (top + log2(total)) * LN2)", f"where(total == 0.0, {lse}, (top + log2(total)) * LN2)")
     report = verify(parse(text, "f.cuir"), as_specification(corpus.variant("causal"), "causal"), consts=CONSTS)
     (found, *_) = [d for s in report.stages for d in s.diagnostics]
     assert found.code == "V303" and found.span is not None and found.span.line == line(text, "store(LSE[b, h")
