@@ -167,7 +167,9 @@ def test_gradients_of_captured_tensors_are_verified() -> None:
         return [str(row["output"]) for row in check_case(program, checked, asked, Draw("one", sizes))]
 
     text = transferred.text
-    assert text.count("row_sum(") == 3 and text.count("add=True") == 4  # prepare's sum and dQ's addition among them
+    assert (
+        text.count("row_sum(") == 3 and text.count("add=True") == 6
+    )  # among them prepare's sum and the additions of dQ, and of dK and dV of heads that are shared out
     assert {"grad_GATE", "grad_BIAS", "dQ"} <= set(judged(text))
     for right, wrong in (("sum0 * 0.5", "sum0 * 0.6"), ("grad_BIAS[h, k]", "grad_BIAS[h, k + 1]"), ("sum1 + row_sum", "sum1 - row_sum")):
         assert text.count(right) == 1
