@@ -62,9 +62,9 @@ class Asked:
     spread: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
-    """A kernel of a program, with its const parameters."""
+    """A kernel of a program, with its const parameters. Steps of a plan that run the same kernel are one object."""
 
     program: Program
     kernel: str
@@ -159,10 +159,11 @@ def planned(attention: Attention, asked: Asked) -> Plan:
         return Plan({})
     steps = {"prepare": _around("prepare", attention, QUERIES=adds)}
     steps |= {part.kernel: part.step for part in (by_keys, by_queries) if part is not None}
+    finish = _around("finish", attention)
     if adds:
-        steps["finish"] = _around("finish", attention)
+        steps["finish"] = finish
     if spread:
-        steps |= {"finish_keys": _around("finish", attention), "finish_values": _around("finish", attention, D=dims[1])}
+        steps |= {"finish_keys": finish, "finish_values": finish if dims[0] == dims[1] else _around("finish", attention, D=dims[1])}
     return Plan(steps, by_keys, by_queries, adds, spread)
 
 

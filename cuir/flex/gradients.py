@@ -131,10 +131,11 @@ class Gradients:
         need_hopper(device)
         progress = Progress(f"{self.attention.spec.name} backward")
         with ThreadPoolExecutor(len(self.plan.steps)) as pool, progress.step("compiling"):
-            compiling = {n: pool.submit(compile, s.program, kernel=s.kernel, consts=s.consts) for n, s in self.plan.steps.items()}
+            steps = set(self.plan.steps.values())
+            compiling = {s: pool.submit(compile, s.program, kernel=s.kernel, consts=s.consts) for s in steps}
             for part in self.plan.parts:
                 part.prove(progress)
-            return {step: kernel.result() for step, kernel in compiling.items()}
+            return {name: compiling[step].result() for name, step in self.plan.steps.items()}
 
 
 def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:

@@ -111,6 +111,29 @@ def test_every_head_dim_has_kernels_that_fit(asked: Asked) -> None:
             assert step.checked.name == step.kernel
 
 
+@pytest.mark.parametrize(("keys", "values", "asked", "kernels"), [
+    (64, 64, Asked(spread=True), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
+    (64, 128, Asked(spread=True), [("finish", 64), ("finish", 128), ("flash_bwd", 64), ("prepare", 64)]),
+    (64, 64, Asked(), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
+    (64, 64, Asked(in_order=True), [("flash_bwd", 64), ("flash_bwd_dq", 64), ("prepare", 64)]),
+])  # fmt: skip
+def test_what_a_gpu_compiles(keys: int, values: int, asked: Asked, kernels: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel once, by the name that its program has for it, and a kernel for each launch."""
+    made: list[tuple[str, int]] = []
+
+    def compiled(program: Any, *, kernel: str, consts: Any) -> str:
+        assert kernel in program.kernels()
+        made.append((kernel, consts["D"]))
+        return kernel
+
+    monkeypatch.setattr("cuir.runtime.compiled.compile", compiled)
+    monkeypatch.setattr("cuir.flex.gradients.need_hopper", lambda device: None)
+    given = cuir.attention(causal, dtype=torch.float16, head_dim=keys, value_dim=values, verify="off").gradients(asked)
+    found = given.compiled(torch.device("cuda"))
+    assert sorted(made) == kernels
+    assert {name: step.kernel for name, step in given.plan.steps.items()} == found
+
+
 def test_none_without_grad_mode() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(1, 1, 1, 20, 20, 64))
     with torch.no_grad():
