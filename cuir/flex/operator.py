@@ -236,8 +236,12 @@ def in_graph(
     captured += sink_of(sink, query.shape[1], query.device)
     check_differentiable(query, key, value, normalize, captured)
     block_size = [] if block_mask is None else list(block_mask.BLOCK_SIZE)
-    called = WITH_MAX_SCORES if max_scores else OPERATOR
-    return called(query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size)
+    given = query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size
+    if not max_scores:
+        outputs: tuple[torch.Tensor, ...] = OPERATOR(*given)
+        return outputs
+    o, lse, most = WITH_MAX_SCORES(*given)
+    return o, lse, most.detach()  # the largest scores have no gradient
 
 
 def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:

@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask as theirs_mask
 
 import cuir
 from cuir import create_block_mask, flex_attention
+from cuir.flex import AuxRequest
 from cuir.flex.backward_kernels import Asked
 from cuir.text.diagnostics import CuirError
 
@@ -132,6 +133,18 @@ def test_what_a_gpu_compiles(keys: int, values: int, asked: Asked, kernels: list
     found = given.compiled(torch.device("cuda"))
     assert sorted(made) == kernels
     assert {name: step.kernel for name, step in given.plan.steps.items()} == found
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_largest_scores_have_none(compiled: bool) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(1, 1, 1, 20, 20, 64))
+
+    def call(*given: torch.Tensor) -> Any:
+        return flex_attention(*given, return_aux=AuxRequest(lse=True, max_scores=True), backend="interpret", verify="off")
+
+    o, aux = (torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call)(q, k, v)
+    assert o.requires_grad and aux.lse.requires_grad and not aux.max_scores.requires_grad
+    torch.autograd.grad((o, aux.lse), (q, k, v), (torch.ones_like(o), torch.ones_like(aux.lse)))
 
 
 def test_none_without_grad_mode() -> None:
