@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import cuir
@@ -57,13 +57,15 @@ def test_one_part_is_a_number_of_tf32_near_the_operand(x: float) -> None:
 
 
 @given(x=FLOATS)
+@example(x=7.266259067014356e-36)
 def test_two_parts_are_the_operand_but_for_the_last_bit(x: float) -> None:
     value = torch.tensor([[x]])
     left, right = in_parts(value, value, 2)
     assert left.shape == (1, 3) and right.shape == (3, 1) and not bits(left[left.isfinite()]).any()
     if abs(x) < 3e38:
         small, large = left[0, 0].double(), left[0, 1].double()
-        assert abs(float(small + large) - x) <= 2.0**-22 * abs(x) and abs(small) <= 2.0**-11 * abs(x)
+        step = 2.0**-136  # of TF32 below the normal numbers, where what is left of a tiny operand lies
+        assert abs(float(small + large) - x) <= max(2.0**-22 * abs(x), step) and abs(small) <= 2.0**-11 * abs(x)
     else:  # not lost: an infinity or a NaN makes a NaN
         assert left.isnan().any() or value.isfinite().item()
 
