@@ -162,7 +162,7 @@ def named(cell: Cell) -> str:
 
 
 def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float, tell: Callable[[str], None]) -> Iterator[Cell]:
-    """A row for each cell, in their order: median milliseconds of each round by contender, what was wrong or failed. seconds: when to stop compiling more."""
+    """A row for each cell, in their order: median milliseconds of each round by contender, what was wrong or failed. seconds: when compiling ends, also of what has begun."""
     began, local, workers, owner, lost = time.monotonic(), threading.local(), list[Worker](), dict[str, Worker](), dict[str, str]()
 
     def prepare(cell: Cell) -> str:
@@ -170,11 +170,12 @@ def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float,
             local.worker = Worker(COMMAND)
             workers.append(local.worker)
         name = named(cell)
-        if time.monotonic() - began > seconds:
+        left = began + seconds - time.monotonic()
+        if left <= 0:
             lost[name] = "no time left to compile it"
             return name
         try:
-            answer = local.worker.ask({"do": "prepare", "name": name, "cell": cell}, BUILD_SECONDS)
+            answer = local.worker.ask({"do": "prepare", "name": name, "cell": cell}, min(BUILD_SECONDS, left))
             owner[name] = local.worker
             if "failed" in answer:
                 lost[name] = answer["failed"]
