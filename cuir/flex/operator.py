@@ -61,7 +61,7 @@ class Handled:
     sink: bool = False
     max_scores: bool = False
     places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
-    roots: tuple[weakref.ref[Any], ...] = ()
+    roots: tuple[weakref.ref[Any] | None, ...] = ()  # the mask_mod and the score_mod
     warm: dict[Any, Warm] = field(default_factory=dict)
 
     def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
@@ -126,7 +126,7 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
     try:
-        handled.roots = tuple(weakref.ref(m) for m in mods if m is not None)
+        handled.roots = tuple(None if m is None else weakref.ref(m) for m in mods)
     except TypeError:
         raise CuirError.of(
             "U418",
@@ -179,7 +179,8 @@ def guarded(handle: str) -> tuple[Found, ...]:
     handled = _HANDLED[handle]
     places: list[Found] = []
     for (kind, path, value), holders in handled.places:
-        if all(ref() is not None for ref in handled.roots):
+        root = handled.roots[int(path[0][1])]
+        if root is not None and root() is not None:
             places.append((kind, path, value))
         elif kind == "tensor" or (kind != "function" and any(ref() is not None for ref in holders)):
             raise CuirError.of("U418", "a mod that is made inside of a compiled function captures a tensor, or another mod with what that captures",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..checking.defaults import with_defaults
 from ..ops.base import Op
@@ -223,5 +224,13 @@ def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, V
             shape = getattr(values.get(p.name), "shape", tuple(dims.get(n) for n in _SHAPES.get(p.name, ())))
             names |= {d: n for d, n in zip(p.type.dims, shape) if isinstance(d, str) and n is not None and d not in consts}
     for n, v in values.items():
-        names[n] = np.asarray(v) if hasattr(v, "shape") else np.float32(v) if isinstance(v, float) else v
+        names[n] = _array(v) if hasattr(v, "shape") else np.float32(v) if isinstance(v, float) else v
     return names
+
+
+def _array(x: Any) -> np.ndarray:
+    """A tensor as NumPy holds it; of dtypes that it lacks (bfloat16, 8-bit floats) as float32, which has all their values."""
+    try:
+        return np.asarray(x)
+    except (RuntimeError, TypeError):  # of those that learn, and of those dtypes
+        return np.asarray(x.detach().to(torch.float32).cpu())

@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from cuir import CuirError
-from cuir.flex import front
+from cuir.flex import front, made_inside
 from cuir.integrations.transformers import mask_for, register
 
 transformers = pytest.importorskip("transformers")
@@ -180,6 +180,20 @@ def test_a_second_layer_finds_the_call_prepared(monkeypatch: pytest.MonkeyPatch)
     with torch.no_grad():
         first, second = (attend(q, k, v, mask, softcap=2.0, s_aux=sink)[0] for _ in range(2))
     assert torch.equal(first, second) and len(prepared) == 1
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_soft_cap_in_a_compiled_model(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of PyTorch's versions whose torch.compile cannot be asked to read mods that are made inside."""
+    if not read:
+        monkeypatch.setattr(made_inside, "TRIED", (99, 0))
+    q, k, v = heads(4, 4)
+    torch.compiler.reset()
+    tokens = torch.tensor([[True] * 4, [False, True, True, True]])  # the mask is made outside, and captures tensors
+    compiled = torch.compile(lambda q, k, v, mask: attend(q, k, v, mask, softcap=2.0)[0], backend="eager", fullgraph=True)
+    mask = mask_for(2, 4, 4, 0, 0, theirs.causal_mask_function, tokens, allow_is_causal_skip=False)
+    with torch.no_grad():
+        assert torch.equal(compiled(q, k, v, mask), attend(q, k, v, mask, softcap=2.0)[0])
 
 
 def test_steps_over_a_static_cache_are_one_graph() -> None:
