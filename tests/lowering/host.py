@@ -39,6 +39,11 @@ static float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; 
 __attribute__((noinline)) static float __fmul_rn(float x, float y) { return x * y; }
 __attribute__((noinline)) static float __fadd_rn(float x, float y) { return x + y; }
 __attribute__((noinline)) static float __fsub_rn(float x, float y) { return x - y; }
+static float __fadd_rz(float x, float y) {
+  const double sum = double(x) + y;
+  const float z = float(sum);
+  return std::isfinite(sum) && std::fabs(z) > std::fabs(sum) ? std::nextafter(z, 0.f) : z;
+}
 static unsigned __umulhi(unsigned x, unsigned y) { return unsigned((uint64_t(x) * y) >> 32); }
 template <class T> static T after_noise(T x, int ulps) {   // so many units in the last place away, one way or the other
   for (; NOISE && ulps > 0 && std::isfinite(x); --ulps) x = std::nextafter(x, T(calls %% 2 ? INFINITY : -INFINITY));
@@ -90,6 +95,7 @@ namespace cuir {
 DEV float flushed(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.f, x) : x; }
 DEV float ex2(float x) { return flushed(after_noise(float(std::exp2(double(flushed(x)))), 1)); }
 DEV float after(float x, float) { return x; }
+DEV float select(bool first, float x, float y) { return first ? x : y; }
 DEV float rsqrt(float x) { return after_noise(float(1. / std::sqrt(double(x))), 1); }
 DEV float reciprocal(float x) { return flushed(after_noise(float(1. / flushed(x)), 1)); }
 DEV float lg2(float x) {   // from 0.5 to 2 an absolute error
@@ -120,7 +126,7 @@ extern "C" void run(%s) {
   } while (changed);
 }
 """
-OURS = ("ex2", "rsqrt", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "lg2", "to_int", "bar_sync")
+OURS = ("ex2", "rsqrt", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "lg2", "select", "to_int", "bar_sync")
 
 
 def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False, more: str = "", level: str = "-O1") -> Callable[..., None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
@@ -24,8 +23,7 @@ from .places import Places
 from .scope import Scope
 from .storage import Storage
 
-if TYPE_CHECKING:
-    pass
+DEAR = 10  # instructions of one side of a choice from which on the compiler would branch around them
 
 
 class Elements:
@@ -34,7 +32,7 @@ class Elements:
     def __init__(self, scope: Scope):
         self.scope, self.out = scope, scope.out
         self.places = Places(scope, self.scalar)
-        # while a loop over four neighbours is printed: divisions -> texts of the reciprocals that they share
+        # while a loop over four neighbours is printed: divisions -> texts of the reciprocals that they share; functions of angles -> those of their results
         self.reciprocals: dict[Operation, str] = {}
         self.start_statement()
 
@@ -69,6 +67,7 @@ class Elements:
             facts.near(op),
             bool(op.arguments) and dtype_of(op.arguments[0]) == F32 and op.kind.logarithm is not None and whole(op.arguments[0]),
             few,
+            not few and bool(op.kind.chooses) and any(_cost(a) >= DEAR for a in op.arguments[1:]),
         )
         return emit(cx, *map(text, op.arguments))
 
@@ -150,7 +149,15 @@ class Elements:
             return f"(col + {at.k})" if op.result.type.shape[1] > 1 else "0"
         if op.kind.compares in BELOW and (text := self._limit(op, at)):
             return text
+        if op in self.reciprocals:
+            return self.reciprocals[op]
         return self.apply(op, lambda v: self.element(v, at))
+
+
+def _cost(value: SSAValue) -> int:
+    """Instructions, about, that a value takes where it is read."""
+    op = value.owner
+    return op.kind.cost + sum(map(_cost, op.arguments)) if inlined(value) and isinstance(op, ops.Apply) else 0
 
 
 def _is_column(value: SSAValue) -> bool:

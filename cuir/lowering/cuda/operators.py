@@ -23,6 +23,7 @@ class Operation:
     near: bool = False  # i32 arithmetic that stays within 32 bits
     whole: bool = False  # the first operand is a whole number
     few: bool = False  # a scalar or a number a row: a branch for what is rare costs little
+    dear: bool = False  # a choice for each element, of which a side takes many instructions
 
     def rounded(self, text: str) -> str:
         """A result rounded to the dtype. Narrow floats are computed in f32: one rounding more changes no result of one operation."""
@@ -201,6 +202,8 @@ def negation(cx: Operation, x: str) -> str:
 
 @text_of("ifexp", "where")
 def choose(cx: Operation, cond: str, x: str, y: str) -> str:
+    if cx.dear and cx.result == F32:
+        return f"cuir::select({strip(cond)}, {strip(x)}, {strip(y)})"
     return f"({cond} ? {x} : {y})"
 
 
@@ -233,7 +236,7 @@ def exp2(cx: Operation, x: str) -> str:
 def log2(cx: Operation, x: str) -> str:
     if cx.whole:
         return f"cuir::log2_of_whole({strip(x)})"
-    return f"{'cuir::log2' if cx.few else 'log2f'}({strip(x)})"
+    return f"cuir::{'log2' if cx.few else 'log2_anywhere'}({strip(x)})"
 
 
 @text_of("tanh")
@@ -251,7 +254,7 @@ def _library(name: str, function: str) -> None:
 
 
 for _name, _function in (
-    ("floor", "floorf"), ("round", "rintf"), ("sin", "cuir::sine"), ("cos", "cuir::cosine"), ("atan", "atanf"), ("log1p", "log1pf"), ("erf", "erff"), ("erfc", "erfcf"), ("power", "powf"),
+    ("floor", "floorf"), ("round", "rintf"), ("sin", "cuir::sine"), ("cos", "cuir::cosine"), ("atan", "atanf"), ("log1p", "cuir::log1p"), ("erf", "erff"), ("erfc", "erfcf"), ("power", "powf"),
     ("fmod", "fmodf"),
 ):  # fmt: skip
     _library(_name, _function)

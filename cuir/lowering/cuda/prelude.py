@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .logarithms import LOG1P, LOG2
 from .sines import SINES
 
 HEADERS = """#include <cuda.h>
@@ -155,18 +156,30 @@ template <int N> DEV void one_over(const float (&x)[N], float (&y)[N]) {   // by
     "reciprocal",
     "divide",
 )
+_part(
+    "select",
+    """
+// Both are worked out: a branch around one of them for each element would keep the compiler from interleaving elements
+DEV float select(bool first, float x, float y) {
+  float z;
+  asm("{ .reg .pred p; setp.ne.s32 p, %1, 0; selp.f32 %0, %2, %3, p; }" : "=f"(z) : "r"(int(first)), "f"(x), "f"(y));
+  return z;
+}""",
+)
 _part("lg2", 'DEV float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }')
 _part(
     "log2_of_whole",
     "DEV float log2_of_whole(float x) { return x == 1.f ? 0.f : lg2(x); }  // the instruction's error is relative from 2 on, absolute near 1",
     "lg2",
 )
+_part("log2_anywhere", LOG2, "lg2")
+_part("log1p", LOG1P, "lg2")
 _part(
     "log2",
     """
 // Within 2 units in the last place, as the instruction is from 4 on; below it has an absolute error, and takes subnormals for 0
 DEV bool from_4_on(float x) { return unsigned(__float_as_int(x)) - 0x40800000u < 0x3f000000u; }
-DEV float log2(float x) { return from_4_on(x) ? lg2(x) : log2f(x); }
+DEV float log2(float x) { return from_4_on(x) ? lg2(x) : log2_anywhere(x); }
 template <int N> DEV void log2(const float (&x)[N], float (&y)[N]) {   // by a warp: one branch for all
   bool small = false;
 #pragma unroll
@@ -177,6 +190,7 @@ template <int N> DEV void log2(const float (&x)[N], float (&y)[N]) {   // by a w
   }
 }""",
     "lg2",
+    "log2_anywhere",
 )
 _part(
     "divide_rn",
@@ -213,7 +227,7 @@ DEV float sqrt(float x) {
 }""",
     "rsqrt",
 )
-_part("sine", SINES, names=("cosine",))
+_part("sine", SINES, names=("cosine", "sines", "cosines"))
 _part(
     "tanh_small",
     """

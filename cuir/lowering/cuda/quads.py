@@ -1,4 +1,4 @@
-"""Loops over four neighbours in a row that share a reciprocal (`tile.by_reciprocal shared`, `tile.shared_tanh`), and the texts of such divisions."""
+"""Loops over four neighbours in a row that share a reciprocal (`tile.by_reciprocal shared`, `tile.shared_tanh`) or the branch for large angles, and the texts of such divisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...syntax.types import F32
 from ..ir import ops
 from ..ir.inlining import inlined
 from ..ir.layouts import Fragment
-from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh
+from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh, can_share
 from ..ir.types import TileT, dtype_of
 from .elements import Elements
 from .loops import LOOP, Position, positions
@@ -22,8 +22,9 @@ from .storage import Storage
 SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less what the product may be rounded by
 _TWICE_LOG2E = "2.885390081777927f"
 _SMALL = "small"  # in place of the text of a reciprocal: the argument is small
+ANGLES = {"sin": "cuir::sines", "cos": "cuir::cosines"}  # functions of four angles
 
-Site = ByReciprocal | SharedTanh
+Site = ByReciprocal | SharedTanh | ops.Apply
 
 
 def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operation) -> bool:
@@ -49,12 +50,14 @@ def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operat
 
 
 def _sites(op: Operation) -> Iterator[Site]:
-    """The divisions that are worked out with an operation, those that others read first."""
+    """The divisions and functions of angles that are worked out with an operation, those that others read first."""
     for operand in op.operands:
         t = operand.type
         if isinstance(t, TileT) and t.layout.data == "full" and inlined(operand) and isinstance(operand.owner, Operation):
             yield from _sites(operand.owner)
     if isinstance(op, SharedTanh) or (isinstance(op, ByReciprocal) and op.shared is not None):
+        yield op
+    if isinstance(op, ops.Apply) and op.op in ANGLES and can_share(op.result.type):
         yield op
 
 
@@ -76,19 +79,19 @@ class _Loops:
         self.elements.reciprocals = {}
         for site in sites:
             array = self.out.temp("d")
-            divisors.append((array, strip(_divisor(self.elements, site, LOOP)), "true" if _nans(site) else "false"))
+            divisors.append((array, strip(_argument(self.elements, site, LOOP)), _of_four(site)))
             self.elements.reciprocals[site] = f"{array}[e_]"
         text = self.text()
         self.elements.reciprocals = {}
         places = positions(self.frag)
         index = "const int i_ = 8 * (g_ / 2) + 2 * (g_ % 2) + 4 * (e_ / 2) + e_ % 2;"
         with self.out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {self.frag.count // 4}; ++g_)"):
-            for array, divisor, nans in divisors:
+            for array, divisor, function in divisors:
                 self.out.line(f"float {array}[4];  // elements of one row")
                 with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
                     self.out.line(index)
                     self.line(f"{array}[e_] = {divisor};", places)
-                self.out.line(f"cuir::reciprocals<{nans}>({array});")
+                self.out.line(f"{function}({array});")
             into = target.name
             if packed:
                 into = self.out.temp("v")
@@ -122,12 +125,20 @@ class _Loops:
         return True
 
 
-def _nans(site: Site) -> bool:
-    """Whether a NaN among four divisors must leave the other three alone: there is none in a tanh."""
-    return isinstance(site, ByReciprocal) and site.spreads is None
+def _of_four(site: Site) -> str:
+    """The function that replaces four arguments by what they share."""
+    if isinstance(site, ops.Apply):
+        return ANGLES[site.op]
+    nans = (
+        isinstance(site, ByReciprocal) and site.spreads is None
+    )  # a NaN among four divisors must leave the other three alone: there is none in a tanh
+    return f"cuir::reciprocals<{'true' if nans else 'false'}>"
 
 
-def _divisor(elements: Elements, site: Site, at: Position) -> str:
+def _argument(elements: Elements, site: Site, at: Position) -> str:
+    """What it is given for an element: a divisor, or an angle."""
+    if isinstance(site, ops.Apply):
+        return elements.element(site.arguments[0], at)
     if isinstance(site, ByReciprocal):
         return elements.element(site.y, at)
     factor = _TWICE_LOG2E

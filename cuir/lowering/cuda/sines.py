@@ -18,13 +18,14 @@ DEV float far_angle(float x, int &quarter) {
   const float t = float(double(rest) * 8.515303950216386e-20);   // pi / 2 / 2^64
   return bits < 0 ? -t : t;
 }
-DEV float angle(float x, int &quarter) {
+DEV float near_angle(float x, int &quarter) {
   const float n = fmaf(x, 0.636619747f, 12582912.f), j = n - 12582912.f;   // the nearest whole number, in the low bits of n
   quarter = __float_as_int(n);
-  float t = fmaf(j, -5.39030295e-15f, fmaf(j, -3.13916473e-07f, fmaf(j, -1.57079601e+00f, x)));
-  if (__builtin_expect(!(fabsf(x) <= 71476.f), 0)) t = fabsf(x) < INFINITY ? far_angle(x, quarter) : NAN;
-  return t;
+  return fmaf(j, -5.39030295e-15f, fmaf(j, -3.13916473e-07f, fmaf(j, -1.57079601e+00f, x)));
 }
+DEV bool is_far(float x) { return !(fabsf(x) <= 71476.f); }
+DEV float any_angle(float x, float near, int &quarter) { return !is_far(x) ? near : fabsf(x) < INFINITY ? far_angle(x, quarter) : NAN; }
+DEV float angle(float x, int &quarter) { const float near = near_angle(x, quarter); return any_angle(x, near, quarter); }
 // sin(t + quarter * pi / 2), |t| <= pi / 4: little code, as there is one for each element of a tile
 DEV float sine_of(float t, int quarter) {
   const float s = t * t;
@@ -34,6 +35,21 @@ DEV float sine_of(float t, int quarter) {
   return quarter & 2 ? -r : r;
 }
 DEV float sine(float x) { int q; const float t = angle(x, q); return sine_of(t, q); }
-DEV float cosine(float x) { int q; const float t = angle(x, q); return sine_of(t, q + 1); }"""
+DEV float cosine(float x) { int q; const float t = angle(x, q); return sine_of(t, q + 1); }
+// of four numbers, which take one branch for large ones: between branches the compiler interleaves nothing
+DEV void sines(float (&x)[4], int ahead = 0) {
+  float t[4];
+  int q[4];
+  bool far = false;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) { t[i] = near_angle(x[i], q[i]); far |= is_far(x[i]); }
+  if (__builtin_expect(far, 0)) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) t[i] = any_angle(x[i], t[i], q[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = sine_of(t[i], q[i] + ahead);
+}
+DEV void cosines(float (&x)[4]) { sines(x, 1); }"""
 
 __all__ = ["SINES"]
