@@ -20,6 +20,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ops.traits import DIFFERENCE, NEGATIVE, SUM, Traits
 from ...syntax.types import BOOL, I32
 from ..ir import machine, ops, types
+from ..ir.machine_tiles import Line
 from ..ir.walk import last
 
 FAR = 2**24  # a known number that is nearer to 0 is as good as a length
@@ -202,6 +203,8 @@ class _Flow:
             self.put(op.result, _always(Range(0) if op.dim is not None else NEAR if op.judged is not None else ANYTHING))
         elif isinstance(op, (machine.Quotient, machine.Remainder)):
             self.apply(op.entry.traits, [op.x, op.y], op.result)
+        elif isinstance(op, Line):
+            self.put(op.result, _line(op.result.type.shape[1]), op.slope, *([] if op.rows is None else [op.rows]))
         else:
             for result in op.results:
                 self.put(result, _always(ANYTHING))
@@ -258,6 +261,20 @@ def _made_by(of: Traits) -> Rule:
     def rule(given: Sequence[Range | None]) -> Range | None:
         known = [r for r in given if r is not None]
         return _applied(of, known) if len(known) == len(given) else None
+
+    return rule
+
+
+def _line(columns: int) -> Rule:
+    """Multiples of a slope, perhaps behind a number a row."""
+
+    def rule(given: Sequence[Range | None]) -> Range | None:
+        known = [r for r in given if r is not None]
+        if len(known) < len(given):
+            return None
+        slope, *rows = known
+        steps = _arithmetic(Traits(multiplies=True), [slope, Range(0, columns - 1)])
+        return _arithmetic(Traits(linear=SUM), [rows[0], steps]) if rows else steps
 
     return rule
 

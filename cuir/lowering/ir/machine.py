@@ -193,6 +193,7 @@ class _Division(Function):
     signed = opt_prop_def(UnitAttr)
     result = result_def()
     WORDS: ClassVar[tuple[str, ...]] = ("signed",)
+    ELEMENTWISE: ClassVar = True
     ONE_LANE: ClassVar = True
 
     @classmethod

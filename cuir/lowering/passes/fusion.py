@@ -98,7 +98,7 @@ def _single(op: Operation) -> bool:
         return False
     if isinstance(user, ops.Apply) or (isinstance(user, Function) and user.ELEMENTWISE):
         r = user.results[0].type
-        if not isinstance(r, TileT) or ((r.layout != t.layout or r.shape != t.shape) and not _truth_of_columns(op, r)):
+        if not isinstance(r, TileT) or ((r.layout != t.layout or r.shape != t.shape) and not _of_columns(op, r)):
             return False
     between = op.next_op
     while between is not user:
@@ -108,11 +108,11 @@ def _single(op: Operation) -> bool:
     return True
 
 
-def _truth_of_columns(op: Operation, reader: TileT) -> bool:
-    """Whether an operation compares a number a column, for a reader of all rows: an instruction for each row costs no more than keeping a truth value a column."""
+def _of_columns(op: Operation, reader: TileT) -> bool:
+    """Whether an operation makes numbers a column, for a reader of all rows: a thread has the elements of a column side by side, so the compiler makes each number once there,
+    and needs no registers for those of all columns."""
     t = op.results[0].type
-    compares = isinstance(op, ops.Apply) and bool(op.kind.compares)
-    return compares and isinstance(t, TileT) and t.layout.data == "columns" and reader.layout.data == "full"
+    return isinstance(t, TileT) and t.layout.data == "columns" and reader.layout.data == "full" and not _reads_memory(op)
 
 
 def _reads_memory(op: Operation) -> bool:

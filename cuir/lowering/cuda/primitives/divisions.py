@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from xdsl.ir import SSAValue
 
 from ...ir import machine
 from ...ir.types import TileT, is_scalar
-from ..loops import index_of
+from ..loops import Position, index_of
 from ..operators import strip
-from ..registry import prints
+from ..registry import element_of, prints
 
 if TYPE_CHECKING:
+    from ..elements import Elements
     from ..role import RolePrinter
+
+Division = machine.Quotient | machine.Remainder
 
 
 @prints("tile.inverse")
@@ -20,27 +26,33 @@ def inverse(role: RolePrinter, op: machine.Inverse) -> None:
 
 
 @prints("tile.quotient", "tile.remainder")
-def division(role: RolePrinter, op: machine.Quotient | machine.Remainder) -> None:
+def division(role: RolePrinter, op: Division) -> None:
+    s, t = role.storage(op.result), op.result.type
+    if is_scalar(op.result):
+        head = f"const {s.ctype} " if s.constant else ""
+        role.out.line(f"{head}{s.name} = {_text(role.elements, op, role.elements.scalar)};")
+        return
+    assert isinstance(t, TileT)
+    role.elements.loop(t, lambda at: f"{s.name}[{index_of(t, at)}] = {element(role.elements, op, at)};")
+
+
+@element_of("tile.quotient")
+@element_of("tile.remainder")
+def element(elements: Elements, op: Division, at: Position) -> str:
+    return _text(elements, op, lambda value: elements.element(value, at))
+
+
+def _text(elements: Elements, op: Division, number: Callable[[SSAValue], str]) -> str:
+    """number: the text of an operand."""
     sign, function = ("/", "quotient") if isinstance(op, machine.Quotient) else ("%", "remainder")
     if op.signed is not None:
         function = f"signed_{function}"
     up = isinstance(op, machine.Quotient) and op.up is not None
-
-    def text(x: str, y: str) -> str:
-        dividend = f"unsigned({strip(x)}) + (unsigned({strip(y)}) - 1u)" if up else strip(x)
-        if op.inverse is not None:
-            return f"cuir::{function}({dividend}, {strip(y)}, {strip(role.elements.scalar(op.inverse))})"
-        return f"int(({dividend}) / unsigned({strip(y)}))" if up else f"int(unsigned({dividend}) {sign} unsigned({strip(y)}))"
-
-    s, t = role.storage(op.result), op.result.type
-    if is_scalar(op.result):
-        head = f"const {s.ctype} " if s.constant else ""
-        role.out.line(f"{head}{s.name} = {text(role.elements.scalar(op.x), role.elements.scalar(op.y))};")
-        return
-    assert isinstance(t, TileT)
-    role.elements.loop(
-        t, lambda at: f"{s.name}[{index_of(t, at)}] = {text(role.elements.element(op.x, at), role.elements.element(op.y, at))};"
-    )
+    x, y = strip(number(op.x)), strip(number(op.y))
+    dividend = f"unsigned({x}) + (unsigned({y}) - 1u)" if up else x
+    if op.inverse is not None:
+        return f"cuir::{function}({dividend}, {y}, {strip(elements.scalar(op.inverse))})"
+    return f"int(({dividend}) / unsigned({y}))" if up else f"int(unsigned({dividend}) {sign} unsigned({y}))"
 
 
 @prints("tile.note")
