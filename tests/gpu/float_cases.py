@@ -90,6 +90,8 @@ FLOATS = [  # of f32 tiles X and Z, small ones T, i32 tiles A, B, and scalars th
     Case("tanh(T * one) * 50.0", lambda v: np.tanh(v["T"].astype(np.float64)) * 50.0, 5),
     Case("tanh(T) + tanh(X)", lambda v: _wide(np.tanh)(v["X"]) + _wide(np.tanh)(v["T"]), 64),
     Case("sqrt(X)", lambda v: np.sqrt(v["X"])),
+    Case("sqrt(abs(cast(A, f32)))", lambda v: np.sqrt(np.abs(v["A"].astype(np.float32)))),
+    Case("sqrt(cast(A, f32) * 1e30)", lambda v: np.sqrt(v["A"].astype(np.float32) * _f(1e30))),
     Case("floor(X)", lambda v: np.floor(v["X"])),
     Case("round(X)", lambda v: np.rint(v["X"])),
     Case("sin(X)", lambda v: _wide(np.sin)(v["X"]), 2),

@@ -65,7 +65,7 @@ class Elements:
             tuple(facts.nonnegative(a) for a in op.arguments),
             op.exact is not None,
             facts.near(op),
-            bool(op.arguments) and dtype_of(op.arguments[0]) == F32 and op.kind.logarithm is not None and whole(op.arguments[0]),
+            op.op in operators.EASIER_OF_WHOLE and whole(op.arguments[0]),
             few,
             not few and bool(op.kind.chooses) and any(_cost(a) >= DEAR for a in op.arguments[1:]),
         )

@@ -32,6 +32,7 @@ class Operation:
 
 Text = Callable[..., str]
 TEXTS: dict[str, Text] = {}
+EASIER_OF_WHOLE = ("log2", "sqrt")  # functions that take fewer instructions of a whole number
 
 
 def text_of(*names: str) -> Callable[[Text], Text]:
@@ -246,7 +247,7 @@ def tanh(cx: Operation, x: str) -> str:
 
 @text_of("sqrt")
 def sqrt(cx: Operation, x: str) -> str:
-    return f"cuir::sqrt({strip(x)})"
+    return f"cuir::{'sqrt_of_whole' if cx.whole else 'sqrt'}({strip(x)})"
 
 
 def _library(name: str, function: str) -> None:

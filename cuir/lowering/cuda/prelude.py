@@ -227,6 +227,16 @@ DEV float sqrt(float x) {
 }""",
     "rsqrt",
 )
+_part(
+    "sqrt_of_whole",
+    """
+// Of 0 and numbers from 1 on nothing is small
+DEV float sqrt_of_whole(float x) {
+  const float r = rsqrt(x), s = x * r, root = fmaf(fmaf(-s, s, x), .5f * r, s);
+  return x != 0.f && x != INFINITY ? root : x;
+}""",
+    "rsqrt",
+)
 _part("sine", SINES, names=("cosine", "sines", "cosines"))
 _part(
     "tanh_small",

@@ -95,7 +95,9 @@ def test_what_may_be_any_number_is_far_and_a_sum_with_it_may_wrap() -> None:
         assert not found.near_ends(y) and found.fits(y)
 
 
-@pytest.mark.parametrize(("rows", "least", "most", "near"), [("w", 0, 9, True), ("M", 0, INF, True), ("loaded", -INF, INF, False), (None, 0, 7, True)])
+@pytest.mark.parametrize(
+    ("rows", "least", "most", "near"), [("w", 0, 9, True), ("M", 0, INF, True), ("loaded", -INF, INF, False), (None, 0, 7, True)]
+)
 def test_lines(rows: str | None, least: int, most: int, near: bool) -> None:
     """rows + 1 * column, of eight columns."""
     found = kernel(f"    %y = tile.line %one{f' from %{rows}' if rows else ''} : !tile.reg<i32, 1, 8>\n")
