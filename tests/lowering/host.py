@@ -78,6 +78,7 @@ static int __shfl_xor_sync(unsigned, int x, int o) { return exchange(x, lane_now
 static uint32_t __shfl_xor_sync(unsigned, uint32_t x, int o) { return exchange(int(x), lane_now ^ o); }
 static float __shfl_xor_sync(unsigned, float x, int o) { return __int_as_float(exchange(__float_as_int(x), lane_now ^ o)); }
 static int __shfl_sync(unsigned, int x, int from) { return exchange(x, from & 31); }
+static float __shfl_sync(unsigned, float x, int from) { return __int_as_float(exchange(__float_as_int(x), from & 31)); }
 struct uint4 { uint32_t x, y, z, w; };
 struct float2 { float x, y; };
 struct int2 { int x, y; };

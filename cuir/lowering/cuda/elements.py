@@ -8,7 +8,6 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.expressions import comparison
 from ...ops.traits import BELOW, turned
-from ...syntax.types import F32
 from ...text.diagnostics import CuirError
 from ..facts.wholes import whole
 from ..ir import ops

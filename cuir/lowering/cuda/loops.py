@@ -22,7 +22,7 @@ LOOP = Position("i_", "r_", "c_", "k_")
 
 
 def index_of(t: TileT, at: Position) -> str:
-    return {"full": at.i, "rows": at.r, "partial": at.r, "columns": at.c, "one": "0"}[t.layout.data]
+    return {"full": at.i, "rows": at.r, "partial": at.r, "columns": at.c, "lanes": at.c, "one": "0"}[t.layout.data]
 
 
 def positions(frag: Fragment) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from ...syntax.types import F32
 from ..ir import ops
 from ..ir.inlining import inlined
+from ..ir.layouts import count_of
 from ..ir.types import ScalarT, TileT, dtype_of
 from . import quads
 from .elements import Elements
@@ -35,6 +36,8 @@ class TileEmitter(Elements):
         elif layout == "columns":
             head = f"for (int c_ = 0; c_ < {2 * frag.groups}; ++c_)"
             lines = [("k_", "const int k_ = 8 * (c_ / 2) + c_ % 2;")]
+        elif layout == "lanes":
+            head = f"for (int c_ = 0; c_ < {count_of(t, self.scope.threads)}; ++c_)"
         else:
             head = f"for (int r_ = 0; r_ < {frag.row_values}; ++r_)"
         needed = [line for name, line in lines if re.search(rf"\b{name}\b", text)]

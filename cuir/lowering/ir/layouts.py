@@ -8,6 +8,7 @@ from ...syntax.types import BF16, F16
 from .types import TileT
 
 HALVES = (F16, BF16)  # two to a register in a full tile
+LANES = 32  # of a warp
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ def fragment(t: TileT, threads: int) -> Fragment:
 def count_of(t: TileT, threads: int) -> int:
     """Numbers that a thread holds of a tile."""
     frag = fragment(t, threads)
+    if t.layout.data == "lanes":
+        return -(-t.shape[1] // LANES)
     return {"one": 1, "rows": frag.row_values, "partial": frag.row_values, "columns": 2 * frag.groups, "full": frag.count}[t.layout.data]
 
 

@@ -29,7 +29,7 @@ from ...ops.base import Op
 from ...syntax.types import F32, I32
 from .function import Function
 from .operands import parse_operand
-from .types import ScalarT, TensorT, TileT, dtype_of, is_scalar
+from .types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
 
 # ---- numbers a row
 LOGARITHM, ONE_OVER = FUNCTIONS = entries.LOG2.name, "one_over"
@@ -260,10 +260,10 @@ def can_share(t: Attribute) -> bool:
     return isinstance(t, TileT) and t.element == F32 and t.layout.data == "full" and t.shape[1] % 16 == 0
 
 
-# ---- reads
+# ---- by lanes
 @irdl_op_definition
 class ReadColumns(Function):
-    """Consecutive elements of a tensor that the kernel does not write, one a column; 0 outside of the tensor. A warp reads each once."""
+    """Consecutive elements of a tensor that the kernel does not write, one a column; 0 outside of the tensor. Each lane of a warp reads every 32nd column."""
 
     name = "tile.read_columns"
     box = operand_def(TensorT)
@@ -273,12 +273,37 @@ class ReadColumns(Function):
         return [operands[0].read()]
 
     def verify_(self) -> None:
-        if self.box.type.sizes != self.result.type.shape[1:] or self.result.type.layout.data != "columns":  # type: ignore[attr-defined]
-            raise VerifyException("tile.read_columns gives the elements of a box of one dim, a column each")
+        if self.box.type.sizes != self.result.type.shape[1:] or self.result.type.layout.data != "lanes":  # type: ignore[attr-defined]
+            raise VerifyException("tile.read_columns gives the elements of a box of one dim, a column each, to lanes")
 
 
-def read_columns(box: SSAValue, result: Attribute) -> ReadColumns:
-    return ReadColumns(operands=[box], result_types=[result])
+def read_columns(box: SSAValue) -> ReadColumns:
+    (cols,) = box.type.sizes  # type: ignore[attr-defined]
+    return ReadColumns(operands=[box], result_types=[tile(dtype_of(box), 1, int(cols), "lanes")])
+
+
+@irdl_op_definition
+class Exchange(Function):
+    """Numbers a column, from the lanes that hold one of every 32 each to all that need them."""
+
+    name = "tile.exchange"
+    x = operand_def(TileT)
+    result = result_def(TileT)
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        return [operands[0]]
+
+    def verify_(self) -> None:
+        x, t = self.x.type, self.result.type
+        assert isinstance(x, TileT)
+        if x.layout.data != "lanes" or t != tile(x.element, *x.shape):
+            raise VerifyException("tile.exchange gives what lanes hold, as numbers a column")
+
+
+def exchange(x: SSAValue) -> Exchange:
+    t = x.type
+    assert isinstance(t, TileT)
+    return Exchange(operands=[x], result_types=[tile(t.element, *t.shape)])
 
 
 def _of(entry: Op, *operands: Any) -> Any:
@@ -288,4 +313,4 @@ def _of(entry: Op, *operands: Any) -> Any:
     return meaning(*operands)
 
 
-OPERATIONS: list[type[Operation]] = [ByRows, Line, Pin, After, ByReciprocal, SharedTanh, ReadColumns]
+OPERATIONS: list[type[Operation]] = [ByRows, Line, Pin, After, ByReciprocal, SharedTanh, ReadColumns, Exchange]

@@ -1,7 +1,8 @@
 """Types of the tile IR: what a value is, and which thread holds which part of it.
 
 A register tile has a layout: `full`, an accumulator fragment over a worker's threads; `rows`, a number a row, the same in the four threads that share it;
-`columns`, a number a column; `one`, a single number; `partial`, a number a row of which each of those four threads holds a summand.
+`columns`, a number a column, in all threads that need it; `lanes`, a number a column, of which each lane of a warp holds every 32nd; `one`, a single number;
+`partial`, a number a row of which each of those four threads holds a summand.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from xdsl.printer import Printer
 
 from ...syntax.types import DTYPES, BarrierType, DType, GlobalView, Scalar, SharedView, TileType, Type
 
-LAYOUTS = ("full", "rows", "columns", "one", "partial")
+LAYOUTS = ("full", "rows", "columns", "one", "partial", "lanes")
 
 
 class _OfDType(ParametrizedAttribute, TypeAttribute):

@@ -126,7 +126,7 @@ def test_operations_of_the_machine() -> None:
     r = role(
         '%z = tile.apply "zeros"() : !tile.reg<f32, 64, 64>',
         "%box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>",
-        "%c = tile.read_columns(%box) : !tile.reg<f32, 1, 64>",
+        "%c = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>",
         "%p = tile.pin(%z) : !tile.reg<f32, 64, 64>",
         '%q = tile.apply "+"(%c, %z) : !tile.reg<f32, 64, 64>',
         "%t = tile.shared_tanh(%q) : !tile.reg<f32, 64, 64>",

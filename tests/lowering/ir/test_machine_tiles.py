@@ -45,7 +45,8 @@ def test_the_text_is_read_back() -> None:
 %t = tile.shared_tanh(%S, %f) : !tile.reg<f32, 64, 64>
 %u = tile.shared_tanh(%S) : !tile.reg<f32, 64, 64>
 %box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>
-%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64>"""
+%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>
+%v = tile.exchange(%k) : !tile.reg<f32, 1, 64>"""
     )
     shown = show(parse(text))
     assert show(parse(shown)) == shown
@@ -58,6 +59,7 @@ def test_the_text_is_read_back() -> None:
         "shared spreads",
         "shared_tanh(%S, %f)",
         "read_columns",
+        "exchange(%k)",
     ):
         assert f"tile.{name}" in shown or name in shown
 
@@ -72,7 +74,9 @@ def test_the_text_is_read_back() -> None:
     "%d = tile.by_reciprocal(%S) spreads : !tile.reg<f32, 64, 64>",
     "%d = tile.by_reciprocal(%S, %S, %S) : !tile.reg<f32, 64, 64>",
     "%t = tile.shared_tanh(%x) : !tile.reg<f32, 64, 1>",
-    "%box = tile.at %X[%n, %n : 32] : !tile.tensor<f32, 32>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64>",
+    "%box = tile.at %X[%n, %n : 32] : !tile.tensor<f32, 32>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>",
+    "%box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64>",
+    "%l = tile.line %f : !tile.reg<f32, 1, 64>\n%v = tile.exchange(%l) : !tile.reg<f32, 1, 64>",
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused(wrong: str) -> None:
     with pytest.raises(VerifyException):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cuir.lowering import Cuda
 from cuir.lowering.passes import affine_columns, affine_tiles, column_gathers
+from cuir.lowering.passes.pipeline import CLEAN
 from tests.lowering.conftest import HEAD, kernel
 from tests.lowering.host import GXX, on_cpu
 from tests.lowering.passes.lowering import cuda, text
@@ -24,7 +28,7 @@ def ir(condition: str) -> str:
 )
 def test_a_warp_reads_each_column_once(condition: str) -> None:
     found = ir(condition)
-    assert len(re.findall(r"tile\.read_columns\(%\w+\) : !tile.reg<i32, 1, 80>", found)) == len(re.findall(r"I\[[^q]", condition))
+    assert len(re.findall(r"tile\.read_columns\(%\w+\) : !tile.reg<i32, 1, 80, lanes>", found)) == len(re.findall(r"I\[[^q]", condition))
     assert len(re.findall(r"tile\.at %I\[.*: 80\] : !tile.tensor<i32, 80>", found)) == len(re.findall(r"I\[[^q]", condition))
 
 
@@ -49,6 +53,29 @@ def test_one_index_of_several_runs() -> None:
     assert re.search(r"tile\.at %I\[%n, %\w+ : 80\] : !tile.tensor<i32, 80>", found)
 
 
+@pytest.mark.parametrize(
+    ("body", "by_lanes", "exchanges"),
+    [
+        ("A = log1p(cast(I[k], f32) * 2.0)", 3, 1),
+        ("A = cast(I[k], f32) + cast(I[k + 1], f32)", 3, 1),  # of two that were read, one exchange
+        ("A = cast(I[k], f32) + cast(k, f32)", 1, 1),  # the lane does not hold the column's index
+        ("A = log1p(cast(I[k], f32)) * cast(I[k], f32)", 3, 1),
+        (
+            "A = where(I[k] == rows(64), 1.0, log1p(cast(I[k], f32)))",
+            2,
+            2,
+        ),  # what others need, too, is exchanged beside what is dear to make of it
+    ],
+)
+def test_lanes_work_out_what_follows_from_what_they_read(body: str, by_lanes: int, exchanges: int) -> None:
+    found = text(
+        kernel(f"k = n * 80 + cols(80)\n{body}\nstore(Y[rows(64)], row_sum(zeros(f32, [64, 80]) + A))"),
+        [affine_columns.run, column_gathers.run, *(p.run for p in CLEAN)],
+    )
+    assert len(re.findall(r"tile\.apply .*, lanes>", found)) == by_lanes
+    assert found.count("tile.exchange") == exchanges
+
+
 def test_lanes_and_columns_meet() -> None:
     """The lane that a thread asks holds the column that it has: columns 2 (lane % 4) + 8 i and the next, of lanes that hold 32 x + lane."""
     for lane in range(32):
@@ -63,11 +90,31 @@ def test_lanes_and_columns_meet() -> None:
 def test_what_is_printed_reads_the_columns(tmp_path_factory: pytest.TempPathFactory) -> None:
     head = '@kernel(arch="sm_90a")\ndef k(I: Global[i32, M], Z: Global[f32, R, 80], n: i32):\n    with role("all", warpgroups=1) as w:\n'
     found = cuda(kernel("A = zeros(f32, [64, 80]) + cast(I[n + cols(80)], f32)\nstore(Z[rows(64), cols(80)], A)", head))
-    assert len(re.findall(r"int own__\d+\[3\];", found.source)) == 1 and found.source.count("__shfl_sync(~0u, own__") == 1
+    assert (
+        len(re.findall(r"int \w+\[3\];", found.source)) == 1 and found.source.partition("// ---- role")[2].count("__shfl_sync(~0u, ") == 1
+    )
     given, z = np.arange(100, 200, dtype=np.int32), np.full((64, 80), np.nan, np.float32)
-    call = on_cpu(found, tmp_path_factory.mktemp("host"))
+    _compare(found, given, z, lambda x: x, tmp_path_factory.mktemp("host"))
+
+
+@pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
+def test_what_lanes_work_out_is_right(tmp_path_factory: pytest.TempPathFactory) -> None:
+    head = '@kernel(arch="sm_90a")\ndef k(I: Global[i32, M], Z: Global[f32, R, 80], n: i32):\n    with role("all", warpgroups=1) as w:\n'
+    found = cuda(kernel("A = zeros(f32, [64, 80]) + sqrt(cast(I[n + cols(80)], f32))\nstore(Z[rows(64), cols(80)], A)", head))
+    assert len(re.findall(r"\w+\[3\];", found.source)) == 2  # what was read, and its root
+    _compare(
+        found,
+        np.arange(100, 200, dtype=np.int32),
+        np.full((64, 80), np.nan, np.float32),
+        lambda x: np.sqrt(x.astype(np.float32)),
+        tmp_path_factory.mktemp("host"),
+    )
+
+
+def _compare(found: Cuda, given: np.ndarray, z: np.ndarray, function: Callable[[np.ndarray], np.ndarray], folder: Path) -> None:
+    call = on_cpu(found, folder)
     tensors = {"I": (given,), "Z": (z, 80)}
     for n in (0, 15, 50, -30):
         call(*[a for name in found.tensors for a in tensors[name]], n, 100, 64)
         at = n + np.arange(80)
-        assert (z == np.where((at >= 0) & (at < 100), given[np.clip(at, 0, 99)], 0)).all()
+        assert (z == function(np.where((at >= 0) & (at < 100), given[np.clip(at, 0, 99)], 0))).all()

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from ....syntax.types import F32
 from ...ir import ops
-from ...ir.machine_tiles import After, ByReciprocal, ByRows, Line, Pin, ReadColumns, SharedTanh
+from ...ir.layouts import LANES
+from ...ir.machine_tiles import After, ByReciprocal, ByRows, Exchange, Line, Pin, ReadColumns, SharedTanh
 from ...ir.types import TileT, dtype_of
 from .. import quads
-from ..dtypes import CTYPE
 from ..loops import Position
 from ..operators import strip, summand, wrapping
 from ..registry import element_of, prints
@@ -17,8 +17,6 @@ from ..registry import element_of, prints
 if TYPE_CHECKING:
     from ..elements import Elements
     from ..role import RolePrinter
-
-LANES = 32
 
 
 @prints("tile.by_rows")
@@ -50,22 +48,24 @@ def after(role: RolePrinter, op: After) -> None:
 
 @prints("tile.read_columns")
 def read_columns(role: RolePrinter, op: ReadColumns) -> None:
-    """Each lane reads every 32nd column, and they take what they need from each other. All lanes of the warp are here: nothing but tiles differs between them."""
-    place, t, target, out, kernel = op.box.owner, op.result.type, role.storage(op.result).name, role.out, role.kernel
+    place, target, kernel, t = op.box.owner, role.storage(op.result), role.kernel, op.result.type
     assert isinstance(place, ops.At) and isinstance(place.array.owner, ops.Tensor) and isinstance(t, TileT)
-    tensor, cols = place.array.owner.symbol.data, t.shape[1]
-    texts, scalars = [], []
+    tensor = place.array.owner.symbol.data
+    texts, scalars = list[str](), list[bool]()
     for start, size in place.parts:
         first = "0" if start is None else role.elements.scalar(start)
-        texts.append(first if size == -1 else f"({summand(first)} + ({LANES} * x_ + lane))")
+        texts.append(first if size == -1 else f"({summand(first)} + ({LANES} * c_ + lane))")
         scalars.append(size == -1)
     read = kernel.tensor_read(tensor, kernel.index(tensor, texts, scalars))
-    ctype, own, count = CTYPE[t.element], out.temp("own"), -(-cols // LANES)
-    out.line(f"{ctype} {own}[{count}];  // a column each lane, of every {LANES}")
-    out.line(f"#pragma unroll\nfor (int x_ = 0; x_ < {count}; ++x_) {own}[x_] = {kernel.inside(tensor, texts)} ? {strip(read)} : 0;")
-    with out.block(f"#pragma unroll\nfor (int c_ = 0; c_ < {role.storage(op.result).count}; ++c_)"):
-        out.line("const int k_ = 8 * (c_ / 2) + c_ % 2;")
-        out.line(f"{target}[c_] = __shfl_sync(~0u, {own}[k_ / {LANES}], k_ % {LANES} + col);")
+    role.elements.loop(t, lambda at: f"{target.name}[c_] = {kernel.inside(tensor, texts)} ? {strip(read)} : 0;")
+
+
+@prints("tile.exchange")
+def exchange(role: RolePrinter, op: Exchange) -> None:
+    """All lanes of the warp are here: nothing but tiles differs between them."""
+    own, target, t = role.elements.array(op.x), role.storage(op.result).name, op.result.type
+    assert isinstance(t, TileT)
+    role.elements.loop(t, lambda at: f"{target}[c_] = __shfl_sync(~0u, {own}[k_ / {LANES}], k_ % {LANES} + col);")
 
 
 # ---- elements
