@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from .logarithms import LOG1P, LOG2
+from .roots import SQRT, SQRT_OF_WHOLE
 from .sines import SINES
 
 HEADERS = """#include <cuda.h>
@@ -215,28 +216,8 @@ _part(
 _part(
     "rsqrt", 'DEV float rsqrt(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }  // of normal numbers'
 )
-_part(
-    "sqrt",
-    """
-// Correctly rounded, without a call, which would serialise products: the compiler's own steps, on small numbers times 2^64 so that no residual is lost
-DEV float sqrt(float x) {
-  const bool small = x < 7.888609052210118e-31f;
-  const float a = small ? x * 18446744073709551616.f : x, r = rsqrt(a), s = a * r;
-  const float root = fmaf(fmaf(-s, s, a), .5f * r, s);
-  return x > 0.f && x < INFINITY ? (small ? root * 2.3283064365386963e-10f : root) : x < 0.f ? NAN : x;
-}""",
-    "rsqrt",
-)
-_part(
-    "sqrt_of_whole",
-    """
-// Of 0 and numbers from 1 on nothing is small
-DEV float sqrt_of_whole(float x) {
-  const float r = rsqrt(x), s = x * r, root = fmaf(fmaf(-s, s, x), .5f * r, s);
-  return x != 0.f && x != INFINITY ? root : x;
-}""",
-    "rsqrt",
-)
+_part("sqrt", SQRT, "rsqrt")
+_part("sqrt_of_whole", SQRT_OF_WHOLE, "rsqrt")
 _part("sine", SINES, names=("cosine", "sines", "cosines"))
 _part(
     "tanh_small",

@@ -34,7 +34,7 @@ def run(kernel: ops.Kernel) -> None:
             functions[op] = None
     worth: set[Operation] = set()
     for function in reversed(functions):  # what reads a function comes behind it
-        if _worth(function, worth):
+        if _worth(function, functions, worth):
             worth.add(function)
     for function in functions:
         if function in worth:
@@ -76,11 +76,12 @@ def _follows(op: ops.Apply, functions: Collection[Operation]) -> bool:
     return bool(tiles) and all(isinstance(x, Exchange) or x in functions for x in tiles)
 
 
-def _worth(op: ops.Apply, worth: Collection[Operation]) -> bool:
-    """Whether it, or a function of its result, costs more than an exchange, or nobody else needs what it reads. worth: functions behind it of which that holds."""
+def _worth(op: ops.Apply, functions: Collection[Operation], worth: Collection[Operation]) -> bool:
+    """Whether it, or a function of its result, costs more than an exchange, or only functions that do need what it reads, too. worth: functions behind it of which this holds."""
     if op.kind.cost >= DEAR or any(use.operation in worth for use in op.result.uses):
         return True
-    return all(use.operation is op for a in op.arguments if not is_scalar(a) for use in a.uses)
+    others = {use.operation for a in op.arguments if not is_scalar(a) for use in a.uses} - {op}
+    return all(isinstance(x, ops.Apply) and x in functions and x.kind.cost >= DEAR for x in others)
 
 
 def _by_lanes(op: ops.Apply) -> None:
