@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..calls.binding import TORCH
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked
 from ..spec.gradients import padded_rows
@@ -56,8 +55,8 @@ class Gradients:
     """The backward pass of an `Attention` for what is asked of it: which kernels that takes, and a call of them."""
 
     def __init__(self, attention: Attention, asked: Asked):
-        """Raises CuirError: U410 a dtype for which there is none; X109 what has no gradients."""
-        need_gradients(TORCH[attention.fixed["T"]], attention.spec.normalize)  # type: ignore[index]
+        """Raises CuirError X109 for what has no gradients."""
+        need_gradients(attention.spec.normalize)
         self.attention, self.asked, self.plan = attention, asked, planned(attention, asked)
         self.kernels: dict[str, Run] = {}
 
@@ -87,7 +86,8 @@ class Gradients:
                 dk, dv = _sums(k).zero_(), _sums(v).zero_()
             else:
                 dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
-            runs[KERNEL](**given, dQ=dq, dK=dk, dV=dv, **others, **learned)
+            sums = {"dQ": dq} if plan.by_keys.takes("dQ") else {}
+            runs[KERNEL](**given, **sums, dK=dk, dV=dv, **others, **learned)
             found = plan.by_keys.by_place(learned)
             if plan.spread:  # scaled already
                 runs["finish_keys"](dQ=dk, GQ=gk, scale=1.0)

@@ -18,10 +18,10 @@ Learned = Callable[[Lengths], tuple[Specification, Mapping[str, tuple[torch.Tens
 
 
 def gradients(
-    spec: Specification, extra: Extra | None = None, learned: Learned | None = None, queries_alone: bool = False
+    spec: Specification, extra: Extra | None = None, learned: Learned | None = None, queries_alone: bool = False, keys_alone: bool = False
 ) -> FunctionSpecification:
     """dQ / scale [B, H, M, D] (added to; none with QUERIES=False), dK [B, HK, N, D] and dV [B, HK, N, DV] (none with KEYS=False) of an attention variant, for dO [B, H, M, DV], and gradients of captured
-    tensors (added to); queries_alone: of a kernel that gives dQ, whole, and nothing else.
+    tensors (added to); queries_alone: of a kernel that gives dQ, whole, and nothing else; keys_alone: of one that never gives dQ.
 
     The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and behind the last, and DL = row_sum(O * dO), both f32 [B, H, MP], MP the
     multiple of 128 from M on. extra: for lengths, what it takes besides. learned: for lengths, the specification over tensors that require a gradient, and by the name that
@@ -40,7 +40,7 @@ def gradients(
         if queries_alone:
             return {"dQ": dq}
         found = {name: _within(x, shape) for (name, (_, shape)), x in zip(leaves.items(), others, strict=True)}
-        return found | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES else {})
+        return found | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES and not keys_alone else {})
 
     def inputs(sizes: Mapping[str, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float) -> dict[str, Any]:  # fmt: skip
         with torch.no_grad():
@@ -48,9 +48,8 @@ def gradients(
         given = {"L": rows_of(lse, sizes["MP"]), "DL": _padded((o * do.double()).sum(-1), sizes["MP"], 0.0)}
         return given | dict(extra(lengths_of(q, k)) if extra is not None else {})
 
-    return FunctionSpecification(
-        f"{spec.name}_{'query_' if queries_alone else ''}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or ""
-    )
+    of = "query_" if queries_alone else "key_" if keys_alone else ""
+    return FunctionSpecification(f"{spec.name}_{of}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or "")
 
 
 def require_softmax(spec: Specification) -> None:
