@@ -81,6 +81,8 @@ SMALL = {
     "flash_bwd_sm90": {"D": 64},
     "flash_bwd_wide_sm90": {"D": 192},
     "flash_bwd_dq_sm90": {"D": 64, "BM": 64, "BN": 64},
+    "flash_bwd_f32": {"D": 64, "BN": 64},
+    "flash_bwd_dq_f32": {"D": 64, "BM": 64},
     "decode_paged": {"D": 64},
     "decode_cache_f8_sm90": {"D": 64, "TOKENS": 1},
     "causal_document": {"D": 64, "BM": 64, "BN": 64},
