@@ -82,6 +82,13 @@ def test_tf32_where_the_forward_pass_had_it(dim: int) -> None:
         assert off(x, z) < 3e-6 < 5e-5 < off(y, z) < 3e-3
 
 
+def test_an_infinite_slope_where_no_pair_is() -> None:
+    """Queries and keys behind the last are zeros, of whose scores 1 / s has no derivative."""
+    q, k, v = (x.requires_grad_() for x in tensors(1, 1, 1, 37, 45, 16, dtype=SINGLE))
+    o = flex_attention(q, k, v, lambda s, b, h, q, k: 1 / s, backend="interpret", verify="off")
+    assert all(g.isfinite().all() for g in torch.autograd.grad(o.sum(), (q, k, v)))  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dim", [64, 192])
 @pytest.mark.parametrize(
