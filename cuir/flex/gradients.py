@@ -199,7 +199,9 @@ def backward(
     gradients = _chosen(ready.attention, wanted, (i for at in places for i in at), lengths_of(query, key))
     grads, found = gradients.of(ready, q, k, v, o, lse, do, dlse, float(ready.arguments["scale"]))
     dense = (None if g is None or not asked else without_room(g, x) for g, x, asked in zip(grads, (q, k, v), wanted, strict=True))
-    summed = (g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True))
+    summed = (
+        g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True)
+    )
     own = (g if g is None else as_it_lies(g, x) for g, x in zip(summed, (query, key, value), strict=True))
     return *own, *(_total([found[i] for i in at if i in found], x) for at, x in zip(places, learned, strict=True))
 

@@ -258,8 +258,8 @@ def _run_backward(
     asked = [captured[i] for i in learned]
     grads = backward(ready, query, key, value, o, lse, do, dlse, wanted, asked)
     own = [empty_as(x).zero_() if g is None else g for g, x, needed in zip(grads, (query, key, value), wanted, strict=False) if needed]
-    others = zip(grads[3:], asked, strict=True)
-    return own + [torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous() for g, x in others]
+    of_captured = zip(grads[3:], asked, strict=True)
+    return own + [torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous() for g, x in of_captured]
 
 
 def _ready(

@@ -12,7 +12,8 @@ from .evaluate import CONSTANTS
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
 STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
-BACKWARD = ("Q", "K", "V", "dO", "L", "DL", "scale")  # what every backward kernel takes; one without dK has the forward pass's splice points, and `dscore`
+# what every backward kernel takes; one without dK has the forward pass's splice points, and `dscore`
+BACKWARD = ("Q", "K", "V", "dO", "L", "DL", "scale")
 GRADIENTS = (*BACKWARD, "dQ", "dK", "dV")  # with what they give of the inputs, all of it or some
 BACKWARD_POINTS = {
     "score": 5, "dscore": 5, "keep": 4, "captured_begin": 0, "captured_step": 8, "captured_end": 4, "q_count": 3, "q_block": 4,

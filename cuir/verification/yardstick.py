@@ -188,7 +188,7 @@ _OWN = frozenset(
 _SUMS = frozenset(["sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "matmul", "convolution"])
 
 # Products, and where their factors stand among the arguments.
-_FACTORS = {name: 0 for name in ("mm", "bmm", "mv", "dot", "matmul", "convolution")} | {name: 1 for name in ("addmm", "baddbmm", "addmv")}
+_FACTORS = dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul", "convolution"), 0) | dict.fromkeys(("addmm", "baddbmm", "addmv"), 1)
 _TF32 = 0.7 * 2.0**-10  # relative: how far the number of TF32 may be that an operand is taken as
 
 

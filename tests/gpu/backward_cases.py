@@ -13,7 +13,8 @@ from cuir import Specification, create_block_mask, flex_attention
 from cuir.spec.gradients import forward
 
 Mod = Callable[..., Any]
-BOUNDS = {torch.float16: (1.5, 2e-5), torch.bfloat16: (1.5, 2e-5), torch.float32: (2.0, 1e-6)}  # of the error that PyTorch has in that dtype; of the gradient's norm
+# of the error that PyTorch has in that dtype; of the gradient's norm
+BOUNDS = {torch.float16: (1.5, 2e-5), torch.bfloat16: (1.5, 2e-5), torch.float32: (2.0, 1e-6)}
 
 
 # ---- mods

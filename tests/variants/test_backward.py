@@ -130,7 +130,11 @@ def test_gradients_of_the_corpus_in_f32(name: str) -> None:
     found = torch.full_like(k, torch.nan), torch.full_like(v, torch.nan)
     given = {"Q": q, "K": k, "V": v, "dO": do, "L": rows_of(lse, rows).float(), "DL": delta, "dK": found[0], "dV": found[1]}
     consts = {"D": D}
-    run(check(transferred.program, KERNEL, consts), {**given, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)}, grid=2)
+    run(
+        check(transferred.program, KERNEL, consts),
+        {**given, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
+        grid=2,
+    )
     for x, y in zip(found, exact, strict=True):
         assert (x.double() - y).norm() <= 2e-6 * y.norm()
 

@@ -137,7 +137,9 @@ def test_products_of_tf32_are_judged_by_such_products(parts: int, factor: float,
         return x @ rows.mT
 
     text = PRODUCT.replace("[t * 64 : t * 64 + 64, :], x)", f"[t * 64 : t * 64 + 64, :], x * {factor!r})")
-    report = verify(parse(text, "product.cuir"), FunctionSpecification("product", reference), consts={"D": 64, "PARTS": parts}, seeded=0, shrink=False)
+    report = verify(
+        parse(text, "product.cuir"), FunctionSpecification("product", reference), consts={"D": 64, "PARTS": parts}, seeded=0, shrink=False
+    )
     assert report.ok == ok and (ok or report.diagnostics[0].code == "V301"), report.summary()
 
 
