@@ -16,6 +16,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32, DType
 from cuir.text.diagnostics import CuirError
 from cuir.variants.query_gradients import KERNEL, transfer_query_gradients
+from cuir.verification import verify
 
 TEXT = corpus.kernels()["flash_bwd_dq_sm90"].read_text(encoding="utf-8")
 EXPERT = parse(TEXT, "flash_bwd_dq_sm90.cuir")
@@ -45,6 +46,24 @@ def test_query_gradients_of_the_corpus(name: str, origin: Program, dtype: DType,
         grid=2,
     )
     assert (found.double() - exact).norm() <= bound * exact.norm()
+
+
+@pytest.mark.parametrize(("name", "consts"), [("flash_bwd_dq_sm90", {"T": F16}), ("flash_bwd_dq_f32", {"T": F32})])
+@pytest.mark.parametrize(("spec", "old", "new", "code"), [
+    ("causal", "N - M + 1) // BN)", "N - M + 2) // BN)", "V102"),
+    ("causal", "cdiv((m + 1) * BM + N - M, BN)", "cdiv(m * BM + N - M, BN)", "V101"),
+    ("causal_document", "return block_list[b, 0, m, i]", "return block_list[b, 0, m, 0]", "V103"),
+])  # fmt: skip
+def test_its_contracts_are_asked(name: str, consts: dict[str, DType], spec: str, old: str, new: str, code: str) -> None:
+    """Which blocks of keys are visited, and which of them without the mask, as of a forward pass: before any number."""
+    of = corpus.specification(spec)()
+    text = transfer_query_gradients(parse(corpus.kernels()[name].read_text(encoding="utf-8")), of).text
+    sizes = {"D": 64, "BM": 64, "BN": 64, **consts}
+    right, wrong = (
+        verify(parse(t, "dq.cuir"), of, kernel=KERNEL, consts=sizes, seeded=0, shrink=False) for t in (text, text.replace(old, new))
+    )
+    assert right.ok and right.stages[1].verdict == "passed" and old in text
+    assert not wrong.ok and wrong.stages[1].verdict == "failed" and wrong.diagnostics[0].code == code
 
 
 def test_a_kernel_without_the_derivative_is_refused() -> None:
