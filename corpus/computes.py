@@ -30,6 +30,8 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     },
     "flash_bwd_wide_sm90": {"flash_bwd": Computed("causal_gradients", {"D": 192})},
     "flash_bwd_dq_sm90": {"flash_bwd_dq": Computed("causal_query_gradients")},
+    "flash_bwd_f32": {"flash_bwd": Computed("causal_key_gradients", {"T": F32})},
+    "flash_bwd_dq_f32": {"flash_bwd_dq": Computed("causal_query_gradients", {"T": F32})},
     "flash_fwd": {"flash_fwd": Computed("causal")},
     "flash_fwd_cluster": {"flash_fwd": Computed("causal")},
     "flash_fwd_over_v": {"flash_fwd": Computed("causal")},

@@ -2,7 +2,8 @@
 their settings.
 
 dK and dV, and gradients of captured tensors, come of CTAs that own keys (`flash_bwd_sm90`), as does dQ beside them: it is added up in f32, in an open order. dQ alone, or
-with the same bits every time, comes of CTAs that own queries (`flash_bwd_dq_sm90`): as many products as the other kernel has for dQ alone, and no f32 tensor.
+with the same bits every time, comes of CTAs that own queries (`flash_bwd_dq_sm90`): as many products as the other kernel has for dQ alone, and no f32 tensor. Of f32 inputs these are
+`flash_bwd_f32` and `flash_bwd_dq_f32`, and dQ always comes of the latter: nothing is added up in an open order but gradients of captured tensors.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .mods import CaptureKey
 from .progress import Progress
 
 NARROW, WIDE, QUERIES = "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"  # programs of the corpus
+SINGLE, SINGLE_QUERIES = "flash_bwd_f32", "flash_bwd_dq_f32"  # those of f32
 
 NARROW_DIM = 128  # head dim up to which a warpgroup's registers hold dK and dV of 64 keys
 LEAST_SPREAD = 1 << 17  # queries times head dim from which on heads of a group are shared out
@@ -89,6 +91,10 @@ class Part:
         ]  # of what it takes among what the forward pass captures
         self.kept = Cache()
 
+    def takes(self, name: str) -> bool:
+        """Whether the kernel has a parameter of this name."""
+        return any(p.name == name for p in self.step.program.kernels()[self.kernel].params)
+
     def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> Made | None:
         """The captured values of a forward call, which has found them to fit, and the block lists; kept while they stay the same. Raises CuirError U415."""
         values = [forward.captured[i].value for i in self.places]
@@ -139,25 +145,29 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     """The kernels that what is asked takes, none if nothing depends on what learns. Raises CuirError X109 what has no gradients."""
     traced = attention.traced
     dims = int(attention.fixed["D"]), int(attention.fixed["DV"])  # type: ignore[arg-type]
-    program = NARROW if max(dims) <= NARROW_DIM else WIDE
+    single = attention.fixed["T"] == F32
+    program = SINGLE if single else NARROW if max(dims) <= NARROW_DIM else WIDE
     by_keys = by_queries = None
-    spread = asked.spread and asked.keys and not asked.in_order
+    open_order = not (asked.in_order or single)
+    spread = asked.spread and asked.keys and open_order
     if asked.keys or asked.learned:
         transferred = transfer_backward(origin(program), attention.spec, traced=traced, learned=asked.learned)
         if asked.keys or transferred.gradients:
-            adds = asked.queries and not asked.in_order
-            wanted: dict[str, Const] = {"QUERIES": adds, "KEYS": asked.keys}
+            adds = asked.queries and open_order
+            wanted: dict[str, Const] = {"KEYS": asked.keys} if single else {"QUERIES": adds, "KEYS": asked.keys}
             if spread:
                 wanted |= {"SPREAD": True, "G": F32}
-            by_keys = Part(attention, transferred, {**setting_by_keys(*dims, adds), **wanted})
-    adds = asked.queries and by_keys is not None and not asked.in_order
+            setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds)
+            by_keys = Part(attention, transferred, {**setting, **wanted})
+    adds = asked.queries and by_keys is not None and open_order
     if asked.queries and not adds:
-        transferred = transfer_query_gradients(origin(QUERIES), attention.spec, traced=traced)
-        by_queries = Part(attention, transferred, setting_by_queries(*dims))
+        transferred = transfer_query_gradients(origin(SINGLE_QUERIES if single else QUERIES), attention.spec, traced=traced)
+        by_queries = Part(attention, transferred, single_by_queries(*dims) if single else setting_by_queries(*dims))
     sinks = names_read(traced.sink) if traced.sink is not None else set()
     if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in asked.learned):
         return Plan({})
-    steps = {"prepare": _around("prepare", attention, QUERIES=adds)}
+    rows: dict[str, Const] = {"STAGES": 1} if single and dims[1] > NARROW_DIM else {}  # O and dO of f32 take twice the room
+    steps = {"prepare": _around("prepare", attention, QUERIES=adds, **rows)}
     steps |= {part.kernel: part.step for part in (by_keys, by_queries) if part is not None}
     finish = _around("finish", attention)
     if adds:
@@ -191,6 +201,20 @@ def setting_by_queries(keys: int, values: int) -> dict[str, Const]:
     if max(keys, values) > NARROW_DIM:
         return {"BM": 128, "BN": 64, "STAGES": 2 if _panels(keys) + _panels(values) <= ROOM else 1, "DIRECT": True}
     return {"BM": 128, "BN": 128}
+
+
+def single_by_keys(keys: int, values: int) -> dict[str, Const]:
+    """The const parameters of the kernel of f32 for head dims: two warpgroups share 64 keys where the registers of one do not hold their dK and dV."""
+    if max(keys, values) > NARROW_DIM:
+        return {"BN": 64, "SPLIT": 2, "STAGES": 4 if _panels(keys) + _panels(values) <= ROOM else 2}
+    return {"BN": 128, "SPLIT": 1, "STAGES": 4}
+
+
+def single_by_queries(keys: int, values: int) -> dict[str, Const]:
+    """The const parameters of the kernel of dQ of f32."""
+    if max(keys, values) > NARROW_DIM:
+        return {"BM": 64, "BN": 16, "STAGES": 2}
+    return {"BM": 128, "BN": 32, "STAGES": 2}
 
 
 def _panels(dim: int) -> int:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..calls.binding import TORCH
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked
 from ..spec.gradients import padded_rows
@@ -23,7 +22,7 @@ from . import backward_kernels
 from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
 from .inputs import need_gradients, need_hopper, need_warm, wrong
 from .made import Made
-from .packing import output_for, packed, stand_in, strides_fit, without_room
+from .packing import as_it_lies, output_for, packed, stand_in, strides_fit, without_room
 from .progress import Progress
 
 Run = Callable[..., object]
@@ -56,8 +55,8 @@ class Gradients:
     """The backward pass of an `Attention` for what is asked of it: which kernels that takes, and a call of them."""
 
     def __init__(self, attention: Attention, asked: Asked):
-        """Raises CuirError: U410 a dtype for which there is none; X109 what has no gradients."""
-        need_gradients(TORCH[attention.fixed["T"]], attention.spec.normalize)  # type: ignore[index]
+        """Raises CuirError X109 for what has no gradients."""
+        need_gradients(attention.spec.normalize)
         self.attention, self.asked, self.plan = attention, asked, planned(attention, asked)
         self.kernels: dict[str, Run] = {}
 
@@ -87,7 +86,8 @@ class Gradients:
                 dk, dv = _sums(k).zero_(), _sums(v).zero_()
             else:
                 dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
-            runs[KERNEL](**given, dQ=dq, dK=dk, dV=dv, **others, **learned)
+            sums = {"dQ": dq} if plan.by_keys.takes("dQ") else {}
+            runs[KERNEL](**given, **sums, dK=dk, dV=dv, **others, **learned)
             found = plan.by_keys.by_place(learned)
             if plan.spread:  # scaled already
                 runs["finish_keys"](dQ=dk, GQ=gk, scale=1.0)
@@ -188,7 +188,7 @@ def backward(
     ready: Ready, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
     wanted: Sequence[bool] = (True, True, True), learned: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """dQ, dK and dV of a call, dense and of its tensors' shapes, None where it is not wanted, and the gradients of tensors among what its mods capture, None where nothing depends on
+    """dQ, dK and dV of a call, dense and as its tensors lie, None where it is not wanted, and the gradients of tensors among what its mods capture, None where nothing depends on
     one. dlse: of LSE, None if nothing depends on it."""
     assert ready.attention is not None
     batch = query.shape[0]
@@ -199,7 +199,10 @@ def backward(
     gradients = _chosen(ready.attention, wanted, (i for at in places for i in at), lengths_of(query, key))
     grads, found = gradients.of(ready, q, k, v, o, lse, do, dlse, float(ready.arguments["scale"]))
     dense = (None if g is None or not asked else without_room(g, x) for g, x, asked in zip(grads, (q, k, v), wanted, strict=True))
-    own = (g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True))
+    summed = (
+        g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True)
+    )
+    own = (g if g is None else as_it_lies(g, x) for g, x in zip(summed, (query, key, value), strict=True))
     return *own, *(_total([found[i] for i in at if i in found], x) for at, x in zip(places, learned, strict=True))
 
 

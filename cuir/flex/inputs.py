@@ -140,15 +140,13 @@ def check_gradient(name: str, x: torch.Tensor) -> None:
 def check_differentiable(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, normalize: str, captured: Sequence[torch.Tensor] = ()
 ) -> None:
-    """Raises CuirError U410, X109 for a call that asks for gradients which are not there."""
+    """Raises CuirError X109 for a call that asks for gradients which are not there."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *captured)):
-        need_gradients(query.dtype, normalize)
+        need_gradients(normalize)
 
 
-def need_gradients(dtype: torch.dtype, normalize: str) -> None:
-    """Raises CuirError U410, X109 for a dtype, or weights, for which there is no backward pass."""
-    if dtype == torch.float32:
-        wrong("U410", "gradients are there for float16 and bfloat16, found float32", DETACHED)
+def need_gradients(normalize: str) -> None:
+    """Raises CuirError X109 for weights for which there is no backward pass."""
     if normalize != "softmax":
         wrong("X109", f"there are gradients of a softmax, found normalize={normalize!r}", DETACHED)
 

@@ -210,15 +210,16 @@ class Attention:
         return lower(self.settings.checked(self.settings.start))
 
     def gradients(self, asked: Asked = Asked()) -> Gradients:
-        """Its backward pass, for what is asked of it. Raises CuirError U410, X109 where there is none."""
+        """Its backward pass, for what is asked of it. Raises CuirError X109 where there is none."""
         if asked not in self._gradients:
             self._gradients[asked] = Gradients(self, asked)
         return self._gradients[asked]
 
     @property
     def fixed(self) -> Mapping[str, Const]:
-        """The const parameters that are not chosen: dtype and head dims."""
-        return {n: self.settings.fixed[n] for n in ("T", "D", "DV")}
+        """The const parameters that are not chosen: dtype and head dims, and of f32 in how many numbers of TF32 products take operands."""
+        parts = {"PARTS"} & self.settings.fixed.keys() if self.settings.fixed["T"] == F32 else set()
+        return {n: self.settings.fixed[n] for n in ("T", "D", "DV", *parts)}
 
     @property
     def who(self) -> CaptureKey:

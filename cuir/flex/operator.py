@@ -24,7 +24,7 @@ from .gradients import backward
 from .inputs import at_tracing, check_differentiable, check_options, check_tensors, parts_for
 from .kernels import ATTENTIONS, Level, Ready
 from .mods import Path, follow, identity
-from .packing import output_for, without_room
+from .packing import empty_as, output_for, without_room
 
 SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
 BACKWARD_SCHEMA = SCHEMA.replace(
@@ -254,12 +254,13 @@ def _run_backward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
     wanted: Sequence[bool], learned: Sequence[int], *others: Any,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Those of dQ, dK and dV of a call that are wanted, and gradients of the captured tensors of these numbers, dense."""
+    """Those of dQ, dK and dV of a call that are wanted, as its tensors lie, and gradients of the captured tensors of these numbers."""
     ready, captured = _ready(query, key, value, *others)
     asked = [captured[i] for i in learned]
     grads = backward(ready, query, key, value, o, lse, do, dlse, wanted, asked)
-    given = zip(grads, (query, key, value, *asked), (*wanted, *(True for _ in asked)), strict=True)
-    return [torch.zeros_like(x) if g is None else g.contiguous() for g, x, needed in given if needed]
+    own = [empty_as(x).zero_() if g is None else g for g, x, needed in zip(grads, (query, key, value), wanted, strict=False) if needed]
+    of_captured = zip(grads[3:], asked, strict=True)
+    return own + [torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous() for g, x in of_captured]
 
 
 def _ready(
@@ -322,7 +323,7 @@ def _shapes_of_gradients(
     wanted: Sequence[bool], learned: Sequence[int], captured: Sequence[torch.Tensor], *others: Any,
 ) -> list[torch.Tensor]:  # fmt: skip
     first = (x for x, needed in zip((query, key, value), wanted, strict=True) if needed)
-    return [x.new_empty(x.shape) for x in (*first, *(captured[i] for i in learned))]
+    return [*map(empty_as, first), *(captured[i].new_empty(captured[i].shape) for i in learned)]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

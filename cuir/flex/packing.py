@@ -6,6 +6,7 @@ lies otherwise is copied once a call, into rows that do; `packed_copies` counts 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,6 +80,27 @@ def without_room(o: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return torch.empty_permuted(o.shape, (*_order(query), 3), dtype=o.dtype, device=o.device).copy_(o)
 
 
+def empty_as(x: torch.Tensor) -> torch.Tensor:
+    """A dense tensor of x's shape and dtype, undefined, whose dims lie in memory in the order of x's, columns too; in their own order where x repeats elements."""
+    return torch.empty_permuted(x.shape, _whole_order(x), dtype=x.dtype, device=x.device)
+
+
+def as_it_lies(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """g, of x's shape, with the strides that `empty_as` gives: g's own memory if its dims lie so."""
+    strides = [1] * g.dim()
+    for inner, outer in itertools.pairwise(reversed(_whole_order(x))):
+        strides[outer] = strides[inner] * g.shape[inner]
+    if all(size == 1 or a == b for size, a, b in zip(g.shape, g.stride(), strides, strict=True)):
+        return g.as_strided(g.shape, strides)
+    return empty_as(x).copy_(g)
+
+
+def _whole_order(x: torch.Tensor) -> list[int]:
+    """The dims of x from the outermost in memory to the innermost."""
+    repeats = any(stride == 0 and size != 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+    return sorted(range(x.dim()), key=lambda d: (0 if repeats else -x.stride()[d], d))
+
+
 def stand_in(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of x's shape, one row in memory, for a kernel that takes it and neither reads nor writes it."""
     return _rows(x.new_empty(0, dtype=dtype), [1] * (x.dim() - 1), x.shape[-1]).expand(x.shape)
@@ -96,4 +118,15 @@ def _rows(like: torch.Tensor, outer: Sequence[int], columns: int) -> torch.Tenso
     return torch.empty((*outer, room), dtype=like.dtype, device=like.device)[..., :columns]
 
 
-__all__ = ["PackedCopies", "autocast", "output_for", "packed", "packed_copies", "stand_in", "strides_fit", "without_room"]
+__all__ = [
+    "PackedCopies",
+    "as_it_lies",
+    "autocast",
+    "empty_as",
+    "output_for",
+    "packed",
+    "packed_copies",
+    "stand_in",
+    "strides_fit",
+    "without_room",
+]

@@ -8,20 +8,22 @@ from typing import Any
 
 import torch
 
+from ..ops.meaning.tiles import in_parts
 from ..text.diagnostics import CuirError
 from .functions import FunctionSpecification
 from .specification import Lengths, Specification, lengths_of
 
 ROWS = 128  # L and DL have a multiple of so many rows
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Extra = Callable[[Lengths], Mapping[str, Any]]
 Learned = Callable[[Lengths], tuple[Specification, Mapping[str, tuple[torch.Tensor, Sequence[int]]]]]
 
 
 def gradients(
-    spec: Specification, extra: Extra | None = None, learned: Learned | None = None, queries_alone: bool = False
+    spec: Specification, extra: Extra | None = None, learned: Learned | None = None, queries_alone: bool = False, keys_alone: bool = False
 ) -> FunctionSpecification:
     """dQ / scale [B, H, M, D] (added to; none with QUERIES=False), dK [B, HK, N, D] and dV [B, HK, N, DV] (none with KEYS=False) of an attention variant, for dO [B, H, M, DV], and gradients of captured
-    tensors (added to); queries_alone: of a kernel that gives dQ, whole, and nothing else.
+    tensors (added to); queries_alone: of a kernel that gives dQ, whole, and nothing else; keys_alone: of one that never gives dQ.
 
     The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and behind the last, and DL = row_sum(O * dO), both f32 [B, H, MP], MP the
     multiple of 128 from M on. extra: for lengths, what it takes besides. learned: for lengths, the specification over tensors that require a gradient, and by the name that
@@ -30,27 +32,27 @@ def gradients(
     require_softmax(spec)
 
     def reference(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, QUERIES: bool = True, KEYS: bool = True
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, QUERIES: bool = True, KEYS: bool = True, PARTS: int = 0
     ) -> dict[str, torch.Tensor]:  # fmt: skip
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         variant, leaves = (spec, {}) if learned is None else learned(lengths_of(q, k))
-        o, _ = forward(variant, q, k, v, scale)
+        o, _ = forward(variant, q, k, v, scale, apart=PARTS == 1)
         tensors = [leaf for leaf, _ in leaves.values()]
         dq, dk, dv, *others = torch.autograd.grad(o, (q, k, v, *tensors), do.to(o.dtype), allow_unused=True, materialize_grads=True)
         if queries_alone:
             return {"dQ": dq}
         found = {name: _within(x, shape) for (name, (_, shape)), x in zip(leaves.items(), others, strict=True)}
-        return found | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES else {})
+        return found | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES and not keys_alone else {})
 
     def inputs(sizes: Mapping[str, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float) -> dict[str, Any]:  # fmt: skip
-        with torch.no_grad():
-            o, lse = forward(spec, q.double(), k.double(), v.double(), scale)
+        with torch.no_grad():  # as the forward pass keeps it, which has the same scores: of TF32, or about exact
+            product = _of_tf32 if sizes.get("PARTS") == 1 else torch.matmul
+            o, lse = forward(spec, q.double(), k.double(), v.double(), scale, product=product)
         given = {"L": rows_of(lse, sizes["MP"]), "DL": _padded((o * do.double()).sum(-1), sizes["MP"], 0.0)}
         return given | dict(extra(lengths_of(q, k)) if extra is not None else {})
 
-    return FunctionSpecification(
-        f"{spec.name}_{'query_' if queries_alone else ''}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or ""
-    )
+    of = "query_" if queries_alone else "key_" if keys_alone else ""
+    return FunctionSpecification(f"{spec.name}_{of}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or "")
 
 
 def require_softmax(spec: Specification) -> None:
@@ -73,11 +75,14 @@ def attention_rows() -> FunctionSpecification:
     return FunctionSpecification("attention_rows", reference, sizes=_sizes, doc=attention_rows.__doc__ or "")
 
 
-def forward(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """O and LSE, with gradients: in float64, or products and weights in the dtype of q and the rest in float32. A query without keys has O = 0, and no gradient."""
+def forward(
+    spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, apart: bool = False, product: Product = torch.matmul
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """O and LSE, with gradients: in float64, or products and weights in the dtype of q and the rest in float32. A query without keys has O = 0, and no gradient. apart: gradients as kernels,
+    PyTorch's too, work them out: row_sum(O * dO) apart from the product dO V^T, whose rounding to TF32 it does not share."""
     lengths = lengths_of(q, k)
     k, v = (x.repeat_interleave(lengths.H // max(1, lengths.HK), 1) for x in (k, v))
-    s = spec.scores((q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale, lengths)
+    s = spec.scores(product(q, k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale, lengths)
     none = (s.detach() == -torch.inf).all(-1, keepdim=True)
     alive = torch.where(none, 0.0, s)  # a softmax of -inf alone is NaN, as is its gradient
     lse = alive.logsumexp(-1)
@@ -86,7 +91,29 @@ def forward(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
         lse = torch.where(none[..., 0], sink, torch.logaddexp(lse, sink))
     p = torch.where(none, 0.0, torch.exp(alive - lse[..., None]))
     dead = none[..., 0] if spec.sink is None else torch.zeros_like(none[..., 0])
-    return p.to(q.dtype) @ v, lse.detach().masked_fill(dead, -torch.inf)
+    o = _Apart.apply(alive, p.detach().to(q.dtype), v) if apart else product(p.to(q.dtype), v)
+    return o, lse.detach().masked_fill(dead, -torch.inf)
+
+
+def _of_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The product in float64 of what the operands, taken as f32, are as numbers of TF32."""
+    x, y = in_parts(a.float(), b.float(), 1)
+    return x.double() @ y.double()
+
+
+class _Apart(torch.autograd.Function):
+    """O of weights [.., M, N] and values [.., N, DV]; its gradient is passed on to the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        o = p @ v
+        ctx.save_for_backward(p, v, o)
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor]:
+        p, v, o = ctx.saved_tensors
+        return p * (do @ v.mT - (do * o).sum(-1, keepdim=True)), None, p.mT @ do
 
 
 def rows_of(lse: torch.Tensor, rows: int) -> torch.Tensor:

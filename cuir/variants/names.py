@@ -12,10 +12,9 @@ from .evaluate import CONSTANTS
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
 STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
-GRADIENTS = ("Q", "K", "V", "dO", "L", "DL", "dQ", "dK", "dV", "scale")  # what every backward kernel takes
-QUERY_GRADIENTS = tuple(
-    n for n in GRADIENTS if n not in ("dK", "dV")
-)  # what a kernel of dQ alone takes, whose splice points are the forward pass's and `dscore`
+# what every backward kernel takes; one without dK has the forward pass's splice points, and `dscore`
+BACKWARD = ("Q", "K", "V", "dO", "L", "DL", "scale")
+GRADIENTS = (*BACKWARD, "dQ", "dK", "dV")  # with what they give of the inputs, all of it or some
 BACKWARD_POINTS = {
     "score": 5, "dscore": 5, "keep": 4, "captured_begin": 0, "captured_step": 8, "captured_end": 4, "q_count": 3, "q_block": 4,
 }  # splice points of those, with the number of parameters  # fmt: skip
@@ -61,6 +60,7 @@ def names_of(program: Program) -> set[str]:
 
 
 __all__ = [
+    "BACKWARD",
     "BACKWARD_POINTS",
     "BITS",
     "CACHE_LENGTHS",
@@ -69,7 +69,6 @@ __all__ = [
     "MAX_SCORES",
     "OF_SEQUENCE",
     "OPTIONAL",
-    "QUERY_GRADIENTS",
     "SPLICE_POINTS",
     "STANDARD",
     "apart",

@@ -16,7 +16,7 @@ from ..checking.checked import Const
 from ..checking.checker import const_values
 from ..checking.flatten import flatten
 from ..spec.specification import Lengths, Specification
-from ..syntax.nodes import Call, ConstType, Expr, Func, Kernel, Name, Program, Return
+from ..syntax.nodes import Call, ConstType, Expr, Func, GlobalType, Kernel, Name, Program, Return
 from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Sink
 from ..text.source import Span
@@ -72,6 +72,16 @@ def check_contracts(
         tell(_tile(asked, Evaluator(program, _names(asked, problem, dict(consts or {}), {})), problem), problem)
     sink.stop_if_any()
     return pairs
+
+
+def blocks_from_memory(program: Program, kernel: Kernel) -> bool:
+    """Whether the blocks that a tile visits are read from a tensor, such as lists that are made for one size of tiles."""
+    funcs, names, todo = program.funcs(), set[str](), ["kv_count", "kv_block"]
+    while todo:
+        found = {n.id for n in walk(funcs[todo.pop()]) if isinstance(n, Name)} - names
+        names |= found
+        todo += found & funcs.keys()
+    return any(isinstance(p.type, GlobalType) and p.name in names for p in kernel.params)
 
 
 def has_splice_points(program: Program) -> bool:

@@ -14,6 +14,7 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from .draws import Draw
 from .inputs import FunctionLaunch, half_dtype, readable
 from .numeric import RATIO, RATIO_ROW, share
+from .problems import parts_of
 from .roundings import rounds_between, rounds_for_products
 from .yardstick import SingleError
 
@@ -116,7 +117,8 @@ def judge_function(checked: Checked, spec: FunctionSpecification, given: Functio
 
 
 class _Measure:
-    """PyTorch's own error: in float32 where the kernel computes in f32 from what it is given; in the kernel's dtype where it rounds to it in between, or float32 says nothing."""
+    """PyTorch's own error: in float32 where the kernel computes in f32 from what it is given, with products of TF32 where the kernel's are; in the kernel's dtype where it rounds to it in
+    between, or float32 says nothing."""
 
     def __init__(
         self,
@@ -135,7 +137,11 @@ class _Measure:
                 self.of_single()
             except CuirError:
                 self.coarse = True
-        self.first = spec.yardstick(inputs, names, exact, self.dtype) if self.coarse else self.of_single().plain  # type: ignore[arg-type]
+        self.tf32 = not self.coarse and parts_of(checked) == 1
+        if self.coarse:
+            self.first = spec.yardstick(inputs, names, exact, self.dtype)  # type: ignore[arg-type]
+        else:
+            self.first = self.of_single().tf32()[0] if self.tf32 else self.of_single().plain
         self.products = self.coarse and rounds_for_products(checked)
         floats = [
             x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
@@ -145,7 +151,7 @@ class _Measure:
 
     @property
     def words(self) -> str:
-        return str(self.dtype if self.coarse else torch.float32).removeprefix("torch.")
+        return "TF32" if self.tf32 else str(self.dtype if self.coarse else torch.float32).removeprefix("torch.")
 
     def of_single(self) -> SingleError:
         if self.single is None:
@@ -156,7 +162,7 @@ class _Measure:
         """What float32 gives besides, with the errors of the language's own operations; nothing where it cannot be evaluated."""
         try:
             single = self.of_single()
-            more = single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
+            more = single.tf32() if self.tf32 else single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
             return [single.plain[name], *(x[name] for x in (*single.off(), *more))]
         except CuirError:
             return []
@@ -223,6 +229,7 @@ class _Judged:
         verdict = self.compared(own, measure.first[name])
         if verdict.share > _NEAR and (off := measure.off(name)):
             more = [self.own_error(o) for o in off]
+            self.free = self.free | ~torch.stack(more).isfinite().all(0)  # float32 has no number there: a difference of logits of 1e18, say
             beyond = torch.stack([(o.double() - w).abs() for o in off]).amax(0)
             verdict = self.compared(torch.stack([own, *more]).amax(0), None, beyond)
         if not verdict.share <= 1:

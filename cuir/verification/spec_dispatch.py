@@ -21,7 +21,7 @@ from ..syntax.nodes import Kernel, Program
 from ..text.diagnostics import CuirError
 from ..variants.arguments import CapturedArguments, sources_of
 from ..variants.learned import gradients_of
-from ..variants.names import QUERY_GRADIENTS
+from ..variants.names import BACKWARD
 from ..variants.rebuilt import bounded, made_at
 from .blame import blamed
 from .draws import Draw
@@ -73,12 +73,14 @@ def prepared(
         pairs = {name: (leaves[of], given[of]) for name, of in asked.items()}
         return here, {n: (x, y.shape) for n, (x, y) in pairs.items() if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)}
 
-    return gradients(variant, extra, learned if asked else None, queries_alone="dK" not in _names(kernel))
+    names = _names(kernel)
+    return gradients(variant, extra, learned if asked else None, queries_alone="dK" not in names, keys_alone="dQ" not in names)
 
 
 def is_backward(kernel: Kernel) -> bool:
-    """Whether the kernel takes what a backward kernel of attention takes, or one of dQ alone."""
-    return set(QUERY_GRADIENTS) <= _names(kernel) and "O" not in _names(kernel)
+    """Whether the kernel takes what a backward kernel of attention takes, and gives gradients of queries, of keys, or of both."""
+    names = _names(kernel)
+    return set(BACKWARD) <= names and bool({"dQ", "dK"} & names) and "O" not in names
 
 
 def _names(kernel: Kernel) -> set[str]:

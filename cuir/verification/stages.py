@@ -24,7 +24,7 @@ from ..text.diagnostics import CuirError
 from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
 from .column_contracts import check_columns, column_problems, has_column_points
-from .contracts import check_contracts, has_splice_points
+from .contracts import blocks_from_memory, check_contracts, has_splice_points
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems, half_dtype
 from .launchable import require_launchable, spills
@@ -203,7 +203,7 @@ class _Verification:
                 pairs = check_columns(checked, given)
                 stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated, by blocks of keys; keep() is judged by the numbers"
             return
-        if not has_splice_points(self.program) or not is_attention(checked.origin):
+        if not has_splice_points(self.program) or not (is_attention(checked.origin) or is_backward(checked.origin)):
             why = (
                 "the keys and values lie in no tensor [B, HK, N, D]"
                 if has_splice_points(self.program)
@@ -213,11 +213,15 @@ class _Verification:
             return
         if isinstance(self.spec, FunctionSpecification):
             with self.stage(1) as stage:
-                given = contract_problems(checked, self.spec, problems_for(None, *tile_sizes(checked), self.level, self.program))
+                tile = tile_sizes(checked)
+                own = is_backward(checked.origin) and blocks_from_memory(
+                    self.program, checked.origin
+                )  # lists are made for the tiles of the kernel
+                problems = column_problems(*tile) if own else problems_for(None, *tile, self.level, self.program)
+                given = contract_problems(checked, self.spec, problems)
                 pairs = check_contracts(self.program, checked.origin, None, given, checked.consts, given=given.__getitem__)
-                stage.reason = (
-                    f"{pairs:,} pairs of {len(given)} problems enumerated; keep() is not compared with a function, but read out below"
-                )
+                judged = "judged by the numbers" if is_backward(checked.origin) else "not compared with a function, but read out below"
+                stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated; keep() is {judged}"
             return
         with self.stage(1) as stage:
             tile = tile_sizes(checked)

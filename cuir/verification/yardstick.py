@@ -1,4 +1,5 @@
-"""How far float32 may be off: the function evaluated by PyTorch in float32, as it is, and with each operation off by as much as the language's own operations may be. Owns this measure of error."""
+"""How far float32 may be off: the function evaluated by PyTorch in float32, as it is, and with each operation off by as much as the language's own operations may be; and with products that
+take their operands as numbers of TF32. Owns this measure of error."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..ops.meaning.tiles import exact_products, in_parts
 from ..spec.functions import FunctionSpecification, Value
 
 TURNS = 3  # evaluations with other signs of the errors
@@ -185,6 +187,10 @@ _OWN = frozenset(
 # Operations that add up any number of terms: a kernel may do so in another order, of blocks and within them.
 _SUMS = frozenset(["sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "matmul", "convolution"])
 
+# Products, and where their factors stand among the arguments.
+_FACTORS = dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul", "convolution"), 0) | dict.fromkeys(("addmm", "baddbmm", "addmv"), 1)
+_TF32 = 0.7 * 2.0**-10  # relative: how far the number of TF32 may be that an operand is taken as
+
 
 class SingleError:
     """Evaluations of one function for one problem; those with errors are made when they are asked for."""
@@ -197,6 +203,16 @@ class SingleError:
         self.overflows = mode.overflows  # whether some operation gave infinity for finite numbers
         self._off: list[dict[str, torch.Tensor]] | None = None
         self._ordered: dict[str, torch.Tensor] | None = None
+        self._tf32: list[dict[str, torch.Tensor]] | None = None
+
+    def tf32(self) -> list[dict[str, torch.Tensor]]:
+        """The outputs where products take their operands as numbers of TF32: as the tensor core rounds them, then with other roundings."""
+        if self._tf32 is None:
+            self._tf32 = []
+            for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
+                with exact_products(), _OfTF32(self.decided, generator):
+                    self._tf32.append(self.spec.single(dict(self.given), self.outputs))
+        return self._tf32
 
     def ordered(self) -> dict[str, torch.Tensor]:
         """Which elements of the outputs hang on the order of a sum, as bool tensors: some order of its terms leaves float32, and infinities of both signs then give NaN."""
@@ -353,6 +369,27 @@ class _Off(_Again):
             return self._changed(func, args, result, lambda x: _off_by(x, self.generator, most * _of_order(name, args, x)))
         exact = name in _EXACT or func.is_view
         return self._changed(func, args, result, None if exact else lambda x: _perturbed(x, self.generator, name))
+
+
+class _OfTF32(_Again):
+    """Takes the decisions as they were noted, and the factors of products as numbers of TF32. generator: of other roundings than the tensor core's."""
+
+    def __init__(self, decided: Sequence[Any], generator: torch.Generator | None):
+        super().__init__(decided)
+        self.generator = generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        first = _FACTORS.get(func.overloadpacket.__name__)
+        if first is not None:
+            args = (*args[:first], *self._factors(*args[first : first + 2]), *args[first + 2 :])
+        return self._changed(func, args, func(*args, **(kwargs or {})), None)
+
+    def _factors(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if a.dtype != torch.float32:
+            return a, b
+        if self.generator is None:
+            return in_parts(a, b, 1)
+        return _evenly_off(a, self.generator, _TF32), _evenly_off(b, self.generator, _TF32)
 
 
 def _of_order(name: str, args: Sequence[Any], x: torch.Tensor) -> float:

@@ -151,6 +151,8 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
         2,
     ),
     ("flash_bwd_sm90", "finish", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {"scale": 0.1}, 1),
+    ("flash_bwd_f32", "flash_bwd", {"T": F32, "D": 64, "BM": 64, "DYNAMIC": False}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
+    ("flash_bwd_dq_f32", "flash_bwd_dq", {"T": F32, "D": 64, "BM": 64, "BN": 64}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
     (
         "flash_fwd_varlen_sm90",
         "flash_fwd_varlen",

@@ -9,25 +9,29 @@ from tests.gpu import backward_cases as cases
 
 @pytest.mark.parametrize(
     ("name", "dim", "dtype"),
-    [("ALiBi, causal", 128, "bfloat16"), ("documents, soft cap", 64, "float16"), ("more queries than keys", 40, "float16")],
-)
+    [("ALiBi, causal", 128, "bfloat16"), ("documents, soft cap", 64, "float16"), ("more queries than keys", 40, "float16"), ("grouped heads", 192, "float32"),
+     ("rows and columns without pairs", 64, "float32")],
+)  # fmt: skip
 def test_numbers(name: str, dim: int, dtype: str) -> None:
     cases.numbers("cpu", name, 60, dim, dtype)
 
 
-def test_a_wrong_gradient_fails() -> None:
-    problem = cases.Problem("causal", "cpu", 40, 64, "float16")
+@pytest.mark.parametrize(("dtype", "factor"), [("float16", 1.002), ("float32", 1.00001)])
+def test_a_wrong_gradient_fails(dtype: str, factor: float) -> None:
+    problem = cases.Problem("causal", "cpu", 40, 64, dtype)
     dq, dk, dv = problem.gradients()
     with pytest.raises(AssertionError, match="dK"):
-        problem.judge((dq, dk * 1.002, dv))
+        problem.judge((dq, dk * factor, dv))
 
 
-def test_some() -> None:
-    cases.some("cpu", "grouped heads", 60, 64, "k")
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_some(dtype: str) -> None:
+    cases.some("cpu", "grouped heads", 60, 64, "k", dtype)
 
 
-def test_deterministic() -> None:
-    cases.deterministic("cpu", "rows and columns without pairs", 60, 64, "float16", 2)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_deterministic(dtype: str) -> None:
+    cases.deterministic("cpu", "rows and columns without pairs", 60, 64, dtype, 2)
 
 
 def test_checkpointed() -> None:

@@ -187,9 +187,9 @@ def test_a_bias_that_is_written_to_before_the_backward_pass() -> None:
 
 def test_what_has_no_gradients() -> None:
     bias = torch.zeros(N, requires_grad=True)
-    q, k, v = (x.detach().float() for x in tensors())
-    with pytest.raises(CuirError, match="U410"):
-        flex_attention(q, k, v, lambda s, b, h, q, k: s + bias[k], enable_gqa=True, backend="interpret")
+    q, k, v = (x.detach() for x in tensors())
+    with pytest.raises(CuirError, match="X109"):
+        flex_attention(q, k, v, lambda s, b, h, q, k: s + bias[k], enable_gqa=True, normalize="relu", backend="interpret")
 
 
 def test_the_same_bits_every_time_are_refused() -> None:

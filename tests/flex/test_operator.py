@@ -243,7 +243,7 @@ def test_through_aot_autograd() -> None:
 
 @pytest.mark.parametrize(("says", "change"), [
     ("U411", lambda q, k, v: (q, k[:, :1], v[:, :1])), ("U109", lambda q, k, v: (q.double(), k.double(), v.double())),
-    ("U410", lambda q, k, v: tuple(x.float().requires_grad_() for x in (q, k, v))),
+    ("U404", lambda q, k, v: (q.requires_grad_(), k.float(), v.float())),
 ])  # fmt: skip
 def test_mistakes_are_said(says: str, change: Callable[..., Any]) -> None:
     with pytest.raises(Exception, match=says):

@@ -13,7 +13,8 @@ from cuir import Specification, create_block_mask, flex_attention
 from cuir.spec.gradients import forward
 
 Mod = Callable[..., Any]
-RATIO, SLACK = 1.5, 2e-5  # of the error that PyTorch has in half precision; of the gradient's norm
+# of the error that PyTorch has in that dtype; of the gradient's norm
+BOUNDS = {torch.float16: (1.5, 2e-5), torch.bfloat16: (1.5, 2e-5), torch.float32: (2.0, 1e-6)}
 
 
 # ---- mods
@@ -88,11 +89,12 @@ class Problem:
         return torch.autograd.grad(o, leaves, self.do.to(o.dtype))
 
     def judge(self, found: tuple[torch.Tensor, ...], asked: str = "qkv") -> None:
-        """Against float64: at most RATIO times the error that PyTorch has in half precision."""
+        """Against float64, beside the error that PyTorch has in the dtype of the inputs."""
+        ratio, slack = BOUNDS[self.do.dtype]
         wanted = zip(("dQ", "dK", "dV"), self.theirs(torch.float64), self.theirs(self.do.dtype), strict=True)
         for x, (name, exact, half) in zip(found, (w for n, w in zip("qkv", wanted, strict=True) if n in asked), strict=True):
             error, allowed = (float((y.double() - exact).norm()) for y in (x, half))
-            assert x.shape == exact.shape and error <= RATIO * allowed + SLACK * float(exact.norm()), (name, error, allowed)
+            assert x.shape == exact.shape and error <= ratio * allowed + slack * float(exact.norm()), (name, error, allowed)
 
 
 # ---- what is promised
@@ -102,9 +104,9 @@ def numbers(device: str, name: str, length: int, dim: int, dtype: str) -> None:
     problem.judge(problem.gradients())
 
 
-def some(device: str, name: str, length: int, dim: int, asked: str) -> None:
-    """Gradients of these inputs alone beside float64; asked: letters of q, k, v. On a GPU that of Q alone takes no f32 tensor of its size."""
-    problem = Problem(name, device, length, dim, "float16")
+def some(device: str, name: str, length: int, dim: int, asked: str, dtype: str = "float16") -> None:
+    """Gradients of these inputs alone beside float64; asked: letters of q, k, v. On a GPU that of Q alone takes no other tensor of its size."""
+    problem = Problem(name, device, length, dim, dtype)
     found = problem.gradients(asked)
     problem.judge(found, asked)
     if device == "cuda" and asked == "q":
@@ -112,7 +114,7 @@ def some(device: str, name: str, length: int, dim: int, asked: str) -> None:
         o = problem.call(*leaves)
         taken = taken_by(lambda: torch.autograd.grad(o, leaves[0], problem.do))
         rows = -(-length // 128) * 128 * problem.do.shape[0] * problem.do.shape[1]
-        assert taken <= 2 * problem.do.numel() + 8 * rows + 2**17, taken
+        assert taken <= problem.do.nbytes + 8 * rows + 2**17, taken
 
 
 def deterministic(device: str, name: str, length: int, dim: int, dtype: str, times: int = 3) -> None:
@@ -149,9 +151,9 @@ def compiled(device: str, length: int, dim: int, compiler: str) -> None:
     alike(torch.autograd.grad(loss(*leaves), leaves), problem.gradients())
 
 
-def captured(length: int, dim: int) -> None:
+def captured(length: int, dim: int, dtype: str = "float16") -> None:
     """A CUDA graph of a call and its backward, replayed on other data."""
-    problem = Problem("documents, soft cap", "cuda", length, dim, "float16")
+    problem = Problem("documents, soft cap", "cuda", length, dim, dtype)
     leaves = problem.leaves()
 
     def step() -> tuple[torch.Tensor, ...]:
@@ -173,15 +175,16 @@ def captured(length: int, dim: int) -> None:
     alike(found, problem.gradients())
 
 
-def memory(length: int, dim: int) -> None:
-    """A backward call takes dQ in f32, two f32 numbers a query and the gradients, and nothing of queries times keys."""
-    problem = Problem("documents, soft cap", "cuda", length, dim, "float16")
+def memory(length: int, dim: int, dtype: str = "float16") -> None:
+    """A backward call takes two f32 numbers a query and the gradients, of halves also dQ in f32, and nothing of queries times keys."""
+    problem = Problem("documents, soft cap", "cuda", length, dim, dtype)
     problem.gradients()  # prepares kernels and lists
     leaves = problem.leaves()
     o = problem.call(*leaves)
     taken, queries = taken_by(lambda: torch.autograd.grad(o, leaves, problem.do)), problem.do.numel()
     padded = -(-length // 128) * 128 * problem.do.shape[0] * problem.do.shape[1]
-    bound = 4 * queries + 2 * 4 * padded + 2 * sum(x.numel() for x in leaves) + 2**20
+    sums = 0 if dtype == "float32" else 4 * queries
+    bound = sums + 2 * 4 * padded + sum(x.nbytes for x in leaves) + 2**20
     assert taken <= bound, (taken, bound)
 
 

@@ -10,7 +10,7 @@ from tests.gpu.isolation import isolated
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("name", cases.PROBLEMS)
 def test_numbers(name: str, dim: int, dtype: str) -> None:
@@ -22,21 +22,24 @@ def test_heads_of_a_group_are_shared_out(name: str, length: int, dim: int) -> No
     isolated(cases.numbers, "cuda", name, length, dim, "float16", seconds=300)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("dim", [40, 80, 96, 192, 256])
-def test_other_head_dims(dim: int) -> None:
-    isolated(cases.numbers, "cuda", "ALiBi, causal", 300, dim, "float16", seconds=300)
+def test_other_head_dims(dim: int, dtype: str) -> None:
+    isolated(cases.numbers, "cuda", "ALiBi, causal", 300, dim, dtype, seconds=300)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("asked", ["q", "kv", "k"])
-def test_some(asked: str, dim: int) -> None:
-    isolated(cases.some, "cuda", "documents, soft cap", 2000, dim, asked, seconds=300)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_some(asked: str, dim: int, dtype: str) -> None:
+    isolated(cases.some, "cuda", "documents, soft cap", 2000, dim, asked, dtype, seconds=300)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("name", ["full", "causal", "grouped heads", "documents, soft cap", "rows and columns without pairs"])
-def test_deterministic(name: str, dim: int) -> None:
-    isolated(cases.deterministic, "cuda", name, 2000, dim, "float16", 20, seconds=300)
+def test_deterministic(name: str, dim: int, dtype: str) -> None:
+    isolated(cases.deterministic, "cuda", name, 2000, dim, dtype, 20, seconds=300)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -49,11 +52,13 @@ def test_compiled(dim: int) -> None:
     isolated(cases.compiled, "cuda", 700, dim, "inductor", seconds=300)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("dim", [64, 128])
-def test_in_a_cuda_graph(dim: int) -> None:
-    isolated(cases.captured, 700, dim, seconds=300)
+def test_in_a_cuda_graph(dim: int, dtype: str) -> None:
+    isolated(cases.captured, 700, dim, dtype, seconds=300)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("dim", [64, 128])
-def test_memory(dim: int) -> None:
-    isolated(cases.memory, 4096, dim, seconds=300)
+def test_memory(dim: int, dtype: str) -> None:
+    isolated(cases.memory, 4096, dim, dtype, seconds=300)

@@ -66,6 +66,7 @@ def flex_attention_stride_ordering(t: Trial, mode: str, permute_order: tuple[int
     q, k, v = (t.wanting(torch.randn(shape, device=t.device).permute(permute_order)) for _ in range(3))
     ours = None
     if mode == "paged_attention":
+        q, k, v = (x.detach() for x in (q, k, v))  # those of the original require no gradients here: pages have none
         ours = paged(identity, block_mask(t, noop_mask, q.shape[0], 1, q.shape[2], k.shape[2]), k, v)
     o = t.judge(attention(identity), (q, k, v), ours=ours, compiled=mode != "eager", paged=ours is not None)
     theirs = order_of(t.theirs.flex_attention(q, k, v))

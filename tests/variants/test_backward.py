@@ -28,6 +28,7 @@ from cuir.verification.spec_dispatch import check_case, prepared
 
 TEXT = corpus.kernels()["flash_bwd_sm90"].read_text(encoding="utf-8")
 EXPERT = parse(TEXT, "flash_bwd_sm90.cuir")
+SINGLE = parse(corpus.kernels()["flash_bwd_f32"].read_text(encoding="utf-8"), "flash_bwd_f32.cuir")
 SOFTMAX = [name for name in corpus.variants() if corpus.specification(name)().normalize == "softmax"]
 SELF = {"document", "causal_document", "prefix_document", "share_question"}  # of as many queries as keys
 
@@ -114,6 +115,30 @@ def test_gradients_of_the_corpus(name: str) -> None:
         assert (x.double() - y).norm() <= 6e-4 * y.norm()
 
 
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_gradients_of_the_corpus_in_f32(name: str) -> None:
+    spec = corpus.specification(name)()
+    transferred = transfer_backward(SINGLE, spec)
+    M, D = 110, 32
+    g = torch.Generator().manual_seed(0)
+    q, do, k, v = (torch.randn(1, h, M, D, generator=g) for h in (2, 2, 1, 1))
+    leaves = [x.double().requires_grad_() for x in (k, v)]
+    o, lse = forward(spec, q.double(), *leaves, D**-0.5)
+    exact = torch.autograd.grad(o, leaves, do.double())
+    rows = padded_rows(M)
+    delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
+    found = torch.full_like(k, torch.nan), torch.full_like(v, torch.nan)
+    given = {"Q": q, "K": k, "V": v, "dO": do, "L": rows_of(lse, rows).float(), "DL": delta, "dK": found[0], "dV": found[1]}
+    consts = {"D": D}
+    run(
+        check(transferred.program, KERNEL, consts),
+        {**given, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
+        grid=2,
+    )
+    for x, y in zip(found, exact, strict=True):
+        assert (x.double() - y).norm() <= 2e-6 * y.norm()
+
+
 @pytest.mark.parametrize("name", ["sigmoid", "relu", "combo"])
 def test_other_weights_are_refused(name: str) -> None:
     with pytest.raises(CuirError, match="X109"):
@@ -122,7 +147,8 @@ def test_other_weights_are_refused(name: str) -> None:
 
 def test_of_the_origin_nothing_changes_but_the_words() -> None:
     spec = corpus.specification("causal")()
-    assert set(transfer_backward(EXPERT, spec).replaced) <= {"spans", "q_count", "q_block"}
+    for origin in (EXPERT, SINGLE):
+        assert set(transfer_backward(origin, spec).replaced) <= {"spans", "q_count", "q_block"}
 
 
 def test_a_wrong_derivative_is_found() -> None:

@@ -6,39 +6,64 @@ import pytest
 import torch
 
 import corpus
+from cuir.calls.binding import TORCH
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.spec.gradients import forward, padded_rows, rows_of
 from cuir.spec.specification import Specification, lengths_of
+from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
-from cuir.syntax.types import F16
+from cuir.syntax.types import F16, F32, DType
 from cuir.text.diagnostics import CuirError
 from cuir.variants.query_gradients import KERNEL, transfer_query_gradients
+from cuir.verification import verify
 
 TEXT = corpus.kernels()["flash_bwd_dq_sm90"].read_text(encoding="utf-8")
 EXPERT = parse(TEXT, "flash_bwd_dq_sm90.cuir")
 
 
+SINGLE = parse(corpus.kernels()["flash_bwd_dq_f32"].read_text(encoding="utf-8"), "flash_bwd_dq_f32.cuir")
+
+
+@pytest.mark.parametrize(("origin", "dtype", "bound"), [(EXPERT, F16, 6e-4), (SINGLE, F32, 2e-6)])
 @pytest.mark.parametrize("name", ["softcap_causal", "causal_document", "sink_causal", "relative_position_table"])
-def test_query_gradients_of_the_corpus(name: str) -> None:
+def test_query_gradients_of_the_corpus(name: str, origin: Program, dtype: DType, bound: float) -> None:
     spec = corpus.specification(name)()
-    transferred = transfer_query_gradients(EXPERT, spec)
+    transferred = transfer_query_gradients(origin, spec)
     M, D = 150, 64
     g = torch.Generator().manual_seed(0)
-    q, do, k, v = (torch.randn(1, h, M, D, generator=g).half() for h in (2, 2, 1, 1))
+    q, do, k, v = (torch.randn(1, h, M, D, generator=g).to(TORCH[dtype]) for h in (2, 2, 1, 1))
     leaf = q.double().requires_grad_()
     o, lse = forward(spec, leaf, k.double(), v.double(), D**-0.5)
     (exact,) = torch.autograd.grad(o, leaf, do.double())
     rows = padded_rows(M)
     delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
-    found, consts = torch.full_like(q, torch.nan), {"T": F16, "D": D, "BN": 64}
+    found, consts = torch.full_like(q, torch.nan), {"T": dtype, "D": D, "BN": 64}
     given = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": rows_of(lse, rows).float(), "DL": delta, "dQ": found}
     run(
         check(transferred.program, KERNEL, consts),
         {**given, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
         grid=2,
     )
-    assert (found.double() - exact).norm() <= 6e-4 * exact.norm()
+    assert (found.double() - exact).norm() <= bound * exact.norm()
+
+
+@pytest.mark.parametrize(("name", "consts"), [("flash_bwd_dq_sm90", {"T": F16}), ("flash_bwd_dq_f32", {"T": F32})])
+@pytest.mark.parametrize(("spec", "old", "new", "code"), [
+    ("causal", "N - M + 1) // BN)", "N - M + 2) // BN)", "V102"),
+    ("causal", "cdiv((m + 1) * BM + N - M, BN)", "cdiv(m * BM + N - M, BN)", "V101"),
+    ("causal_document", "return block_list[b, 0, m, i]", "return block_list[b, 0, m, 0]", "V103"),
+])  # fmt: skip
+def test_its_contracts_are_asked(name: str, consts: dict[str, DType], spec: str, old: str, new: str, code: str) -> None:
+    """Which blocks of keys are visited, and which of them without the mask, as of a forward pass: before any number."""
+    of = corpus.specification(spec)()
+    text = transfer_query_gradients(parse(corpus.kernels()[name].read_text(encoding="utf-8")), of).text
+    sizes = {"D": 64, "BM": 64, "BN": 64, **consts}
+    right, wrong = (
+        verify(parse(t, "dq.cuir"), of, kernel=KERNEL, consts=sizes, seeded=0, shrink=False) for t in (text, text.replace(old, new))
+    )
+    assert right.ok and right.stages[1].verdict == "passed" and old in text
+    assert not wrong.ok and wrong.stages[1].verdict == "failed" and wrong.diagnostics[0].code == code
 
 
 def test_a_kernel_without_the_derivative_is_refused() -> None:

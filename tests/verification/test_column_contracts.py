@@ -36,6 +36,16 @@ def test_the_origins_keep_them() -> None:
     assert pairs_of(TEXT) > 100_000
 
 
+@pytest.mark.parametrize("name", ["causal", "sliding_window", "document"])
+def test_kernels_of_f32_keep_them(name: str) -> None:
+    origin = parse(corpus.kernels()["flash_bwd_f32"].read_text(encoding="utf-8"), "flash_bwd_f32.cuir")
+    spec, consts = corpus.specification(name)(), {"D": 128}
+    program = transfer_backward(origin, spec).program
+    checked = check(program, KERNEL, consts)
+    asked = prepared(as_any(corpus.specification(name), name), program.kernels()[KERNEL], program, consts)
+    assert check_columns(checked, contract_problems(checked, asked, column_problems(16, 128))) > 30_000  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("old", "new", "code"), [
     ("first = max(0, j * BN - (N - M)) // BM", "first = max(0, j * BN - (N + M)) // BM", "V103"),
     ("// BM + i - out", "// BM + i // 2 - out", "V103"),

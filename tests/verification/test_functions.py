@@ -81,6 +81,8 @@ SMALL = {
     "flash_bwd_sm90": {"D": 64},
     "flash_bwd_wide_sm90": {"D": 192},
     "flash_bwd_dq_sm90": {"D": 64, "BM": 64, "BN": 64},
+    "flash_bwd_f32": {"D": 64, "BN": 64},
+    "flash_bwd_dq_f32": {"D": 64, "BM": 64},
     "decode_paged": {"D": 64},
     "decode_cache_f8_sm90": {"D": 64, "TOKENS": 1},
     "causal_document": {"D": 64, "BM": 64, "BN": 64},
@@ -98,6 +100,47 @@ def test_programs_compute_their_functions(name: str, kernel: str) -> None:
     for case in draws(checked, spec, "quick")[:3]:
         rows = check_case(checked.program, checked, spec, case)
         assert rows and all(0 <= row["error / allowed"] <= 1 for row in rows)  # type: ignore[operator]
+
+
+PRODUCT = """
+@kernel(arch="sm_90a")
+def product(X: Global[f32, M, D], Y: Global[f32, M, D], Z: Global[f32, M, 64], *, D: const, PARTS: const):
+    sX, sY = shared(f32, [64, D]), shared(f32, [64, D])
+    full = mbarrier(1)
+    empty = mbarrier(1)
+    work = tiles(cdiv(M, 64))
+    with role("load", warps=1):
+        i = 0
+        for t in work:
+            empty.wait(i % 2 ^ 1)
+            full.expect(nbytes(sX) + nbytes(sY))
+            copy_async(X[t * 64 : t * 64 + 64, :], sX, full)
+            copy_async(Y[0:64, :], sY, full)
+            i += 1
+    with role("math", warpgroups=1):
+        i = 0
+        for t in work:
+            full.wait(i % 2)
+            x = mma(sX, sY.T, parts=PARTS)
+            empty.arrive()
+            store(Z[t * 64 : t * 64 + 64, :], x)
+            i += 1
+"""
+
+
+@pytest.mark.parametrize(("parts", "factor", "ok"), [(1, 1.0, True), (2, 1.0, True), (1, 1.003, False), (2, 1.000003, False)])
+def test_products_of_tf32_are_judged_by_such_products(parts: int, factor: float, ok: bool) -> None:
+    """What the kernel's products round is allowed, and not much more: 8e-4 of TF32, 4e-7 of float32."""
+
+    def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = torch.nn.functional.pad(y, (0, 0, 0, max(0, 64 - y.shape[0])))[:64]
+        return x @ rows.mT
+
+    text = PRODUCT.replace("[t * 64 : t * 64 + 64, :], x)", f"[t * 64 : t * 64 + 64, :], x * {factor!r})")
+    report = verify(
+        parse(text, "product.cuir"), FunctionSpecification("product", reference), consts={"D": 64, "PARTS": parts}, seeded=0, shrink=False
+    )
+    assert report.ok == ok and (ok or report.diagnostics[0].code == "V301"), report.summary()
 
 
 def test_a_verdict_for_every_stage() -> None:

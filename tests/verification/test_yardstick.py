@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import FunctionSpecification
+from cuir.ops.meaning.tiles import in_parts
 from cuir.verification.yardstick import SingleError
 
 
@@ -16,6 +17,31 @@ def off(function: object, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     exact, single = spec.exact({"x": x}, ["Y"])["Y"], SingleError(spec, {"x": x}, ["Y"])
     errors = torch.stack([(y["Y"].double() - exact).abs() for y in single.off()]).amax(0) / exact.abs()
     return errors, (single.plain["Y"].double() - exact).abs() / exact.abs()
+
+
+def test_products_of_tf32_round_their_factors_and_nothing_else() -> None:
+    """By the tensor core's rounding first, then by others; a sum of the same terms stays as it is, as do products of numbers that TF32 has."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(64, 64, generator=g), torch.randn(64, 64, generator=g)
+
+    def evaluations(function: object, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        spec = FunctionSpecification("f", function)  # type: ignore[arg-type]
+        given = {"x": x, "y": y}
+        exact = spec.exact(given, ["Z"])["Z"]
+        return exact, [(z["Z"].double() - exact).norm() / exact.norm() for z in SingleError(spec, given, ["Z"]).tf32()]
+
+    exact, errors = evaluations(lambda x, y: x @ y, x)
+    a, b = in_parts(x, y, 1)
+    assert torch.allclose(errors[0], (a.double() @ b.double() - exact).norm() / exact.norm(), rtol=1e-3)
+    assert all(1e-4 < e < 8e-4 for e in errors) and len(set(map(float, errors))) == len(errors)
+    assert max(evaluations(lambda x, y: (x[:, None] * y).sum(-1), x)[1]) < 1e-6
+    assert evaluations(lambda x, y: x @ x, torch.eye(64))[1][0] == 0
+
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad((x @ y).sum(), x)[0]
+
+    assert min(evaluations(gradient, x)[1]) > 1e-4, "products of the backward pass, too"
 
 
 X = torch.rand(1000, generator=torch.Generator().manual_seed(0)) + 1
