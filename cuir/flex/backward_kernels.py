@@ -17,12 +17,14 @@ import torch
 
 from ..checking.checked import Checked, Const
 from ..spec.specification import Lengths, Specification
+from ..syntax import nodes
 from ..syntax.nodes import Program
 from ..syntax.types import F32
 from ..syntax.walk import names_read
 from ..variants import Traced, TransferResult
 from ..variants.arguments import Cache, sources_of
 from ..variants.backward import KERNEL, read_by_gradients, transfer_backward, uneven
+from ..variants.derivative import dscore
 from ..variants.query_gradients import KERNEL as BY_QUERIES
 from ..variants.query_gradients import transfer_query_gradients
 from .inputs import need_warm
@@ -84,10 +86,12 @@ class Part:
 
     def __init__(self, attention: Attention, transferred: TransferResult, setting: Mapping[str, Const]):
         self.attention, self.transferred, self.kernel = attention, transferred, transferred.kernel
-        self.step = Step(transferred.program, self.kernel, {**attention.fixed, **setting})
-        read = read_by_gradients(attention.traced)
+        traced = attention.traced
+        slopes = {"SLOPES": dscore(traced.score, traced.factor) != nodes.Literal(1.0)}
+        self.step = Step(transferred.program, self.kernel, {**attention.fixed, **setting, **slopes})
+        read = read_by_gradients(traced)
         self.places = [
-            i for i, p in enumerate(attention.traced.parameters) if p.name in read
+            i for i, p in enumerate(traced.parameters) if p.name in read
         ]  # of what it takes among what the forward pass captures
         self.kept = Cache()
 

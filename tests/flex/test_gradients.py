@@ -99,6 +99,17 @@ def test_shapes(shape: tuple[int, ...]) -> None:
     close(*both(tensors(*shape), None, softcap))
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("dim", [64, 192])
+def test_a_slope_that_is_infinite_where_no_pair_is(dim: int, in_order: bool) -> None:
+    """Rows behind the end of a tensor are zeros in shared memory, where the root has a slope of infinity."""
+    torch.use_deterministic_algorithms(in_order)
+    try:
+        close(*both(tensors(1, 2, 1, 70, 90, dim), None, lambda s, b, h, q, k: torch.sqrt(torch.abs(s))))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("dim", [64, 256])
 def test_bfloat16(dim: int) -> None:
     close(*both(tensors(1, 2, 2, 100, 100, dim, dtype=torch.bfloat16), causal, None), bound=8e-3)

@@ -10,6 +10,8 @@ import torch
 
 import cuir
 from cuir import create_block_mask, flex_attention
+from cuir.flex.backward_kernels import Asked
+from cuir.flex.progress import Progress
 from cuir.text.diagnostics import CuirError
 
 B, H, HK, N, D = 2, 2, 1, 70, 16
@@ -101,6 +103,14 @@ def test_a_sink_and_a_bias_in_half_precision() -> None:
     t = learned({"keys": (N,), "sink": (H,)}, torch.bfloat16)
     found, exact = both(lambda t, s, b, h, q, k: s + t["keys"][k], t, sink=True)
     close(found, exact, (*tensors(), *t.values()), bound=1e-2)
+
+
+def test_kernels_of_bfloat16_are_verified() -> None:
+    """Its largest numbers make logits whose differences float32 rounds by more than a weight's whole range."""
+    table, pairs = (torch.randn(n, requires_grad=True) for n in ((4,), (4, 300, 300)))
+    attention = cuir.attention(lambda s, b, h, q, k: s * torch.sigmoid(table[h]) + pairs[h, q, k], dtype=torch.bfloat16, head_dim=128)
+    for part in attention.gradients(Asked(learned=(0, 1))).plan.parts:
+        part.prove(Progress("learned"))
 
 
 def test_a_bias_that_is_a_result_and_nothing_else_learns() -> None:
