@@ -22,7 +22,7 @@ from ..syntax.types import F32, DType
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
 from ..variants.arguments import Cache, memory_of, sources_of, state_of
-from ..variants.lists import TooManyBits
+from ..variants.lists import TooLarge
 from ..variants.ranges import Reads, traced_apart
 from . import decoding
 from .backward_kernels import Asked
@@ -315,7 +315,7 @@ class Attention:
             consts = self.settings.untuned(at)
             try:
                 made = self.arguments(data, at, query.device, consts)
-            except TooManyBits:
+            except TooLarge:
                 return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
             return Ready(
                 None,
@@ -333,13 +333,13 @@ class Attention:
         consts, kernel = self.settings.compiled(*problem, self.prove, self.spec.name)
         try:
             made = self.arguments(data, at, query.device, consts)
-        except TooManyBits:
+        except TooLarge:
             return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
         return Ready(kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits, attention=self, data=data).pinned()
 
     def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
         """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
-        if not data.captured and data.lists is None:
+        if not (data.captured or data.lists is not None or data.tables):
             return None
         sources = sources_of(data.captured, data.spec, at)
         key = at, str(device), consts.get("BM"), consts.get("BN")
@@ -405,7 +405,9 @@ def made(
     parts = {"PARTS": parts_for(TORCH[dtype])} if dtype == F32 and origin is None else {}
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **(consts or {})}
     traced = traced_with(spec, who) if traced is None else traced
-    transferred = transfer(origin if origin is not None else _origin(expert(kind, dtype)), spec, traced=traced, bits=bits)
+    transferred = transfer(
+        origin if origin is not None else _origin(expert(kind, dtype)), spec, traced=traced, bits=bits, tables=bits and kind == "forward"
+    )
     key = (transferred.text, text_of(fixed), level, who.structure)
     settings = _SETTINGS.get(key)
     if settings is None:

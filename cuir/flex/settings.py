@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..variants import TransferResult
 
 KNOWN_LENGTHS = 1024  # problems whose setting is kept
+SPILLED = 256  # bytes that may be: more cost an eighth of the time and up (benchmarks.rules)
+NARROWER = (80, 64)  # keys of a block
 Numbers = tuple[tuple[str, int | float], ...]
 
 
@@ -112,23 +114,44 @@ class Settings:
             return known
         need_warm("compiling a kernel")
         from ..runtime.compiled import compile
+        from ..tuning.space import label
+
+        def kernel(consts: Mapping[str, Const], why: str) -> CompiledKernel:
+            key = text_of(with_defaults(pick_kernel(self.program, None), consts))  # one for settings that differ in words alone
+            if key not in self.kernels:
+                pool, progress = ThreadPoolExecutor(1), Progress(name)
+                try:
+                    progress.tell(why)
+                    with progress.step("compiling"):
+                        compiling = pool.submit(compile, self.program, consts=consts)
+                        prove(consts, progress)
+                        self.kernels[key] = compiling.result()
+                finally:
+                    pool.shutdown(wait=False)
+            return self.kernels[key]
 
         choice = self.choice(at, numbers)
-        key = text_of(with_defaults(pick_kernel(self.program, None), choice.consts))  # one for settings that differ in words alone
-        if key not in self.kernels:
-            pool, progress = ThreadPoolExecutor(1), Progress(name)
-            try:
-                progress.tell(str(choice))
-                with progress.step("compiling"):
-                    compiling = pool.submit(compile, self.program, consts=choice.consts)
-                    prove(choice.consts, progress)
-                    self.kernels[key] = compiling.result()
-            finally:
-                pool.shutdown(wait=False)
+        consts = dict(choice.consts)
+        made = kernel(consts, str(choice))
+        narrow = None if choice.source in ("given", "tuned") or made.spilled <= SPILLED else self.narrower(consts)
+        if narrow is not None:
+            other = kernel(narrow, f"{label(narrow)}: the registers of {label(consts)} do not hold what it works with")
+            if other.spilled <= made.spilled // 2:
+                consts, made = narrow, other
         if len(self.by_problem) >= KNOWN_LENGTHS:
             self.by_problem.clear()
-        self.by_problem[at, numbers] = choice.consts, self.kernels[key]
+        self.by_problem[at, numbers] = consts, made
         return self.by_problem[at, numbers]
+
+    def narrower(self, consts: Mapping[str, Const]) -> dict[str, Const] | None:
+        """The same with narrower blocks of keys, of which a thread holds fewer elements; None if the user gave their width, or there are none."""
+        from ..tuning.space import ruled_out
+
+        keys = consts.get("BN")
+        if not isinstance(keys, int) or "BN" in self.fixed:
+            return None
+        settings = ({**consts, "BN": n} for n in NARROWER if n < keys)
+        return next((s for s in settings if ruled_out(self.program, None, s) is None), None)
 
 
 def text_of(consts: Mapping[str, Const]) -> str:

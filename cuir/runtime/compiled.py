@@ -99,6 +99,11 @@ class CompiledKernel:
         """The checked kernel, perhaps without the text of its roles: all that a call needs."""
         return self.compiled.cuda.checked
 
+    @property
+    def spilled(self) -> int:
+        """Bytes of registers that each thread stores and reads again."""
+        return self.compiled.resources.spill_stores
+
     def __repr__(self) -> str:
         return f"CompiledKernel({self._interface!r}; {self.compiled.resources.summary()})"
 

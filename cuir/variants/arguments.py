@@ -18,10 +18,11 @@ from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.nodes import ConstType, Kernel, Name, Program
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
+from .distances import by_distance
 from .evaluate import evaluate
 from .learned import gradients_of
 from .lists import ColumnLists, Lists, column_lists_for, lists_for
-from .names import BACKWARD_POINTS, BITS, GRADIENTS, LISTS, MAX_SCORES, STANDARD, names_of, reserved
+from .names import BACKWARD_POINTS, BITS, DISTANCES, GRADIENTS, LISTS, MAX_SCORES, STANDARD, names_of, reserved
 from .parameter import Parameter, Value
 from .trace import trace
 from .traced import Traced
@@ -56,7 +57,7 @@ class CapturedArguments:
         self.traced: Traced | None = None
         if self.extra:
             with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
-                self.traced = trace(spec, (names_of(program) | reserved()) - self.names | {*LISTS, *BITS})
+                self.traced = trace(spec, (names_of(program) | reserved()) - self.names | {*LISTS, *BITS, *DISTANCES})
 
     def values(
         self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None,
@@ -72,6 +73,10 @@ class CapturedArguments:
         values |= {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in given.items() if n in names and n not in known}
         values |= changed or {}
         values |= self.with_room(values, lengths)
+        if self.traced is not None and any(n.startswith(DISTANCES[0]) for n in names - set(values)):
+            own = {**values, **{n: p.argument(spec, lengths, device) for n, p in known.items()}}
+            tables = by_distance(self.traced.score, self.traced.parameters, lambda n: n)[1]
+            values |= {t.name: t.value(own, lengths, device) for t in tables if t.name in names}
         lists = _lists_of(names - set(values), self.traced, self.backward)
         if lists is not None:
             values |= lists.values(values, lengths, *tile_sizes(kernel, consts), device)

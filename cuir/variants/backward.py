@@ -80,7 +80,16 @@ def transfer_backward(
     captured = tuple(p for p in traced.parameters if p.name in used)
     notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)))
     return TransferResult(
-        program, after, unified(before, after, target.name, spec.name), target.name, captured, replaced, notes, spec, lists, gradients
+        program,
+        after,
+        unified(before, after, target.name, spec.name),
+        target.name,
+        captured,
+        replaced,
+        notes,
+        spec,
+        lists,
+        gradients=gradients,
     )
 
 

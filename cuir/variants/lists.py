@@ -160,8 +160,8 @@ def block_lists(
     return torch.stack([n - unmasked, n], -1).int(), order.int().contiguous()
 
 
-class TooManyBits(Exception):
-    """The bits of a mask take more memory than MOST_BITS bytes: it is to be worked out."""
+class TooLarge(Exception):
+    """What would be made once takes too much memory: it is to be worked out for each pair."""
 
 
 MOST_BITS = 2**31  # bytes
@@ -173,7 +173,7 @@ def block_bits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """bits i32 [slots, BM, words] and slot i32 [B or 1, H or 1, tiles, blocks], for the lists of `block_lists`. Waits for the device, to know how many blocks need bits.
 
-    Raises TooManyBits.
+    Raises TooLarge.
     """
     device, n = blocks.device, blocks.shape[-1]
     visit = torch.arange(n, device=device)
@@ -184,7 +184,7 @@ def block_bits(
     slot[tuple(places.T)] = 2 + torch.arange(len(places), dtype=torch.int32, device=device)
     words = -(-BN // WORD)
     if 4 * (2 + len(places)) * BM * words > MOST_BITS:
-        raise TooManyBits
+        raise TooLarge
     bits = torch.zeros(2 + len(places), BM, words, dtype=torch.int32, device=device)
     bits[WHOLE] = -1
     known = {**captured, **{name: getattr(at, name) for name in LENGTHS}}
@@ -266,5 +266,5 @@ def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
 
 
 __all__ = [
-    "PAIRS", "ColumnLists", "Lists", "TooManyBits", "block_bits", "block_lists", "column_lists_for", "kept_pairs", "lists_for", "tile_order", "turned",
+    "PAIRS", "ColumnLists", "Lists", "TooLarge", "block_bits", "block_lists", "column_lists_for", "kept_pairs", "lists_for", "tile_order", "turned",
 ]  # fmt: skip

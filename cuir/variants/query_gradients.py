@@ -31,7 +31,7 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     used = read_by_gradients(traced)
     traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))  # LSE holds a sink
     traced = replace(traced, asked=tuple(a for a in traced.asked if a[1] in used)).named(names_of(origin) | reserved())
-    result = transfer(origin, replace(spec, sink=None, max_scores=False), KERNEL, traced=traced, bits=False)
+    result = transfer(origin, replace(spec, sink=None, max_scores=False), KERNEL, traced=traced, bits=False, tables=False)
     names = {mine.name: theirs.name for mine, theirs in zip(traced.parameters, result.captured, strict=True)}
     old = origin.funcs()["dscore"]
     value = renamed(dscore(traced.score, traced.factor), names)

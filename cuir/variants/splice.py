@@ -43,6 +43,7 @@ from ..text.diagnostics import CuirError
 from .arguments import Cache, sources_of, tile_sizes
 from .blocks import ALL_MASKED, Blocks, blocks
 from .costs import per_pair
+from .distances import Table, by_distance
 from .evaluate import CONSTANTS
 from .lists import ColumnLists, Lists, lists_for
 from .maxima import with_max_scores
@@ -62,7 +63,7 @@ class TransferResult:
     """`program`: the variant, its spans in `text` (canonical); `diff`: unified, against the origin's canonical text, empty if nothing changed.
 
     `parameters`: values of the kernel's new parameters, those that follow the problem's lengths left out (see `arguments`).
-    `lists`: the block lists among the parameters, None where the blocks of the mask have a closed form.
+    `lists`: the block lists among the parameters, None where the blocks of the mask have a closed form. `tables`: of distances, which the score reads.
     `gradients`: of a backward kernel, by the name of a captured tensor that of the parameter that takes its gradient.
     """
 
@@ -75,6 +76,7 @@ class TransferResult:
     notes: tuple[str, ...]
     spec: Specification = field(repr=False)
     lists: Lists | ColumnLists | None = None
+    tables: tuple[Table, ...] = ()
     gradients: Mapping[str, str] = field(default_factory=dict)
     _kept: Cache = field(default_factory=Cache, repr=False, compare=False)
 
@@ -106,7 +108,8 @@ class TransferResult:
 
         def make() -> dict[str, Value]:
             values = {p.name: p.on(sources[p.name], device) for p in self.captured}
-            return values if self.lists is None else values | self.lists.values(values, lengths, *sizes, device)
+            tables = {t.name: t.value(values, lengths, device) for t in self.tables}
+            return values | tables | ({} if self.lists is None else self.lists.values(values, lengths, *sizes, device))
 
         return dict(self._kept.get((lengths, *sizes, str(torch.device(device))), sources, make))
 
@@ -116,11 +119,11 @@ _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 def transfer(
     origin: Program | str | os.PathLike[str], spec: Specification | Callable[..., Any], kernel: str | None = None, *, traced: Traced | None = None,
-    bits: bool = True,
+    bits: bool = True, tables: bool = True,
 ) -> TransferResult:  # fmt: skip
     """Replaces `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
 
-    spec: a mask_mod or a score_mod may stand for the specification. traced: what `traced_apart` gives of it, else it is traced now, once. bits: whether a mask that costs much for each pair may be read from bits of the blocks that need it, made once; else it is always worked out. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
+    spec: a mask_mod or a score_mod may stand for the specification. traced: what `traced_apart` gives of it, else it is traced now, once. bits: whether a mask that costs much for each pair may be read from bits of the blocks that need it, made once; else it is always worked out. tables: the same of what a score adds for a distance alone. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
     name that splice points use, X134 its softmax was replaced before, N109/N110 which kernel.
     """
     if not isinstance(spec, Specification):
@@ -143,11 +146,14 @@ def transfer(
             name += "_"
         return name
 
+    score, of_distance = by_distance(traced.score, traced.parameters, fresh) if tables and not lengths else (traced.score, ())
     made = None if read else blocks(traced.keep, fresh)
     if lengths and (made is None or ("M" not in lengths and "h" in names_read(traced.keep or Literal(True)))):
         made = ALL_MASKED  # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
     lists = lists_for(traced.keep, fresh, read) if made is None and traced.keep is not None else None
-    new = _functions(traced, spec.normalize, made.text if made is not None else lists.text() if lists is not None else "", lists)
+    new = _functions(
+        replace(traced, score=score), spec.normalize, made.text if made is not None else lists.text() if lists is not None else "", lists
+    )
     if "kv_rows" not in origin.funcs():
         new.pop("kv_rows", None)
     new |= normaliser(spec.normalize, traced.sink, origin.funcs(), target)
@@ -158,6 +164,7 @@ def transfer(
     if tile is not None:
         new["tile"] = tile_for(work, target, tile, lists.order if lists is not None else "")
     added = tuple(declared(p) for p in traced.parameters)
+    added += tuple(table.parameter() for table in of_distance)
     if lists is not None:
         lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
         added += lists.parameters()
@@ -169,8 +176,13 @@ def transfer(
     diff = unified(before, after, target.name, spec.name)
     old = origin.funcs()
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
-    notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)), *((_READ,) if lists is not None and lists.bits else ()))
-    return TransferResult(program, after, diff, target.name, traced.parameters, replaced, notes, spec, lists)
+    notes = (
+        *traced.notes,
+        *(made.notes if made is not None else (_LISTED,)),
+        *((_READ,) if lists is not None and lists.bits else ()),
+        *((_OF_DISTANCE,) if of_distance else ()),
+    )
+    return TransferResult(program, after, diff, target.name, traced.parameters, replaced, notes, spec, lists, of_distance)
 
 
 def _of_sequence(origin: Program, kernel: Kernel) -> dict[str, Expr]:
@@ -196,6 +208,8 @@ _LISTED = (
     "the mask is not linear in q and k: which blocks a tile visits stands in lists, made from the mask on the device for each problem and tile size; "
     "blocks without a kept pair are not visited, blocks of kept pairs are not masked"
 )
+
+_OF_DISTANCE = "what the score adds for a distance alone costs much for each pair: it is read from a table of all distances, which is made once for each data and lengths"
 
 _READ = "the mask costs much for each pair: in blocks of which only some pairs are kept it is read as bits, which are made once for each mask and data"
 

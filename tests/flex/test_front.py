@@ -191,6 +191,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
             cuir.run(program, {**given, "LSE": lse}, consts=consts)
             return given["O"], lse
 
+        kernel.spilled = 0  # type: ignore[attr-defined]
         kernel.again = lambda varying, arguments: None  # type: ignore[attr-defined]  # every call is seen here
         return kernel
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import cuir.choice
+from cuir.flex import kernels
 from cuir.flex.kernels import attention
 from cuir.spec.specification import Lengths
 from cuir.tuning import cache
@@ -85,3 +86,26 @@ def test_the_interpreter_needs_no_choice(asked: list[Lengths]) -> None:
     q, k, v = torch.randn(3, 1, 1, 64, 64).to(torch.bfloat16)
     made(q, k, v, backend="interpret")
     assert not asked
+
+
+@pytest.mark.parametrize(("spills", "given", "chosen"), [
+    ({128: 800, 80: 0}, {}, 80),
+    ({128: 800, 80: 700}, {}, 128),  # it gains nothing
+    ({128: 100, 80: 0}, {}, 128),
+    ({128: 800, 80: 0}, {"BN": 128}, 128),  # the user's own
+])  # fmt: skip
+def test_blocks_that_spill_give_way_to_narrower_ones(
+    spills: dict[int, int], given: dict[str, int], chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kernel:
+        def __init__(self, keys: int):
+            self.spilled = spills[keys]
+
+    proven: list[Any] = []
+    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts: Kernel(consts["BN"]))
+    settings = attention(causal, head_dim=64, verify="off", consts=given).settings
+    for problem in (Lengths(2, 16, 16, 4096, 4096), Lengths(2, 16, 16, 4096, 4096)):
+        consts, kernel = settings.compiled(problem, (), lambda consts, progress: proven.append(consts["BN"]), "causal")
+        assert consts["BN"] == chosen and kernel.spilled == spills[chosen]
+    assert chosen in proven and len(proven) == len(set(proven))

@@ -274,5 +274,5 @@ def test_bits_of_more_memory_than_there_may_be(monkeypatch: pytest.MonkeyPatch) 
     bits, slot = lists.block_bits(traced.keep, {}, at, 16, 16, *made)
     assert bits.shape == (2 + 16, 16, 1) and slot.unique().tolist() == list(range(2, 18))
     monkeypatch.setattr(lists, "MOST_BITS", bits.numel() * 4 - 1)
-    with pytest.raises(lists.TooManyBits):
+    with pytest.raises(lists.TooLarge):
         lists.block_bits(traced.keep, {}, at, 16, 16, *made)

@@ -21,6 +21,7 @@ from cuir.syntax.printer import show
 from cuir.syntax.types import F32, I32
 from cuir.text.diagnostics import CuirError
 from cuir.variants import Traced, trace
+from cuir.variants.evaluate import evaluate
 from cuir.verification.evaluate import Evaluator
 from tests.strategies.effort import examples
 
@@ -474,3 +475,21 @@ def test_a_renamed_parameter_is_noted() -> None:
     traced = trace(Specification("window", mask_mod=lambda b, h, q, k, *, size=64: q - k <= size), taken=("size",))
     assert [p.name for p in traced.parameters] == ["size_"]
     assert "`size` is a name of the kernel: its parameter is called `size_`" in traced.notes
+
+
+def test_the_exponential_of_a_negative_square() -> None:
+    """Its factors are taken together with log2(e), so that a pair costs one product less; of anything else log2(e) is a factor of its own."""
+    wide = 30.0
+
+    def bell(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + torch.exp(-(((q - k) / wide) ** 2))
+
+    found = trace(Specification("bell", None, bell))
+    assert "LOG2E" not in show(found.score)
+    q, k = torch.arange(50, dtype=torch.int32)[:, None], torch.arange(70, dtype=torch.int32)[None]
+    names = {"S": torch.zeros(50, 70), "scale": 1.0, "q": q, "k": k, **{p.name: p.value for p in found.parameters}}
+    torch.testing.assert_close(evaluate(found.score, names), bell(torch.zeros(50, 70), 0, 0, q, k), rtol=2e-6, atol=1e-9)
+    others: list[Any] = [lambda s, b, h, q, k: torch.exp(-s * q), lambda s, b, h, q, k: torch.exp(s * s)]
+    for other in others:
+        text = trace(Specification("other", None, other))
+        assert "LOG2E" in show(text.score) + show(text.factor)
