@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 KNOWN_LENGTHS = 1024  # problems whose setting is kept
 SPILLED = 256  # bytes that may be: more cost an eighth of the time and up (benchmarks.rules)
 NARROWER = (80, 64)  # keys of a block
+FEWER = 128  # queries of a tile
 Numbers = tuple[tuple[str, int | float], ...]
 
 
@@ -133,25 +134,28 @@ class Settings:
         choice = self.choice(at, numbers)
         consts = dict(choice.consts)
         made = kernel(consts, str(choice))
-        narrow = None if choice.source in ("given", "tuned") or made.spilled <= SPILLED else self.narrower(consts)
-        if narrow is not None:
-            other = kernel(narrow, f"{label(narrow)}: the registers of {label(consts)} do not hold what it works with")
-            if other.spilled <= made.spilled // 2:
-                consts, made = narrow, other
+        if choice.source not in ("given", "tuned"):
+            for setting in self.roomier(consts):
+                if made.spilled <= SPILLED:
+                    break
+                other = kernel(setting, f"{label(setting)}: the registers of {label(consts)} do not hold what it works with")
+                if other.spilled <= made.spilled // 2:
+                    consts, made = setting, other
         if len(self.by_problem) >= KNOWN_LENGTHS:
             self.by_problem.clear()
         self.by_problem[at, numbers] = consts, made
         return self.by_problem[at, numbers]
 
-    def narrower(self, consts: Mapping[str, Const]) -> dict[str, Const] | None:
-        """The same with narrower blocks of keys, of which a thread holds fewer elements; None if the user gave their width, or there are none."""
+    def roomier(self, consts: Mapping[str, Const]) -> list[dict[str, Const]]:
+        """Settings in which a thread holds fewer elements, or has more registers, those most like this one first; none of what the user gave is changed."""
         from ..tuning.space import ruled_out
 
-        keys = consts.get("BN")
-        if not isinstance(keys, int) or "BN" in self.fixed:
-            return None
-        settings = ({**consts, "BN": n} for n in NARROWER if n < keys)
-        return next((s for s in settings if ruled_out(self.program, None, s) is None), None)
+        queries, keys = consts.get("BM"), consts.get("BN")
+        if not isinstance(queries, int) or not isinstance(keys, int) or consts.get("CLUSTER", 1) != 1:
+            return []
+        tiles = [(queries, n) for n in NARROWER if n < keys] + [(FEWER, NARROWER[0])] * (queries > FEWER)
+        settings = [{**consts, **{n: v for n, v in (("BM", m), ("BN", k)) if n not in self.fixed}} for m, k in tiles]
+        return [s for s in settings if s != consts and ruled_out(self.program, None, s) is None]
 
 
 def text_of(consts: Mapping[str, Const]) -> str:

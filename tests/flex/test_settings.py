@@ -89,23 +89,26 @@ def test_the_interpreter_needs_no_choice(asked: list[Lengths]) -> None:
 
 
 @pytest.mark.parametrize(("spills", "given", "chosen"), [
-    ({128: 800, 80: 0}, {}, 80),
-    ({128: 800, 80: 700}, {}, 128),  # it gains nothing
-    ({128: 100, 80: 0}, {}, 128),
-    ({128: 800, 80: 0}, {"BN": 128}, 128),  # the user's own
+    ({(192, 128): 800, (192, 80): 0}, {}, (192, 80)),
+    ({(192, 128): 800, (192, 80): 700, (192, 64): 600, (128, 80): 500}, {}, (192, 128)),  # they gain too little
+    ({(192, 128): 800, (192, 80): 390, (192, 64): 380, (128, 80): 0}, {}, (128, 80)),
+    ({(192, 128): 100}, {}, (192, 128)),
+    ({(192, 128): 800, (128, 128): 800}, {"BN": 128}, (192, 128)),  # the width is the user's own
 ])  # fmt: skip
-def test_blocks_that_spill_give_way_to_narrower_ones(
-    spills: dict[int, int], given: dict[str, int], chosen: int, monkeypatch: pytest.MonkeyPatch
+def test_tiles_that_spill_give_way_to_smaller_ones(
+    spills: dict[tuple[int, int], int], given: dict[str, int], chosen: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Kernel:
-        def __init__(self, keys: int):
-            self.spilled = spills[keys]
+        def __init__(self, consts: Any):
+            self.tile = consts["BM"], consts["BN"]
+            self.spilled = spills[self.tile]
 
     proven: list[Any] = []
     monkeypatch.setattr(kernels, "_SETTINGS", {})
-    monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts: Kernel(consts["BN"]))
+    monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts: Kernel(consts))
     settings = attention(causal, head_dim=64, verify="off", consts=given).settings
-    for problem in (Lengths(2, 16, 16, 4096, 4096), Lengths(2, 16, 16, 4096, 4096)):
-        consts, kernel = settings.compiled(problem, (), lambda consts, progress: proven.append(consts["BN"]), "causal")
-        assert consts["BN"] == chosen and kernel.spilled == spills[chosen]
-    assert chosen in proven and len(proven) == len(set(proven))
+    for problem in (Lengths(2, 16, 16, 4096, 4096), Lengths(2, 16, 16, 4000, 4000)):
+        consts, kernel = settings.compiled(problem, (), lambda consts, progress: proven.append((consts["BM"], consts["BN"])), "causal")
+        tile = consts["BM"], consts["BN"]
+        assert kernel.tile == tile == chosen  # type: ignore[attr-defined]
+    assert len(proven) == len(set(proven))
