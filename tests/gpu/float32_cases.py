@@ -51,7 +51,7 @@ def product_is_right(parts: int, rows: int, keys: int, k: int, e: int, loaded: b
     """The operands are rounded as in the interpreter: what is left is the sums' error, which cut off 22 bits behind the first, and not that of another rounding."""
     given = operands(rows, keys, k, e, "cuda")
     consts = {"PARTS": parts, "K": k, "E": e, "R": rows, "BN": keys, "LOADED": loaded}
-    compile(PRODUCT, consts=consts)(**given)
+    compile(cuir.parse(PRODUCT), consts=consts)(**given)
     torch.cuda.synchronize()
     for found, a, b in ((given["S"], given["A"], given["B"].T), (given["C"], given["S"], given["V"])):
         off = (found.cpu().double() - exact(a, b, parts)).norm() / exact(a, b, parts).norm()
