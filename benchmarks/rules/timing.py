@@ -26,6 +26,7 @@ from .rule import Mods, Size
 Cell = dict[str, Any]
 OURS, FLEX = "ours", "flex"
 BUILD_SECONDS, RUN_SECONDS = 150.0, 30.0
+GRACE = 40.0  # seconds for what is compiling when the time is up: a process that is ended takes its other cells with it
 MILLISECONDS = 25.0  # of one contender in a round
 SAMPLE = 48  # queries of two heads that are compared with float64
 APART = 2e-2  # relative: more is wrong
@@ -162,7 +163,7 @@ def named(cell: Cell) -> str:
 
 
 def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float, tell: Callable[[str], None]) -> Iterator[Cell]:
-    """A row for each cell, in their order: median milliseconds of each round by contender, what was wrong or failed. seconds: when compiling ends, also of what has begun."""
+    """A row for each cell, in their order: median milliseconds of each round by contender, what was wrong or failed. seconds: when nothing more is compiled."""
     began, local, workers, owner, lost = time.monotonic(), threading.local(), list[Worker](), dict[str, Worker](), dict[str, str]()
 
     def prepare(cell: Cell) -> str:
@@ -175,7 +176,7 @@ def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float,
             lost[name] = "no time left to compile it"
             return name
         try:
-            answer = local.worker.ask({"do": "prepare", "name": name, "cell": cell}, min(BUILD_SECONDS, left))
+            answer = local.worker.ask({"do": "prepare", "name": name, "cell": cell}, min(BUILD_SECONDS, left + GRACE))
             owner[name] = local.worker
             if "failed" in answer:
                 lost[name] = answer["failed"]
