@@ -244,9 +244,7 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
         notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
     if need.everything:
         need = own_need = Touched(everything=True)
-    work: Work = (
-        "even" if _even(need) else "falling" if need.suffix is not None and need.prefix is None and need.middle is None else "growing"
-    )
+    work = _work(kept.terms, need)
     one_end = need.everything or (need.prefix is not None and need.middle is None and need.suffix is None)
     if one_end and (drop.everything or (drop.prefix is None and drop.middle is None)):
         return Blocks(_from_first(need, drop, own_need, own_drop), (), work, tuple(notes))
@@ -255,6 +253,18 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
         return Blocks(_one_run(need, drop, own_need, helper), (helper,), work, tuple(notes))
     helpers = fresh("rank"), fresh("spans")
     return Blocks(_general(need, drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
+
+
+def _work(terms: Iterable[Term], need: Touched) -> Work:
+    """How the number of blocks changes from the first tile to the last. need: what the terms touch."""
+    if _even(need):
+        return "even"
+    if need.suffix is not None and need.prefix is None and need.middle is None:
+        return "falling"
+    alone = [t for t in terms if all(isinstance(a, Uniform) or a.rows for a in t)]  # some queries attend to every key
+    first = [t for t in alone if any(isinstance(a, Bound) and a.upper for a in t)]
+    others = [t for t in terms if t not in alone]
+    return "falling" if alone and first == alone and others and _even(touched(others)) else "growing"
 
 
 def _even(need: Touched) -> bool:
