@@ -47,6 +47,14 @@ def test_products_in_the_interpreter(shape: tuple[int, int, int, int], parts: in
     assert off < 3e-7 if parts == 2 else 5e-5 < off < 6e-4
 
 
+@pytest.mark.parametrize("name", ["x", "s", "k", "j", "i", "P"])
+def test_a_product_reads_the_tile_that_it_is_given_whatever_its_name(name: str) -> None:
+    text = re.sub(r"\bx\b", name, PRODUCT)
+    source = lower(cuir.check(cuir.parse(text), consts={"PARTS": 1, "K": 64, "E": 64})).source
+    (read,), (_, parameters) = re.findall(r"x_\[i_\] = (\w+)\[.*\];", source), re.findall(r"\[&\]\((int s_.*)\) \{", source)
+    assert f"float {read}[16];" in source and not re.search(rf"\b{read}\b", parameters)
+
+
 @given(x=FLOATS)
 def test_one_part_is_a_number_of_tf32_near_the_operand(x: float) -> None:
     value = torch.tensor([[x]])

@@ -102,31 +102,32 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     out.line(f"const uint32_t {base_b} = {right.address};")
     if ordered:
         at_b = _in_operand_order(role, right, base_b, "lane / 4")
-        read_b = [f"cuir::load_pairs({_step(right, at_b, 'k', f'{8 * PANEL_BYTES} * j')}, x[0], x[1], x[2], x[3]);"]
+        read_b = [f"cuir::load_pairs({_step(right, at_b, 'k_', f'{8 * PANEL_BYTES} * j_')}, x_[0], x_[1], x_[2], x_[3]);"]
     elif right.transposed:
-        read_b = [f"cuir::load_pair(cuir::at<{right.alloc.rows}>({base_b}, 8 * j + lane / 4, 32 * k + 8 * (lane % 4)), x[0], x[1]);"]
+        read_b = [f"cuir::load_pair(cuir::at<{right.alloc.rows}>({base_b}, 8 * j_ + lane / 4, 32 * k_ + 8 * (lane % 4)), x_[0], x_[1]);"]
     else:
         at_b = out.temp("at")
         out.line(f"uint32_t {at_b}[4][2];")
         out.line(f"cuir::row_places<{right.alloc.rows}>({base_b}, lane, {at_b});")
-        read_b = [f"x[{e}] = cuir::load_one({at_b}[j % 4][{e}] + {size_b} * (j / 4) + {8 * PANEL_BYTES} * k);" for e in range(2)]
+        read_b = [f"x_[{e}] = cuir::load_one({at_b}[j_ % 4][{e}] + {size_b} * (j_ / 4) + {8 * PANEL_BYTES} * k_);" for e in range(2)]
     if left is None:
         register = role.elements.array(a)
-        read_a = [f"#pragma unroll\n    for (int i = 0; i < {4 * steps}; ++i) x[i] = {register}[{inner // 2} * s + 4 * k + i];"]
+        read_a = [f"#pragma unroll\n    for (int i_ = 0; i_ < {4 * steps}; ++i_) x_[i_] = {register}[{inner // 2} * s_ + 4 * k_ + i_];"]
     else:
         base_a = out.temp("base")
         out.line(f"const uint32_t {base_a} = {left.address};")
         if ordered:
-            place = _step(left, _in_operand_order(role, left, base_a, "row"), "k", f"{frag.slab * PANEL_BYTES} * s")
-            read_a = [f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * h}, x[{2 * h}], x[{2 * h + 1}], x[{2 * h + 4}], x[{2 * h + 5}]);" for h in range(2)]  # fmt: skip
+            place = _step(left, _in_operand_order(role, left, base_a, "row"), "k_", f"{frag.slab * PANEL_BYTES} * s_")
+            read_a = [f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * h}, x_[{2 * h}], x_[{2 * h + 1}], x_[{2 * h + 4}], x_[{2 * h + 5}]);" for h in range(2)]  # fmt: skip
         else:
             places = [
-                f"cuir::at<{left.alloc.rows}>({base_a}, {frag.slab} * s + row{' + 8' * h}, 32 * k + 8 * (lane % 4))" for h in range(2)
+                f"cuir::at<{left.alloc.rows}>({base_a}, {frag.slab} * s_ + row{' + 8' * h}, 32 * k_ + 8 * (lane % 4))" for h in range(2)
             ]
-            read_a = [f"cuir::load_pair({place}, x[{2 * h}], x[{2 * h + 1}]);" for h, place in enumerate(places)]
+            read_a = [f"cuir::load_pair({place}, x_[{2 * h}], x_[{2 * h + 1}]);" for h, place in enumerate(places)]
     parts, ready = int(op.const("parts")), left is None and _taken_once(a)
     out.line(f"cuir::multiply<{parts}, {'true' if ready else 'false'}, {steps}, {frag.slabs}, {frag.groups}, {inner // STEP}>({target},")
-    for head, lines in ((f"int s, int k, float (&x)[{4 * steps}]", read_a), (f"int k, int j, float (&x)[{2 * steps}]", read_b)):
+    # names that no value of a program has in C++: a tile called x would be hidden
+    for head, lines in ((f"int s_, int k_, float (&x_)[{4 * steps}]", read_a), (f"int k_, int j_, float (&x_)[{2 * steps}]", read_b)):
         out.line(f"  [&]({head}) {{")
         for line in lines:
             out.line(f"    {line}")
