@@ -248,7 +248,7 @@ for _name, _ulps, _cost in (
         where="any",
         doc=f"PyTorch's function of this name in f32, {f'{_ulps} ulp over the whole range' if _ulps else 'correctly rounded'}.",
         evaluate=meaning(_name, ulps=_ulps, rounded=not _ulps),
-        traits=arithmetic("x", cost=_cost),
+        traits=arithmetic("x", cost=_cost, root={"sqrt": 2}.get(_name), quarters={"sin": 0, "cos": 1}.get(_name)),
     )(_unary_float)
 
 

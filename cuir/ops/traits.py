@@ -61,6 +61,8 @@ class Traits:
     magnitude: bool = False  # the greater one of the operand and its negative
     exponential: int | None = None  # the result is this number to the power of the operand
     logarithm: int | None = None  # the result is the power of this number that the operand is
+    root: int | None = None  # the operand is this power of the result
+    quarters: int | None = None  # the result is the sine of the operand and so many quarters of a turn
     logistic: float | None = None  # the result is 2 / (1 + 2 ** (-this * x)) - 1, between -1 and 1
     tests_bit: bool = False  # whether a bit of the first operand is set, the bit of the number that the second is
     slip: str = ""  # the operation that is easily written instead, as faulty programs have it

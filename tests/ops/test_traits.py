@@ -68,6 +68,10 @@ def test_algebra_is_what_the_operation_gives(op: Op, dtype: DType) -> None:
             assert found == pytest.approx(float(t.exponential) ** x, rel=1e-6)
         if t.logarithm and x > 0:
             assert found == pytest.approx(math.log(x, t.logarithm), rel=1e-6)
+        if t.root and x >= 0:
+            assert found**t.root == pytest.approx(x, rel=1e-6)
+        if t.quarters is not None:
+            assert found == pytest.approx(math.sin(x + t.quarters * math.pi / 2), abs=1e-6)
         if t.logistic:
             assert found == pytest.approx(2 / (1 + 2 ** (-t.logistic * x)) - 1, rel=1e-6)
         if t.compares and dtype != BOOL:

@@ -64,7 +64,7 @@ class Elements:
             tuple(facts.nonnegative(a) for a in op.arguments),
             op.exact is not None,
             facts.near(op),
-            op.op in operators.EASIER_OF_WHOLE and whole(op.arguments[0]),
+            bool(op.kind.logarithm or op.kind.root) and whole(op.arguments[0]),
             few,
             not few and bool(op.kind.chooses) and any(_cost(a) >= DEAR for a in op.arguments[1:]),
         )

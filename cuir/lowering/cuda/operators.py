@@ -32,7 +32,6 @@ class Operation:
 
 Text = Callable[..., str]
 TEXTS: dict[str, Text] = {}
-EASIER_OF_WHOLE = ("log2", "sqrt")  # functions that take fewer instructions of a whole number
 
 
 def text_of(*names: str) -> Callable[[Text], Text]:

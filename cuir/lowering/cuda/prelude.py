@@ -218,7 +218,7 @@ _part(
 )
 _part("sqrt", SQRT, "rsqrt")
 _part("sqrt_of_whole", SQRT_OF_WHOLE, "rsqrt")
-_part("sine", SINES, names=("cosine", "sines", "cosines"))
+_part("sine", SINES, names=("cosine", "sines"))
 _part(
     "tanh_small",
     """

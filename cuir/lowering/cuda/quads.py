@@ -22,8 +22,6 @@ from .storage import Storage
 SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less what the product may be rounded by
 _TWICE_LOG2E = "2.885390081777927f"
 _SMALL = "small"  # in place of the text of a reciprocal: the argument is small
-ANGLES = {"sin": "cuir::sines", "cos": "cuir::cosines"}  # functions of four angles
-
 Site = ByReciprocal | SharedTanh | ops.Apply
 
 
@@ -57,7 +55,7 @@ def _sites(op: Operation) -> Iterator[Site]:
             yield from _sites(operand.owner)
     if isinstance(op, SharedTanh) or (isinstance(op, ByReciprocal) and op.shared is not None):
         yield op
-    if isinstance(op, ops.Apply) and op.op in ANGLES and can_share(op.result.type):
+    if isinstance(op, ops.Apply) and op.kind.quarters is not None and can_share(op.result.type):
         yield op
 
 
@@ -128,7 +126,7 @@ class _Loops:
 def _of_four(site: Site) -> str:
     """The function that replaces four arguments by what they share."""
     if isinstance(site, ops.Apply):
-        return ANGLES[site.op]
+        return f"cuir::sines<{site.kind.quarters}>"
     nans = (
         isinstance(site, ByReciprocal) and site.spreads is None
     )  # a NaN among four divisors must leave the other three alone: there is none in a tanh

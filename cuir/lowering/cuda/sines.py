@@ -37,7 +37,7 @@ DEV float sine_of(float t, int quarter) {
 DEV float sine(float x) { int q; const float t = angle(x, q); return sine_of(t, q); }
 DEV float cosine(float x) { int q; const float t = angle(x, q); return sine_of(t, q + 1); }
 // of four numbers, which take one branch for large ones: between branches the compiler interleaves nothing
-DEV void sines(float (&x)[4], int ahead = 0) {
+template <int QUARTERS> DEV void sines(float (&x)[4]) {
   float t[4];
   int q[4];
   bool far = false;
@@ -48,8 +48,7 @@ DEV void sines(float (&x)[4], int ahead = 0) {
     for (int i = 0; i < 4; ++i) t[i] = any_angle(x[i], t[i], q[i]);
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = sine_of(t[i], q[i] + ahead);
-}
-DEV void cosines(float (&x)[4]) { sines(x, 1); }"""
+  for (int i = 0; i < 4; ++i) x[i] = sine_of(t[i], q[i] + QUARTERS);
+}"""
 
 __all__ = ["SINES"]
