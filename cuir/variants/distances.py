@@ -83,7 +83,7 @@ def by_distance(score: Expr, parameters: Iterable[Parameter], fresh: Callable[[s
 class _Search:
     def __init__(self, parameters: Mapping[str, Parameter], fresh: Callable[[str], str]):
         self.parameters, self.fresh = parameters, fresh
-        self.tables: dict[Expr, Table] = {}  # by what they hold
+        self.tables: dict[Itself, Table] = {}  # by what they hold
         self.known: dict[Itself, Expr] = {}  # tracing shares subexpressions
         self.distances: dict[Itself, Expr | None] = {}
 
@@ -97,11 +97,11 @@ class _Search:
         if not names_read(e) & {"q", "k"}:
             return e
         if self.is_float(e) and not self.learns(e) and cost(e) >= WORTH and (made := self.of_distance(e)) is not None:
-            if made not in self.tables:
+            if (held := Itself(made)) not in self.tables:
                 n = len(self.tables) + 1
                 name, size = (self.fresh(f"{stem}{n if n > 1 else ''}") for stem in DISTANCES)
-                self.tables[made] = Table(name, made, size)
-            return self.tables[made].read()
+                self.tables[held] = Table(name, made, size)
+            return self.tables[held].read()
         return with_children(e, lambda c: self.rewritten(c) if isinstance(c, Expr) else c)
 
     def is_float(self, e: Expr) -> bool:
