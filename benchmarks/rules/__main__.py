@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contenders", nargs="+", default=[OURS, FLEX], choices=[OURS, FLEX])
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing is compiled any more")
+    parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing more is compiled")
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     parser.add_argument("--table", type=Path, help="of lines that were written before")
     given = parser.parse_args()

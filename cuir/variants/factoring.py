@@ -1,4 +1,5 @@
-"""Factors that are the same in a whole block, taken together: x * f * g is x * (f * g), and x / f is x * (1 / f), one division for the block.
+"""Factors that are the same in a whole block, taken together: x * f * g is x * (f * g), and x / f is x * (1 / f), one division for the block. In an exponential a factor f > 0 of a square
+goes to what is squared, as sqrt(f), and so to the factors of that.
 
 That rounds differently, which a score allows. Owns nothing that decides: conditions, operands of comparisons, indices and what becomes an integer
 stay as the mod wrote them.
@@ -6,9 +7,12 @@ stay as the mod wrote them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..checking.fold import fold
+from ..ops import build
 from ..ops.expressions import called, traits
 from ..ops.meaning.scalars import LEAST_NORMAL
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
@@ -27,7 +31,7 @@ _SCALE = Name("scale")
 def factored(e: Expr, parameters: Iterable[Parameter], split: bool) -> tuple[Expr, Expr]:
     """(score, factor) whose product is the f32 expression of a mod; the factor is 1.0 unless it is known to be positive (`split`), and costs nothing per pair."""
     parameters = list(parameters)
-    work = _Factoring({p.name for p in parameters if p.dtype == F32})
+    work = _Factoring(parameters)
     core, factor = work.product(e)
     if factor is None:
         return core, Literal(1.0)
@@ -45,8 +49,9 @@ def _positive(e: Expr, parameters: list[Parameter]) -> bool:
 
 
 class _Factoring:
-    def __init__(self, floats: set[str]):
-        self.floats = floats | {"S", "scale", "inf", *CONSTANTS}
+    def __init__(self, parameters: list[Parameter]):
+        self.parameters = parameters
+        self.floats = {p.name for p in parameters if p.dtype == F32} | {"S", "scale", "inf", *CONSTANTS}
         self.varying: dict[Itself, bool] = {}
         self.products: dict[Itself, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
 
@@ -79,10 +84,33 @@ class _Factoring:
         """The same operation on operands that are rewritten; what is no arithmetic on floats stays."""
         if not self.varies(e) or not self.is_float(e):
             return e
+        if isinstance(e, Call) and traits(e).exponential and (squared := self.squared(e)) is not None:
+            return squared
         negated = isinstance(e, Unary) and traits(e).linear
         if negated or (isinstance(e, Binary) and _of_floats(e)) or (isinstance(e, Call) and _values(e)):
             return with_children(e, self.whole)
         return e
+
+    def squared(self, e: Call) -> Expr | None:
+        """exp2(y * y * f), whatever the signs, as exp2 of the square of y * sqrt(|f|), or of minus that; None for another exponent."""
+        core, factor = self.product(e.args[0])
+        negative, square = _apart_from_sign(core)
+        if factor is None or not isinstance(square, Binary) or not traits(square).multiplies:
+            return None
+        if not _positive(factor, self.parameters):
+            negative, factor = not negative, Unary("-", factor)
+            if not _positive(factor, self.parameters):
+                return None
+        (one, left), (other, right) = _apart_from_sign(square.left), _apart_from_sign(square.right)
+        if left != right:
+            return None
+        try:
+            root: Expr = number(math.sqrt(evaluate(factor, {})))
+        except CuirError:  # a captured number is among the factors
+            root = build.sqrt(factor)
+        y = self.whole(Binary("*", left, root))
+        product = Binary("*", y, y, span=square.span)
+        return replace(e, args=(Unary("-", product) if negative ^ one ^ other else product,))
 
     def varies(self, e: Expr) -> bool:
         key = Itself(e)
@@ -105,6 +133,14 @@ class _Factoring:
             values = _values(e)
             return e.args[1] == Name(F32.name) if traits(e).converts else bool(values) and self.is_float(values[0])
         return isinstance(e, IfExp) and self.is_float(e.then)
+
+
+def _apart_from_sign(e: Expr) -> tuple[bool, Expr]:
+    """Whether it is the negative of the other."""
+    if isinstance(e, Unary) and traits(e).linear:
+        negative, inner = _apart_from_sign(e.operand)
+        return not negative, inner
+    return False, e
 
 
 def _of_floats(e: Binary) -> bool:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..ops import OPERATORS, build
-from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..syntax.printer import show
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
@@ -378,29 +376,13 @@ def _round(x: Any, *, decimals: int = 0) -> Proxy:
     return _div(_nearest(_mul(x, places)), places) if decimals > 0 else _mul(_nearest(_div(x, places)), places)
 
 
-_ROOT_OF_LOG2E = math.sqrt(math.log2(math.e))
-
-
 def _constant(name: str) -> Proxy:
     return Proxy(Name(name), F32, False)
 
 
 @handles("exp")
 def _exp(x: Any) -> Proxy:
-    root = _root_of_negative(x)
-    if root is not None:  # exp(-y * y): what y is multiplied with is taken together with its other factors, once a row or once a launch
-        y = _mul(root, _ROOT_OF_LOG2E)
-        return _exp2(_neg(_mul(y, y)))
     return _exp2(_mul(x, _constant("LOG2E")))
-
-
-def _root_of_negative(x: Any) -> Proxy | None:
-    """y of -(y * y)."""
-    e = x.expr if isinstance(x, Proxy) and x.value is None and x.precision is None and x.element == F32 else None
-    square = e.operand if isinstance(e, Unary) and traits(e).linear else None
-    if isinstance(x, Proxy) and isinstance(square, Binary) and traits(square).multiplies and square.left is square.right:
-        return replace(x, expr=square.left)
-    return None
 
 
 @handles("log")

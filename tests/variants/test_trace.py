@@ -489,7 +489,13 @@ def test_the_exponential_of_a_negative_square() -> None:
     q, k = torch.arange(50, dtype=torch.int32)[:, None], torch.arange(70, dtype=torch.int32)[None]
     names = {"S": torch.zeros(50, 70), "scale": 1.0, "q": q, "k": k, **{p.name: p.value for p in found.parameters}}
     torch.testing.assert_close(evaluate(found.score, names), bell(torch.zeros(50, 70), 0, 0, q, k), rtol=2e-6, atol=1e-9)
-    others: list[Any] = [lambda s, b, h, q, k: torch.exp(-s * q), lambda s, b, h, q, k: torch.exp(s * s)]
+    spelled: list[Any] = [
+        lambda s, b, h, q, k: s + torch.exp(-0.5 * ((q - k) / wide).square()),
+        lambda s, b, h, q, k: s + torch.exp(-((q - k) / wide) * ((q - k) / wide) / 2.0),
+        lambda s, b, h, q, k: s + torch.exp(((q - k) / wide) ** 2 * -0.5),
+    ]
+    assert len({show(trace(Specification("bell", None, mod)).score) for mod in spelled}) == 1
+    others: list[Any] = [lambda s, b, h, q, k: torch.exp(-s * q), lambda s, b, h, q, k: torch.exp(s + q)]
     for other in others:
         text = trace(Specification("other", None, other))
         assert "LOG2E" in show(text.score) + show(text.factor)
