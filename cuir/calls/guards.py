@@ -16,6 +16,7 @@ except ImportError:  # a torch without them: every call is examined by its signa
     guards = None  # type: ignore[assignment]
 
 LOW = 15  # bits of an address that the copy engine minds
+Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # of a tensor: shape, stride, dtype
 
 
 def number(value: int | float) -> tuple[Any, ...]:
@@ -27,7 +28,7 @@ class Repeat:
     """One call that was examined and found good, and the question whether another is like it: names, numbers, and of each tensor type, dtype, device,
     sizes, strides, requires_grad, dispatch keys and alignment."""
 
-    __slots__ = ("form", "guards", "low", "numbers", "tensors")
+    __slots__ = ("check", "form", "low", "numbers", "tensors")
 
     def __init__(self, form: tuple[Any, ...], given: Sequence[Any]):
         """form: how many arguments came by position, the names of the others, how many by out=. Raises what torch raises for tensors without strides."""
@@ -38,7 +39,7 @@ class Repeat:
         self.low = [t.data_ptr() & LOW for t in tensors]
         sizes: list[Any] = [list(t.shape) for t in tensors]
         strides: list[Any] = [list(t.stride()) for t in tensors]
-        self.guards = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        self.check = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
     def covers(self, form: tuple[Any, ...], given: Sequence[Any]) -> bool:
         if form != self.form:
@@ -48,7 +49,14 @@ class Repeat:
             if not isinstance(value, (int, float)) or number(value) != known:
                 return False
         tensors = [given[i] for i in self.tensors]
-        return self.guards.check(*tensors) and [t.data_ptr() & LOW for t in tensors] == self.low
+        return self.places(tensors) is not None
+
+    def places(self, tensors: Sequence[torch.Tensor]) -> list[int] | None:
+        """The addresses of these tensors, if they are like those of the call; None if they are not."""
+        if not self.check(*tensors):
+            return None
+        places = [t.data_ptr() for t in tensors]
+        return places if [place & LOW for place in places] == self.low else None
 
 
 def repeat_of(form: tuple[Any, ...], given: Sequence[Any]) -> Repeat | None:
@@ -61,10 +69,11 @@ def repeat_of(form: tuple[Any, ...], given: Sequence[Any]) -> Repeat | None:
         return None
 
 
-def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """torch.empty_strided; on the current GPU without the cost of parsing its arguments, as compiled graphs allocate."""
-    quick = getattr(guards, "_empty_strided_cuda", None)
-    if quick is None or device.type != "cuda" or torch._C._cuda_getDevice() != device.index:
-        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    made: torch.Tensor = quick(shape, stride, dtype)
-    return made
+_QUICK = getattr(guards, "_empty_strided_cuda", None)  # as compiled graphs allocate: without the cost of parsing arguments
+
+
+def empty(allocations: Sequence[Allocation], device: torch.device) -> list[torch.Tensor]:
+    """torch.empty_strided of each."""
+    if _QUICK is not None and device.type == "cuda" and torch._C._cuda_getDevice() == device.index:
+        return [_QUICK(*allocation) for allocation in allocations]
+    return [torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype in allocations]

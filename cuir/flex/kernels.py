@@ -95,12 +95,16 @@ class Ready:
     def asks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
         """Whether a call of these tensors is to be differentiable."""
         inputs = query.requires_grad or key.requires_grad or value.requires_grad
-        return torch.is_grad_enabled() and (inputs or any(t.requires_grad for t, _ in self.learnable))
+        return (inputs and torch.is_grad_enabled()) or self._learns()
+
+    def _learns(self) -> bool:
+        return bool(self.learnable) and torch.is_grad_enabled() and any(t.requires_grad for t, _ in self.learnable)
 
     def outputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The same, without gradients."""
-        if self.covers(query, key, value):
-            return self.repeated(query, key, value)
+        again = self.repeated(query, key, value)
+        if again is not None:
+            return again
         given = {"Q": query, "K": key, "V": value}
         if key.shape[0] != query.shape[0]:
             key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
@@ -112,19 +116,20 @@ class Ready:
             self.made.join()
         outputs = self.launched(query, key, value, o)
         if self.kernel is not None and as_they_lie:
-            again = self.kernel.again(given, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
-            self.again[:] = [] if again is None else [again]
+            call = self.kernel.again(given, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
+            self.again[:] = [] if call is None else [call]
         return outputs if self.fits else (without_room(o, given["Q"]), *outputs[1:])
 
-    def covers(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-        """Whether tensors lie as those of a call before, so that `repeated` may launch them."""
-        return bool(self.again) and self.again[0].covers(query, key, value) and not self.asks(query, key, value)
-
-    def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The outputs for tensors that `covers` was asked about; nothing else is."""
+    def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        """The outputs, without gradients, for tensors that lie as those of a call before; None, and nothing is done, for others and where gradients are asked for."""
+        if not self.again or self._learns():
+            return None
+        captured = capturing()
+        if captured:
+            self.pinned()
         if self.made is not None:
             self.made.join()
-        return self.again[0](query, key, value)
+        return self.again[0](query, key, value, captured=captured)
 
     def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, O in `o`."""

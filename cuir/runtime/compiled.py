@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.guards import Repeat, empty, number, repeat_of
+from ..calls.guards import Allocation, Repeat, empty, number, repeat_of
 from ..calls.requirements import require_layout
 from ..checking.checked import Checked, Const
 from ..lowering import lower
@@ -21,7 +22,6 @@ from .nvcc import Compiled, compile_cuda
 
 KNOWN_LIMIT = 1024  # signatures of calls that are kept
 REPEATS = 4  # calls that the next one is compared with first
-Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # of a tensor: shape, stride, dtype
 
 
 @dataclass(frozen=True)
@@ -38,33 +38,36 @@ class Known:
     results: tuple[int, ...]
     device: torch.device
 
+    @functools.cached_property
+    def allocated(self) -> tuple[Allocation, ...]:
+        return tuple(s for s in self.sources if not isinstance(s, int))
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Again:
-    """A call that was examined, to be made with other tensors that lie as the first ones did. The caller asks `covers` before each.
+    """A call that was examined, to be made with other tensors that lie as the first ones did.
 
-    written: what to allocate, in the kernel's order, and scratch. always: tensors that every call has. order: for each tensor of the kernel its index among those
-    of a call, the written ones, scratch and these.
+    allocated: what each call allocates: the `written` tensors, in the kernel's order, and scratch behind them. always: tensors that every call has.
+    order: for each tensor of the kernel its index among those of a call, the allocated ones and these.
     """
 
     repeat: Repeat
     known: Known
-    written: tuple[Allocation, ...]
-    scratch: tuple[Allocation, ...]
+    allocated: tuple[Allocation, ...]
+    written: int
     always: tuple[torch.Tensor, ...]
     order: tuple[int, ...]
 
-    def covers(self, *tensors: torch.Tensor) -> bool:
-        return self.repeat.covers((), tensors)
-
-    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The tensors that the kernel writes, allocated for this call."""
+    def __call__(self, *tensors: torch.Tensor, captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
+        """The tensors that the kernel writes, allocated for this call; None, and nothing is done, for tensors that lie otherwise. captured: see `launch`."""
+        places = self.repeat.places(tensors)
+        if places is None:
+            return None
         known = self.known
-        written = [empty(*allocation, known.device) for allocation in self.written]
-        scratch = [empty(*allocation, known.device) for allocation in self.scratch]
-        places = [t.data_ptr() for t in (*tensors, *written, *scratch, *self.always)]
-        known.launcher.launch(known.plan, tuple([places[i] for i in self.order]))
-        return tuple(written)
+        allocated = empty(self.allocated, known.device)
+        places += [t.data_ptr() for t in (*allocated, *self.always)]
+        known.launcher.launch(known.plan, tuple([places[i] for i in self.order]), captured)
+        return tuple(allocated[: self.written])
 
 
 class CompiledKernel:
@@ -116,7 +119,8 @@ class CompiledKernel:
         given = (*args, *named.values(), *outs)
         form = (len(args), *named, len(outs))
         known = self._repeated(form, given) or self._look_up(args, named, outs, form)
-        tensors = [given[s] if isinstance(s, int) else empty(*s, known.device) for s in known.sources]
+        made = iter(empty(known.allocated, known.device))
+        tensors = [given[s] if isinstance(s, int) else next(made) for s in known.sources]
         known.launcher.launch(known.plan, tuple([t.data_ptr() for t in tensors]))
         results = known.results
         return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
@@ -147,9 +151,8 @@ class CompiledKernel:
         order += [t.name for t in self._interface.outputs]
         order += [t.name for t in self._interface.tensors if t.scratch]
         order += [t.name for t in self._interface.tensors if t.name not in order]
-        return Again(
-            repeat, known, tuple(written), tuple(scratch), tuple(always), tuple(order.index(t.name) for t in self._interface.tensors)
-        )
+        where = tuple(order.index(t.name) for t in self._interface.tensors)
+        return Again(repeat, known, (*written, *scratch), len(written), tuple(always), where)
 
     def _repeated(self, form: tuple[Any, ...], given: tuple[Any, ...]) -> Known | None:
         for repeat, known in self._repeats:

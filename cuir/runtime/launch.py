@@ -45,13 +45,11 @@ def driver() -> ModuleType:
 
 
 @cache
-def starts() -> tuple[Any, Any]:
-    """cuLaunchKernel and cuLaunchKernelEx of the driver, called without the objects that cuda-bindings makes for each call."""
+def launch_kernel() -> Any:
+    """cuLaunchKernelEx of the driver, called without the objects that cuda-bindings makes for each call."""
     library = ctypes.CDLL(LIBRARY)
-    number, pointer = ctypes.c_uint, ctypes.c_void_p
-    library.cuLaunchKernel.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
-    library.cuLaunchKernelEx.argtypes = [pointer] * 4
-    return library.cuLaunchKernel, library.cuLaunchKernelEx
+    library.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
+    return library.cuLaunchKernelEx
 
 
 def need_device(checked: Checked, device: torch.device | None) -> torch.device:
@@ -95,11 +93,12 @@ class Plan:
     numbers: tuple[Any, ...]  # scalars, then dims, as C values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Packed:
-    """Arguments as the driver takes them; immutable, so that threads may share them. `keep` owns what `pointers` points to."""
+    """A launch as the driver takes it: the arguments, and grid, stream and the like; immutable, so that threads may share them. `keep` owns what these point to."""
 
     pointers: int
+    config: int
     keep: tuple[Any, ...]
 
 
@@ -113,8 +112,8 @@ class Launcher:
         self.cu, self.compiled, self.device = driver(), compiled, device
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
         self.symbol = symbol(self.cuda.name)
-        self.configs: dict[tuple[int, int], Any] = {}  # of launches in clusters: grid, stream
-        self.starts = starts()
+        self.configs: dict[tuple[int, int], Any] = {}  # by grid and stream
+        self.start = launch_kernel()
         with torch.cuda.device(device), self._outside_of_capture():
             self.context = self._ok(self.cu.cuCtxGetCurrent())  # torch's
             self.module = self._ok(self.cu.cuModuleLoadData(compiled.cubin))
@@ -145,7 +144,7 @@ class Launcher:
         return int(torch.cuda.get_device_properties(self.device).multi_processor_count * each)
 
     def _config(self, grid: int, stream: int) -> Any:
-        """A launch of `grid` CTAs in clusters, as the driver takes it."""
+        """A launch of `grid` CTAs, as the driver takes it."""
         cu, cuda = self.cu, self.cuda
         if (grid, stream) in self.configs:
             return self.configs[grid, stream]
@@ -153,9 +152,10 @@ class Launcher:
         config.gridDimX, config.blockDimX = grid, cuda.threads
         config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
         config.sharedMemBytes, config.hStream = cuda.shared_bytes, stream
-        attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cuda.cluster, 1, 1
-        config.attrs, config.numAttrs = [attribute], 1
+        if cuda.cluster > 1:
+            attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cuda.cluster, 1, 1
+            config.attrs, config.numAttrs = [attribute], 1
         return self.configs.setdefault((grid, stream), config)
 
     def _ok(self, result: tuple[Any, ...]) -> Any:
@@ -208,13 +208,14 @@ class Launcher:
         shapes = {t.name: (tuple(arguments[t.name].shape), arguments[t.name].stride()) for t in self.checked.tensors}
         return Plan(grid, shapes, tuple(numbers))
 
-    def launch(self, plan: Plan, places: tuple[int, ...]) -> None:
-        """One launch on torch's current stream, without synchronising; `places`: the tensors' addresses in order of the signature."""
+    def launch(self, plan: Plan, places: tuple[int, ...], captured: bool | None = None) -> None:
+        """One launch on torch's current stream, without synchronising. places: the tensors' addresses in order of the signature. captured: whether the stream
+        is, where the caller has asked."""
         if not plan.grid:
             return
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)  # without the cost of a Stream object, as Triton does
-        if self.cuda.counter and torch.cuda.is_current_stream_capturing():
-            packed = self._pack(plan, places, self._new_counter())  # replays may overlap with other launches, and with other graphs
+        if self.cuda.counter and (torch.cuda.is_current_stream_capturing() if captured is None else captured):
+            packed = self._pack(plan, places, stream, self._new_counter())  # replays may overlap with other launches, and with other graphs
         else:
             key = (id(plan), stream, places)
             cached = self.packed.get(key)
@@ -223,30 +224,23 @@ class Launcher:
                     self.packed.clear()
                 if self.cuda.counter and stream not in self.counters:
                     self.counters[stream] = self._new_counter()
-                cached = self.packed[key] = self._pack(plan, places, self.counters.get(stream, 0))
+                cached = self.packed[key] = self._pack(plan, places, stream, self.counters.get(stream, 0))
             packed = cached
         if torch._C._cuda_getDevice() == self.device.index:
-            self._start(plan.grid, stream, packed)
+            self._start(packed)
         else:
             with torch.cuda.device(self.device):
-                self._start(plan.grid, stream, packed)
+                self._start(packed)
 
-    def _start(self, grid: int, stream: int, packed: Packed) -> None:
-        cu, cuda = self.cu, self.cuda
-        plain, in_clusters = self.starts
-        while True:
-            if cuda.cluster == 1:
-                status = plain(self.place, grid, 1, 1, cuda.threads, 1, 1, cuda.shared_bytes, stream, packed.pointers, None)
-            else:
-                status = in_clusters(self._config(grid, stream).getPtr(), self.place, packed.pointers, None)
-            if status == 0:
-                return
+    def _start(self, packed: Packed) -> None:
+        while (status := self.start(packed.config, self.place, packed.pointers, None)) != 0:
+            cu = self.cu
             if status == INVALID_CONTEXT and int(self._ok(cu.cuCtxGetCurrent())) == 0:
                 self._ok(cu.cuCtxSetCurrent(self.context))  # a thread that has not touched the device before
                 continue
             self._ok((cu.CUresult(status),))
 
-    def _pack(self, plan: Plan, places: tuple[int, ...], counter: int) -> Packed:
+    def _pack(self, plan: Plan, places: tuple[int, ...], stream: int, counter: int) -> Packed:
         cuda = self.cuda
         at = {t.name: place for t, place in zip(self.checked.tensors, places, strict=True)}
         refuse_shared_memory(
@@ -262,7 +256,10 @@ class Launcher:
         values += plan.numbers
         addresses = [address for _, address in encoded] + [ctypes.addressof(v) for v in values]
         pointers = (ctypes.c_void_p * len(addresses))(*addresses)
-        return Packed(ctypes.addressof(pointers), (pointers, plan, *(memory for memory, _ in encoded), *values))
+        config = self._config(plan.grid, stream)
+        return Packed(
+            ctypes.addressof(pointers), int(config.getPtr()), (pointers, plan, config, *(memory for memory, _ in encoded), *values)
+        )
 
     # ---- tensor maps
     def _encode(self, m: TensorMap, place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[Any, int]:
