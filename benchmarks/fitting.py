@@ -190,6 +190,8 @@ def summary(found: Sequence[tuple[float, Measured, str]]) -> str:
             where = f"{worst[1].cell.shape.N}, {worst[1].cell.shape.H}/{worst[1].cell.shape.HK} heads"
             lines.append(f"| {variant} | {D} | {len(known)} | {statistics.mean(r for r, *_ in known):.3f} | {worst[0]:.3f} | {where} |")
     every = sorted(r for r, *_ in found if r == r)
+    if not every:
+        return f"none of the choices was measured in {len(found)} cells"
     short = sum(r < 0.97 for r in every)
     return (
         "\n".join(lines)
@@ -211,7 +213,9 @@ def main() -> None:
         rows = ",\n".join("  " + json.dumps(row.as_json()) for row in table_of(measured, int(device.rpartition(" ")[2])))
         place = PLACE / "tables" / f"{table.stem(name)}.json"
         place.parent.mkdir(exist_ok=True)
-        place.write_text(f'{{"gpu": {json.dumps(name)}, "sms": {device.rpartition(" ")[2]}, "rows": [\n{rows}\n]}}\n', encoding="utf-8")
+        gpu = Device(device, int(device.rpartition(" ")[2]))
+        head = f'"gpu": {json.dumps(gpu.name)}, "arch": {json.dumps(gpu.generation)}, "sms": {gpu.sms}'
+        place.write_text(f'{{{head}, "rows": [\n{rows}\n]}}\n', encoding="utf-8")
         print(f"{place}: {rows.count(chr(10)) + 1} rows")
     elif given.do == "fit":
         figures = terms(measured, int(device.rpartition(" ")[2]))

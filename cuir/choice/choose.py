@@ -20,6 +20,7 @@ from ..syntax.types import DType
 from ..tuning import cache
 from ..tuning.space import Consts, defaults, label, ruled_out
 from . import cost, table
+from .device import Device
 from .work import Work
 
 Source = Literal["given", "tuned", "table", "model", "start"]
@@ -46,23 +47,6 @@ class Choice:
 
     def as_json(self) -> dict[str, object]:
         return {"setting": self.setting, "source": self.source, "why": self.why}
-
-
-@dataclass(frozen=True)
-class Device:
-    """A GPU by its name as keys of tuning have it (`cuir.tuning.cache.device`), and its multiprocessors; without a GPU an empty name and 0."""
-
-    arch: str
-    sms: int
-
-    @staticmethod
-    def here() -> Device:
-        return Device(*cache.device())
-
-    @property
-    def name(self) -> str:
-        """As its maker calls it."""
-        return self.arch.rpartition(" sm_")[0] or self.arch
 
 
 def choose(
@@ -118,7 +102,7 @@ def choose(
                 )
                 return Choice({**named(less), **fixed}, "model", f"{found} ({why})")
 
-            if "table" in sources and own_kind and (row := table.nearest(work, shape, numbers, device.name, device.sms, fits)) is not None:
+            if "table" in sources and own_kind and (row := table.nearest(work, shape, numbers, device, fits)) is not None:
                 return unless_narrow(dict(row.setting), "table", row.why)
             first = next((dict(s) for s in starts if fits(s)), None) if exact and table.waves(shape, device.sms) >= table.WAVES else None
             if first is not None and "start" in sources:

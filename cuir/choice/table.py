@@ -1,6 +1,7 @@
 """Tables of settings that were measured, a file for each GPU: part of the package, made by `python -m benchmarks.fitting table`.
 
 A row is of a kind of programs and a range of work, not of one program: what was measured for a causal mask serves any mask whose blocks and arithmetic cost as much.
+Rows of a GPU also serve its relatives, those of as many multiprocessors of its generation: an H100 (SXM) is an H200 with other memory.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Any
 from ..checking.checked import Const
 from ..measure.problem import Shape
 from ..tuning.space import from_plain, plain
+from .device import Device
 from .work import Work
 
 FARTHEST = 2.5  # rows that are farther than this say nothing
+OF_A_RELATIVE = 0.25  # how much farther a row is that was measured on a relative: between rows as near as each other the GPU's own counts
 WAVES = 4.0  # tiles of 128 queries a multiprocessor: with fewer, how they divide among them matters more than anything a row knows
 TILE = {"BM": 128, "BN": 128}  # by which keys are counted
 
@@ -93,39 +96,51 @@ def stem(name: str) -> str:
 
 
 @functools.cache
+def _tables() -> Mapping[str, Mapping[str, Any]]:
+    """What ships, by the maker's name of the GPU."""
+    places = (p for p in (files(__package__) / "tables").iterdir() if p.name.endswith(".json"))
+    found = [json.loads(p.read_text(encoding="utf-8")) for p in places]
+    return {data["gpu"]: data for data in sorted(found, key=lambda data: str(data["gpu"]))}
+
+
+@functools.cache
 def rows(name: str) -> tuple[Row, ...]:
     """Of a GPU, by its maker's name for it; none if nothing was measured on one."""
-    place = files(__package__) / "tables" / f"{stem(name)}.json"
-    if not name or not place.is_file():
-        return ()
-    return tuple(Row.parse(row) for row in json.loads(place.read_text(encoding="utf-8"))["rows"])
+    return tuple(Row.parse(row) for row in _tables()[name]["rows"]) if name in _tables() else ()
 
 
-def near(work: Work, shape: Shape, numbers: Mapping[str, int | float], name: str, sms: int) -> Iterator[tuple[float, Row]]:
-    """Rows that hold for a problem, the nearest first, and how far they are."""
-    if waves(shape, sms) < WAVES:
+@functools.cache
+def _relatives(arch: str, sms: int) -> tuple[str, ...]:
+    """GPUs of this generation (`sm_90`) with as many multiprocessors, of which there are tables."""
+    return tuple(name for name, data in _tables().items() if (data["arch"], data["sms"]) == (arch, sms))
+
+
+def near(work: Work, shape: Shape, numbers: Mapping[str, int | float], device: Device) -> Iterator[tuple[float, Row, str]]:
+    """Rows that hold for a problem, the nearest first, with how far they are and the GPU that they were measured on."""
+    if waves(shape, device.sms) < WAVES:
         return
     dims = tuple(-(-n // 16) * 16 for n in (shape.D, shape.DV))  # columns that products take
     kind, keys = Kind.of(work), visited(work, shape, numbers)
-    found = [(row.distance(kind, keys), row) for row in rows(name) if row.head_dims == dims]
-    yield from sorted(((far, row) for far, row in found if far <= FARTHEST), key=lambda pair: pair[0])
+    found = []
+    for gpu in {device.name: 0, **dict.fromkeys(_relatives(device.generation, device.sms))}:
+        farther = 0.0 if gpu == device.name else OF_A_RELATIVE
+        found += [(row.distance(kind, keys) + farther, row, gpu) for row in rows(gpu) if row.head_dims == dims]
+    yield from sorted((one for one in found if one[0] <= FARTHEST), key=lambda one: one[0])
 
 
-def shipped() -> dict[str, int]:
-    """GPUs of which there are tables, and their multiprocessors."""
-    places = (p for p in (files(__package__) / "tables").iterdir() if p.name.endswith(".json"))
-    heads = [json.loads(p.read_text(encoding="utf-8")) for p in places]
-    return {head["gpu"]: head["sms"] for head in sorted(heads, key=lambda h: str(h["gpu"]))}
+def shipped() -> dict[str, Device]:
+    """GPUs of which there are tables, by their makers' names."""
+    return {name: Device(f"{name} {data['arch']} {data['sms']}", data["sms"]) for name, data in _tables().items()}
 
 
 def nearest(
-    work: Work, shape: Shape, numbers: Mapping[str, int | float], name: str, sms: int, fits: Callable[[Mapping[str, Const]], bool]
+    work: Work, shape: Shape, numbers: Mapping[str, int | float], device: Device, fits: Callable[[Mapping[str, Const]], bool]
 ) -> Found | None:
     """The setting of the nearest row that fits. None if no row holds for such a problem."""
-    for far, row in near(work, shape, numbers, name, sms):
+    for far, row, gpu in near(work, shape, numbers, device):
         if fits(row.setting):
-            alike = "for such programs" if far == 0 else "for the most alike program"
-            return Found(row.setting, f"as measured on {name} {alike} ({row.variant}, {row.least:.0f} to {row.most:.0f} keys a query)")
+            alike = "for such programs" if far <= (OF_A_RELATIVE if gpu != device.name else 0) else "for the most alike program"
+            return Found(row.setting, f"as measured on {gpu} {alike} ({row.variant}, {row.least:.0f} to {row.most:.0f} keys a query)")
     return None
 
 

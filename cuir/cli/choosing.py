@@ -63,7 +63,7 @@ def _device(gpu: str | None) -> Any:
         raise CuirError.of(
             "U100", f"nothing is known of a `{gpu}`", hint=f"a GPU that is here, or one that was measured: {', '.join(known)}"
         )
-    return Device(gpu, known[gpu])
+    return known[gpu]
 
 
 __all__ = ["show_choices"]

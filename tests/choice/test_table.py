@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuir.choice
-from cuir.choice import table
+from cuir.choice import Device, table
 from cuir.choice.table import Kind, Row, near, nearest, rows, shipped, stem
 from cuir.measure.problem import Shape
 from cuir.syntax.types import BF16, F16
 from cuir.tuning.space import ruled_out
 from tests.choice.conftest import adapted, work
 
-H200 = "NVIDIA H200"
+H200 = Device("NVIDIA H200 sm_90 132", 132)
 ALL = [(name, row) for name in shipped() for row in rows(name)]
 
 
@@ -39,8 +39,8 @@ def test_tables_are_what_the_command_writes() -> None:
 
 
 def test_rows_of_a_variant_do_not_overlap() -> None:
-    for _, row in ALL:
-        others = [r for _, r in ALL if r is not row and (r.variant, r.head_dims) == (row.variant, row.head_dims)]
+    for gpu, row in ALL:
+        others = [r for g, r in ALL if g == gpu and r is not row and (r.variant, r.head_dims) == (row.variant, row.head_dims)]
         assert all(row.most < o.least or o.most < row.least for o in others)
 
 
@@ -74,26 +74,38 @@ def test_kinds_are_as_far_as_their_arithmetic(score: int, special: int, keep: in
 )
 def test_programs_of_a_kind_share_rows(variant: str, like: str) -> None:
     """The same mask by another name, another bias, another mask on documents."""
-    found = next(near(work(variant), Shape(2, 32, 32, 8192, 8192, 128), {}, H200, 132))
+    found = next(near(work(variant), Shape(2, 32, 32, 8192, 8192, 128), {}, H200))
     assert found[1].variant == like
 
 
 def test_the_number_of_keys_decides_not_the_length() -> None:
     of, shape = work("sliding_window"), Shape(2, 32, 32, 8192, 8192, 64)
-    narrow, wide = (nearest(of, shape, {"window": w}, H200, 132, lambda s: True) for w in (64, 4096))
+    narrow, wide = (nearest(of, shape, {"window": w}, H200, lambda s: True) for w in (64, 4096))
     assert narrow is not None and wide is not None and narrow.setting["BM"] < wide.setting["BM"]  # type: ignore[operator]
 
 
 def test_what_no_row_holds_for() -> None:
     of = work("causal")
-    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 128), {}, "NVIDIA H100", 132, lambda s: True) is None, "another GPU"
-    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 48), {}, H200, 132, lambda s: True) is None, "another head dim"
-    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 128, 64), {}, H200, 132, lambda s: True) is None, "of values"
-    assert nearest(of, Shape(1, 4, 4, 1024, 1024, 128), {}, H200, 132, lambda s: True) is None, "few tiles"
-    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 128), {}, H200, 132, lambda s: False) is None, "nothing fits"
-    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 120), {}, H200, 132, lambda s: True) is not None, (
+    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 128), {}, Device("NVIDIA B9000 sm_120 132", 132), lambda s: True) is None, "another GPU"
+    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 48), {}, H200, lambda s: True) is None, "another head dim"
+    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 128, 64), {}, H200, lambda s: True) is None, "of values"
+    assert nearest(of, Shape(1, 4, 4, 1024, 1024, 128), {}, H200, lambda s: True) is None, "few tiles"
+    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 128), {}, H200, lambda s: False) is None, "nothing fits"
+    assert nearest(of, Shape(2, 32, 32, 8192, 8192, 120), {}, H200, lambda s: True) is not None, (
         "products of head dim 120 take the columns of 128"
     )
+
+
+def test_rows_of_a_relative_serve_where_the_gpu_has_none() -> None:
+    """A GPU of the same generation with as many multiprocessors; its own rows come first where both are as near."""
+    of, shape = work("causal"), Shape(2, 32, 32, 8192, 8192, 128)
+    own = nearest(of, shape, {}, H200, lambda s: True)
+    relative = nearest(of, shape, {}, Device("NVIDIA H300 sm_90 132", 132), lambda s: True)
+    assert own is not None and relative is not None and own.setting == relative.setting and "as measured on NVIDIA H200 for such" in relative.why
+    for other in (Device("NVIDIA H300 sm_90 114", 114), Device("NVIDIA H300 sm_100 132", 132), Device("NVIDIA H300", 132)):
+        assert nearest(of, shape, {}, other, lambda s: True) is None
+    wide = nearest(of, Shape(2, 32, 32, 8192, 8192, 96), {}, H200, lambda s: True)
+    assert wide is not None and "H100" in wide.why
 
 
 def test_a_file_is_named_after_its_gpu() -> None:
