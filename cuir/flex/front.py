@@ -80,6 +80,7 @@ _TRACED: dict[Any, Attention] = {}  # by what the mods trace to: nothing is tran
 _WARM: OrderedDict[tuple[int, int, int], Warm] = (
     OrderedDict()
 )  # by the mods, and a sink, as objects: nothing is looked at again but what may have changed
+_ANY_AUTOCAST: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # a sixth of asking for the device's
 _LOCK = threading.RLock()
 _NOTHING = torch.empty(0)
 
@@ -121,7 +122,7 @@ def flex_attention(
     if return_lse and return_aux is not None:
         wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
     most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
-    if isinstance(query, torch.Tensor) and query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
+    if _ANY_AUTOCAST() and isinstance(query, torch.Tensor) and query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
             return flex_attention(

@@ -98,7 +98,7 @@ class Ready:
         return (inputs and torch.is_grad_enabled()) or self._learns()
 
     def _learns(self) -> bool:
-        return bool(self.learnable) and torch.is_grad_enabled() and any(t.requires_grad for t, _ in self.learnable)
+        return torch.is_grad_enabled() and any(t.requires_grad for t, _ in self.learnable)
 
     def outputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The same, without gradients."""
@@ -122,7 +122,7 @@ class Ready:
 
     def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """The outputs, without gradients, for tensors that lie as those of a call before; None, and nothing is done, for others and where gradients are asked for."""
-        if not self.again or self._learns():
+        if not self.again or (self.learnable and self._learns()):
             return None
         captured = capturing()
         if captured:

@@ -90,15 +90,22 @@ class LazyBlockMask(theirs.BlockMask):
     @property
     def unmade(self) -> bool:
         """Whether nobody has asked for its blocks, nor set any, another mask_mod or other lengths."""
-        if self._states is not None or (_edited_in_graph(self) if torch.compiler.is_compiling() else len(self.__dict__) != FIELDS):
-            return False
         first = self._asked
-        lengths, size = (first.Q_LEN, first.KV_LEN), first.BLOCK_SIZE
-        if isinstance(
-            first.mask_mod, functools.partial
-        ):  # torch.compile cannot ask whether two are one, but by id, which ties a graph to the mod
-            return id(self.mask_mod) == id(first.mask_mod) and self.seq_lengths == lengths and size == self.BLOCK_SIZE
-        return self.mask_mod is first.mask_mod and self.seq_lengths == lengths and size == self.BLOCK_SIZE
+        if torch.compiler.is_compiling():
+            if self._states is not None or _edited_in_graph(self):
+                return False
+            if isinstance(
+                first.mask_mod, functools.partial
+            ):  # torch.compile cannot ask whether two are one, but by id, which ties a graph to the mod
+                return id(self.mask_mod) == id(first.mask_mod) and self._as_asked
+            return self.mask_mod is first.mask_mod and self._as_asked
+        return self._states is None and len(self.__dict__) == FIELDS and self.mask_mod is first.mask_mod and self._as_asked
+
+    @property
+    def _as_asked(self) -> bool:
+        """Whether lengths and block size are those that it was made for."""
+        first = self._asked
+        return self.seq_lengths == (first.Q_LEN, first.KV_LEN) and self.BLOCK_SIZE == first.BLOCK_SIZE
 
     def untouched(self) -> bool:
         """Whether it still says what its mask_mod says: nothing was set, and no tensor of its blocks was written to."""

@@ -84,6 +84,9 @@ def _plain(part: Any) -> Any:
     return part.__name__ if isinstance(part, types.ModuleType) else repr(part)
 
 
+_OF_FUNCTIONS = dict.fromkeys(("__code__", "__defaults__", "__kwdefaults__"))  # looked at without a call for each
+
+
 class Same:
     """Whether mods are what they were at their walk, asked without another walk: all that was gone through is the same object, and no tensor was changed."""
 
@@ -91,7 +94,15 @@ class Same:
         """forget: called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly."""
         self.mods = tuple(None if m is None else weakref.ref(m, forget) for m in mods)
         self.links = tuple(link for link in who.links if not any(link[1] is m for m in mods))  # these must not keep the mods alive
-        self.own = tuple((link[0], i, *link[2:]) for link in who.links for i, m in enumerate(mods) if link[1] is m)
+        own = [(link[0], i, *link[2:]) for link in who.links for i, m in enumerate(mods) if link[1] is m]
+        plain = {
+            i: {key: value for get, j, key, value in own if j == i and get is getattr}
+            for i, m in enumerate(mods)
+            if type(m) is types.FunctionType
+        }
+        self.functions = tuple((i, *(of[name] for name in _OF_FUNCTIONS)) for i, of in plain.items() if of.keys() >= _OF_FUNCTIONS.keys())
+        known = {i for i, *_ in self.functions}
+        self.own = tuple(link for link in own if not (link[0] is getattr and link[1] in known and link[2] in _OF_FUNCTIONS))
         self.sizes = tuple((held, size) for held, size in who.sizes if not any(held is m for m in mods))
         others = (t for t in who.tensors if not any(t is m for m in mods))
         self.tensors = tuple((t, state_of(t), memory_of(t), t.requires_grad) for t in others)
@@ -117,6 +128,10 @@ class Same:
         for i, state, _, learned in self.given:
             if state_of(mods[i]) != state or mods[i].requires_grad != learned:
                 return False
+        for i, code, defaults, named in self.functions:
+            mod = mods[i]
+            if mod.__code__ is not code or mod.__defaults__ is not defaults or mod.__kwdefaults__ is not named:
+                return False
         for i, size in self.lengths:
             if len(mods[i]) != size:
                 return False
@@ -129,7 +144,7 @@ class Same:
         for get, holder, key, value in self.links:
             if get(holder, key) is not value:
                 return False
-        return all(state_of(t) == state and t.requires_grad == learned for t, state, _, learned in self.tensors)
+        return not self.tensors or all(state_of(t) == state and t.requires_grad == learned for t, state, _, learned in self.tensors)
 
 
 __all__ = ["CaptureKey", "Path", "Same", "follow", "identity"]

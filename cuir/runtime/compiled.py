@@ -48,7 +48,7 @@ class Again:
     """A call that was examined, to be made with other tensors that lie as the first ones did.
 
     allocated: what each call allocates: the `written` tensors, in the kernel's order, and scratch behind them. always: tensors that every call has.
-    order: for each tensor of the kernel its index among those of a call, the allocated ones and these.
+    order: for each tensor of the kernel its index among those of a call, the allocated ones and these; None where they stand in the kernel's order.
     """
 
     repeat: Repeat
@@ -56,7 +56,7 @@ class Again:
     allocated: tuple[Allocation, ...]
     written: int
     always: tuple[torch.Tensor, ...]
-    order: tuple[int, ...]
+    order: tuple[int, ...] | None
 
     def __call__(self, *tensors: torch.Tensor, captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
         """The tensors that the kernel writes, allocated for this call; None, and nothing is done, for tensors that lie otherwise. captured: see `launch`."""
@@ -66,7 +66,9 @@ class Again:
         known = self.known
         allocated = empty(self.allocated, known.device)
         places += [t.data_ptr() for t in (*allocated, *self.always)]
-        known.launcher.launch(known.plan, tuple([places[i] for i in self.order]), captured)
+        if self.order is not None:
+            places = [places[i] for i in self.order]
+        known.launcher.launch(known.plan, tuple(places), captured)
         return tuple(allocated[: self.written])
 
 
@@ -152,7 +154,7 @@ class CompiledKernel:
         order += [t.name for t in self._interface.tensors if t.scratch]
         order += [t.name for t in self._interface.tensors if t.name not in order]
         where = tuple(order.index(t.name) for t in self._interface.tensors)
-        return Again(repeat, known, (*written, *scratch), len(written), tuple(always), where)
+        return Again(repeat, known, (*written, *scratch), len(written), tuple(always), where if where != tuple(sorted(where)) else None)
 
     def _repeated(self, form: tuple[Any, ...], given: tuple[Any, ...]) -> Known | None:
         for repeat, known in self._repeats:

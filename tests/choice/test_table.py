@@ -101,7 +101,12 @@ def test_rows_of_a_relative_serve_where_the_gpu_has_none() -> None:
     of, shape = work("causal"), Shape(2, 32, 32, 8192, 8192, 128)
     own = nearest(of, shape, {}, H200, lambda s: True)
     relative = nearest(of, shape, {}, Device("NVIDIA H300 sm_90 132", 132), lambda s: True)
-    assert own is not None and relative is not None and own.setting == relative.setting and "as measured on NVIDIA H200 for such" in relative.why
+    assert (
+        own is not None
+        and relative is not None
+        and own.setting == relative.setting
+        and "as measured on NVIDIA H200 for such" in relative.why
+    )
     for other in (Device("NVIDIA H300 sm_90 114", 114), Device("NVIDIA H300 sm_100 132", 132), Device("NVIDIA H300", 132)):
         assert nearest(of, shape, {}, other, lambda s: True) is None
     wide = nearest(of, Shape(2, 32, 32, 8192, 8192, 96), {}, H200, lambda s: True)
