@@ -32,6 +32,7 @@ from benchmarks.old_and_new import as_they_come
 from cuir.bench.suites import VARIANTS
 from cuir.checking.checked import Const
 from cuir.choice.cost import roomy
+from cuir.flex.settings import SPILLED
 from cuir.measure.problem import Shape, tensors
 from cuir.measure.protocol import timed
 from cuir.spec.specification import lengths_of
@@ -182,13 +183,15 @@ class Kernels:
                 self.built[keys[i]] = built
                 self.changed.notify_all()
 
-    def clean(self, cell: Cell, settings: Sequence[Setting]) -> list[Setting]:
-        """Those that do not spill, once all of them are built; if all do, those that compile."""
+    def usable(self, cell: Cell, settings: Sequence[Setting]) -> list[Setting]:
+        """Those that spill no more than a first call puts up with, once all of them are built; if all do, those that compile."""
         keys = [(cell.variant, cell.shape.D, label(s)) for s in settings]
         own = [k for k in keys if k in self.jobs]
         with self.changed:
             self.changed.wait_for(lambda: all(k in self.built for k in own))
-        return [self.jobs[k] for k in own if self.built[k].clean] or [self.jobs[k] for k in own if not self.built[k].refused]
+        compiled = [k for k in own if not self.built[k].refused]
+        usable = [k for k in compiled if self.built[k].spills <= SPILLED and not self.built[k].serialised]
+        return [self.jobs[k] for k in usable or compiled]
 
 
 def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, device: str = "cuda") -> dict[str, Any]:
@@ -251,7 +254,7 @@ def measure(plan: Sequence[Job], seconds: float, jobs: int | None) -> Iterator[M
     threading.Thread(target=kernels.build, args=(jobs,), daemon=True).start()
     before = None
     for cell, settings in plan:
-        own = kernels.clean(cell, settings)
+        own = kernels.usable(cell, settings)
         while lines:
             yield lines.pop(0)
         if time.monotonic() - began > seconds:

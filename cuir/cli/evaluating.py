@@ -36,7 +36,9 @@ def evaluate(
     variants: Annotated[list[str] | None, typer.Argument(help="what the kernel is adapted to (left out: every variant of `cuir corpus`)", show_default=False)] = None,
     model: Annotated[list[str] | None, typer.Option("--model", help=f"a model to ask, as litellm names it; several allowed; else the variable {MODEL}", show_default=False)] = None,
     samples: Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations for each variant and model")] = SAMPLES,
-    attempts: Attempts = 5, origin: Origin = EXPERT, dtype: Dtype = "f16", head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
+    attempts: Attempts = 5, origin: Origin = EXPERT,
+    origin_spec: Annotated[str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)] = None,
+    dtype: Dtype = "f16", head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
     budget: Money = None, tokens: Tokens = None, temperature: Temperature = None, timeout: Timeout = 600,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="conversations at a time")] = 1,
     time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
@@ -61,10 +63,10 @@ def evaluate(
     if show:
         if out is None:
             raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
-        not_beside(context, "show", "asks nothing", "variants", "model", "replay", "record", "samples", "attempts", "origin", "dtype", "head_dim", "const", "level", "budget",
+        not_beside(context, "show", "asks nothing", "variants", "model", "replay", "record", "samples", "attempts", "origin", "origin_spec", "dtype", "head_dim", "const", "level", "budget",
                    "tokens", "temperature", "timeout", "cache", "jobs", "time_limit", "fresh")  # fmt: skip
         return _finish(*read(out), out, True, as_json, anew=False)
-    not_beside(context, "replay", "takes answers and settings from its files", "model", "record", "samples", "attempts", "origin", "dtype", "head_dim", "const", "level",
+    not_beside(context, "replay", "takes answers and settings from its files", "model", "record", "samples", "attempts", "origin", "origin_spec", "dtype", "head_dim", "const", "level",
                "budget", "tokens", "temperature", "timeout", "cache")  # fmt: skip
     _one_thread()
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
@@ -75,6 +77,7 @@ def evaluate(
         else:
             asked = _Asked(
                 origin,
+                origin_spec,
                 dtype,
                 head_dim,
                 list(const or ()),
@@ -101,6 +104,7 @@ class _Asked:
     """Variants as tasks for models that are asked (see llm.evaluate.Evaluated)."""
 
     origin: str
+    origin_spec: str | None  # what it computes, if its file is none of the corpus
     dtype: str
     head_dim: int | None
     const: list[str]
@@ -123,7 +127,7 @@ class _Asked:
         self.program = read_program(self.origin)
         self.kernel = pick_kernel(self.program, None).name
         table = computed(self.origin, self.kernel)
-        self.known = table[1].specification if table is not None else None
+        self.known = self.origin_spec or (table[1].specification if table is not None else None)
 
     def cells(self, variants: Sequence[str], models: Sequence[str]) -> list[Cell]:
         """Sample after sample, each of all variants and models, so that an evaluation that is cut short has as many of each. Raises CuirError for what is not there."""

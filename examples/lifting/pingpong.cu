@@ -13,4 +13,6 @@ using Epilogue = cutlass::epilogue::collective::CollectiveBuilder<cutlass::arch:
 using Mainloop = cutlass::gemm::collective::CollectiveBuilder<cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, Row, 8, T, cutlass::layout::ColumnMajor, 8, float, Block, Cluster,
     cutlass::gemm::collective::StageCountAutoCarveout<int(sizeof(Epilogue::SharedStorage))>, cutlass::gemm::KernelTmaWarpSpecializedPingpong>::CollectiveOp;
 using Kernel = cutlass::gemm::kernel::GemmUniversal<Shape<int, int, int, int>, Mainloop, Epilogue>;
+#ifndef WITH_HOST  // the host's code instantiates it itself
 template __global__ void cutlass::device_kernel<Kernel>(const __grid_constant__ Kernel::Params);
+#endif
