@@ -32,8 +32,24 @@ def same_tensor(ours: Any, theirs: Any, what: str) -> None:
         raise Wrong(f"{what} is not PyTorch's: {_brief(ours)} instead of {_brief(theirs)}")
 
 
-def judge(golden: torch.Tensor, eager: torch.Tensor, ours: torch.Tensor, what: str = "O", *, paged: bool = False) -> None:
-    """golden: float64. eager: PyTorch in the dtype of the inputs, the yardstick of rounding. Raises Wrong, Differs."""
+def tf32(x: torch.Tensor) -> torch.Tensor:
+    """A float32 tensor rounded to the ten bits of TF32, to the nearest; another as it is."""
+    if x.dtype != torch.float32:
+        return x
+    return ((x.detach().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def judge(
+    golden: torch.Tensor,
+    eager: torch.Tensor,
+    ours: torch.Tensor,
+    what: str = "O",
+    *,
+    paged: bool = False,
+    coarse: torch.Tensor | None = None,
+) -> None:
+    """golden: float64. eager: PyTorch in the dtype of the inputs, the yardstick of rounding. coarse: the same of inputs that products may round, where that is
+    another one. Raises Wrong, Differs."""
     expect(isinstance(ours, torch.Tensor), f"{what} is {type(ours).__name__}")
     expect(ours.shape == golden.shape, f"{what} has shape {list(ours.shape)}, PyTorch's {list(golden.shape)}")
     expect(ours.dtype == eager.dtype, f"{what} is {ours.dtype}, PyTorch's is {eager.dtype}")
@@ -44,12 +60,13 @@ def judge(golden: torch.Tensor, eager: torch.Tensor, ours: torch.Tensor, what: s
     if not torch.equal(ours[infinite], golden[infinite]):
         raise Wrong(f"{what} differs in {int((ours[infinite] != golden[infinite]).sum())} places where PyTorch's is infinite")
     finite = golden.isfinite() & eager.isfinite()  # where PyTorch has a NaN, nothing is asked
-    golden, eager, ours = golden[finite], eager[finite], ours[finite]
+    yardsticks = [eager] if coarse is None else [eager, coarse.detach().double()]
+    golden, ours, yardsticks = golden[finite], ours[finite], [y[finite] for y in yardsticks]
     if not golden.numel():
         return
     if not ours.isfinite().all():
         raise Wrong(f"{what} has {int((~ours.isfinite()).sum())} elements of {ours.numel()} that are not finite, where PyTorch's are")
-    error, yardstick = float((golden - ours).abs().mean()), float((golden - eager).abs().mean())
+    error, yardstick = float((golden - ours).abs().mean()), max(float((golden - y).abs().mean()) for y in yardsticks)
     allowed = max(factor * yardstick, rounding * float(golden.abs().mean())) + 1e-7
     if error > allowed:
         raise Wrong(f"{what} is off by {error:.3g} on average, PyTorch by {yardstick:.3g}; {allowed:.3g} is allowed")
