@@ -30,23 +30,47 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     thread = "lane" if role.threads == 32 else "int(threadIdx.x) % 128"
     if not role.single:
         role.join()  # the lanes that read the place before have done so
-    with out.block(f"#pragma unroll 4\nfor (int i_ = {thread}; i_ < {view.rows * chunks}; i_ += {role.threads})"):
-        out.line(f"const int r_ = i_ / {chunks}, c_ = i_ % {chunks};")
-        indices = role.places.box_indices(box, "r_", f"c_ * {16 // size}")
+    width, turn = 16 // size, role.threads // chunks  # columns of a chunk; rows that the worker's lanes copy at a time
+    dim = tensor.dims[-1]
+    whole = box.starts[-1] == "0" and isinstance(dim, int) and view.cols <= dim
+    in_turns = view.alloc.panelled and role.threads % chunks == 0 and view.rows % turn == 0 and turn & (turn - 1) == 0
+    outer = [i for i, n in enumerate(box.sizes[:-1]) if n > 1]
+    kernel.aligned[box.tensor] = None
+
+    def bytes_left(indices: list[str]) -> str:
+        """How many of a chunk's bytes lie in the tensor."""
         tests = kernel.tests_inside(box.tensor, indices)[:-1]
         if box.starts[-1] != "0":  # chunks left of the tensor are outside of it, too
             tests.append(f"{indices[-1]} >= 0")
-        left = f"max(0, min({16 // size}, {tensor.dims[-1]} - {indices[-1]}))"
-        out.line(f"const int left_ = {' && '.join(tests)} ? {left} : 0;" if tests else f"const int left_ = {left};")
+        left = str(width) if whole else f"max(0, min({width}, {dim} - {indices[-1]}))"
+        return f"{' && '.join(tests)} ? {left} : 0" if tests else left
+
+    if in_turns and len(outer) <= 1:
+        # a lane copies the same columns of every row that is its own: places and addresses are worked out once, and go on by constants
+        first, chunk, place, source = (out.temp(name) for name in ("first", "chunk", "place", "from"))
+        turns = view.rows // turn
+        out.line(f"const int {first} = {thread} / {chunks}, {chunk} = {thread} % {chunks};")
+        out.line(f"const uint32_t {place} = cuir::at<{view.alloc.rows}>({base}, {first}, 16 * {chunk});")
+        column = f"{chunk} * {width}"
+        out.line(f"auto {source} = {box.tensor} + {kernel.index(box.tensor, role.places.box_indices(box, first, column))};")
+        with out.block(f"#pragma unroll {turns if turns <= 16 else 4}\nfor (int n_ = 0; n_ < {turns}; ++n_)"):
+            indices = role.places.box_indices(box, f"({first} + n_ * {turn})", column)
+            out.line(f"const int left_ = {bytes_left(indices)};")
+            to = f"({place} ^ ((n_ * {turn} & 7) << 4)) + n_ * {turn * 128}"
+            out.line(f"cuir::cp_async({to}, {source}, left_ * {size});")  # of no bytes nothing is read
+            if outer:
+                out.line(f"{source} += {turn} * {box.tensor}_stride{outer[0]};")
+        return
+    with out.block(f"#pragma unroll 4\nfor (int i_ = {thread}; i_ < {view.rows * chunks}; i_ += {role.threads})"):
+        out.line(f"const int r_ = i_ / {chunks}, c_ = i_ % {chunks};")
+        indices = role.places.box_indices(box, "r_", f"c_ * {width}")
+        out.line(f"const int left_ = {bytes_left(indices)};")
         to = (
             f"cuir::at<{view.alloc.rows}>({base}, r_, 16 * c_)"
             if view.alloc.panelled
             else f"{base} + r_ * {view.alloc.row_bytes} + 16 * c_"
         )
-        name = kernel.index(box.tensor, indices)
-        kernel.aligned[box.tensor] = None
-        pointer = box.tensor
-        out.line(f"cuir::cp_async({to}, left_ > 0 ? {pointer} + {name} : {pointer}, left_ * {size});")
+        out.line(f"cuir::cp_async({to}, left_ > 0 ? {box.tensor} + {kernel.index(box.tensor, indices)} : {box.tensor}, left_ * {size});")
 
 
 @PRINTERS.prints("copy_commit")

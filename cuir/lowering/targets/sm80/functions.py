@@ -7,6 +7,13 @@ from ...cuda.prelude import Parts
 PARTS = Parts()
 part = PARTS.section("matrices")
 part(
+    "beyond",
+    """
+// A place `row` rows, a multiple of 8, and `byte` bytes, a multiple of 32, behind one that `at` gave: the permutation is that of the first row, so one xor does, and constants go into the instruction
+template <int ROWS> DEV uint32_t beyond(uint32_t place, int row, int byte) { return (place ^ (byte & 96)) + (byte >> 7) * (ROWS * 128) + row * 128; }""",
+    "at",
+)
+part(
     "load_matrix",
     """
 // 8 x 8 blocks of 16 bits, four a warp: lane l gives the address of row l % 8 of block l / 8

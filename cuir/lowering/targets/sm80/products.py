@@ -48,30 +48,33 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
         raise unsupported("a transposed left operand of mma", span)
     fragments, base_b = out.temp("b"), out.temp("base")
     per_slab = frag.groups * 4
-    out.line(f"const uint32_t {base_b} = {b_view.address};")
     base_a = ""
     if a_view is not None:
         base_a = out.temp("base")
-        out.line(f"const uint32_t {base_a} = {a_view.address};")
-    warp_row = "16 * warp" if role.threads == 128 else "0"
+        first = f"{'16 * warp + ' if role.threads == 128 else ''}(lane & 15), 16 * (lane >> 4)"
+        out.line(f"const uint32_t {base_a} = cuir::at<{a_view.alloc.rows}>({a_view.address}, {first});")
+    odd = frag.groups % 2 == 1
+    rows = b_view.alloc.rows
+    if b_view.transposed:  # memory rows are columns of b
+        first, step, load = "(lane & 7) + 8 * (lane >> 4), 16 * (lane >> 3 & 1)", "8 * j_, 32 * k_", "load_matrix"
+    else:
+        first, step, load = "(lane & 15), 16 * (lane >> 4)", "16 * k_, 16 * j_", "load_matrix_T"
+    out.line(f"const uint32_t {base_b} = cuir::at<{rows}>({b_view.address}, {first});")
+    last_b = ""
+    if odd:  # the last pair's second block of columns does not exist: it reads the first again
+        last_b = out.temp("last")
+        out.line(f"const uint32_t {last_b} = cuir::at<{rows}>({b_view.address}, {first.replace('(lane >> 4)', '0')});")
     with out.block(f"#pragma unroll\nfor (int k_ = 0; k_ < {inner // 16}; ++k_)"):
         for s in range(frag.slabs):
             if a_view is not None:
                 out.line(f"uint32_t a{s}_[4];")
-                row = f"{s * frag.slab} + {warp_row} + (lane & 15)"
-                where = f"cuir::at<{a_view.alloc.rows}>({base_a}, {row}, 32 * k_ + 16 * (lane >> 4))"
+                where = f"cuir::beyond<{a_view.alloc.rows}>({base_a}, {s * frag.slab}, 32 * k_)"
                 out.line(f"cuir::load_matrix({where}, a{s}_[0], a{s}_[1], a{s}_[2], a{s}_[3]);")
         with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {frag.groups}; j_ += 2)"):
             out.line(f"uint32_t {fragments}[4];  // columns 8 j .. 8 j + 15, rows 16 k .. 16 k + 15 of b")
-            if b_view.transposed:  # memory rows are columns of b
-                where, load = "8 * j_ + (lane & 7) + 8 * (lane >> 4), 32 * k_ + 16 * (lane >> 3 & 1)", "load_matrix"
-            else:
-                where, load = "16 * k_ + (lane & 15), 16 * j_ + 16 * (lane >> 4)", "load_matrix_T"
-            odd = frag.groups % 2 == 1
-            if odd:  # the pair's second block of columns does not exist: read the first again
-                where = where.replace("(lane >> 4)", f"(j_ + 1 < {frag.groups} ? lane >> 4 : 0)")
             parts = ", ".join(f"{fragments}[{i}]" for i in range(4))
-            out.line(f"cuir::{load}(cuir::at<{b_view.alloc.rows}>({base_b}, {where}), {parts});")
+            place = f"j_ + 1 < {frag.groups} ? {base_b} : {last_b}" if odd else base_b
+            out.line(f"cuir::{load}(cuir::beyond<{rows}>({place}, {step}), {parts});")
             for s in range(frag.slabs):
                 left = [f"a{s}_[{i}]" for i in range(4)] if a_view else [f"{register_a}[{s * inner // 4} + 4 * k_ + {i}]" for i in range(4)]
                 for half in range(2):
