@@ -149,30 +149,46 @@ ALL = (
 def measured(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     from cuir.measure.protocol import in_turns, median_ms, reason
 
-    yield {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    gpu = torch.cuda.get_device_name()
     for one in ALL:
         for length in LENGTHS:
             try:
                 torch.manual_seed(1)
                 calls = one.calls(one, length, given)
                 if calls is None:
-                    yield {"program": one.name, "failed": "its source is not here"}
+                    yield {"program": one.name, "gpu": gpu, "failed": "its source is not here"}
                     break
                 results = {name: call().float() for name, call in calls.items()}
                 apart = float((results["lifted"] - results["source"]).norm() / results["source"].norm())
                 del results
                 times, failed = in_turns(calls, given.rounds, partial(median_ms, milliseconds=100.0))
                 rates = {name: round(one.operations(length) / statistics.median(t) / 1e9, 1) for name, t in times.items()}
-                yield {"program": one.name, "length": length, "tflops": rates, "apart": apart, "right": apart <= APART[one.dtype], **failed}
+                yield {
+                    "program": one.name,
+                    "gpu": gpu,
+                    "length": length,
+                    "tflops": rates,
+                    "apart": apart,
+                    "right": apart <= APART[one.dtype],
+                    **failed,
+                }
             except Exception as error:  # one that cannot run costs its own rows alone
-                yield {"program": one.name, "length": length, "failed": reason(error)}
+                yield {"program": one.name, "gpu": gpu, "length": length, "failed": reason(error)}
                 if "CUDA error" in str(error):
                     return
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: a line for each program and length, and the mean of each program's quotients."""
-    lines = ["| program | length | lifted, TFLOP/s | source, TFLOP/s | lifted / source | apart |", "|---|--:|--:|--:|--:|--:|"]
+    """Markdown: heading, command, a line for each program and length, and the mean of each program's quotients."""
+    lines = [
+        "# Lifted programs beside their sources",
+        "",
+        "    python -m benchmarks.lifted --learn-cuda FILE --gemm FILE --out FILE",
+        "",
+        f"{rows[0]['gpu']}, sustained.",
+        "",
+    ]
+    lines += ["| program | length | lifted, TFLOP/s | source, TFLOP/s | lifted / source | apart |", "|---|--:|--:|--:|--:|--:|"]
     quotients = dict[str, list[float]]()
     for row in rows:
         if "tflops" in row:
@@ -185,7 +201,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         f"{name}: {statistics.geometric_mean(found):.3f} in the geometric mean of {len(found)} lengths  "
         for name, found in quotients.items()
     ]
-    return "\n".join([*lines, "", *means])
+    return "\n".join([*lines, "", *means, ""])
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """Table and plot beside results that `cuir bench` and `cuir eval` do not show: `python -m benchmarks.shown FILE...`. Owns no measurement.
 
 A file holds verdicts of `benchmarks.handwritten.judge`, lines of `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of
-`benchmarks.head_dims` or of `benchmarks.float32`. The plot needs matplotlib.
+`benchmarks.head_dims`, of `benchmarks.float32`, of `benchmarks.lifted` or of `benchmarks.rules`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import float32, head_dims
+from benchmarks import float32, head_dims, lifted
 from benchmarks.defaults import parsed
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
+from benchmarks.rules import table as rules_table
 from cuir.bench.plot import load_pyplot, save
 from cuir.text.markdown import table
 
@@ -31,6 +32,10 @@ def markdown(rows: Sequence[Row]) -> str:
         )
     if "device" in rows[0]:
         return _settings(rows)
+    if "program" in rows[0]:
+        return lifted.table(rows)
+    if "rule" in rows[0]:
+        return f"{rules_table.markdown(rows)}\n"
     if "precision" in rows[0]:
         return "\n".join(float32.told(rows))
     if "dims" in rows[0]:
@@ -45,7 +50,14 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Writes an SVG or PNG. Raises CuirError U120 without matplotlib."""
-    of_kinds = {"verdict": _verdicts, "device": _predicted, "precision": _precisions, "dims": _rates}
+    of_kinds = {
+        "verdict": _verdicts,
+        "device": _predicted,
+        "precision": _precisions,
+        "dims": _rates,
+        "program": _beside,
+        "rule": _quotients,
+    }
     next((shown for key, shown in of_kinds.items() if key in rows[0]), _ratios)(rows, path)
 
 
@@ -117,6 +129,33 @@ def _rates(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks([x + 0.28 for x in range(len(rows))], names, fontsize=6)
     panel.set_ylabel("TFLOP/s", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=3, frameon=False)
+    save(figure, path)
+
+
+def _beside(rows: Sequence[Row], path: Path) -> None:
+    """Bars of TFLOP/s of each program and length, lifted and source."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
+    told = [r for r in rows if "tflops" in r]
+    for i, name in enumerate(("lifted", "source")):
+        panel.bar([x + 0.4 * i for x in range(len(told))], [r["tflops"][name] for r in told], 0.38, label=name)
+    names = [f"{r['program'].replace('_', chr(10), 2)}{chr(10)}{r['length']}" for r in told]
+    panel.set_xticks([x + 0.2 for x in range(len(told))], names, fontsize=5)
+    panel.set_ylabel("TFLOP/s", fontsize=8)
+    figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
+    save(figure, path)
+
+
+def _quotients(rows: Sequence[Row], path: Path) -> None:
+    """FlexAttention's milliseconds over ours, a point for each rule and head dim."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
+    names = list(dict.fromkeys(r["rule"] for r in rows))
+    for dim in sorted({r["head_dim"] for r in rows}):
+        found = {r["rule"]: x for r in rows if r["head_dim"] == dim and (x := rules_table.ratio(r)) is not None}
+        panel.plot([names.index(n) for n in found], list(found.values()), "o", markersize=3, label=f"head dim {dim}")
+    panel.axhline(1.0, linewidth=0.6, color="black")
+    panel.set_xticks(range(len(names)), names, fontsize=4, rotation=90)
+    panel.set_ylabel("FlexAttention / ours", fontsize=8)
+    figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
     save(figure, path)
 
 

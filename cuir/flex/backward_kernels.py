@@ -95,17 +95,18 @@ class Part:
         ]  # of what it takes among what the forward pass captures
         self.kept = Cache()
 
-    def takes(self, name: str) -> bool:
-        """Whether the kernel has a parameter of this name."""
-        return any(p.name == name for p in self.step.program.kernels()[self.kernel].params)
+    @functools.cached_property
+    def takes(self) -> frozenset[str]:
+        """The names of the kernel's parameters."""
+        return frozenset(p.name for p in self.step.program.kernels()[self.kernel].params)
 
     def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> Made | None:
         """The captured values of a forward call, which has found them to fit, and the block lists; kept while they stay the same. Raises CuirError U415."""
+        if not self.places and self.transferred.lists is None:
+            return None
         values = [forward.captured[i].value for i in self.places]
         captured = tuple(replace(p, value=value) for p, value in zip(self.transferred.captured, values, strict=True))
         data = replace(self.transferred, captured=captured)
-        if not captured and data.lists is None:
-            return None
 
         def make() -> Made:
             need_warm("preparing what a mask captures")

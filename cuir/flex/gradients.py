@@ -86,7 +86,7 @@ class Gradients:
                 dk, dv = _sums(k).zero_(), _sums(v).zero_()
             else:
                 dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
-            sums = {"dQ": dq} if plan.by_keys.takes("dQ") else {}
+            sums = {"dQ": dq} if "dQ" in plan.by_keys.takes else {}
             runs[KERNEL](**given, **sums, dK=dk, dV=dv, **others, **learned)
             found = plan.by_keys.by_place(learned)
             if plan.spread:  # scaled already
@@ -191,9 +191,10 @@ def backward(
     """dQ, dK and dV of a call, dense and as its tensors lie, None where it is not wanted, and the gradients of tensors among what its mods capture, None where nothing depends on
     one. dlse: of LSE, None if nothing depends on it."""
     assert ready.attention is not None
-    batch = query.shape[0]
-    k, v = (x.expand(batch, -1, -1, -1) for x in (key, value))
-    q, k, v, o, do = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (query, k, v, o, do))
+    q, k, v = query.detach(), key.detach(), value.detach()  # kernels recognise calls of tensors that want nothing
+    if key.shape[0] != query.shape[0]:
+        k, v = (x.expand(query.shape[0], -1, -1, -1) for x in (k, v))
+    q, k, v, o, do = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v, o, do))
     first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))  # a tensor that is given twice has its gradient once
     places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
     gradients = _chosen(ready.attention, wanted, (i for at in places for i in at), lengths_of(query, key))

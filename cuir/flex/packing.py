@@ -44,6 +44,8 @@ def autocast(x: Any, device: str) -> Any:
 
 def strides_fit(x: torch.Tensor) -> bool:
     """Whether rows of x [..., D] are contiguous and begin at multiples of 16 bytes, if the first one does."""
+    if x.is_contiguous():
+        return x.shape[-1] * x.element_size() % COPY_ALIGNMENT == 0 or x.shape[:-1].numel() <= 1
     *outer, (columns, step) = zip(x.shape, x.stride(), strict=True)
     return (step == 1 or columns == 1) and all(size == 1 or stride * x.element_size() % COPY_ALIGNMENT == 0 for size, stride in outer)
 
@@ -87,6 +89,8 @@ def empty_as(x: torch.Tensor) -> torch.Tensor:
 
 def as_it_lies(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """g, of x's shape, with the strides that `empty_as` gives: g's own memory if its dims lie so."""
+    if x.is_contiguous() and g.stride() == x.stride():
+        return g
     strides = [1] * g.dim()
     for inner, outer in itertools.pairwise(reversed(_whole_order(x))):
         strides[outer] = strides[inner] * g.shape[inner]
