@@ -126,12 +126,18 @@ class Evaluator:
             cond = self.expr(e.cond, local)
             if not np.ndim(cond):
                 return self.expr(e.then if cond else e.other, local)
-            return self.applied(e, cond, self.expr(e.then, local), self.expr(e.other, local))
+            return self.chosen(e, cond, self.expr(e.then, local), self.expr(e.other, local))
         if isinstance(e, Subscript):
             return self.subscript(e, local)
         if isinstance(e, Call) and isinstance(e.func, Name) and not e.keywords:
             return self.called(e, e.func.id, local)
         raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
+
+    def chosen(self, e: IfExp, cond: Value, then: Value, other: Value) -> Value:
+        """A choice for each of the values enumerated; of tuples part by part."""
+        if isinstance(then, tuple) and isinstance(other, tuple) and len(then) == len(other):
+            return tuple(self.chosen(e, cond, a, b) for a, b in zip(then, other))
+        return self.applied(e, cond, then, other)
 
     def applied(self, e: Unary | Binary | IfExp, *operands: Value) -> Value:
         operation = operator(e)

@@ -36,6 +36,12 @@ def test_functions_tuples_statements_and_constants() -> None:
     assert run("a, b = twice(x), N\na += b\nfor i in range(3):\n    a = a + i\nif a > 3:\n    a = a * 10\nreturn (a, b)[0]", 4, N=1) == 120
 
 
+def test_choices_of_tuples_are_made_part_by_part() -> None:
+    text = "a, b = (x, twice(x)) if x > 2 else (0, (x, 1)[1])\nreturn a * 10 + b"
+    xs = np.arange(6)
+    assert [int(v) for v in np.asarray(run(text, xs))] == [run(text, int(x)) for x in xs]
+
+
 def test_lazy_branches() -> None:
     assert run("return 1 // x if x > 0 else 0", 0) == 0
     assert [int(v) for v in np.asarray(run("return 12 // x if x > 0 else 0", np.array([0, 3, 4])))] == [0, 4, 3]
