@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +27,9 @@ from .packing import as_it_lies, output_for, packed, stand_in, strides_fit, with
 from .progress import Progress
 
 Run = Callable[..., object]
+Launch = Callable[
+    ..., tuple[torch.Tensor, ...] | None
+]  # of a kernel, again: what it allocates and writes; None for tensors that lie otherwise
 Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]  # captured tensors of floats, each with its places among what the mods capture
 
 
@@ -51,6 +55,32 @@ class Ready(Protocol):
     def outputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]: ...
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """A backward pass that was made, for other tensors that lie as its did: dQ, dK and dV, and nothing else. Each of its launches is recognised by its tensors alone.
+
+    made: what its mods capture; scale: of its call.
+    """
+
+    prepare: Launch
+    by_keys: Launch
+    finish: Launch
+    made: Made | None
+    scale: float
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor
+    ) -> tuple[torch.Tensor, ...] | None:
+        """dQ, dK and dV; None for tensors that lie otherwise."""
+        rows = self.prepare(o, do, lse)
+        if rows is None:
+            return None
+        L, DL, dq = rows
+        keys = self.by_keys(q, k, v, do, L, DL, dq)
+        queries = self.finish(dq)
+        return None if keys is None or queries is None else (*queries, *keys)
+
+
 class Gradients:
     """The backward pass of an `Attention` for what is asked of it: which kernels that takes, and a call of them."""
 
@@ -59,10 +89,23 @@ class Gradients:
         need_gradients(attention.spec.normalize)
         self.attention, self.asked, self.plan = attention, asked, planned(attention, asked)
         self.kernels: dict[str, Run] = {}
+        self.repeated: Repeated | None = None  # the last pass that gave dQ, dK and dV of tensors that lie as the kernels read them
+
+    def again(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        """dQ, dK and dV of query, key, value, O, LSE and dO as the pass before gave them; None if there was none, or it was of other data or of tensors that lie otherwise."""
+        last = self.repeated
+        if last is None or last.scale != scale or ready.kernel is None or ready.data is None or self.plan.by_keys is None:
+            return None
+        if self.plan.by_keys.arguments(ready.data, lengths_of(*tensors[:2]), tensors[0].device) is not last.made:
+            return None
+        _joined(last.made)
+        return last(*tensors)
 
     def of(self, ready: Ready, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-           dlse: torch.Tensor | None, scale: float) -> tuple[tuple[torch.Tensor | None, ...], dict[int, torch.Tensor]]:  # fmt: skip
-        """dQ, dK and dV, None where it is not asked for, and gradients of captured tensors by their places. For tensors that lie as the kernels read them; k and v of each batch."""
+           dlse: torch.Tensor | None, scale: float, keep: bool = False) -> tuple[tuple[torch.Tensor | None, ...], dict[int, torch.Tensor]]:  # fmt: skip
+        """dQ, dK and dV, None where it is not asked for, and gradients of captured tensors by their places. For tensors that lie as the kernels read them; k and v of each batch.
+
+        keep: the next one may be made by `again`, as nothing is done to these gradients."""
         assert ready.data is not None
         plan, device, at = self.plan, q.device, lengths_of(q, k)
         if not plan.steps:
@@ -94,6 +137,15 @@ class Gradients:
                 runs["finish_values"](dQ=dv, GQ=gv, scale=1.0)
         if plan.adds:
             runs["finish"](dQ=dq, GQ=gq, scale=scale)
+        if keep and plan.adds and not plan.spread and plan.by_keys is not None and not found:
+            self.repeated = _repeated(
+                runs,
+                {"O": o, "dO": do, "LSE": lse},
+                {**given, "dQ": dq},
+                {"dK": gk, "dV": gv, **others},
+                {"L": L, "DL": DL, "dQ": dq, "GQ": gq},
+                made[KERNEL],
+            )
         if plan.by_queries is not None:
             runs[BY_QUERIES](**given, dQ=gq, **_joined(made[BY_QUERIES]))
         return (gq, gk, gv), _added(found, self.of_sink(ready.data, lse, DL[..., : at.M]))
@@ -136,6 +188,24 @@ class Gradients:
             for part in self.plan.parts:
                 part.prove(progress)
             return {name: compiling[step].result() for name, step in self.plan.steps.items()}
+
+
+def _repeated(
+    runs: Mapping[str, Run],
+    read: Mapping[str, Any],
+    given: Mapping[str, Any],
+    own: Mapping[str, Any],
+    rows: Mapping[str, Any],
+    made: Made | None,
+) -> Repeated | None:
+    """The launches of a pass that was made, to be made again; None where one cannot be told from others. read: what `prepare` reads; given: what comes from it and the call; own: the
+    rest of the main kernel's; rows: what `prepare` and `finish` write."""
+    scale = given["scale"]
+    varying = {n: given[n] for n in ("Q", "K", "V", "dO", "L", "DL", "dQ")}
+    prepare = runs["prepare"].again(read, {**read, **{n: rows[n] for n in ("L", "DL", "dQ")}})  # type: ignore[attr-defined]
+    by_keys = runs[KERNEL].again(varying, {**given, **own})  # type: ignore[attr-defined]
+    finish = runs["finish"].again({"dQ": rows["dQ"]}, {"dQ": rows["dQ"], "GQ": rows["GQ"], "scale": scale})  # type: ignore[attr-defined]
+    return Repeated(prepare, by_keys, finish, made, scale) if prepare and by_keys and finish else None
 
 
 def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:
@@ -191,14 +261,22 @@ def backward(
     """dQ, dK and dV of a call, dense and as its tensors lie, None where it is not wanted, and the gradients of tensors among what its mods capture, None where nothing depends on
     one. dlse: of LSE, None if nothing depends on it."""
     assert ready.attention is not None
-    q, k, v = query.detach(), key.detach(), value.detach()  # kernels recognise calls of tensors that want nothing
-    if key.shape[0] != query.shape[0]:
-        k, v = (x.expand(query.shape[0], -1, -1, -1) for x in (k, v))
-    q, k, v, o, do = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v, o, do))
+    q, k, v, o, lse = (x.detach() for x in (query, key, value, o, lse))  # kernels recognise calls of tensors that want nothing
     first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))  # a tensor that is given twice has its gradient once
     places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
     gradients = _chosen(ready.attention, wanted, (i for at in places for i in at), lengths_of(query, key))
-    grads, found = gradients.of(ready, q, k, v, o, lse, do, dlse, float(ready.arguments["scale"]))
+    scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(wanted)
+    if plain:
+        again = gradients.again(ready, scale, q, k, v, o, lse, do)
+        if again is not None:
+            return again
+    if key.shape[0] != query.shape[0]:
+        k, v = (x.expand(query.shape[0], -1, -1, -1) for x in (k, v))
+    fitting = [x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v, o, do)]
+    keep = plain and ready.kernel is not None and all(a is b for a, b in zip(fitting, (q, k, v, o, do), strict=True))
+    keep = keep and key.shape[0] == query.shape[0] and all(x.is_contiguous() for x in (q, k, v))  # gradients are given as they are
+    q, k, v, o, do = fitting
+    grads, found = gradients.of(ready, q, k, v, o, lse, do, dlse, scale, keep)
     dense = (None if g is None or not asked else without_room(g, x) for g, x, asked in zip(grads, (q, k, v), wanted, strict=True))
     summed = (
         g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True)

@@ -131,7 +131,8 @@ class CompiledKernel:
         """A call that was made, for other tensors that lie as these do; None where such a call could not be told from others.
 
         arguments: those of that call, by name. varying: the tensors that are others each time, as the caller has them (with the addresses that the arguments of
-        these names have). What the kernel writes is allocated each time, and lies as it did in that call; other tensors are always those of that call.
+        these names have), written ones among them if the caller has those, too. What else the kernel writes is allocated each time, and lies as it did in that call;
+        other tensors are always those of that call.
         """
         repeat = repeat_of((), tuple(varying.values()))
         if repeat is None:
@@ -150,7 +151,7 @@ class CompiledKernel:
                 written.append((tuple(values[source].shape), values[source].stride(), values[source].dtype))
             else:
                 always.append(values[source])
-        order += [t.name for t in self._interface.outputs]
+        order += [t.name for t in self._interface.outputs if t.name not in varying]
         order += [t.name for t in self._interface.tensors if t.scratch]
         order += [t.name for t in self._interface.tensors if t.name not in order]
         where = tuple(order.index(t.name) for t in self._interface.tensors)

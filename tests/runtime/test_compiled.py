@@ -124,6 +124,20 @@ def test_a_call_is_made_again_with_other_tensors(kernel: CompiledKernel, monkeyp
     assert kernel.again({"X": first.requires_grad_()}, {"X": first, "factor": 2.0}) is None
 
 
+def test_what_is_written_may_come_from_the_caller(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As sums that a kernel before has begun."""
+    launches = Launches()
+    monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
+    monkeypatch.setattr("cuir.runtime.launch.need_device", lambda checked, device: device)
+    first, sums = x(), x()
+    again = kernel.again({"Y": sums, "X": first}, {"X": first, "Y": sums, "factor": 2.0})
+    assert again is not None
+    other, begun = x(), x()
+    given = again(begun, other)
+    assert given is not None and len(given) == 1
+    assert launches.made[-1] == (other.data_ptr(), begun.data_ptr(), given[0].data_ptr())
+
+
 def test_what_a_call_has_always_is_kept(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches()
     monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
