@@ -26,6 +26,7 @@ from .made import Made
 from .packing import as_it_lies, output_for, packed, stand_in, strides_fit, without_room
 from .progress import Progress
 
+KNOWN_SHAPES = 64  # whose last pass is kept
 Run = Callable[..., object]
 Launch = Callable[
     ..., tuple[torch.Tensor, ...] | None
@@ -59,14 +60,13 @@ class Ready(Protocol):
 class Repeated:
     """A backward pass that was made, for other tensors that lie as its did: dQ, dK and dV, and nothing else. Each of its launches is recognised by its tensors alone.
 
-    made: what its mods capture; scale: of its call.
+    made: what its mods capture.
     """
 
     prepare: Launch
     by_keys: Launch
     finish: Launch
     made: Made | None
-    scale: float
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor
@@ -89,12 +89,12 @@ class Gradients:
         need_gradients(attention.spec.normalize)
         self.attention, self.asked, self.plan = attention, asked, planned(attention, asked)
         self.kernels: dict[str, Run] = {}
-        self.repeated: Repeated | None = None  # the last pass that gave dQ, dK and dV of tensors that lie as the kernels read them
+        self.repeated: dict[Any, Repeated] = {}  # by shapes and scale, the last pass of tensors that lie as the kernels read them
 
     def again(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """dQ, dK and dV of query, key, value, O, LSE and dO as the pass before gave them; None if there was none, or it was of other data or of tensors that lie otherwise."""
-        last = self.repeated
-        if last is None or last.scale != scale or ready.kernel is None or ready.data is None or self.plan.by_keys is None:
+        last = self.repeated.get((tensors[0].shape, tensors[1].shape, scale))
+        if last is None or ready.kernel is None or ready.data is None or self.plan.by_keys is None:
             return None
         if self.plan.by_keys.arguments(ready.data, lengths_of(*tensors[:2]), tensors[0].device) is not last.made:
             return None
@@ -137,15 +137,15 @@ class Gradients:
                 runs["finish_values"](dQ=dv, GQ=gv, scale=1.0)
         if plan.adds:
             runs["finish"](dQ=dq, GQ=gq, scale=scale)
-        if keep and plan.adds and not plan.spread and plan.by_keys is not None and not found:
-            self.repeated = _repeated(
-                runs,
-                {"O": o, "dO": do, "LSE": lse},
-                {**given, "dQ": dq},
-                {"dK": gk, "dV": gv, **others},
-                {"L": L, "DL": DL, "dQ": dq, "GQ": gq},
-                made[KERNEL],
+        if keep and plan.adds and not plan.spread and plan.by_keys is not None and gq is not None and not found:
+            sums = {"L": L, "DL": DL, "dQ": dq, "GQ": gq}
+            repeated = _repeated(
+                runs, {"O": o, "dO": do, "LSE": lse}, {**given, "dQ": dq}, {"dK": gk, "dV": gv, **others}, sums, made[KERNEL]
             )
+            if len(self.repeated) >= KNOWN_SHAPES:
+                self.repeated.clear()
+            if repeated is not None:
+                self.repeated[q.shape, k.shape, scale] = repeated
         if plan.by_queries is not None:
             runs[BY_QUERIES](**given, dQ=gq, **_joined(made[BY_QUERIES]))
         return (gq, gk, gv), _added(found, self.of_sink(ready.data, lse, DL[..., : at.M]))
@@ -205,7 +205,7 @@ def _repeated(
     prepare = runs["prepare"].again(read, {**read, **{n: rows[n] for n in ("L", "DL", "dQ")}})  # type: ignore[attr-defined]
     by_keys = runs[KERNEL].again(varying, {**given, **own})  # type: ignore[attr-defined]
     finish = runs["finish"].again({"dQ": rows["dQ"]}, {"dQ": rows["dQ"], "GQ": rows["GQ"], "scale": scale})  # type: ignore[attr-defined]
-    return Repeated(prepare, by_keys, finish, made, scale) if prepare and by_keys and finish else None
+    return Repeated(prepare, by_keys, finish, made) if prepare and by_keys and finish else None
 
 
 def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:
