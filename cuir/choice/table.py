@@ -122,7 +122,7 @@ def near(work: Work, shape: Shape, numbers: Mapping[str, int | float], device: D
     dims = tuple(-(-n // 16) * 16 for n in (shape.D, shape.DV))  # columns that products take
     kind, keys = Kind.of(work), visited(work, shape, numbers)
     found = []
-    for gpu in {device.name: 0, **dict.fromkeys(_relatives(device.generation, device.sms))}:
+    for gpu in dict.fromkeys((device.name, *_relatives(device.generation, device.sms))):
         farther = 0.0 if gpu == device.name else OF_A_RELATIVE
         found += [(row.distance(kind, keys) + farther, row, gpu) for row in rows(gpu) if row.head_dims == dims]
     yield from sorted((one for one in found if one[0] <= FARTHEST), key=lambda one: one[0])

@@ -28,9 +28,8 @@ from .progress import Progress
 
 KNOWN_SHAPES = 64  # whose last pass is kept
 Run = Callable[..., object]
-Launch = Callable[
-    ..., tuple[torch.Tensor, ...] | None
-]  # of a kernel, again: what it allocates and writes; None for tensors that lie otherwise
+# of a kernel, again: what it allocates and writes; None for tensors that lie otherwise
+Launch = Callable[..., tuple[torch.Tensor, ...] | None]
 Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]  # captured tensors of floats, each with its places among what the mods capture
 
 
@@ -138,9 +137,9 @@ class Gradients:
         if plan.adds:
             runs["finish"](dQ=dq, GQ=gq, scale=scale)
         if keep and plan.adds and not plan.spread and plan.by_keys is not None and gq is not None and not found:
-            sums = {"L": L, "DL": DL, "dQ": dq, "GQ": gq}
+            rows_and_results = {"L": L, "DL": DL, "dQ": dq, "GQ": gq}
             repeated = _repeated(
-                runs, {"O": o, "dO": do, "LSE": lse}, {**given, "dQ": dq}, {"dK": gk, "dV": gv, **others}, sums, made[KERNEL]
+                runs, {"O": o, "dO": do, "LSE": lse}, {**given, "dQ": dq}, {"dK": gk, "dV": gv, **others}, rows_and_results, made[KERNEL]
             )
             if len(self.repeated) >= KNOWN_SHAPES:
                 self.repeated.clear()
