@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,9 +31,14 @@ class Place:
         return sorted((s * self.itemsize, n) for s, n in zip(self.strides, self.shape) if n > 1)
 
     @property
+    def reach(self) -> int:
+        """Bytes from the first element to behind the last."""
+        return sum(s * (n - 1) for s, n in self.dims) + self.itemsize
+
+    @property
     def end(self) -> int:
         """The address behind the last byte."""
-        return self.address + sum(s * (n - 1) for s, n in self.dims) + self.itemsize
+        return self.address + self.reach
 
     def runs(self) -> tuple[np.ndarray, int]:
         """The elements as runs of bytes: where they start, ascending, and how long each is."""
@@ -78,3 +83,19 @@ def refuse_shared_memory(tensors: Iterable[TensorParam], places: Mapping[str, Pl
             if other is not t and first < end and begin < last and place.meets(there):
                 raise CuirError.of("U419", f"`{t.name}` is written, and shares memory with `{other.name}`: nothing orders the accesses of the two", t.span,
                                    f"{t.name} in memory of its own; a kernel that works in place takes one tensor and reads and writes that")  # fmt: skip
+
+
+def apart(reaches: Sequence[tuple[int, bool]], addresses: Sequence[int]) -> bool:
+    """Does no tensor that is written begin or end inside of another's reach? Where it does, `refuse_shared_memory` says whether they share a byte: a look at numbers alone, for
+    launches of tensors that lie as those of a checked one.
+
+    reaches: of each tensor the bytes from its first element to behind its last, 0 without elements, and whether it is written; addresses: of their first elements.
+    """
+    for i, (reach, written) in enumerate(reaches):
+        if written and reach:
+            begin = addresses[i]
+            end = begin + reach
+            for j, (other, _) in enumerate(reaches):
+                if j != i and other and addresses[j] < end and begin < addresses[j] + other:
+                    return False
+    return True

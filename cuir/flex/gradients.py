@@ -18,6 +18,7 @@ from ..spec.gradients import padded_rows
 from ..spec.specification import Lengths, lengths_of
 from ..syntax.walk import names_read
 from ..variants import TransferResult
+from ..variants.arguments import State, memory_of, state_of
 from ..variants.evaluate import evaluate
 from . import backward_kernels
 from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
@@ -47,6 +48,8 @@ class Ready(Protocol):
     @property
     def arguments(self) -> Mapping[str, Any]: ...
     @property
+    def made(self) -> Made | None: ...
+    @property
     def attention(self) -> Attention | None: ...
     @property
     def data(self) -> TransferResult | None: ...
@@ -59,13 +62,19 @@ class Ready(Protocol):
 class Repeated:
     """A backward pass that was made, for other tensors that lie as its did: dQ, dK and dV, and nothing else. Each of its launches is recognised by its tensors alone.
 
-    made: what its mods capture.
+    made: what its mods capture, from the values that a forward call had made into `forward`. captured: the tensors among these, their states, and their memory, which is held.
     """
 
     prepare: Launch
     by_keys: Launch
     finish: Launch
     made: Made | None
+    forward: Made | None
+    captured: tuple[tuple[torch.Tensor, State, object], ...]
+
+    def of(self, ready: Ready) -> bool:
+        """Whether a forward call had what that one's mods captured, and nobody has written there since."""
+        return self.forward is ready.made and all(state is not None and state_of(t) == state for t, state, _ in self.captured)
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor
@@ -93,9 +102,7 @@ class Gradients:
     def again(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """dQ, dK and dV of query, key, value, O, LSE and dO as the pass before gave them; None if there was none, or it was of other data or of tensors that lie otherwise."""
         last = self.repeated.get((tensors[0].shape, tensors[1].shape, scale))
-        if last is None or ready.kernel is None or ready.data is None or self.plan.by_keys is None:
-            return None
-        if self.plan.by_keys.arguments(ready.data, lengths_of(*tensors[:2]), tensors[0].device) is not last.made:
+        if last is None or ready.kernel is None or not last.of(ready):
             return None
         _joined(last.made)
         return last(*tensors)
@@ -139,7 +146,13 @@ class Gradients:
         if keep and plan.adds and not plan.spread and plan.by_keys is not None and gq is not None and not found:
             rows_and_results = {"L": L, "DL": DL, "dQ": dq, "GQ": gq}
             repeated = _repeated(
-                runs, {"O": o, "dO": do, "LSE": lse}, {**given, "dQ": dq}, {"dK": gk, "dV": gv, **others}, rows_and_results, made[KERNEL]
+                runs,
+                {"O": o, "dO": do, "LSE": lse},
+                {**given, "dQ": dq},
+                {"dK": gk, "dV": gv, **others},
+                rows_and_results,
+                made[KERNEL],
+                ready,
             )
             if len(self.repeated) >= KNOWN_SHAPES:
                 self.repeated.clear()
@@ -196,6 +209,7 @@ def _repeated(
     own: Mapping[str, Any],
     rows: Mapping[str, Any],
     made: Made | None,
+    ready: Ready,
 ) -> Repeated | None:
     """The launches of a pass that was made, to be made again; None where one cannot be told from others. read: what `prepare` reads; given: what comes from it and the call; own: the
     rest of the main kernel's; rows: what `prepare` and `finish` write."""
@@ -204,7 +218,11 @@ def _repeated(
     prepare = runs["prepare"].again(read, {**read, **{n: rows[n] for n in ("L", "DL", "dQ")}})  # type: ignore[attr-defined]
     by_keys = runs[KERNEL].again(varying, {**given, **own})  # type: ignore[attr-defined]
     finish = runs["finish"].again({"dQ": rows["dQ"]}, {"dQ": rows["dQ"], "GQ": rows["GQ"], "scale": scale})  # type: ignore[attr-defined]
-    return Repeated(prepare, by_keys, finish, made) if prepare and by_keys and finish else None
+    if not (prepare and by_keys and finish):
+        return None
+    assert ready.data is not None
+    captured = tuple((p.value, state_of(p.value), memory_of(p.value)) for p in ready.data.captured if isinstance(p.value, torch.Tensor))
+    return Repeated(prepare, by_keys, finish, made, ready.made, captured)
 
 
 def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:

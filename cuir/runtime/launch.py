@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..calls.aliasing import Place, refuse_shared_memory
+from ..calls.aliasing import Place, apart, refuse_shared_memory
 from ..calls.binding import Bound, bind
 from ..calls.index_ranges import require_index_ranges
 from ..calls.requirements import COPY_ALIGNMENT
@@ -28,6 +28,7 @@ from .nvcc import Compiled
 
 PACKED_LIMIT = 4096  # launches whose arguments are kept packed
 COUNTERS, COUNTER_BYTES = 1024, 64  # of one allocation; each in a sector of its own
+MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a tensor map
 CTYPES = {"f32": ctypes.c_float, "i32": ctypes.c_int32, "bool": ctypes.c_bool}
 
 
@@ -45,11 +46,11 @@ def driver() -> ModuleType:
 
 
 @cache
-def launch_kernel() -> Any:
-    """cuLaunchKernelEx of the driver, called without the objects that cuda-bindings makes for each call."""
-    library = ctypes.CDLL(LIBRARY)
-    library.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
-    return library.cuLaunchKernelEx
+def direct(name: str, arguments: int) -> Any:
+    """A function of the driver that takes so many addresses, called without the objects that cuda-bindings makes for each call."""
+    function = getattr(ctypes.CDLL(LIBRARY), name)
+    function.argtypes = [ctypes.c_void_p] * arguments
+    return function
 
 
 def need_device(checked: Checked, device: torch.device | None) -> torch.device:
@@ -86,10 +87,13 @@ def tile_count(checked: Checked, bound: Bound, scalars: Mapping[str, int | float
 
 @dataclass(frozen=True)
 class Plan:
-    """What launches of one signature share: `grid` CTAs (0: nothing to launch), dims and scalars."""
+    """What launches of one signature share: `grid` CTAs (0: nothing to launch), how tensors lie, dims and scalars."""
 
     grid: int
     shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]  # of each tensor: sizes and strides, in elements
+    reaches: tuple[tuple[int, bool], ...]  # see `apart`
+    maps: tuple[tuple[bytes, int | None], ...]  # tensor maps, and which tensor's address goes in: None for one without elements
+    arrays: tuple[tuple[int, tuple[Any, ...]], ...]  # tensors whose elements the kernel reads itself: which, and its strides as C values
     numbers: tuple[Any, ...]  # scalars, then dims, as C values
 
 
@@ -113,7 +117,7 @@ class Launcher:
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
         self.symbol = symbol(self.cuda.name)
         self.configs: dict[tuple[int, int], Any] = {}  # by grid and stream
-        self.start = launch_kernel()
+        self.start, self.replace = direct("cuLaunchKernelEx", 4), direct("cuTensorMapReplaceAddress", 2)
         with torch.cuda.device(device), self._outside_of_capture():
             self.context = self._ok(self.cu.cuCtxGetCurrent())  # torch's
             self.module = self._ok(self.cu.cuModuleLoadData(compiled.cubin))
@@ -205,8 +209,14 @@ class Launcher:
         grid = cuda.cluster if count is None else min(max(count, 0), self.clusters) * cuda.cluster
         numbers = [CTYPES[p.dtype.name](scalars[p.name]) for p in self.checked.scalars]
         numbers += [ctypes.c_int32(bound.dims[d]) for d in cuda.dims]
-        shapes = {t.name: (tuple(arguments[t.name].shape), arguments[t.name].stride()) for t in self.checked.tensors}
-        return Plan(grid, shapes, tuple(numbers))
+        places = {t.name: Place.of(arguments[t.name]) for t in self.checked.tensors}
+        refuse_shared_memory(self.checked.tensors, places)
+        shapes = {name: (p.shape, p.strides) for name, p in places.items()}
+        reaches = tuple((0 if 0 in places[t.name].shape else places[t.name].reach, t.written) for t in self.checked.tensors)
+        order = {name: i for i, name in enumerate(places)}
+        maps = tuple((self._encode(m, places[m.tensor]), None if 0 in places[m.tensor].shape else order[m.tensor]) for m in cuda.maps)
+        arrays = tuple((order[name], tuple(ctypes.c_int64(s) for s in places[name].strides[:-1])) for name in cuda.tensors)
+        return Plan(grid, shapes, reaches, maps, arrays, tuple(numbers))
 
     def launch(self, plan: Plan, places: tuple[int, ...], captured: bool | None = None) -> None:
         """One launch on torch's current stream, without synchronising. places: the tensors' addresses in order of the signature. captured: whether the stream
@@ -241,45 +251,45 @@ class Launcher:
             self._ok((cu.CUresult(status),))
 
     def _pack(self, plan: Plan, places: tuple[int, ...], stream: int, counter: int) -> Packed:
-        cuda = self.cuda
-        at = {t.name: place for t, place in zip(self.checked.tensors, places, strict=True)}
-        refuse_shared_memory(
-            self.checked.tensors, {t.name: Place(at[t.name], *plan.shapes[t.name], t.dtype.itemsize) for t in self.checked.tensors}
-        )
-        encoded = [self._encode(m, at[m.tensor], *plan.shapes[m.tensor]) for m in cuda.maps]
+        if not apart(plan.reaches, places):
+            tensors = zip(self.checked.tensors, places, strict=True)
+            refuse_shared_memory(self.checked.tensors, {t.name: Place(at, *plan.shapes[t.name], t.dtype.itemsize) for t, at in tensors})
+        memory = (ctypes.c_uint8 * (MAP_BYTES * len(plan.maps) + MAP_ALIGNMENT))()
+        at = (ctypes.addressof(memory) + MAP_ALIGNMENT - 1) // MAP_ALIGNMENT * MAP_ALIGNMENT
+        addresses = []
+        for encoded, tensor in plan.maps:
+            ctypes.memmove(at, encoded, MAP_BYTES)
+            if tensor is not None and (status := self.replace(at, places[tensor])) != 0:
+                self._ok((self.cu.CUresult(status),))
+            addresses.append(at)
+            at += MAP_BYTES
         values: list[Any] = []
-        for name in cuda.tensors:
-            values.append(ctypes.c_uint64(at[name]))
-            values += [ctypes.c_int64(s) for s in plan.shapes[name][1][:-1]]
-        if cuda.counter:
+        for tensor, strides in plan.arrays:
+            values.append(ctypes.c_uint64(places[tensor]))
+            values += strides
+        if self.cuda.counter:
             values.append(ctypes.c_uint64(counter))
         values += plan.numbers
-        addresses = [address for _, address in encoded] + [ctypes.addressof(v) for v in values]
+        addresses += [ctypes.addressof(v) for v in values]
         pointers = (ctypes.c_void_p * len(addresses))(*addresses)
         config = self._config(plan.grid, stream)
-        return Packed(
-            ctypes.addressof(pointers), int(config.getPtr()), (pointers, plan, config, *(memory for memory, _ in encoded), *values)
-        )
+        return Packed(ctypes.addressof(pointers), int(config.getPtr()), (pointers, plan, config, memory, *values))
 
     # ---- tensor maps
-    def _encode(self, m: TensorMap, place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[Any, int]:
-        """A tensor map: the memory that holds it, and its address there, a multiple of 64 bytes."""
+    def _encode(self, m: TensorMap, tensor: Place) -> bytes:
+        """A tensor map, of an address that launches replace."""
         cu, kinds = self.cu, self.cu.CUtensorMapDataType
         dtype = next(p for p in self.checked.tensors if p.name == m.tensor).dtype
         kind = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.torch.upper() if dtype.itemsize > 1 else 'UINT8'}")  # bytes are only moved
-        empty = 0 in shape
-        sizes = [1 if empty else n for n in shape]
-        strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], stride[:-1], strict=True)]
+        sizes = [1 if 0 in tensor.shape else n for n in tensor.shape]
+        strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], tensor.strides[:-1], strict=True)]
         rank = len(sizes)
         encoded = self._ok(cu.cuTensorMapEncodeTiled(
-            kind, rank, self.nothing if empty else place, [cu.cuuint64_t(n) for n in reversed(sizes)],
+            kind, rank, self.nothing, [cu.cuuint64_t(n) for n in reversed(sizes)],
             [cu.cuuint64_t(s) for s in reversed(strides)], [cu.cuuint32_t(n) for n in reversed(m.sizes)], [cu.cuuint32_t(1)] * rank,
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B if m.swizzled else cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
             cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B, cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))  # fmt: skip
-        memory = (ctypes.c_uint8 * 256)()
-        address = (ctypes.addressof(memory) + 63) // 64 * 64
-        ctypes.memmove(address, encoded.getPtr(), 128)
-        return memory, address
+        return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
 
 
 def bound_arguments(checked: Checked, arguments: Mapping[str, Any]) -> Bound:

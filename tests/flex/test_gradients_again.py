@@ -130,6 +130,7 @@ def test_other_passes_are_made_anew(calls: list[str]) -> None:
     assert pass_of(ready_of(made, short), *short, *_outputs(made, short), torch.randn(1, 2, 50, 64).half(), None) == "called"
     assert pass_of(ready_of(made, given, 0.5), *given, o, lse, do, None) == "called"
     assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
-    table.mul_(2)
+    table.mul_(2)  # behind the forward pass
+    assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
     changed = ready_of(made, given)
     assert [pass_of(changed, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -173,6 +174,21 @@ def captured(length: int, dim: int, dtype: str = "float16") -> None:
     problem.given = [x.detach().clone() for x in leaves]
     graph.replay()
     alike(found, problem.gradients())
+
+
+def repeated(name: str, length: int, dim: int, dtype: str = "float16") -> None:
+    """Passes behind the first repeat its launches, right for the tensors of each; those that lie otherwise are made anew."""
+    from cuir.flex.gradients import Gradients
+
+    problem, made, of = Problem(name, "cuda", length, dim, dtype), [], Gradients.of
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Gradients, "of", lambda self, *a, **k: (made.append(self), of(self, *a, **k))[1])
+        for turn in range(5):
+            problem.do = torch.randn_like(problem.do)
+            if turn == 3:
+                problem.do = problem.do.transpose(1, 2).contiguous().transpose(1, 2)
+            problem.judge(problem.gradients())
+            assert len(made) == (1 if turn < 3 else 2), (turn, len(made))
 
 
 def memory(length: int, dim: int, dtype: str = "float16") -> None:

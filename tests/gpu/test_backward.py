@@ -62,3 +62,8 @@ def test_in_a_cuda_graph(dim: int, dtype: str) -> None:
 @pytest.mark.parametrize("dim", [64, 128])
 def test_memory(dim: int, dtype: str) -> None:
     isolated(cases.memory, 4096, dim, dtype, seconds=300)
+
+
+@pytest.mark.parametrize("name", ["causal", "documents, soft cap"])
+def test_repeated_passes(name: str) -> None:
+    isolated(cases.repeated, name, 700, 64, seconds=300)
