@@ -2,7 +2,7 @@
 their settings.
 
 dK and dV, and gradients of captured tensors, come of CTAs that own keys (`flash_bwd_sm90`), as does dQ beside them: it is added up in f32, in an open order. dQ alone, or
-with the same bits every time, comes of CTAs that own queries (`flash_bwd_dq_sm90`): as many products as the other kernel has for dQ alone, and no f32 tensor. Of f32 inputs these are
+with the same bits every time, or where queries have few keys, comes of CTAs that own queries (`flash_bwd_dq_sm90`): as many products as the other kernel has for dQ alone, and no f32 tensor. Of f32 inputs these are
 `flash_bwd_f32` and `flash_bwd_dq_f32`, and dQ always comes of the latter: nothing is added up in an open order but gradients of captured tensors.
 """
 
@@ -57,13 +57,14 @@ class Attention(Protocol):
 @dataclass(frozen=True)
 class Asked:
     """Which gradients a backward pass gives. queries: dQ; keys: dK and dV; learned: of what mods capture, by place; in_order: with the same bits every time.
-    spread: dK and dV of a key head by CTAs for each of its query heads, which add them up (`spreads`)."""
+    spread: dK and dV of a key head by CTAs for each of its query heads, which add them up (`spreads`). apart: dQ by a kernel of its own (few_keys.py)."""
 
     queries: bool = True
     keys: bool = True
     learned: tuple[int, ...] = ()
     in_order: bool = False
     spread: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +154,7 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     single = attention.fixed["T"] == F32
     program = SINGLE if single else NARROW if max(dims) <= NARROW_DIM else WIDE
     by_keys = by_queries = None
-    open_order = not (asked.in_order or single)
+    open_order = not (asked.in_order or asked.apart or single)
     spread = asked.spread and asked.keys and open_order
     if asked.keys or asked.learned:
         transferred = transfer_backward(origin(program), attention.spec, traced=traced, learned=asked.learned)

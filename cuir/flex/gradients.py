@@ -22,10 +22,12 @@ from ..variants.arguments import State, memory_of, state_of
 from ..variants.evaluate import evaluate
 from . import backward_kernels
 from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
+from .few_keys import few_keys
 from .inputs import need_gradients, need_hopper, need_warm, wrong
 from .made import Made
 from .packing import as_it_lies, output_for, packed, stand_in, strides_fit, without_room
 from .progress import Progress
+from .settings import Settings
 
 KNOWN_SHAPES = 64  # whose last pass is kept
 Run = Callable[..., object]
@@ -36,6 +38,8 @@ Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]  # captured tensors
 
 class Attention(backward_kernels.Attention, Protocol):
     """What is asked of an attention (kernels.py)."""
+
+    settings: Settings
 
     def gradients(self, asked: Asked = ...) -> Gradients: ...
 
@@ -62,13 +66,14 @@ class Ready(Protocol):
 class Repeated:
     """A backward pass that was made, for other tensors that lie as its did: dQ, dK and dV, and nothing else. Each of its launches is recognised by its tensors alone.
 
-    made: what its mods capture, from the values that a forward call had made into `forward`. captured: the tensors among these, their states, and their memory, which is held.
+    queries: gives dQ, of what by_keys is given or of the sums that this leaves. made: what its mods capture, from the values that a forward call had made into `forward`. captured: the
+    tensors among these, their states, and their memory, which is held.
     """
 
     prepare: Launch
     by_keys: Launch
-    finish: Launch
-    made: Made | None
+    queries: Launch
+    made: tuple[Made | None, ...]
     forward: Made | None
     captured: tuple[tuple[torch.Tensor, State, object], ...]
 
@@ -83,9 +88,8 @@ class Repeated:
         rows = self.prepare(o, do, lse)
         if rows is None:
             return None
-        L, DL, dq = rows
-        keys = self.by_keys(q, k, v, do, L, DL, dq)
-        queries = self.finish(dq)
+        keys = self.by_keys(q, k, v, do, *rows)
+        queries = self.queries(*rows[2:]) if rows[2:] else self.queries(q, k, v, do, *rows)
         return None if keys is None or queries is None else (*queries, *keys)
 
 
@@ -104,7 +108,8 @@ class Gradients:
         last = self.repeated.get((tensors[0].shape, tensors[1].shape, scale))
         if last is None or ready.kernel is None or not last.of(ready):
             return None
-        _joined(last.made)
+        for made in last.made:
+            _joined(made)
         return last(*tensors)
 
     def of(self, ready: Ready, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
@@ -118,10 +123,16 @@ class Gradients:
             return (None, None, None), {}
         made = {part.kernel: part.arguments(ready.data, at, device) for part in plan.parts}
         runs = self._runs(ready, device)
+        launches: dict[str, Mapping[str, Any]] = {}
+
+        def launch(step: str, **arguments: Any) -> None:
+            launches[step] = arguments
+            runs[step](**arguments)
+
         rows = _floats(q, *q.shape[:2], 2, padded_rows(at.M))
         L, DL = rows[:, :, 0], rows[:, :, 1]
         dq = _sums(q) if plan.adds else stand_in(q, torch.float32)
-        runs["prepare"](O=o, dO=do, LSE=lse, L=L, DL=DL, dQ=dq)
+        launch("prepare", O=o, dO=do, LSE=lse, L=L, DL=DL, dQ=dq)
         if dlse is not None:  # each weight is what its score changes LSE by
             DL[..., : at.M] -= dlse
         gq = output_for(q, q.shape[3]) if self.asked.queries else None
@@ -136,31 +147,34 @@ class Gradients:
             else:
                 dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
             sums = {"dQ": dq} if "dQ" in plan.by_keys.takes else {}
-            runs[KERNEL](**given, **sums, dK=dk, dV=dv, **others, **learned)
+            launch(KERNEL, **given, **sums, dK=dk, dV=dv, **others, **learned)
             found = plan.by_keys.by_place(learned)
             if plan.spread:  # scaled already
-                runs["finish_keys"](dQ=dk, GQ=gk, scale=1.0)
-                runs["finish_values"](dQ=dv, GQ=gv, scale=1.0)
+                launch("finish_keys", dQ=dk, GQ=gk, scale=1.0)
+                launch("finish_values", dQ=dv, GQ=gv, scale=1.0)
         if plan.adds:
-            runs["finish"](dQ=dq, GQ=gq, scale=scale)
-        if keep and plan.adds and not plan.spread and plan.by_keys is not None and gq is not None and not found:
-            rows_and_results = {"L": L, "DL": DL, "dQ": dq, "GQ": gq}
-            repeated = _repeated(
-                runs,
-                {"O": o, "dO": do, "LSE": lse},
-                {**given, "dQ": dq},
-                {"dK": gk, "dV": gv, **others},
-                rows_and_results,
-                made[KERNEL],
-                ready,
-            )
-            if len(self.repeated) >= KNOWN_SHAPES:
-                self.repeated.clear()
-            if repeated is not None:
-                self.repeated[q.shape, k.shape, scale] = repeated
+            launch("finish", dQ=dq, GQ=gq, scale=scale)
         if plan.by_queries is not None:
-            runs[BY_QUERIES](**given, dQ=gq, **_joined(made[BY_QUERIES]))
+            launch(BY_QUERIES, **given, dQ=gq, **_joined(made[BY_QUERIES]))
+        if keep and self.asked.queries and self.asked.keys and not plan.spread and not found:
+            self._keep((q.shape, k.shape, scale), runs, launches, tuple(made.values()), ready)
         return (gq, gk, gv), _added(found, self.of_sink(ready.data, lse, DL[..., : at.M]))
+
+    def _keep(
+        self, key: Any, runs: Mapping[str, Run], launches: Mapping[str, Mapping[str, Any]], made: tuple[Made | None, ...], ready: Ready
+    ) -> None:
+        """Remembers a pass that was made, by its launches' arguments, to be made again; not one with a launch that cannot be told from others."""
+        read = ("Q", "K", "V", "dO", "L", "DL", *(("dQ",) if self.plan.adds else ()))
+        varying = {"prepare": ("O", "dO", "LSE"), KERNEL: read, BY_QUERIES: read, "finish": ("dQ",)}
+        again = [runs[step].again({n: arguments[n] for n in varying[step]}, arguments) for step, arguments in launches.items()]  # type: ignore[attr-defined]
+        if not all(again):
+            return
+        assert ready.data is not None
+        captured = (p.value for p in ready.data.captured if isinstance(p.value, torch.Tensor))
+        if len(self.repeated) >= KNOWN_SHAPES:
+            self.repeated.clear()
+        prepare, by_keys, queries = again
+        self.repeated[key] = Repeated(prepare, by_keys, queries, made, ready.made, tuple((t, state_of(t), memory_of(t)) for t in captured))
 
     def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Run]:
         if ready.kernel is None:
@@ -202,29 +216,6 @@ class Gradients:
             return {name: compiling[step].result() for name, step in self.plan.steps.items()}
 
 
-def _repeated(
-    runs: Mapping[str, Run],
-    read: Mapping[str, Any],
-    given: Mapping[str, Any],
-    own: Mapping[str, Any],
-    rows: Mapping[str, Any],
-    made: Made | None,
-    ready: Ready,
-) -> Repeated | None:
-    """The launches of a pass that was made, to be made again; None where one cannot be told from others. read: what `prepare` reads; given: what comes from it and the call; own: the
-    rest of the main kernel's; rows: what `prepare` and `finish` write."""
-    scale = given["scale"]
-    varying = {n: given[n] for n in ("Q", "K", "V", "dO", "L", "DL", "dQ")}
-    prepare = runs["prepare"].again(read, {**read, **{n: rows[n] for n in ("L", "DL", "dQ")}})  # type: ignore[attr-defined]
-    by_keys = runs[KERNEL].again(varying, {**given, **own})  # type: ignore[attr-defined]
-    finish = runs["finish"].again({"dQ": rows["dQ"]}, {"dQ": rows["dQ"], "GQ": rows["GQ"], "scale": scale})  # type: ignore[attr-defined]
-    if not (prepare and by_keys and finish):
-        return None
-    assert ready.data is not None
-    captured = tuple((p.value, state_of(p.value), memory_of(p.value)) for p in ready.data.captured if isinstance(p.value, torch.Tensor))
-    return Repeated(prepare, by_keys, finish, made, ready.made, captured)
-
-
 def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
@@ -256,11 +247,14 @@ def _interpreted(checked: Checked) -> Run:
     return lambda **arguments: run(checked, arguments, budget=math.inf)
 
 
-def _chosen(attention: Attention, wanted: Sequence[bool], learned: Iterable[int], at: Lengths) -> Gradients:
-    """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. Raises CuirError U410
-    where that asks for the same bits every time, and there are none."""
-    in_order = torch.are_deterministic_algorithms_enabled()
-    gradients = attention.gradients(Asked(wanted[0], wanted[1] or wanted[2], tuple(sorted(learned)), in_order, spreads(attention, at)))
+def _chosen(
+    attention: Attention, wanted: Sequence[bool], learned: Iterable[int], at: Lengths, few: Callable[[], bool] = lambda: False
+) -> Gradients:
+    """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. few: whether queries have
+    few keys. Raises CuirError U410 where that asks for the same bits every time, and there are none."""
+    in_order, keys = torch.are_deterministic_algorithms_enabled(), wanted[1] or wanted[2]
+    apart = wanted[0] and keys and not in_order and few()
+    gradients = attention.gradients(Asked(wanted[0], keys, tuple(sorted(learned)), in_order, not apart and spreads(attention, at), apart))
     by_keys = gradients.plan.by_keys
     if in_order and by_keys is not None and by_keys.transferred.gradients:
         name = next(iter(by_keys.transferred.gradients))
@@ -277,11 +271,15 @@ def backward(
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     """dQ, dK and dV of a call, dense and as its tensors lie, None where it is not wanted, and the gradients of tensors among what its mods capture, None where nothing depends on
     one. dlse: of LSE, None if nothing depends on it."""
-    assert ready.attention is not None
+    assert ready.attention is not None and ready.data is not None
     q, k, v, o, lse = (x.detach() for x in (query, key, value, o, lse))  # kernels recognise calls of tensors that want nothing
     first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))  # a tensor that is given twice has its gradient once
     places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
-    gradients = _chosen(ready.attention, wanted, (i for at in places for i in at), lengths_of(query, key))
+    settings, data, lengths = ready.attention.settings, ready.data, lengths_of(query, key)
+    learned_places = (i for at in places for i in at)
+    gradients = _chosen(
+        ready.attention, wanted, learned_places, lengths, lambda: few_keys(settings, data, ready.made, lengths, query.device)
+    )
     scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(wanted)
     if plain:
         again = gradients.again(ready, scale, q, k, v, o, lse, do)

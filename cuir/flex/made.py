@@ -15,6 +15,7 @@ class Made(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any], device: torch.device):
         super().__init__(values)
+        self.visited: float | None = None  # keys of a query on average, once they were counted
         self.index = device.index if device.type == "cuda" else None
         self.streams: set[int] = set()  # that may use them
         if self.index is not None:

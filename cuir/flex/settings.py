@@ -19,6 +19,7 @@ from .progress import Progress
 if TYPE_CHECKING:
     from ..choice import Choice
     from ..choice.work import Work
+    from ..measure.problem import Shape
     from ..runtime.compiled import CompiledKernel
     from ..spec.functions import AnySpecification
     from ..variants import TransferResult
@@ -48,6 +49,7 @@ class Settings:
         self.program, self.fixed, self.starts, self.exact, self.mask = program, dict(fixed), starts, exact, mask
         self.by_problem: dict[tuple[Lengths, Numbers], tuple[dict[str, Const], CompiledKernel]] = {}
         self.by_class: dict[object, Choice] = {}
+        self.keys: dict[tuple[Lengths, Numbers], float | None] = {}
         self.checks: dict[str, Checked] = {}
         self.kernels: dict[str, CompiledKernel] = {}
 
@@ -73,11 +75,10 @@ class Settings:
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         """The setting of a problem, and why it is this one."""
         from ..choice import choose, problem_class
-        from ..measure.problem import Shape
         from ..tuning import shape_class
         from ..tuning.cache import device
 
-        own = shape_class(Shape(at.B, at.H, at.HK, at.M, at.N, int(self.fixed["D"])), max(1, device()[1]))  # type: ignore[arg-type]
+        own = shape_class(self._shape(at), max(1, device()[1]))
         standing = problem_class(self.work, at, dict(numbers)) if self.work is not None else (at, {})
         kind = (own, standing[0], *standing[1].items())
         if kind not in self.by_class:
@@ -85,6 +86,21 @@ class Settings:
                 self.program, self.fixed, at, numbers=dict(numbers), starts=self.starts, exact=self.exact, mask=self.mask
             )
         return self.by_class[kind]
+
+    def visited(self, at: Lengths, numbers: Numbers = ()) -> float | None:
+        """Keys that a query visits on average, in whole blocks, as far as lengths and numbers say; None if they do not."""
+        if (at, numbers) not in self.keys:
+            from ..choice.table import visited
+
+            if len(self.keys) >= KNOWN_LENGTHS:
+                self.keys.clear()
+            self.keys[at, numbers] = visited(self.work, self._shape(at), dict(numbers)) if self.work is not None else None
+        return self.keys[at, numbers]
+
+    def _shape(self, at: Lengths) -> Shape:
+        from ..measure.problem import Shape
+
+        return Shape(at.B, at.H, at.HK, at.M, at.N, int(self.fixed["D"]))  # type: ignore[arg-type]
 
     def untuned(self, at: Lengths) -> dict[str, Const]:
         """The setting of the interpreter for a problem."""

@@ -80,8 +80,13 @@ def exact(given: list[torch.Tensor], do: torch.Tensor, bias: torch.Tensor | None
     return torch.autograd.grad(o, (q, k, v), do.double())
 
 
+@pytest.mark.parametrize("few", [False, True], ids=["dQ added up", "dQ apart"])
 @pytest.mark.parametrize("bias", [None, TABLE], ids=["causal", "captured"])
-def test_the_second_pass_repeats_the_launches_of_the_first(calls: list[str], bias: torch.Tensor | None) -> None:
+def test_the_second_pass_repeats_the_launches_of_the_first(
+    calls: list[str], bias: torch.Tensor | None, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "few_keys", lambda *_: few)
+
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + TABLE[q - k + 100]
 
@@ -98,6 +103,8 @@ def test_the_second_pass_repeats_the_launches_of_the_first(calls: list[str], bia
         calls.clear()
         found = module.backward(ready, *given, o, lse, do, None)
         assert calls == (["called"] * 3 if turn == 0 else ["again"] * 3)
+        (gradients,) = [g for asked, g in made._gradients.items() if asked.queries]
+        assert gradients.plan.adds == (not few)
         for a, b in zip(found, exact(given, do, bias), strict=True):
             assert a is not None and (a.double() - b).norm() < 3e-3 * b.norm()
 

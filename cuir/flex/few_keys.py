@@ -1,0 +1,43 @@
+"""Whether a backward pass computes dQ by CTAs of their own because queries have few keys. Owns that estimate, and the counting of keys that it takes.
+
+Adding dQ up in f32 moves it five times (zeros, the additions' reads and writes, `finish`), whatever the mask; a kernel of its own reads Q, K, V and dO once more, and computes scores and
+dP twice. So with few keys a query it is the faster way, and with many the slower one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..runtime.devices import bandwidth
+from ..spec.specification import Lengths
+from ..variants import TransferResult
+from ..variants.lists import Lists
+from .inputs import need_warm
+from .made import Made
+from .settings import Settings
+
+FEW = 5.0  # times the head dim: keys that a query visits, in blocks of 128; between a gain of 24 % at 4.6 and a loss of 4 % at 8.4 (128), none at 9.3 and one of 9 % at 5.3 (64)
+BANDWIDTH = 3.35e12  # bytes a second, of the device that this was measured on
+
+
+def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Lengths, device: torch.device) -> bool:
+    """Whether the queries of a call have so few keys that dQ is better computed apart. data, made: what the mods of its forward pass captured, and its kernel takes. The first call of
+    data waits for the device; in the interpreter it is False."""
+    if device.type != "cuda":
+        return False
+    keys, dim = visited(settings, data, made, at), max(int(settings.fixed[n]) for n in ("D", "DV"))  # type: ignore[arg-type]
+    return keys is not None and keys <= FEW * dim * BANDWIDTH / (bandwidth(device.index or 0) or BANDWIDTH)
+
+
+def visited(settings: Settings, data: TransferResult, made: Made | None, at: Lengths) -> float | None:
+    """Keys that a query visits on average, in whole blocks; None if nothing tells."""
+    if not isinstance(data.lists, Lists) or made is None:
+        return settings.visited(at, settings.numbers(data.captured))
+    if made.visited is None:
+        need_warm("counting the blocks of a mask")
+        count, blocks = made[data.lists.count], made[data.lists.list].shape[-1]
+        made.visited = float(count[..., 1].float().mean()) * at.N / blocks
+    return made.visited
+
+
+__all__ = ["few_keys", "visited"]

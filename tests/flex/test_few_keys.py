@@ -1,0 +1,58 @@
+"""How many keys a query visits: of masks with a closed form, of block lists of data, without a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from cuir.flex.few_keys import FEW, few_keys, visited
+from cuir.flex.kernels import attention
+from cuir.spec.specification import lengths_of
+
+IDS = torch.arange(1000) // 130
+MASKS = {
+    "none": None,
+    "causal": lambda b, h, q, k: q >= k,
+    "window": lambda b, h, q, k: (q >= k) & (q - k < 150),
+    "documents": lambda b, h, q, k: IDS[q] == IDS[k],
+    "hash": lambda b, h, q, k: (q * 7 + k * 3) % 512 < 9,
+}
+
+
+def call(mask: Any, n: int) -> tuple[Any, ...]:
+    made = attention(mask if mask is not None else (lambda s, b, h, q, k: s * 2), head_dim=64, verify="off")
+    q = torch.zeros(1, 2, n, 64, dtype=torch.float16)
+    ready = made.ready(q, q, q, None, "interpret")
+    return made.settings, ready.data, ready.made, lengths_of(q, q)
+
+
+@pytest.mark.parametrize("n", [256, 1000])
+@pytest.mark.parametrize("name", MASKS)
+def test_visited_keys_are_those_of_the_blocks_with_a_pair(name: str, n: int) -> None:
+    found = visited(*call(MASKS[name], n))
+    at = torch.arange(n)
+    kept = MASKS[name](0, 0, at[:, None], at) if MASKS[name] is not None else torch.ones(n, n, dtype=torch.bool)
+    room = -n % 128
+    tiles = torch.nn.functional.pad(kept, (0, room, 0, room)).view(-(-n // 128), 128, -(-n // 128), 128).any(3).any(1)
+    wanted = 128 * float(tiles.float().sum(1).mean())
+    assert found is not None and wanted - 64 <= found <= wanted + 128  # blocks of the list's own size; tiles that stick out count in part
+
+
+def test_data_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, data, made, at = call(MASKS["documents"], 256)
+    first = visited(settings, data, made, at)
+    made[data.lists.count].zero_()
+    assert visited(settings, data, made, at) == first
+
+
+def test_few_keys_of_a_slower_memory_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding dQ up costs bytes, and computing it apart products."""
+    given = call(MASKS["causal"], 1000)
+    keys, device = visited(*given), torch.device("cuda", 0)
+    assert keys is not None
+    for speed, few in ((1.0, True), (1e15, False), (3.35e12 * FEW * 64 / keys * 0.99, True), (3.35e12 * FEW * 64 / keys * 1.01, False)):
+        monkeypatch.setattr("cuir.flex.few_keys.bandwidth", lambda _, speed=speed: speed)
+        assert few_keys(*given, device) == few, speed
+    assert not few_keys(*given, torch.device("cpu"))
