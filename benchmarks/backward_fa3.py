@@ -1,0 +1,169 @@
+"""The backward pass beside FlashAttention-3's and cuDNN's at head dim 128, f16, on a Hopper GPU: the cells of `cuir bench backward`, full and causal.
+
+python -m benchmarks.backward_fa3 --out rows.jsonl              # all lengths; --length 4096 16384 for some, --seconds 120 for as many as fit
+python -m benchmarks.shown rows.jsonl                           # no GPU: the table of what was measured
+
+FlashAttention-3's backward pass comes with the package flash-attn3-jax, whose kernels JAX launches on a stream of its own, which no event of torch sees. So a round of a contender is
+wall time: calls in flight one after another for 100 ms, until the last has ended, with a warm L2 cache. Contenders take turns, results are compared with float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuir.bench.backward import _gradients, _ours
+from cuir.bench.contest import contest
+from cuir.bench.peers import contenders
+from cuir.bench.suites import suite
+from cuir.cli.inputs import read_variant
+from cuir.measure.gpu import versions
+from cuir.measure.gradients import expected_gradients
+from cuir.measure.problem import kept_pairs, tensors
+from cuir.measure.protocol import Call
+
+MILLISECONDS, DIM = 100.0, 128
+
+
+class FlashAttention3:
+    """The kernels of flash-attn3-jax, called as its own functions call them."""
+
+    def __init__(self) -> None:
+        import jax
+        from flash_attn3_jax_lib import flash_api
+
+        self.jax = jax
+        jax.devices("gpu")
+        for name, target in flash_api.get_ffi_registrations().items():
+            jax.ffi.register_ffi_target(name, target, platform="CUDA")
+
+    def gradients(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, causal: bool, scale: float) -> Call:
+        """A call that gives dQ, dK and dV of q, k, v and do [B, H, M, D], as arrays of JAX of [B, M, H, D]."""
+        jax, shape = self.jax, self.jax.ShapeDtypeStruct
+        given = [jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in (q, k, v, do)]
+        torch.cuda.synchronize()
+        (B, M, H, _), N = given[0].shape, given[1].shape[1]
+        nothing, none, f32 = jax.numpy.zeros((0,), "int32"), jax.numpy.zeros((0,), given[0].dtype), jax.numpy.zeros((0,), "float32")
+        known = {"softmax_scale_val": scale, "softmax_scale_has_value": True, "is_causal": causal, "window_size_left": -1,
+                 "window_size_right": -1, "softcap": 0.0, "sm_margin": 0}  # fmt: skip
+
+        def forward(q: Any, k: Any, v: Any) -> Any:
+            outs = [shape(q.shape, q.dtype), shape((B, H, M), "float32"), shape((1, 1, 1, 1), "float32"), shape((1, 1, 1), "float32")]
+            more = (none, none, none, *[nothing] * 8, none, none, nothing, f32, f32, f32, nothing)
+            call = jax.ffi.ffi_call("flash_mha_fwd", outs)
+            return call(q, k, v, *more, max_seqlen_q=M, max_seqlen_q_has_value=True, max_seqlen_k=N, max_seqlen_k_has_value=True, pack_gqa_val=False,
+                        pack_gqa_has_value=False, attention_chunk=0, is_rotary_interleaved=False, num_splits=1, **known)[:2]  # fmt: skip
+
+        def backward(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Any:
+            rows = shape((B, H, math.ceil(M / 128) * 128), "float32")
+            outs = [*(shape(x.shape, x.dtype) for x in (q, k, v)), rows, rows]
+            call = jax.ffi.ffi_call("flash_mha_bwd", outs)
+            return call(do, q, k, v, o, lse, *[nothing] * 4, max_seqlen_q_val=M, max_seqlen_q_has_value=True, max_seqlen_k_val=N, max_seqlen_k_has_value=True,
+                        deterministic=False, **known)[:3]  # fmt: skip
+
+        o, lse = jax.block_until_ready(jax.jit(forward)(*given[:3]))
+        compiled = jax.jit(backward)
+        q, k, v, do = given
+        return lambda: compiled(do, q, k, v, o, lse)
+
+
+def ended(result: Any) -> Any:
+    """A call's result, once the device has it."""
+    for x in result:
+        if not isinstance(x, torch.Tensor):
+            x.block_until_ready()
+    torch.cuda.synchronize()
+    return result
+
+
+def in_flight_ms(call: Call) -> float:
+    """Milliseconds of a call, of as many as take MILLISECONDS, one after the other without waiting."""
+    ended(call())
+    began = time.perf_counter()
+    ended([call() for _ in range(3)][-1])
+    count = max(3, round(MILLISECONDS * 3e-3 / (time.perf_counter() - began)))
+    began, last = time.perf_counter(), None
+    for _ in range(count):
+        last = call()
+    ended(last)
+    return (time.perf_counter() - began) * 1e3 / count
+
+
+def as_torch(grads: Any) -> tuple[torch.Tensor, ...]:
+    """dQ, dK and dV [B, H, M, D] of what a contender gives."""
+    return tuple(g if isinstance(g, torch.Tensor) else torch.from_dlpack(g).transpose(1, 2) for g in ended(grads))
+
+
+def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
+    spec = read_variant(cell.variant, cell.arguments)
+    problem, scale = tensors(cell.shape, torch.float16, "cuda"), DIM**-0.5
+    q, k, v = (problem[n] for n in "QKV")
+    do = torch.randn_like(q)
+    expected = expected_gradients(spec, q, k, v, do, scale)
+    leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
+    given = tuple(leaves.values())
+    calls: dict[str, Call] = {
+        "cuir": _gradients(_ours(spec, "f16", cell, leaves, "auto"), given, do, False),
+        "cudnn": _gradients(contenders(["cudnn"], spec, leaves, scale)["cudnn"], given, do, False),
+        "fa3": fa3.gradients(q, k, v, do, cell.variant == "causal", scale),
+    }
+    flops = 10.0 * DIM * kept_pairs(spec, q, k)
+
+    def judge(grads: Any) -> tuple[float, str]:
+        found = as_torch(grads)
+        return max(expected.errors(found)), expected.judge(found)
+
+    rows = contest(
+        calls, judge, lambda ms: {"tflops": round(flops / ms / 1e9, 2)}, rounds, lost={}, tell=lambda *_: None, measure=in_flight_ms
+    )
+    return {
+        **cell.as_json(),
+        "dtype": "f16",
+        "flops": flops,
+        "own_error": max(expected.own),
+        "bound": max(expected.bounds),
+        "contenders": rows,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--length", type=int, nargs="*", default=[])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs the memory, too
+    began, fa3 = time.monotonic(), FlashAttention3()
+    words = " ".join(["python -m benchmarks.backward_fa3", *(["--length", *map(str, options.length)] if options.length else [])])
+    head = {
+        "suite": "backward",
+        "pass": "backward",
+        "command": words,
+        "dtype": "f16",
+        "protocol": "calls in flight, wall time, warm L2 cache",
+        **versions(),
+    }
+    with open(options.out, "w", encoding="utf-8") as out:
+        print(json.dumps(head), file=out, flush=True)
+        for cell in suite("backward").cells():
+            wanted = cell.shape.D == DIM and cell.variant in ("full", "causal") and cell.shape.N in (options.length or (cell.shape.N,))
+            if wanted and time.monotonic() - began < options.seconds:
+                found = row(cell, fa3, options.rounds)
+                print(json.dumps(found), file=out, flush=True)
+                said: Callable[[dict[str, Any]], Any] = lambda c: c.get("tflops", c.get("wrong") or c.get("failed"))  # noqa: E731
+                print(cell.variant, cell.model, cell.shape.N, {n: said(c) for n, c in found["contenders"].items()}, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
