@@ -64,7 +64,8 @@ class FlashAttention3:
                         pack_gqa_has_value=False, attention_chunk=0, is_rotary_interleaved=False, num_splits=1, **known)[:2]  # fmt: skip
 
         def backward(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Any:
-            rows = shape((B, H, math.ceil(M / 128) * 128), "float32")
+            tile = 64 if causal else 80  # its kernels' tiles of queries; what they keep of each query is rounded up to these, and to 128
+            rows = shape((B, H, math.ceil(M / tile) * tile if not causal else math.ceil(M / 128) * 128), "float32")
             outs = [*(shape(x.shape, x.dtype) for x in (q, k, v)), rows, rows]
             call = jax.ffi.ffi_call("flash_mha_bwd", outs)
             return call(do, q, k, v, o, lse, *[nothing] * 4, max_seqlen_q_val=M, max_seqlen_q_has_value=True, max_seqlen_k_val=N, max_seqlen_k_has_value=True,

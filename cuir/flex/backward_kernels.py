@@ -163,7 +163,7 @@ def planned(attention: Attention, asked: Asked) -> Plan:
             wanted: dict[str, Const] = {"KEYS": asked.keys} if single else {"QUERIES": adds, "KEYS": asked.keys}
             if spread:
                 wanted |= {"SPREAD": True, "G": F32}
-            setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds)
+            setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, traced.keep is None)
             by_keys = Part(attention, transferred, {**setting, **wanted})
     adds = asked.queries and by_keys is not None and open_order
     if asked.queries and not adds:
@@ -191,14 +191,14 @@ def spreads(attention: Attention, at: Lengths) -> bool:
     return uneven(attention.traced)
 
 
-def setting_by_keys(keys: int, values: int, queries: bool = True) -> dict[str, Const]:
-    """The const parameters for head dims: what fits the registers and shared memory. queries: dQ is added up, too."""
+def setting_by_keys(keys: int, values: int, queries: bool = True, whole: bool = False) -> dict[str, Const]:
+    """The const parameters for head dims: what fits the registers and shared memory. queries: dQ is added up, too. whole: all pairs count, so that a CTA's loop is long."""
     if max(keys, values) > NARROW_DIM:
         D, DV = _panels(keys), _panels(values)
         whole = D + DV <= ROOM  # whether a block of dQ goes beside dV
         return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
     if keys > 64:
-        return {"BM": 64}
+        return {"BM": 64, "LATER": queries and whole}
     return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries}
 
 

@@ -1,7 +1,7 @@
 """Whether a backward pass computes dQ by CTAs of their own because queries have few keys. Owns that estimate, and the counting of keys that it takes.
 
 Adding dQ up in f32 moves it five times (zeros, the additions' reads and writes, `finish`), whatever the mask; a kernel of its own reads Q, K, V and dO once more, and computes scores and
-dP twice. So with few keys a query it is the faster way, and with many the slower one.
+dP twice. So with few keys a query it is the faster way, with many the slower one, and the sooner so the more a score costs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from .settings import Settings
 
 FEW = 5.0  # times the head dim: keys that a query visits, in blocks of 128; between a gain of 24 % at 4.6 and a loss of 4 % at 8.4 (128), none at 9.3 and one of 9 % at 5.3 (64)
 BANDWIDTH = 3.35e12  # bytes a second, of the device that this was measured on
+PRODUCTS, PLAIN = 4096, 128  # a clock of a multiprocessor: operations of the tensor core, and of others
+OWN = 16  # instructions of a pair beside its score: one exponential, as long as eight others, and eight others
 
 
 def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Lengths, device: torch.device) -> bool:
@@ -25,8 +27,11 @@ def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Le
     data waits for the device; in the interpreter it is False."""
     if device.type != "cuda":
         return False
-    keys, dim = visited(settings, data, made, at), max(int(settings.fixed[n]) for n in ("D", "DV"))  # type: ignore[arg-type]
-    return keys is not None and keys <= FEW * dim * BANDWIDTH / (bandwidth(device.index or 0) or BANDWIDTH)
+    keys, dim, score = visited(settings, data, made, at), max(int(settings.fixed[n]) for n in ("D", "DV")), settings.score  # type: ignore[arg-type]
+    if keys is None or score is None or score.special:  # whose arithmetic in two kernels was the slower way at every length that was tried
+        return False
+    own = 4 * dim / PRODUCTS + OWN / PLAIN
+    return keys <= FEW * dim * own / (own + score.plain / PLAIN) * BANDWIDTH / (bandwidth(device.index or 0) or BANDWIDTH)
 
 
 def visited(settings: Settings, data: TransferResult, made: Made | None, at: Lengths) -> float | None:

@@ -18,7 +18,7 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from ..choice import Choice
-    from ..choice.work import Work
+    from ..choice.work import Arithmetic, Work
     from ..measure.problem import Shape
     from ..runtime.compiled import CompiledKernel
     from ..spec.functions import AnySpecification
@@ -66,6 +66,11 @@ class Settings:
         from ..choice.work import Work
 
         return Work.of(self.program, mask=self.mask)
+
+    @property
+    def score(self) -> Arithmetic | None:
+        """What a pair's score costs; None if nothing tells."""
+        return self.work.score if self.work is not None else None
 
     def numbers(self, captured: Iterable[Parameter]) -> Numbers:
         """Captured numbers that say how many blocks a tile visits, which is part of what a setting is chosen for."""

@@ -9,6 +9,7 @@ import torch
 
 from cuir.flex.few_keys import FEW, few_keys, visited
 from cuir.flex.kernels import attention
+from cuir.spec import Specification
 from cuir.spec.specification import lengths_of
 
 IDS = torch.arange(1000) // 130
@@ -56,3 +57,17 @@ def test_few_keys_of_a_slower_memory_are_more(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("cuir.flex.few_keys.bandwidth", lambda _, speed=speed: speed)
         assert few_keys(*given, device) == few, speed
     assert not few_keys(*given, torch.device("cpu"))
+
+
+def test_scores_that_cost_much_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuir.flex.few_keys.bandwidth", lambda _: 3.35e12)
+    scores = {"none": None, "cheap": lambda s, b, h, q, k: s * 2 + (k - q), "tanh": lambda s, b, h, q, k: torch.tanh(s)}
+    few: dict[str, list[bool]] = {name: [] for name in scores}
+    for name, score in scores.items():
+        spec = Specification(name, lambda b, h, q, k: q >= k, score)
+        made = attention(spec, head_dim=64, verify="off")
+        for n in (256, 384, 512, 768):
+            q = torch.zeros(1, 1, n, 64, dtype=torch.float16)
+            ready = made.ready(q, q, q, None, "interpret")
+            few[name].append(few_keys(made.settings, ready.data, ready.made, lengths_of(q, q), torch.device("cuda", 0)))
+    assert few == {"none": [True, True, True, False], "cheap": [True, True, False, False], "tanh": [False] * 4}
