@@ -170,7 +170,7 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
     )
     lines = [
         f"# `cuir bench {head['suite']}`", "",
-        f"{unit(rows)}{counted}; medians with a cold L2 cache, contenders in turns; every result was checked against float64.",
+        f"{unit(rows)}{counted}; {head.get('protocol', 'medians with a cold L2 cache')}, contenders in turns; every result was checked against float64.",
         f"{head.get('device')}, driver {head.get('driver')}, CUDA {head.get('cuda')}, torch {head.get('torch')}, {head.get('date')}.", "",
         f"    {head.get('command')}", "",
         *table(["variant", "model", "head dim", *(["queries"] if few else []), "length", "batch", OURS, *names, *(f"{OURS} / {n}" for n in names), "setting"], [_entries(r, names, few) for r in rows]),
