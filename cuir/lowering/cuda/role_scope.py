@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from ..facts.memory import refilled
+from ..facts.proxy_fences import fenced_arrivals
 from ..facts.stores import stores_by_warps
 from ..facts.warp_sync import WarpSyncs, warp_syncs
 from ..ir import machine, ops
@@ -26,7 +26,7 @@ class RoleScope(Scope):
         self.joins = joins.before  # before which the lanes of the worker meet
         self.reads_what_it_stores = joins.inside  # stores between whose reads and writes they meet
         self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
-        self.loads_what_engines_write = isinstance(role, ops.Role) and refilled(role)
+        self.fenced_arrivals = fenced_arrivals(role) if isinstance(role, ops.Role) else frozenset()  # before which a fence comes
         self._once: dict[str, str] = {}  # text -> name of what is computed once, at the start of the role
         self.start: list[str] = []  # lines of that
 

@@ -50,20 +50,6 @@ def accesses(op: Operation) -> Iterator[Accessed]:
                 yield Accessed(access, place)
 
 
-def refilled(role: ops.Role) -> bool:
-    """Whether a role reads, by ordinary loads, shared memory that an engine of the kernel writes."""
-    kernel = role.parent_op()
-    assert isinstance(kernel, ops.Kernel)
-    memory, shared = Memory(kernel), [(op, a) for op in every(kernel) for a in accesses(op) if isinstance(a.array, ops.Shared)]
-    written = [memory.of(a.place) for _, a in shared if a.writes and a.access.proxy == "async"]
-    return any(
-        memory.of(a.place) in written
-        for op in every(role)
-        for a in accesses(op)
-        if isinstance(a.array, ops.Shared) and not a.writes and a.access.proxy == "generic"
-    )
-
-
 def evaluated(op: Operation) -> Iterator[Operation]:
     """The operations that are worked out where this one is: itself, and operands that have no place of their own."""
     yield op

@@ -41,9 +41,7 @@ def arrive(role: RolePrinter, op: ops.Perform) -> None:
     everywhere = ctas > 1 and bool(op.const("cluster"))
     if role.single:
         _keep_reads_before(role)
-    if (
-        role.loads_what_engines_write
-    ):  # else a copy that the arrival lets go may overtake reads that are under way: they go through another proxy
+    if op in role.fenced_arrivals:
         role.out.line("cutlass::arch::fence_view_async_shared();")
     if everywhere and symbol(op.arg("bar")) in role.kernel.between_ctas:
         if role.single:

@@ -1,0 +1,71 @@
+"""Arrivals that need a fence: behind which an engine may overwrite what the role's lanes have read by ordinary loads.
+
+Such reads go through another proxy than the engine's writes, so without a fence between them a copy that the arrival lets go might overtake reads that are under way. A fence that the
+program has itself, behind the last of these reads, does as well.
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import Block, Operation
+
+from ..ir import ops
+from ..ir.inlining import inlined
+from ..ir.walk import every
+from .memory import Array, Memory, accesses, evaluated
+
+
+def fenced_arrivals(role: ops.Role) -> frozenset[Operation]:
+    """The arrivals of a role that some path reaches from such a read without a fence."""
+    arrivals = _Arrivals(role)
+    if arrivals.refilled:
+        arrivals.block(role.body.block, False)
+    return frozenset(arrivals.found)
+
+
+class _Arrivals:
+    def __init__(self, role: ops.Role):
+        kernel = role.parent_op()
+        assert isinstance(kernel, ops.Kernel)
+        self.memory = Memory(kernel)
+        self.refilled: frozenset[Array] = frozenset(
+            self.memory.of(a.place)
+            for op in every(kernel)
+            for a in accesses(op)
+            if isinstance(a.array, ops.Shared) and a.writes and a.access.proxy == "async"
+        )
+        self.found: set[Operation] = set()
+
+    def block(self, block: Block, unfenced: bool) -> bool:
+        """Whether reads are without a fence behind a block, which begins with some or none."""
+        for op in block.ops:
+            if isinstance(op, ops.At) or (len(op.results) == 1 and inlined(op.results[0])):
+                continue  # its readers work it out
+            unfenced = self._operation(op, unfenced)
+        return unfenced
+
+    def _operation(self, op: Operation, unfenced: bool) -> bool:
+        unfenced |= any(self._reads(part) for part in evaluated(op))
+        if isinstance(op, ops.Branch):
+            ends = [self.block(region.block, unfenced) for region in (op.then, op.orelse)]
+            return any(ends)
+        if isinstance(op, ops.Loop):
+            behind = self.block(op.body.block, unfenced)
+            if behind and not unfenced:  # what the end of the body leaves is there at its beginning, too
+                behind = self.block(op.body.block, True)
+            return unfenced or behind
+        if isinstance(op, ops.Perform):
+            effects = op.entry.effects
+            if effects.fences:
+                return False
+            if effects.arrives is not None and unfenced:
+                self.found.add(op)
+        return unfenced
+
+    def _reads(self, op: Operation) -> bool:
+        return any(
+            isinstance(a.array, ops.Shared) and not a.writes and a.access.proxy == "generic" and self.memory.of(a.place) in self.refilled
+            for a in accesses(op)
+        )
+
+
+__all__ = ["fenced_arrivals"]
