@@ -28,6 +28,41 @@ def shifted(X: Global[f32, M, 64], Y: Global[f32, M, 64], Z: Global[f32, M, 64])
                 store(Y[t * 128 + 64 : t * 128 + 64 + 64, :], z)
 """
 
+ROWS = """
+@kernel(arch="sm_90a")
+def chained(X: Global[f16, M, 64], G: Global[f16, 64, 64], Y: Global[f32, M, 64], n: i32):
+    h, g = shared(f16, [128, 64]), shared(f16, [64, 64])
+    full = mbarrier(1)
+    work = tiles(cdiv(M, 128))
+    with role("load", warps=1):
+        full.expect(nbytes(g))
+        copy_async(G[0:64, :], g, full)
+    with role("all", warpgroups=2) as w:
+        full.wait(0)
+        for t in work:
+            mine = h[w * 64 : w * 64 + 64]
+            x = cast(load(X[t * 128 + w * 64 : t * 128 + w * 64 + 64, :]), f32)
+            for i in range(n):
+                store(mine, cast(x, f16))
+                fence_async()
+                p = mma_async(mine, g)
+                mma_wait(p)
+                x = p + 1.0
+            store(Y[t * 128 + w * 64 : t * 128 + w * 64 + 64, :], x)
+"""
+
+
+def rows() -> None:
+    """Rows of shared memory that each warp writes and the tensor core reads for it: bit by bit, 20 times. G moves columns, so that all numbers are whole and small."""
+    checked = check(parse(ROWS, "chained.cuir"))
+    x = torch.randint(-9, 10, (4096, 64), generator=torch.Generator().manual_seed(0)).half()
+    given = {"X": x, "G": torch.eye(64, dtype=torch.float16).roll(3, 1), "Y": torch.zeros(4096, 64), "n": 50}
+    run(checked, given)
+    kernel = cuir.compile(checked)
+    for _ in range(20):
+        y = kernel(X=x.cuda(), G=given["G"].cuda(), n=50)
+        assert torch.equal(y.cpu(), given["Y"])
+
 
 def agree() -> None:
     """Bit by bit, 20 times."""

@@ -76,6 +76,8 @@ class RolePrinter(RoleScope):
         self.out.mark(self.span(op))
         if any(part in self.joins for part in batch):
             self.join()
+        elif any(part in self.joins_of_warps for part in batch):
+            self.out.line("__syncwarp();")
         if isinstance(op, ops.Apply):
             self._apply(op)
         elif isinstance(op, ops.Perform):

@@ -24,6 +24,7 @@ class RoleScope(Scope):
         self.storages = Storages(role, self.threads, set(kernel.names))
         joins = warp_syncs(role) if isinstance(role, ops.Role) else WarpSyncs()
         self.joins = joins.before  # before which the lanes of the worker meet
+        self.joins_of_warps = joins.warps  # before which those of each warp do
         self.reads_what_it_stores = joins.inside  # stores between whose reads and writes they meet
         self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
         self.fenced_arrivals = fenced_arrivals(role) if isinstance(role, ops.Role) else frozenset()  # before which a fence comes

@@ -1,4 +1,5 @@
-"""Asynchronous stores of a warpgroup that each warp may do for the rows that it wrote itself. Then no warp waits for another one."""
+"""Rows of shared memory that belong to one warp of a warpgroup: for asynchronous stores, which each warp may do for the rows that it wrote itself, and for left operands of products, of
+which the tensor core reads a warp's 16 rows for that warp. Then no warp waits for another one."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from xdsl.traits import Pure
 
 from ...syntax.types import BF16, F16, F32, PANEL_BYTES
 from ..ir import ops
-from ..ir.types import SharedT, TileT
+from ..ir.types import ElementT, SharedT, TileT
 from ..ir.walk import every
-from .memory import Memory, accesses, array_of, modes
+from .memory import Accessed, Array, Memory, accesses, array_of, modes
 from .multiples import multiple
 
 ROWS = 64  # of a warpgroup's accumulator; each warp holds 16
@@ -49,6 +50,36 @@ def own_rows(role: ops.Role) -> ops.Shared | None:
     if not written or not all(_accumulator_rows(op) and _same(place, view) for op, place in written):
         return None
     return array
+
+
+def rows_of_warps(role: ops.Role) -> frozenset[Array]:
+    """The memory of which a warpgroup only writes accumulator rows and reads left operands of products, 64 rows from a multiple of 64 on: each warp its own 16 of them
+    (FlashAttention-3's forward kernel relies on it, too, for the weights of head dim 64)."""
+    kernel = role.parent_op()
+    assert isinstance(kernel, ops.Kernel)
+    if role.threads.data != 128:
+        return frozenset()
+    memory, own, shared = Memory(kernel), dict[Array, bool](), dict[Array, set[Array]]()
+    for op in every(role):
+        for a in accesses(op):
+            if isinstance(a.array, ops.Shared):
+                of = memory.of(a.place)
+                shared.setdefault(of, set()).add(a.array)
+                own[of] = own.get(of, True) and isinstance(op, ops.Perform) and _by_rows(op, a) and len(shared[of]) == 1
+    return frozenset(of for of, by_rows in own.items() if by_rows)
+
+
+def _by_rows(op: ops.Perform, a: Accessed) -> bool:
+    """Whether an access gives each row of an array to the same warp as the others of this kind."""
+    t = a.place.type
+    assert isinstance(t, (SharedT, ElementT))
+    if not isinstance(t, SharedT) or t.transposed.data or len(t.sizes) != 2 or int(t.sizes[0]) != ROWS:
+        return False
+    if isinstance(a.place.owner, ops.At):
+        start, _ = a.place.owner.parts[-2] if len(a.place.owner.parts) > 1 else (None, 0)
+        if start is not None and not multiple(start, ROWS):
+            return False
+    return _accumulator_rows(op) if a.writes else op.entry.traits.product and a.access.arg == "a"
 
 
 def _panelled(array: ops.Shared) -> bool:
@@ -109,4 +140,4 @@ def _same(a: SSAValue, b: SSAValue) -> bool:
     return alike and all(map(_same, x.operands, y.operands))
 
 
-__all__ = ["own_rows", "stores_by_warps"]
+__all__ = ["own_rows", "rows_of_warps", "stores_by_warps"]

@@ -20,20 +20,21 @@ from ..ir.walk import every
 from .flow import sources
 from .memory import Accessed, Array, Memory, accesses, evaluated
 from .multiples import multiple
-from .stores import own_rows
+from .stores import own_rows, rows_of_warps
 
 Dims = tuple[int | None, int | None]  # the dims of a tensor along which a tile's rows and columns lie
 
 
 @dataclass(frozen=True)
 class WarpSyncs:
-    """Operations before which the lanes meet, and stores between whose reads and writes they do."""
+    """Operations before which the lanes meet, stores between whose reads and writes they do, and operations before which it is enough that those of each warp meet."""
 
     before: frozenset[Operation] = frozenset()
     inside: frozenset[Operation] = frozenset()
+    warps: frozenset[Operation] = frozenset()
 
     def __or__(self, other: WarpSyncs) -> WarpSyncs:
-        return WarpSyncs(self.before | other.before, self.inside | other.inside)
+        return WarpSyncs(self.before | other.before, self.inside | other.inside, (self.warps | other.warps) - self.before - other.before)
 
 
 def warp_syncs(role: ops.Role) -> WarpSyncs:
@@ -52,13 +53,15 @@ class _Touched:
     def __or__(self, other: _Touched) -> _Touched:
         return _Touched(self.written | other.written, self.read | other.read, self.stable | other.stable)
 
-    def before(self, now: _Touched) -> bool:
-        """Whether the lanes must meet between these accesses and later ones."""
+    def before(self, now: _Touched) -> frozenset[Array]:
+        """The arrays for which lanes must meet between these accesses and later ones."""
         stable, new = {a for a, _ in self.stable}, {a for a, _ in now.stable}
         wrote = self.written | stable
-        if now.read & wrote or now.written & (wrote | self.read) or new & (self.written | self.read):
-            return True
-        return any(a == b and dims != other for a, dims in self.stable for b, other in now.stable)
+        moved = {a for a, dims in self.stable for b, other in now.stable if a == b and dims != other}
+        return frozenset(now.read & wrote | now.written & (wrote | self.read) | new & (self.written | self.read) | moved)
+
+    def without(self, arrays: frozenset[Array]) -> _Touched:
+        return _Touched(self.written - arrays, self.read - arrays, frozenset((a, dims) for a, dims in self.stable if a not in arrays))
 
 
 class _WarpSyncs:
@@ -66,7 +69,7 @@ class _WarpSyncs:
         kernel = role.parent_op()
         assert isinstance(kernel, ops.Kernel)
         self.memory, self.rows = Memory(kernel), role.threads.data // 2
-        self.own = own_rows(role)
+        self.own, self.by_warps = own_rows(role), rows_of_warps(role)
         self.ignored = self.own is not None and self._stored_alone(role, self.own)
 
     def _stored_alone(self, role: ops.Role, own: Array) -> bool:
@@ -90,9 +93,9 @@ class _WarpSyncs:
         state, joins = self._own(op, state)
         if isinstance(op, ops.Branch):
             (then, a), (orelse, b) = self.block(op.then.block, state), self.block(op.orelse.block, state)
-            if a.before | b.before and not isinstance(op, ops.If):  # inside, each warp goes its own way
+            if a.before | b.before | a.warps | b.warps and not isinstance(op, ops.If):  # inside, each warp goes its own way
                 (then, a), (orelse, b) = self.block(op.then.block, _Touched()), self.block(op.orelse.block, _Touched())
-                assert not a.before | b.before, "a branch of warps only reads"
+                assert not a.before | b.before | a.warps | b.warps, "a branch of warps only reads"
                 joins |= WarpSyncs(frozenset({op}))
             return then | orelse, joins | a | b
         if isinstance(op, ops.Loop):
@@ -113,7 +116,9 @@ class _WarpSyncs:
             return (_Touched() if any(isinstance(a, ops.Shared) for a in now.written) else now), WarpSyncs()
         here = frozenset({op})
         inside = here if now.read & (now.written | {a for a, _ in now.stable}) else frozenset()
-        if state.before(now):
+        if between := state.before(now):
+            if between <= self.by_warps:
+                return state.without(self.by_warps) | now, WarpSyncs(frozenset(), inside, here)
             return now, WarpSyncs(here, inside)
         return state | now, WarpSyncs(frozenset(), inside)
 

@@ -68,7 +68,9 @@ def test_every_path_from_a_read_has_a_fence(steps: list[str]) -> None:
         if step == "end":
             depth = max(0, depth - 1)
             continue
-        words = {"read": "y = y + load(a)", "fence": "fence_async()", "arrive": "empty.arrive()", "loop": f"for i{number} in range(n):"}[step]
+        words = {"read": "y = y + load(a)", "fence": "fence_async()", "arrive": "empty.arrive()", "loop": f"for i{number} in range(n):"}[
+            step
+        ]
         lines.append("    " * depth + words)
         if step == "loop":
             depth += 1

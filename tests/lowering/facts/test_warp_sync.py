@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation
 
 import corpus
 from cuir.checking.checker import check
-from cuir.lowering.facts.stores import stores_by_warps
+from cuir.lowering.facts.stores import rows_of_warps, stores_by_warps
 from cuir.lowering.facts.warp_sync import WarpSyncs, warp_syncs
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.inlining import mark
@@ -50,7 +50,7 @@ def joins(*lines: str) -> list[bool]:
         (("store(a, x)", "y = load(b[0 : 64])", "store(Y[0:64, :], y)"), [False, False, False]),  # another array
         (("store(a, x)", "y = load(over)", "store(Y[0:64, :], y)"), [False, True, False]),  # the same memory
         (("y = load(a)", "store(a, x)", "store(Y[0:64, :], y)"), [False, True, False]),  # where others still read
-        (("store(a, x)", "store(a, x + 1.0)"), [False, True]),
+        (("store(a, x)", "store(a, x + 1.0)", "y = load(a)", "store(Y[0:64, :], y)"), [False, True, True, False]),
         (("store(a, x)", "s = a[3, 5]", "store(Y[0:64, :], x + s)"), [False, True, False]),  # one element
         (("store(a, x)", "u = a[3, 5]", "y = load(a)", "store(Y[0:64, :], y)"), [False, False, True, False]),  # that nobody reads
         (("store(a, x)", "sync()", "y = load(a)", "store(Y[0:64, :], y)"), [False, False, False, False]),  # they have met
@@ -78,6 +78,56 @@ def test_the_end_of_a_loop_is_before_its_beginning() -> None:
         True,
         False,
     ]
+
+
+PRODUCT_ROWS = (
+    "store({0}, cast(x, f16))",
+    "fence_async()",
+    "p = mma_async({1}, {2})",
+    "mma_wait(p)",
+    "store({0}, cast(p, f16))",
+    "store(Y[0:64, :], p)",
+)
+
+
+@pytest.mark.parametrize(
+    ("stored", "left", "right", "alone"),
+    [
+        ("h", "h", "g", True),  # the tensor core reads a warp's rows for that warp
+        ("tall[64 : 128]", "tall[64 : 128]", "g", True),
+        ("tall[64 * n : 64 * n + 64]", "tall[0 : 64]", "g", True),  # other rows, but of the same warps
+        ("tall[32 : 96]", "tall[32 : 96]", "g", False),  # a row is of one warp here and of another one there
+        ("h", "h.T", "g", False),  # all rows for each warp
+        ("h", "g", "h", False),
+        ("h", "again", "g", False),  # another array there
+    ],
+)
+def test_the_lanes_of_a_warp_meet_alone_where_rows_are_its_own(stored: str, left: str, right: str, alone: bool) -> None:
+    frame = FRAME_OF_PROGRAMS.replace(
+        "    full = mbarrier(1)", "    tall, again = shared(f16, [128, 64]), shared(f16, [64, 64], over=h)\n    full = mbarrier(1)"
+    )
+    lines = [line.format(stored, left, right) for line in PRODUCT_ROWS]
+    found = warp_syncs(cleaned(program(frame + "\n".join(f"        {line}" for line in lines) + "\n")).roles[0])
+    first = len(frame.splitlines()) + 1
+    met, warps = ({op.location.line.data - first for op in group} for group in (found.before, found.warps))  # type: ignore[union-attr]
+    assert (met, warps) == ((set(), {2, 4}) if alone else ({2, 4}, set()))
+
+
+def test_what_warps_did_elsewhere_is_not_forgotten() -> None:
+    """A join of warps leaves what lanes of other warps touched."""
+    lines = (
+        "store(a, x)",
+        "store(h, cast(x, f16))",
+        "fence_async()",
+        "p = mma_async(h, g)",
+        "mma_wait(p)",
+        "y = load(a)",
+        "store(Y[0:64, :], p + y)",
+    )
+    kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
+    first, found = len(FRAME_OF_PROGRAMS.splitlines()) + 1, warp_syncs(kernel.roles[0])
+    assert {op.location.line.data - first for op in found.warps} == {3}  # type: ignore[union-attr]
+    assert {op.location.line.data - first for op in found.before} == {5}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -223,12 +273,14 @@ def test_what_conflicts_has_a_join_between(text: str, chance: object) -> None:
         "%y64 = tile.at %Y[%c64 : 64, : 64] : !tile.tensor<f32, 64, 64>",
         *re.sub("@", lambda _: f"_{next(numbers)}", text).splitlines(),
     )
-    found = warp_syncs(made)
+    found, own = warp_syncs(made), {array.symbol.data for array in rows_of_warps(made) if isinstance(array, ops.Shared)}
     since: list[tuple[str, bool, bool]] = []
 
     def visit(op: Operation) -> None:
         if op in found.before or (isinstance(op, ops.Perform) and op.op == "sync"):
             since.clear()
+        if op in found.warps:
+            since[:] = [touched for touched in since if touched[0] not in own]
         if isinstance(op, ops.For):
             for _ in range(chance.randrange(4)):  # type: ignore[attr-defined]
                 block(op.body.block)
