@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and options.theme in ("", case.theme)
         and (native or not case.native_only)
         and (case.gradients or not gradients)
-    ]
+    ][max(0, options.begin - 1) :]
     if options.list:
         print("\n".join(case.name for case in chosen))
         return 0
@@ -94,6 +94,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--verify", choices=("quick", "full", "off"), default="quick", help="asked of kernels before they run on a GPU")
     p.add_argument("--part", choices=("forward", "gradients"), default="forward")
     p.add_argument("-j", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")
+    p.add_argument("--from", dest="begin", type=int, default=1, metavar="N", help="begin with the N-th of these cases, as --list has them")
     p.add_argument("--limit", type=float, default=0.0, metavar="SECONDS", help="of one case; 60 interpreted, 600 native")
     p.add_argument("--out", type=Path, metavar="FILE", help="one line of JSON for each case")
     p.add_argument("--table", type=Path, metavar="FILE", help="the tables of what --out wrote")
