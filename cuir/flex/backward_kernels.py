@@ -57,7 +57,7 @@ class Attention(Protocol):
 @dataclass(frozen=True)
 class Asked:
     """Which gradients a backward pass gives. queries: dQ; keys: dK and dV; learned: of what mods capture, by place; in_order: with the same bits every time.
-    spread: dK and dV of a key head by CTAs for each of its query heads, which add them up (`spreads`). apart: dQ by a kernel of its own (few_keys.py)."""
+    spread: dK and dV of a key head by CTAs for each of its query heads, which add them up (`spreads`). apart: dQ by a kernel of its own (few_keys.py). of_lse: LSE has a gradient, too, which a kernel of dQ alone does not know of."""
 
     queries: bool = True
     keys: bool = True
@@ -65,6 +65,7 @@ class Asked:
     in_order: bool = False
     spread: bool = False
     apart: bool = False
+    of_lse: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +135,7 @@ class Part:
 @dataclass(frozen=True)
 class Plan:
     """The kernels of a backward pass, by name, and those of them that are the variant's. by_keys: of dK, dV and what mods capture; by_queries: of dQ, if that is not added up by the
-    other one (`adds`). spread: dK and dV are added up, too, each head of a group by other CTAs."""
+    other one (`adds`); it goes first where it makes what `prepare` would have made. spread: dK and dV are added up, too, each head of a group by other CTAs."""
 
     steps: Mapping[str, Step]
     by_keys: Part | None = None
@@ -168,12 +169,14 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     adds = asked.queries and by_keys is not None and open_order
     if asked.queries and not adds:
         transferred = transfer_query_gradients(origin(SINGLE_QUERIES if single else QUERIES), attention.spec, traced=traced)
-        by_queries = Part(attention, transferred, single_by_queries(*dims) if single else setting_by_queries(*dims))
+        own: dict[str, Const] = single_by_queries(*dims) if single else {**setting_by_queries(*dims), "PREPARES": not asked.of_lse}
+        by_queries = Part(attention, transferred, own)
     sinks = names_read(traced.sink) if traced.sink is not None else set()
     if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in asked.learned):
         return Plan({})
     rows: dict[str, Const] = {"STAGES": 1} if single and dims[1] > NARROW_DIM else {}  # O and dO of f32 take twice the room
-    steps = {"prepare": _around("prepare", attention, QUERIES=adds, **rows)}
+    prepared = by_queries is not None and not single and not asked.of_lse
+    steps = {} if prepared else {"prepare": _around("prepare", attention, QUERIES=adds, **rows)}
     steps |= {part.kernel: part.step for part in (by_keys, by_queries) if part is not None}
     finish = _around("finish", attention)
     if adds:

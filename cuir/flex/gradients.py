@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,13 +67,13 @@ class Ready(Protocol):
 class Repeated:
     """A backward pass that was made, for other tensors that lie as its did: dQ, dK and dV, and nothing else. Each of its launches is recognised by its tensors alone.
 
-    queries: gives dQ, of what by_keys is given or of the sums that this leaves. made: what its mods capture, from the values that a forward call had made into `forward`. captured: the
-    tensors among these, their states, and their memory, which is held.
+    rows: `prepare`, or the kernel of dQ in its place; queries: what gives dQ otherwise, of its sums or of all that by_keys is given. made: what its mods capture, from the values that a
+    forward call had made into `forward`. captured: the tensors among these, their states, and their memory, which is held.
     """
 
-    prepare: Launch
+    rows: Launch
     by_keys: Launch
-    queries: Launch
+    queries: Launch | None
     made: tuple[Made | None, ...]
     forward: Made | None
     captured: tuple[tuple[torch.Tensor, State, object], ...]
@@ -85,11 +86,15 @@ class Repeated:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor
     ) -> tuple[torch.Tensor, ...] | None:
         """dQ, dK and dV; None for tensors that lie otherwise."""
-        rows = self.prepare(o, do, lse)
+        rows = self.rows(o, do, lse) if self.queries is not None else self.rows(q, k, v, do, o, lse)
         if rows is None:
             return None
+        L, DL, *dq = rows
+        if self.queries is None:
+            keys = self.by_keys(q, k, v, do, L, DL)
+            return None if keys is None else (*dq, *keys)
         keys = self.by_keys(q, k, v, do, *rows)
-        queries = self.queries(*rows[2:]) if rows[2:] else self.queries(q, k, v, do, *rows)
+        queries = self.queries(*dq) if dq else self.queries(q, k, v, do, L, DL)
         return None if keys is None or queries is None else (*queries, *keys)
 
 
@@ -132,13 +137,18 @@ class Gradients:
         rows = _floats(q, *q.shape[:2], 2, padded_rows(at.M))
         L, DL = rows[:, :, 0], rows[:, :, 1]
         dq = _sums(q) if plan.adds else stand_in(q, torch.float32)
-        launch("prepare", O=o, dO=do, LSE=lse, L=L, DL=DL, dQ=dq)
+        if "prepare" in plan.steps:
+            launch("prepare", O=o, dO=do, LSE=lse, L=L, DL=DL, dQ=dq)
+        assert dlse is None or "prepare" in plan.steps, "the kernel of dQ makes the rows itself, and knows of no gradient of LSE"
         if dlse is not None:  # each weight is what its score changes LSE by
             DL[..., : at.M] -= dlse
         gq = output_for(q, q.shape[3]) if self.asked.queries else None
         gk, gv = (output_for(x, x.shape[3]) if self.asked.keys else None for x in (k, v))
         found: dict[int, torch.Tensor] = {}
         given = {"Q": q, "K": k, "V": v, "dO": do, "L": L, "DL": DL, "scale": scale}
+        if plan.by_queries is not None:
+            before = {n: x for n, x in (("FO", o), ("FL", lse)) if n in plan.by_queries.takes}
+            launch(BY_QUERIES, **given, **before, dQ=gq, **_joined(made[BY_QUERIES]))
         if plan.by_keys is not None:
             others = _joined(made[KERNEL])
             learned = {name: torch.zeros_like(others[of]) for of, name in plan.by_keys.transferred.gradients.items()}
@@ -154,8 +164,6 @@ class Gradients:
                 launch("finish_values", dQ=dv, GQ=gv, scale=1.0)
         if plan.adds:
             launch("finish", dQ=dq, GQ=gq, scale=scale)
-        if plan.by_queries is not None:
-            launch(BY_QUERIES, **given, dQ=gq, **_joined(made[BY_QUERIES]))
         if keep and self.asked.queries and self.asked.keys and not plan.spread and not found:
             self._keep((q.shape, k.shape, scale), runs, launches, tuple(made.values()), ready)
         return (gq, gk, gv), _added(found, self.of_sink(ready.data, lse, DL[..., : at.M]))
@@ -164,17 +172,20 @@ class Gradients:
         self, key: Any, runs: Mapping[str, Run], launches: Mapping[str, Mapping[str, Any]], made: tuple[Made | None, ...], ready: Ready
     ) -> None:
         """Remembers a pass that was made, by its launches' arguments, to be made again; not one with a launch that cannot be told from others."""
-        read = ("Q", "K", "V", "dO", "L", "DL", *(("dQ",) if self.plan.adds else ()))
-        varying = {"prepare": ("O", "dO", "LSE"), KERNEL: read, BY_QUERIES: read, "finish": ("dQ",)}
-        again = [runs[step].again({n: arguments[n] for n in varying[step]}, arguments) for step, arguments in launches.items()]  # type: ignore[attr-defined]
-        if not all(again):
+        inputs, rows = ("Q", "K", "V", "dO"), ("L", "DL")
+        varying = {"prepare": ("O", "dO", "LSE"), KERNEL: (*inputs, *rows, *(("dQ",) if self.plan.adds else ())), "finish": ("dQ",)}
+        varying[BY_QUERIES] = (*inputs, *rows) if "prepare" in launches else (*inputs, "FO", "FL")
+        again = {step: runs[step].again({n: arguments[n] for n in varying[step]}, arguments) for step, arguments in launches.items()}  # type: ignore[attr-defined]
+        if not all(again.values()):
             return
         assert ready.data is not None
         captured = (p.value for p in ready.data.captured if isinstance(p.value, torch.Tensor))
         if len(self.repeated) >= KNOWN_SHAPES:
             self.repeated.clear()
-        prepare, by_keys, queries = again
-        self.repeated[key] = Repeated(prepare, by_keys, queries, made, ready.made, tuple((t, state_of(t), memory_of(t)) for t in captured))
+        prepares = "prepare" not in again
+        queries = None if prepares else again["finish"] if "finish" in again else again[BY_QUERIES]
+        states = tuple((t, state_of(t), memory_of(t)) for t in captured)
+        self.repeated[key] = Repeated(again[BY_QUERIES if prepares else "prepare"], again[KERNEL], queries, made, ready.made, states)
 
     def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Run]:
         if ready.kernel is None:
@@ -248,13 +259,16 @@ def _interpreted(checked: Checked) -> Run:
 
 
 def _chosen(
-    attention: Attention, wanted: Sequence[bool], learned: Iterable[int], at: Lengths, few: Callable[[], bool] = lambda: False
-) -> Gradients:
+    attention: Attention, wanted: Sequence[bool], learned: Iterable[int], at: Lengths, few: Callable[[], bool] = lambda: False, of_lse: bool = False
+) -> Gradients:  # fmt: skip
     """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. few: whether queries have
-    few keys. Raises CuirError U410 where that asks for the same bits every time, and there are none."""
+    few keys. of_lse: LSE has a gradient. Raises CuirError U410 where that asks for the same bits every time, and there are none."""
     in_order, keys = torch.are_deterministic_algorithms_enabled(), wanted[1] or wanted[2]
     apart = wanted[0] and keys and not in_order and few()
-    gradients = attention.gradients(Asked(wanted[0], keys, tuple(sorted(learned)), in_order, not apart and spreads(attention, at), apart))
+    of_lse = of_lse and wanted[0] and (apart or in_order or not keys)  # one plan for all that need not know
+    gradients = attention.gradients(
+        Asked(wanted[0], keys, tuple(sorted(learned)), in_order, not apart and spreads(attention, at), apart, of_lse)
+    )
     by_keys = gradients.plan.by_keys
     if in_order and by_keys is not None and by_keys.transferred.gradients:
         name = next(iter(by_keys.transferred.gradients))
@@ -277,9 +291,8 @@ def backward(
     places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
     settings, data, lengths = ready.attention.settings, ready.data, lengths_of(query, key)
     learned_places = (i for at in places for i in at)
-    gradients = _chosen(
-        ready.attention, wanted, learned_places, lengths, lambda: few_keys(settings, data, ready.made, lengths, query.device)
-    )
+    few = functools.partial(few_keys, settings, data, ready.made, lengths, query.device)
+    gradients = _chosen(ready.attention, wanted, learned_places, lengths, few, dlse is not None)
     scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(wanted)
     if plain:
         again = gradients.again(ready, scale, q, k, v, o, lse, do)

@@ -26,29 +26,31 @@ def gradients(
     tensors (added to); queries_alone: of a kernel that gives dQ, whole, and nothing else; keys_alone: of one that never gives dQ.
 
     The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and behind the last, and DL = row_sum(O * dO), both f32 [B, H, MP], MP the
-    multiple of 128 from M on. extra: for lengths, what it takes besides. learned: for lengths, the specification over tensors that require a gradient, and by the name that
+    multiple of 128 from M on; with PREPARES=True it writes these, and reads FO, O in its dtype, and FL, LSE [B, H, M]. extra: for lengths, what it takes besides. learned: for lengths, the specification over tensors that require a gradient, and by the name that
     the kernel has for its gradient each of these, with the shape that it has there, at least its own. Raises CuirError X109 for weights that are no softmax.
     """
     require_softmax(spec)
 
     def reference(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, QUERIES: bool = True, KEYS: bool = True, PARTS: int = 0
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, MP: int, QUERIES: bool = True, KEYS: bool = True, PARTS: int = 0, PREPARES: bool = False,
     ) -> dict[str, torch.Tensor]:  # fmt: skip
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         variant, leaves = (spec, {}) if learned is None else learned(lengths_of(q, k))
-        o, _ = forward(variant, q, k, v, scale, apart=PARTS == 1)
+        o, lse = forward(variant, q, k, v, scale, apart=PARTS == 1)
         tensors = [leaf for leaf, _ in leaves.values()]
         dq, dk, dv, *others = torch.autograd.grad(o, (q, k, v, *tensors), do.to(o.dtype), allow_unused=True, materialize_grads=True)
         if queries_alone:
-            return {"dQ": dq}
+            return {"dQ": dq} | (_rows(o.detach(), do, lse, MP) if PREPARES else {})
         found = {name: _within(x, shape) for (name, (_, shape)), x in zip(leaves.items(), others, strict=True)}
         return found | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES and not keys_alone else {})
 
-    def inputs(sizes: Mapping[str, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float) -> dict[str, Any]:  # fmt: skip
+    def inputs(
+        sizes: Mapping[str, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, L: torch.Tensor | None = None
+    ) -> dict[str, Any]:  # fmt: skip
         with torch.no_grad():  # as the forward pass keeps it, which has the same scores: of TF32, or about exact
             product = _of_tf32 if sizes.get("PARTS") == 1 else torch.matmul
             o, lse = forward(spec, q.double(), k.double(), v.double(), scale, product=product)
-        given = {"L": rows_of(lse, sizes["MP"]), "DL": _padded((o * do.double()).sum(-1), sizes["MP"], 0.0)}
+        given = {"FO": o, "FL": lse} if L is None else _rows(o, do.double(), lse, sizes["MP"])
         return given | dict(extra(lengths_of(q, k)) if extra is not None else {})
 
     of = "query_" if queries_alone else "key_" if keys_alone else ""
@@ -69,8 +71,7 @@ def attention_rows() -> FunctionSpecification:
     """
 
     def reference(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, D: int, MP: int, QUERIES: bool = True) -> dict[str, torch.Tensor]:
-        rows = {"L": rows_of(lse, MP), "DL": _padded((o * do).sum(-1), MP, 0.0)}
-        return rows | ({"dQ": o.new_zeros(*o.shape[:-1], D)} if QUERIES else {})
+        return _rows(o, do, lse, MP) | ({"dQ": o.new_zeros(*o.shape[:-1], D)} if QUERIES else {})
 
     return FunctionSpecification("attention_rows", reference, sizes=_sizes, doc=attention_rows.__doc__ or "")
 
@@ -119,6 +120,10 @@ class _Apart(torch.autograd.Function):
 def rows_of(lse: torch.Tensor, rows: int) -> torch.Tensor:
     """L for LSE [B, H, M]: [B, H, rows]."""
     return _padded(torch.where(lse > -torch.inf, lse / math.log(2.0), torch.inf), rows, math.inf)
+
+
+def _rows(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, rows: int) -> dict[str, torch.Tensor]:
+    return {"L": rows_of(lse, rows), "DL": _padded((o * do).sum(-1), rows, 0.0)}
 
 
 def padded_rows(M: int) -> int:

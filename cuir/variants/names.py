@@ -14,7 +14,8 @@ OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do witho
 STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
 # what every backward kernel takes; one without dK has the forward pass's splice points, and `dscore`
 BACKWARD = ("Q", "K", "V", "dO", "L", "DL", "scale")
-GRADIENTS = (*BACKWARD, "dQ", "dK", "dV")  # with what they give of the inputs, all of it or some
+# with O and LSE of the forward pass, of those that make L and DL themselves, and what they give of the inputs, all of it or some
+GRADIENTS = (*BACKWARD, "FO", "FL", "dQ", "dK", "dV")
 BACKWARD_POINTS = {
     "score": 5, "dscore": 5, "keep": 4, "captured_begin": 0, "captured_step": 8, "captured_end": 4, "q_count": 3, "q_block": 4,
 }  # splice points of those, with the number of parameters  # fmt: skip

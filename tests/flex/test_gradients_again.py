@@ -102,7 +102,7 @@ def test_the_second_pass_repeats_the_launches_of_the_first(
             o, lse = (x.detach() for x in _outputs(made, given))
         calls.clear()
         found = module.backward(ready, *given, o, lse, do, None)
-        assert calls == (["called"] * 3 if turn == 0 else ["again"] * 3)
+        assert calls == ["called" if turn == 0 else "again"] * (2 if few else 3)  # the kernel of dQ makes what `prepare` would have
         (gradients,) = [g for asked, g in made._gradients.items() if asked.queries]
         assert gradients.plan.adds == (not few)
         for a, b in zip(found, exact(given, do, bias), strict=True):

@@ -44,7 +44,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("asked", "kernels"),
     [
-        ("q", ["prepare", "flash_bwd_dq"]),
+        ("q", ["flash_bwd_dq"]),
         ("kv", ["prepare", "flash_bwd"]),
         ("v", ["prepare", "flash_bwd"]),
         ("t", ["prepare", "flash_bwd"]),

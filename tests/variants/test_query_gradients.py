@@ -25,9 +25,11 @@ EXPERT = parse(TEXT, "flash_bwd_dq_sm90.cuir")
 SINGLE = parse(corpus.kernels()["flash_bwd_dq_f32"].read_text(encoding="utf-8"), "flash_bwd_dq_f32.cuir")
 
 
-@pytest.mark.parametrize(("origin", "dtype", "bound"), [(EXPERT, F16, 6e-4), (SINGLE, F32, 2e-6)])
+@pytest.mark.parametrize(
+    ("origin", "dtype", "bound", "prepares"), [(EXPERT, F16, 6e-4, False), (EXPERT, F16, 6e-4, True), (SINGLE, F32, 2e-6, False)]
+)
 @pytest.mark.parametrize("name", ["softcap_causal", "causal_document", "sink_causal", "relative_position_table"])
-def test_query_gradients_of_the_corpus(name: str, origin: Program, dtype: DType, bound: float) -> None:
+def test_query_gradients_of_the_corpus(name: str, origin: Program, dtype: DType, bound: float, prepares: bool) -> None:
     spec = corpus.specification(name)()
     transferred = transfer_query_gradients(origin, spec)
     M, D = 150, 64
@@ -39,13 +41,20 @@ def test_query_gradients_of_the_corpus(name: str, origin: Program, dtype: DType,
     rows = padded_rows(M)
     delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
     found, consts = torch.full_like(q, torch.nan), {"T": dtype, "D": D, "BN": 64}
-    given = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": rows_of(lse, rows).float(), "DL": delta, "dQ": found}
+    L = rows_of(lse, rows).float()
+    given = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": L, "DL": delta, "dQ": found}
+    if origin is EXPERT:
+        given |= {"FO": o.detach().to(q.dtype), "FL": lse.float()}
+    if prepares:
+        consts |= {"PREPARES": True}
+        given |= {"L": torch.full_like(L, torch.nan), "DL": torch.full_like(delta, torch.nan)}
     run(
         check(transferred.program, KERNEL, consts),
         {**given, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
         grid=2,
     )
     assert (found.double() - exact).norm() <= bound * exact.norm()
+    assert torch.allclose(given["L"], L, atol=1e-5) and torch.allclose(given["DL"], delta, atol=4e-3)
 
 
 @pytest.mark.parametrize(("name", "consts"), [("flash_bwd_dq_sm90", {"T": F16}), ("flash_bwd_dq_f32", {"T": F32})])
