@@ -169,13 +169,12 @@ def planned(attention: Attention, asked: Asked) -> Plan:
     adds = asked.queries and by_keys is not None and open_order
     if asked.queries and not adds:
         transferred = transfer_query_gradients(origin(SINGLE_QUERIES if single else QUERIES), attention.spec, traced=traced)
-        own: dict[str, Const] = single_by_queries(*dims) if single else {**setting_by_queries(*dims), "PREPARES": not asked.of_lse}
-        by_queries = Part(attention, transferred, own)
+        by_queries = Part(attention, transferred, single_by_queries(*dims) if single else setting_by_queries(*dims, not asked.of_lse))
     sinks = names_read(traced.sink) if traced.sink is not None else set()
     if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in asked.learned):
         return Plan({})
     rows: dict[str, Const] = {"STAGES": 1} if single and dims[1] > NARROW_DIM else {}  # O and dO of f32 take twice the room
-    prepared = by_queries is not None and not single and not asked.of_lse
+    prepared = by_queries is not None and by_queries.step.consts.get("PREPARES", False)
     steps = {} if prepared else {"prepare": _around("prepare", attention, QUERIES=adds, **rows)}
     steps |= {part.kernel: part.step for part in (by_keys, by_queries) if part is not None}
     finish = _around("finish", attention)
@@ -205,11 +204,11 @@ def setting_by_keys(keys: int, values: int, queries: bool = True, whole: bool = 
     return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries}
 
 
-def setting_by_queries(keys: int, values: int) -> dict[str, Const]:
-    """The const parameters of the kernel of dQ alone."""
+def setting_by_queries(keys: int, values: int, prepares: bool = False) -> dict[str, Const]:
+    """The const parameters of the kernel of dQ alone. prepares: it may make the rows itself, and does where shared memory has room for O."""
     if max(keys, values) > NARROW_DIM:
         return {"BM": 128, "BN": 64, "STAGES": 2 if _panels(keys) + _panels(values) <= ROOM else 1, "DIRECT": True}
-    return {"BM": 128, "BN": 128}
+    return {"BM": 128, "BN": 128, "PREPARES": prepares, "DIRECT": prepares and max(keys, values) > 64}
 
 
 def single_by_keys(keys: int, values: int) -> dict[str, Const]:

@@ -32,15 +32,16 @@ def gradients(
     require_softmax(spec)
 
     def reference(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, MP: int, QUERIES: bool = True, KEYS: bool = True, PARTS: int = 0, PREPARES: bool = False,
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, MP: int, QUERIES: bool = True, KEYS: bool = True, PARTS: int = 0, PREPARES: bool = False, FO: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:  # fmt: skip
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         variant, leaves = (spec, {}) if learned is None else learned(lengths_of(q, k))
-        o, lse = forward(variant, q, k, v, scale, apart=PARTS == 1)
+        given = FO if PREPARES else None
+        o, lse = forward(variant, q, k, v, scale, apart=PARTS == 1, o=given)
         tensors = [leaf for leaf, _ in leaves.values()]
         dq, dk, dv, *others = torch.autograd.grad(o, (q, k, v, *tensors), do.to(o.dtype), allow_unused=True, materialize_grads=True)
         if queries_alone:
-            return {"dQ": dq} | (_rows(o.detach(), do, lse, MP) if PREPARES else {})
+            return {"dQ": dq} | (_rows(given, do, lse, MP) if given is not None else {})
         found = {name: _within(x, shape) for (name, (_, shape)), x in zip(leaves.items(), others, strict=True)}
         return found | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES and not keys_alone else {})
 
@@ -77,7 +78,8 @@ def attention_rows() -> FunctionSpecification:
 
 
 def forward(
-    spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, apart: bool = False, product: Product = torch.matmul
+    spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, apart: bool = False, product: Product = torch.matmul,
+    o: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O and LSE, with gradients: in float64, or products and weights in the dtype of q and the rest in float32. A query without keys has O = 0, and no gradient. apart: gradients as kernels,
     PyTorch's too, work them out: row_sum(O * dO) apart from the product dO V^T, whose rounding to TF32 it does not share."""
@@ -92,8 +94,8 @@ def forward(
         lse = torch.where(none[..., 0], sink, torch.logaddexp(lse, sink))
     p = torch.where(none, 0.0, torch.exp(alive - lse[..., None]))
     dead = none[..., 0] if spec.sink is None else torch.zeros_like(none[..., 0])
-    o = _Apart.apply(alive, p.detach().to(q.dtype), v) if apart else product(p.to(q.dtype), v)
-    return o, lse.detach().masked_fill(dead, -torch.inf)
+    out = _Apart.apply(alive, p.detach().to(q.dtype), v, o) if apart or o is not None else product(p.to(q.dtype), v)
+    return out, lse.detach().masked_fill(dead, -torch.inf)
 
 
 def _of_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -106,15 +108,17 @@ class _Apart(torch.autograd.Function):
     """O of weights [.., M, N] and values [.., N, DV]; its gradient is passed on to the logits."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, logits: torch.Tensor, p: torch.Tensor, v: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
         o = p @ v
-        ctx.save_for_backward(p, v, o)
+        ctx.save_for_backward(p, v, o if given is None else given)
         return o
 
     @staticmethod
-    def backward(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor]:
+    def backward(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor, None]:
         p, v, o = ctx.saved_tensors
-        return p * (do @ v.mT - (do * o).sum(-1, keepdim=True)), None, p.mT @ do
+        wide = torch.promote_types(p.dtype, torch.float32)
+        rows = (do.to(wide) * o.to(wide)).sum(-1, keepdim=True)
+        return p.to(wide) * ((do @ v.mT).to(wide) - rows), None, p.mT @ do, None
 
 
 def rows_of(lse: torch.Tensor, rows: int) -> torch.Tensor:

@@ -78,3 +78,27 @@ def test_its_contracts_are_asked(name: str, consts: dict[str, DType], spec: str,
 def test_a_kernel_without_the_derivative_is_refused() -> None:
     with pytest.raises(CuirError, match="X130"):
         transfer_query_gradients(parse(TEXT.replace("dscore", "slope")), Specification("full"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("", "", ""),
+        ("lse * LOG2E, inf)", "lse, inf)", "V301"),  # of another base
+        ("store(DL[b, h, q], delta)", "store(DL[b, h, q], delta * 0.5)", "V301"),
+    ],
+)
+def test_the_rows_that_it_makes_are_judged(old: str, new: str, code: str) -> None:
+    """With PREPARES: L and DL, as the kernel of dK and dV reads them, are results as dQ is."""
+    late = Specification("late", lambda b, h, q, k: q >= k + 200)  # whole tiles of queries without keys
+    text = transfer_query_gradients(EXPERT, late).text
+    assert old in text
+    report = verify(
+        parse(text.replace(old, new), "dq.cuir"),
+        late,
+        kernel=KERNEL,
+        consts={"T": F16, "D": 64, "BN": 64, "PREPARES": True},
+        seeded=0,
+        shrink=False,
+    )
+    assert report.ok == (not code) and [d.code for d in report.diagnostics][:1] == ([code] if code else [])
