@@ -12,6 +12,7 @@ from ..runtime.devices import bandwidth
 from ..spec.specification import Lengths
 from ..variants import TransferResult
 from ..variants.lists import Lists
+from .backward_kernels import NARROW_DIM
 from .inputs import need_warm
 from .made import Made
 from .settings import Settings
@@ -28,7 +29,9 @@ def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Le
     if device.type != "cuda":
         return False
     keys, dim, score = visited(settings, data, made, at), max(int(settings.fixed[n]) for n in ("D", "DV")), settings.score  # type: ignore[arg-type]
-    if keys is None or score is None or score.special:  # whose arithmetic in two kernels was the slower way at every length that was tried
+    if (
+        keys is None or score is None or score.special or dim > NARROW_DIM
+    ):  # such arithmetic twice was the slower way at every length that was tried; wider heads were not tried
         return False
     own = 4 * dim / PRODUCTS + OWN / PLAIN
     return keys <= FEW * dim * own / (own + score.plain / PLAIN) * BANDWIDTH / (bandwidth(device.index or 0) or BANDWIDTH)

@@ -71,3 +71,12 @@ def test_scores_that_cost_much_are_not_computed_twice(monkeypatch: pytest.Monkey
             ready = made.ready(q, q, q, None, "interpret")
             few[name].append(few_keys(made.settings, ready.data, ready.made, lengths_of(q, q), torch.device("cuda", 0)))
     assert few == {"none": [True, True, True, False], "cheap": [True, True, False, False], "tanh": [False] * 4}
+
+
+@pytest.mark.parametrize(("dim", "few"), [(128, True), (136, False)])
+def test_wider_heads_have_not_been_tried(dim: int, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuir.flex.few_keys.bandwidth", lambda _: 3.35e12)
+    made = attention(MASKS["causal"], head_dim=dim, verify="off")
+    q = torch.zeros(1, 1, 256, dim, dtype=torch.float16)
+    ready = made.ready(q, q, q, None, "interpret")
+    assert few_keys(made.settings, ready.data, ready.made, lengths_of(q, q), torch.device("cuda", 0)) == few
