@@ -98,8 +98,8 @@ def test_an_infinite_slope_where_no_pair_is() -> None:
         ("kv", ["prepare", "flash_bwd"]),
         ("v", ["prepare", "flash_bwd"]),
         ("t", ["prepare", "flash_bwd"]),
-        ("qt", ["prepare", "flash_bwd", "flash_bwd_dq"]),
-        ("qkvts", ["prepare", "flash_bwd", "flash_bwd_dq"]),
+        ("qt", ["prepare", "flash_bwd_dq", "flash_bwd"]),
+        ("qkvts", ["prepare", "flash_bwd_dq", "flash_bwd"]),
         ("s", ["prepare"]),
     ],
 )  # fmt: skip
