@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from cuir.bench.backward import _gradients, _ours
+from cuir.bench.backward import gradients_of, ours
 from cuir.bench.contest import contest
 from cuir.bench.peers import contenders
 from cuir.bench.suites import suite
@@ -64,8 +64,10 @@ class FlashAttention3:
                         pack_gqa_has_value=False, attention_chunk=0, is_rotary_interleaved=False, num_splits=1, **known)[:2]  # fmt: skip
 
         def backward(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Any:
-            tile = 64 if causal else 80  # its kernels' tiles of queries; what they keep of each query is rounded up to these, and to 128
-            rows = shape((B, H, math.ceil(M / tile) * tile if not causal else math.ceil(M / 128) * 128), "float32")
+            whole = (
+                128 if causal else 80
+            )  # what its kernels keep of each query is for whole tiles of queries: 64 with a causal mask, rounded up to 128, and 80
+            rows = shape((B, H, math.ceil(M / whole) * whole), "float32")
             outs = [*(shape(x.shape, x.dtype) for x in (q, k, v)), rows, rows]
             call = jax.ffi.ffi_call("flash_mha_bwd", outs)
             return call(do, q, k, v, o, lse, *[nothing] * 4, max_seqlen_q_val=M, max_seqlen_q_has_value=True, max_seqlen_k_val=N, max_seqlen_k_has_value=True,
@@ -113,8 +115,8 @@ def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
     leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
     given = tuple(leaves.values())
     calls: dict[str, Call] = {
-        "cuir": _gradients(_ours(spec, "f16", cell, leaves, "auto"), given, do, False),
-        "cudnn": _gradients(contenders(["cudnn"], spec, leaves, scale)["cudnn"], given, do, False),
+        "cuir": gradients_of(ours(spec, "f16", cell, leaves, "auto"), given, do, False),
+        "cudnn": gradients_of(contenders(["cudnn"], spec, leaves, scale)["cudnn"], given, do, False),
         "fa3": fa3.gradients(q, k, v, do, cell.variant == "causal", scale),
     }
     flops = 10.0 * DIM * kept_pairs(spec, q, k)

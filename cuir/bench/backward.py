@@ -42,9 +42,9 @@ def measure_backward(
     flops = 5.0 * (cell.shape.D + cell.shape.DV) * kept_pairs(spec, q, k)
     leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
     given = tuple(leaves.values())
-    ours = _ours(spec, dtype, cell, leaves, "auto" if device == "cuda" else "interpret")
+    own = ours(spec, dtype, cell, leaves, "auto" if device == "cuda" else "interpret")
     theirs = contenders([p for p in peers if p != DETERMINISTIC], spec, leaves, scale)
-    others: dict[str, tuple[Call, bool]] = {OURS: (ours, False), **({DETERMINISTIC: (ours, True)} if DETERMINISTIC in peers else {})}
+    others: dict[str, tuple[Call, bool]] = {OURS: (own, False), **({DETERMINISTIC: (own, True)} if DETERMINISTIC in peers else {})}
     others |= {name: (call, False) for name, call in theirs.items()}
     rows = contest(
         {name: _prepared(forward, given, do, fixed) for name, (forward, fixed) in others.items()},
@@ -57,25 +57,26 @@ def measure_backward(
 
 
 def _prepared(forward: Call, given: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> Call:
-    """`_gradients`, whose forward pass is made in the first call."""
+    """`gradients_of`, whose forward pass is made in the first call."""
     made: list[Call] = []
 
     def call() -> Any:
         if not made:
-            made.append(_gradients(forward, given, do, fixed))
+            made.append(gradients_of(forward, given, do, fixed))
         return made[0]()
 
     return call
 
 
-def _ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch.Tensor], backend: str) -> Call:
+def ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch.Tensor], backend: str) -> Call:
+    """A call of O: what `cuir.attention` gives a user, with gradients of the leaves."""
     from ..flex.kernels import attention
 
     made = attention(spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, verify="off")  # its results are judged here
     return lambda: made(*leaves.values(), backend=backend)
 
 
-def _gradients(forward: Call, given: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> Callable[[], tuple[torch.Tensor, ...]]:
+def gradients_of(forward: Call, given: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> Callable[[], tuple[torch.Tensor, ...]]:
     """A call that gives dQ, dK and dV of a forward pass that is made now. fixed: with the same bits every time."""
     import torch._functorch.config
 
@@ -95,4 +96,4 @@ def _gradients(forward: Call, given: tuple[torch.Tensor, ...], do: torch.Tensor,
     return call
 
 
-__all__ = ["DETERMINISTIC", "measure_backward"]
+__all__ = ["DETERMINISTIC", "gradients_of", "measure_backward", "ours"]

@@ -1,7 +1,8 @@
-"""A GPU as a choice of settings knows it: name, generation, multiprocessors. Asks the machine, and nothing else."""
+"""A GPU as a choice of settings, or of kernels, knows it: name, generation, multiprocessors, how much its memory moves. Asks the machine, and nothing else."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from ..tuning import cache
@@ -30,4 +31,16 @@ class Device:
         return f"sm_{rest.split()[0]}" if found else ""
 
 
-__all__ = ["Device"]
+@functools.cache
+def bandwidth(device: int) -> float:
+    """Bytes a second that the memory of a device moves at most: two for each clock and each 8 bits of its bus; 0.0 if the driver does not say."""
+    from ..runtime.launch import driver
+
+    cu = driver()
+    kinds = cu.CUdevice_attribute
+    asked = (kinds.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, kinds.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)
+    (_, kilohertz), (_, bits) = (cu.cuDeviceGetAttribute(kind, device) for kind in asked)
+    return 2e3 * float(kilohertz or 0) * float(bits or 0) / 8
+
+
+__all__ = ["Device", "bandwidth"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..runtime.devices import bandwidth
+from ..choice.device import bandwidth
 from ..spec.specification import Lengths
 from ..variants import TransferResult
 from ..variants.lists import Lists
@@ -26,14 +26,14 @@ OWN = 16  # instructions of a pair beside its score: one exponential, as long as
 def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Lengths, device: torch.device) -> bool:
     """Whether the queries of a call have so few keys that dQ is better computed apart. data, made: what the mods of its forward pass captured, and its kernel takes. The first call of
     data waits for the device; in the interpreter it is False."""
-    if device.type != "cuda":
+    dim, score = max(int(settings.fixed[n]) for n in ("D", "DV")), settings.score  # type: ignore[arg-type]
+    if device.type != "cuda" or dim > NARROW_DIM or score is None:  # wider heads were not tried
         return False
-    keys, dim, score = visited(settings, data, made, at), max(int(settings.fixed[n]) for n in ("D", "DV")), settings.score  # type: ignore[arg-type]
-    if (
-        keys is None or score is None or score.special or dim > NARROW_DIM
-    ):  # such arithmetic twice was the slower way at every length that was tried; wider heads were not tried
+    if score.special:  # twice was the slower way where it was tried (a soft cap, 1024 keys, head dim 128)
         return False
-    own = 4 * dim / PRODUCTS + OWN / PLAIN
+    keys, own = visited(settings, data, made, at), 4 * dim / PRODUCTS + OWN / PLAIN
+    if keys is None:
+        return False
     return keys <= FEW * dim * own / (own + score.plain / PLAIN) * BANDWIDTH / (bandwidth(device.index or 0) or BANDWIDTH)
 
 

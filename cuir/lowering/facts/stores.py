@@ -75,10 +75,12 @@ def _by_rows(op: ops.Perform, a: Accessed) -> bool:
     assert isinstance(t, (SharedT, ElementT))
     if not isinstance(t, SharedT) or t.transposed.data or len(t.sizes) != 2 or int(t.sizes[0]) != ROWS:
         return False
-    if isinstance(a.place.owner, ops.At):
-        start, _ = a.place.owner.parts[-2] if len(a.place.owner.parts) > 1 else (None, 0)
+    view = a.place.owner
+    while isinstance(view, ops.At):  # of a view, too
+        start, _ = view.parts[-2] if len(view.parts) > 1 else (None, 0)
         if start is not None and not multiple(start, ROWS):
             return False
+        view = view.array.owner
     return _accumulator_rows(op) if a.writes else op.entry.traits.product and a.access.arg == "a"
 
 

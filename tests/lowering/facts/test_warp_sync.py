@@ -97,6 +97,8 @@ PRODUCT_ROWS = (
         ("tall[64 : 128]", "tall[64 : 128]", "g", True),
         ("tall[64 * n : 64 * n + 64]", "tall[0 : 64]", "g", True),  # other rows, but of the same warps
         ("tall[32 : 96]", "tall[32 : 96]", "g", False),  # a row is of one warp here and of another one there
+        ("tall[32 : 128][0 : 64]", "tall[32 : 128][0 : 64]", "g", False),  # a view of a view
+        ("tall[0 : 128][64 : 128]", "tall[64 : 128]", "g", True),
         ("h", "h.T", "g", False),  # all rows for each warp
         ("h", "g", "h", False),
         ("h", "again", "g", False),  # another array there
