@@ -2,9 +2,14 @@
 
 Compilers sink arithmetic below a wait, where the tensor core idles meanwhile. A branch before the wait that needs the results keeps them: one on a number that
 all of them have gone into, if there is one. A wait for a barrier under a condition that stands there anyway becomes that branch.
+
+Exponentials that meet the product itself in later arithmetic, element by element, as the weights of a backward pass do (P * (dP - delta)), are left to the compiler: the
+tensor core idles until both are there anyway, and mixed with that arithmetic they take less time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from xdsl.ir import Operation, SSAValue
 
@@ -30,9 +35,10 @@ def _pin(wait: ops.Perform) -> None:
         return
     made_of: dict[SSAValue, set[SSAValue]] = {}
     for op in since:
-        inside = {o for inner in [op, *every(op)] for o in inner.operands}
-        for r in op.results:
-            made_of[r] = {r} | {x for o in inside for x in made_of.get(o, {o})}
+        _trace(op, made_of)
+    special = [v for v in special if not _meets(v, wait, made_of)]
+    if not special:
+        return
     best = next((v for v in reversed(list(made_of)) if _number_a_row(v) and set(special) <= made_of[v]), None)
     last = [v for v in special if not any(v in made_of[o] and o is not v for o in special)]
     guard = _guard(wait)
@@ -48,6 +54,31 @@ def _pin(wait: ops.Perform) -> None:
     if guard is not None:
         guard.detach()
         guard.erase()
+
+
+def _trace(op: Operation, made_of: dict[SSAValue, set[SSAValue]]) -> None:
+    """Notes what an operation's results are made of."""
+    inside = {o for inner in [op, *every(op)] for o in inner.operands}
+    for r in op.results:
+        made_of[r] = {r} | {x for o in inside for x in made_of.get(o, {o})}
+
+
+def _meets(value: SSAValue, wait: ops.Perform, made_of: Mapping[SSAValue, set[SSAValue]]) -> bool:
+    """Whether elements of a tile meet those of the product that is waited for in arithmetic behind the wait, as far as the next product."""
+    if not _elements(value):
+        return False
+    known, op = dict(made_of), wait.next_op
+    while op is not None and not (isinstance(op, ops.Perform) and op.entry.traits.product):
+        _trace(op, known)
+        for r in op.results:
+            if _elements(r) and value in known[r] and not known[r].isdisjoint(wait.results):
+                return True
+        op = op.next_op
+    return False
+
+
+def _elements(value: SSAValue) -> bool:
+    return isinstance(value.type, TileT) and value.type.layout.data == "full"
 
 
 def _since(wait: ops.Perform) -> list[Operation]:
