@@ -201,14 +201,16 @@ def setting_by_keys(keys: int, values: int, queries: bool = True, whole: bool = 
         return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
     if keys > 64:
         return {"BM": 64, "LATER": queries and whole}
-    return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries}
+    return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries, "TURNS": not queries}
 
 
 def setting_by_queries(keys: int, values: int, prepares: bool = False) -> dict[str, Const]:
     """The const parameters of the kernel of dQ alone. prepares: it may make the rows itself, and does where shared memory has room for O."""
     if max(keys, values) > NARROW_DIM:
         return {"BM": 128, "BN": 64, "STAGES": 2 if _panels(keys) + _panels(values) <= ROOM else 1, "DIRECT": True}
-    return {"BM": 128, "BN": 128, "PREPARES": prepares, "DIRECT": prepares and max(keys, values) > 64}
+    if max(keys, values) > 64:
+        return {"BM": 128, "BN": 64, "STAGES": 3, "OVERLAP": True, "PREPARES": prepares, "DIRECT": prepares}
+    return {"BM": 128, "BN": 128, "PREPARES": prepares}
 
 
 def single_by_keys(keys: int, values: int) -> dict[str, Const]:
