@@ -30,7 +30,7 @@ def measure_backward(
     cell: Cell, spec: Specification, dtype: str, peers: Sequence[str], rounds: int = 3, *, lost: Mapping[str, str] | None = None,
     tell: Tell = lambda doing, seconds: None, device: str = "cuda", measure: Callable[[Call], float] = median_ms,
 ) -> Row:  # fmt: skip
-    """Ours and the peers. Returns the cell's row, as `measure_cell`; tflops count 10 D for each unmasked pair, error is the largest of the three gradients'.
+    """Ours and the peers. Returns the cell's row, as `measure_cell`; tflops count 6 D + 4 DV for each unmasked pair (S, dQ, dK; dP, dV), error is the largest of the three gradients'.
 
     device: "cpu" runs ours in the interpreter. Raises RuntimeError when the CUDA context is lost.
     """
@@ -39,7 +39,7 @@ def measure_backward(
     q, k, v = (problem[n] for n in "QKV")
     do = torch.randn(*q.shape[:-1], cell.shape.DV, device=device, generator=torch.Generator(device).manual_seed(1)).to(q.dtype)
     expected = expected_gradients(spec, q, k, v, do, scale)
-    flops = 5.0 * (cell.shape.D + cell.shape.DV) * kept_pairs(spec, q, k)
+    flops = (6.0 * cell.shape.D + 4.0 * cell.shape.DV) * kept_pairs(spec, q, k)
     leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
     given = tuple(leaves.values())
     own = ours(spec, dtype, cell, leaves, "auto" if device == "cuda" else "interpret")
@@ -72,7 +72,7 @@ def ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch
     """A call of O: what `cuir.attention` gives a user, with gradients of the leaves."""
     from ..flex.kernels import attention
 
-    made = attention(spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, verify="off")  # its results are judged here
+    made = attention(spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, value_dim=cell.shape.DV, verify="off")  # its results are judged here
     return lambda: made(*leaves.values(), backend=backend)
 
 

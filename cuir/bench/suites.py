@@ -11,13 +11,17 @@ from ..text.diagnostics import CuirError
 from .cells import Cell
 
 TOKENS = 16384  # batch x sequence of every problem
-MODELS = {
+MODELS: dict[str, tuple[int, ...]] = {
     "llama2-7b": (32, 32, 128),
     "qwen2.5-72b": (64, 8, 128),
     "llama3.1-405b": (128, 8, 128),
     "hd64": (32, 32, 64),
     "hd64-grouped": (64, 8, 64),
-}  # heads, key heads, head dim
+    "hd96": (32, 32, 96),
+    "hd192": (32, 32, 192),
+    "hd256": (32, 32, 256),
+    "hd192-128": (32, 32, 192, 128),
+}  # heads, key heads, head dim, that of values if it is another one
 
 Pass = Literal[
     "forward", "backward", "decode", "varlen"
@@ -80,8 +84,8 @@ class Suite:
 
 
 def cell(variant: str, model: str, length: int) -> Cell:
-    H, HK, D = MODELS[model]
-    return Cell(variant, VARIANTS[variant](length), model, Shape(max(1, TOKENS // length), H, HK, length, length, D))
+    H, HK, *dims = MODELS[model]
+    return Cell(variant, VARIANTS[variant](length), model, Shape(max(1, TOKENS // length), H, HK, length, length, *dims))
 
 
 _DENSE = ("full", "causal")
@@ -105,6 +109,8 @@ SUITES = {
               tuple(sorted(VARIANTS)), ("llama2-7b", "hd64"), (2048, 8192), ("flex", "otherwise")),
         Suite("backward", "gradients of full and causal, head dims 128 and 64, grouped key heads, 1k to 16k", _DENSE, ("llama2-7b", "qwen2.5-72b", "hd64", "hd64-grouped"), _LENGTHS,
               ("cudnn", "deterministic"), kind="backward"),
+        Suite("backward_dims", "gradients of full and causal, head dims 96, 192, 256 and 192 with values of 128, 4k and 16k", _DENSE, ("hd96", "hd192", "hd256", "hd192-128"),
+              (4096, 16384), ("cudnn", "deterministic"), kind="backward"),
         Suite("backward_masks", "gradients of causal masks and score rules beside FlexAttention, two models, 1k and 8k", _MASKS, ("llama2-7b", "hd64"), (1024, 8192),
               ("flex",), kind="backward"),
         Suite("decode", "one and four queries over long keys, contiguous, in pages, of unequal lengths, of 8 bits, under rules", (), (), (),

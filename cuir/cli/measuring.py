@@ -218,7 +218,7 @@ def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferRes
 
 def bench(
     context: typer.Context,
-    suite: Annotated[str, typer.Argument(help="smoke, flash, models, masks, variants, paper, backward, backward_masks, decode or varlen")] = "smoke",
+    suite: Annotated[str, typer.Argument(help="smoke, flash, models, masks, variants, paper, backward, backward_dims, backward_masks, decode or varlen")] = "smoke",
     origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
     peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, dense, flex, compiled, otherwise, (of backward passes) deterministic or (of decode and varlen) flashinfer, settings, varlen_attn, instead of the suite's own; several allowed", show_default=False)] = None,
