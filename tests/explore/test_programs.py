@@ -142,6 +142,15 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
     ),
     ("flash_bwd_sm90", "prepare", {"D": 64}, {"B": 1, "H": 2, "M": 200, "MP": 256}, {}, 1),
     ("flash_bwd_dq_sm90", "flash_bwd_dq", {"D": 64, "BM": 64, "BN": 64}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
+    ("flash_bwd_dq_sm90", "flash_bwd_dq", {"D": 64, "BM": 64, "BN": 64, "OVERLAP": True}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
+    (
+        "flash_bwd_sm90",
+        "flash_bwd",
+        {"D": 64, "QUERIES": False, "TURNS": True, "DYNAMIC": False},
+        {**BACKWARD, "MP": 256},
+        {"scale": 0.1},
+        2,
+    ),
     (
         "flash_bwd_wide_sm90",
         "flash_bwd",
