@@ -72,7 +72,9 @@ def ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch
     """A call of O: what `cuir.attention` gives a user, with gradients of the leaves."""
     from ..flex.kernels import attention
 
-    made = attention(spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, value_dim=cell.shape.DV, verify="off")  # its results are judged here
+    made = attention(
+        spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, value_dim=cell.shape.DV, verify="off"
+    )  # its results are judged here
     return lambda: made(*leaves.values(), backend=backend)
 
 

@@ -1,0 +1,140 @@
+"""Programs that a model wrote for variants, from an expert's kernel as it was lifted: each on a Hopper GPU beside our own kernel for Hopper and FlexAttention.
+
+python -m benchmarks.of_models --from fa3=benchmarks/results/eval-lifted-eight-2026-11-25 fa2=benchmarks/results/eval-lifted-fa2-eight-2026-11-25 --out rows.jsonl
+python -m benchmarks.shown rows.jsonl                           # no GPU: the table of what was measured
+
+The programs are those that `cuir eval` accepted, out of its transcripts: of each variant the first sample's (--sample 1 for the second's). The cells are those of `cuir bench paper`
+(three models, 1k to 8k, head dim 128), f16; contenders take turns with a cold L2 cache, every result is compared with float64. A program that says a variant for some parameters
+alone is wrong for others, and its row says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import cuir
+from cuir.bench.cells import Cell
+from cuir.bench.contest import contest
+from cuir.bench.peers import contenders
+from cuir.bench.suites import suite
+from cuir.cli.inputs import read_variant
+from cuir.flex.kernels import attention
+from cuir.measure.gpu import versions
+from cuir.measure.problem import expectation, kept_pairs, tensors
+from cuir.measure.protocol import Call, median_ms
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
+from cuir.variants import captured_arguments
+
+DIM = 128
+CONSTS = {"T": F16, "D": DIM}
+
+
+def accepted(transcripts: Path, sample: int = 0) -> dict[str, str]:
+    """By variant, the text of the program that was accepted of a sample; none of a variant of which none was."""
+    found = {}
+    for path in sorted(transcripts.glob(f"*-{sample}.jsonl")):
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        right = [line["verdict"]["text"] for line in lines if line["kind"] == "exchange" and line["verdict"]["ok"]]
+        if right:
+            found[lines[0]["task"]["to"]] = right[-1]
+    return found
+
+
+def program_call(text: str, name: str, cell: Cell, problem: Mapping[str, torch.Tensor], scale: float) -> Call:
+    """A call of a program that gives O and LSE. Raises CuirError as `cuir.compile` does, and X132 for a parameter that the variant does not have."""
+    program = cuir.parse(text, name)
+    (kernel,) = program.kernels().values()
+    spec, q = read_variant(cell.variant, cell.arguments), problem["Q"]
+    compiled = cuir.compile(program, consts=CONSTS)
+    given = captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
+    out = {"O": torch.empty_like(q), "LSE": torch.empty(q.shape[:-1], device=q.device)}
+
+    def call() -> tuple[torch.Tensor, torch.Tensor]:
+        compiled(**problem, **out, scale=scale, **given)
+        return out["O"], out["LSE"]
+
+    return call
+
+
+def row(cell: Cell, programs: Mapping[str, str], rounds: int) -> dict[str, Any]:
+    """The cell's row: ours, FlexAttention, and the programs by where they come from."""
+    spec, scale = read_variant(cell.variant, cell.arguments), DIM**-0.5
+    problem = tensors(cell.shape, torch.float16, "cuda")
+    expected = expectation(spec, problem["Q"], problem["K"], problem["V"], scale)
+    flops = 4.0 * DIM * kept_pairs(spec, problem["Q"], problem["K"])
+    made = attention(spec, dtype=torch.float16, head_dim=DIM, verify="off")  # its results are judged here
+    calls: dict[str, Call] = {"cuir": lambda: made(*problem.values()), **contenders(["flex"], spec, problem, scale)}
+    later: dict[str, list[Call]] = {name: [] for name in programs}
+
+    def first(name: str) -> Any:
+        if not later[name]:  # what does not compile goes into the row
+            later[name].append(program_call(programs[name], f"{cell.variant}.cuir", cell, problem, scale))
+        return later[name][0]()
+
+    calls |= {name: partial(first, name) for name in programs}
+
+    def judge(given: Any) -> tuple[float, str]:
+        o, lse = given if isinstance(given, tuple) else (given, None)
+        return expected.error(o), expected.judge(o, lse)
+
+    def figures(ms: float) -> dict[str, float]:
+        return {"tflops": round(flops / ms / 1e9, 2)}
+
+    rows = contest(calls, judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
+    return {**cell.as_json(), "dtype": "f16", "flops": flops, "own_error": expected.own, "bound": expected.bound, "contenders": rows}
+
+
+def compiled_ahead(text: str) -> str:
+    """Fills the cache with a program. Returns why it does not compile; empty if it does."""
+    try:
+        cuir.compile(cuir.parse(text, "program.cuir"), consts=CONSTS)
+    except CuirError as error:
+        return str(error)
+    return ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--from", dest="origins", nargs="+", required=True, metavar="NAME=FOLDER", help="transcripts, and what their programs are called"
+    )
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--length", type=int, nargs="*", default=[], help="left out: all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    texts = {name: accepted(Path(folder), options.sample) for name, _, folder in (origin.partition("=") for origin in options.origins)}
+    with ThreadPoolExecutor(8) as pool:  # each is a process of nvcc
+        for why in pool.map(compiled_ahead, [text for by_variant in texts.values() for text in by_variant.values()]):
+            if why:
+                print(why, file=sys.stderr)
+    words = f"python -m benchmarks.of_models --from {' '.join(options.origins)}" + (f" --sample {options.sample}" if options.sample else "")
+    head = {"suite": "paper", "pass": "forward", "command": words, "dtype": "f16", **versions()}
+    with open(options.out, "w", encoding="utf-8") as out:
+        print(json.dumps(head), file=out, flush=True)
+        for cell in suite("paper").cells():
+            programs = {name: by_variant[cell.variant] for name, by_variant in texts.items() if cell.variant in by_variant}
+            if programs and cell.shape.N in (options.length or (cell.shape.N,)) and time.monotonic() - began < options.seconds:
+                found = row(cell, programs, options.rounds)
+                print(json.dumps(found), file=out, flush=True)
+                said = {n: c.get("tflops", c.get("wrong") or c.get("failed")) for n, c in found["contenders"].items()}
+                print(cell.variant, cell.model, cell.shape.N, said, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
