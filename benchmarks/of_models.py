@@ -28,6 +28,7 @@ from cuir.bench.cells import Cell
 from cuir.bench.contest import contest
 from cuir.bench.peers import contenders
 from cuir.bench.suites import suite
+from cuir.checking.checked import Const
 from cuir.cli.inputs import read_variant
 from cuir.flex.kernels import attention
 from cuir.measure.gpu import versions
@@ -38,7 +39,7 @@ from cuir.text.diagnostics import CuirError
 from cuir.variants import captured_arguments
 
 DIM = 128
-CONSTS = {"T": F16, "D": DIM}
+CONSTS: dict[str, Const] = {"T": F16, "D": DIM}
 
 
 def accepted(transcripts: Path, sample: int = 0) -> dict[str, str]:
@@ -58,7 +59,8 @@ def program_call(text: str, name: str, cell: Cell, problem: Mapping[str, torch.T
     (kernel,) = program.kernels().values()
     spec, q = read_variant(cell.variant, cell.arguments), problem["Q"]
     compiled = cuir.compile(program, consts=CONSTS)
-    given = captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
+    given: dict[str, Any] = {}
+    given |= captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
     out = {"O": torch.empty_like(q), "LSE": torch.empty(q.shape[:-1], device=q.device)}
 
     def call() -> tuple[torch.Tensor, torch.Tensor]:
