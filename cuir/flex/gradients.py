@@ -258,7 +258,7 @@ def _interpreted(checked: Checked) -> Run:
     return lambda **arguments: run(checked, arguments, budget=math.inf)
 
 
-def _chosen(
+def chosen(
     attention: Attention, wanted: Sequence[bool], learned: Iterable[int], at: Lengths, few: Callable[[], bool] = lambda: False, of_lse: bool = False
 ) -> Gradients:  # fmt: skip
     """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. few: whether queries have
@@ -292,7 +292,7 @@ def backward(
     settings, data, lengths = ready.attention.settings, ready.data, lengths_of(query, key)
     learned_places = (i for at in places for i in at)
     few = functools.partial(few_keys, settings, data, ready.made, lengths, query.device)
-    gradients = _chosen(ready.attention, wanted, learned_places, lengths, few, dlse is not None)
+    gradients = chosen(ready.attention, wanted, learned_places, lengths, few, dlse is not None)
     scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(wanted)
     if plain:
         again = gradients.again(ready, scale, q, k, v, o, lse, do)
@@ -348,7 +348,7 @@ def differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: 
     assert ready.attention is not None
     learned = [(t, at) for t, at in ready.learnable if t.requires_grad]
     asked = [x.requires_grad for x in (query, key, value)]
-    _ = _chosen(ready.attention, asked, (i for _, at in learned for i in at), lengths_of(query, key))  # what has none is told now
+    _ = chosen(ready.attention, asked, (i for _, at in learned for i in at), lengths_of(query, key))  # what has none is told now
     outputs: tuple[torch.Tensor, ...] = _Differentiable.apply(query, key, value, ready, *(t for t, _ in learned))
     return outputs
 
@@ -362,4 +362,4 @@ def learnable(data: TransferResult | None) -> Learnable:
     return tuple(places.values())
 
 
-__all__ = ["Attention", "Gradients", "Learnable", "Ready", "backward", "differentiable", "learnable"]
+__all__ = ["Attention", "Gradients", "Learnable", "Ready", "backward", "chosen", "differentiable", "learnable"]

@@ -1,0 +1,155 @@
+"""The backward pass that a call gets, beside the others that it could have had: on a Hopper GPU, for variants, head dims and lengths.
+
+python -m benchmarks.backward_defaults --out rows.jsonl         # all; --model hd64 --length 1024 4096 for some, --seconds 120 for as many as fit
+python -m benchmarks.shown rows.jsonl                           # no GPU: the table, where "cuir" is what a call gets, and a peer one of the others
+
+added: dQ is added up in f32, in what order a block's last products are as a call has it; reordered: in the other order (LATER); spread: heads of a group are work of their own;
+apart: dQ by a kernel of its own. The one that a call gets is `cuir` alone. Passes are timed as repeated ones, in turns with a cold L2 cache, every gradient is compared with float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuir.bench.cells import Cell
+from cuir.bench.contest import contest
+from cuir.bench.suites import MODELS, cell
+from cuir.cli.inputs import read_variant
+from cuir.flex.backward_kernels import Asked
+from cuir.flex.few_keys import few_keys
+from cuir.flex.gradients import Gradients, chosen
+from cuir.flex.kernels import attention
+from cuir.measure.gpu import versions
+from cuir.measure.gradients import expected_gradients
+from cuir.measure.problem import kept_pairs, tensors
+from cuir.measure.protocol import Call, median_ms
+
+VARIANTS = ("full", "causal", "sliding_window", "prefix_lm", "causal_document", "softcap_causal", "alibi_causal")
+OF_MODELS = ("llama2-7b", "qwen2.5-72b", "hd64", "hd64-grouped", "hd96", "hd256")
+LENGTHS = (1024, 4096, 16384)
+ALL = (True, True, True)
+
+
+def reordered(made: Any) -> Gradients | None:
+    """The passes that add dQ up, with a block's last products in the other order; None of kernels that have but one."""
+    found = Gradients(made, Asked())
+    part = found.plan.by_keys
+    if part is None or "LATER" not in part.step.consts:
+        return None
+    part.step = replace(part.step, consts={**part.step.consts, "LATER": not part.step.consts["LATER"]})
+    assert isinstance(found.plan.steps, dict)
+    found.plan.steps[part.kernel] = part.step
+    return found
+
+
+def forms(made: Any, given: Gradients, grouped: bool) -> dict[str, Gradients]:
+    """What a call gets, and what it could have had."""
+    others = {"added": Asked(), "apart": Asked(apart=True)} | ({"spread": Asked(spread=True)} if grouped else {})
+    found = {"cuir": given} | {name: made.gradients(asked) for name, asked in others.items() if asked != given.asked}
+    other = reordered(made)
+    return found | ({"reordered": other} if other is not None else {})
+
+
+class Problem:
+    """A cell's tensors, a forward pass of them, and the forms of its backward pass."""
+
+    def __init__(self, at: Cell, device: str = "cuda", backend: str = "auto"):
+        self.spec, self.scale = read_variant(at.variant, at.arguments), at.shape.D**-0.5
+        problem = tensors(at.shape, torch.float16, device)
+        self.q, self.k, self.v = (problem[n] for n in "QKV")
+        self.do = torch.randn(*self.q.shape[:3], at.shape.DV, dtype=torch.float16, device=device)
+        made = attention(
+            self.spec, dtype=torch.float16, head_dim=at.shape.D, value_dim=at.shape.DV, verify="off"
+        )  # its results are judged here
+        self.ready = made.ready(self.q, self.k, self.v, None, backend)
+        few = partial(few_keys, made.settings, made.transferred, self.ready.made, at.shape.lengths, self.q.device)
+        self.forms = forms(made, chosen(made, ALL, (), at.shape.lengths, few), at.shape.H != at.shape.HK)
+
+    def calls(self) -> dict[str, Call]:
+        o, lse = self.ready(self.q, self.k, self.v)[:2]
+        given = self.q, self.k, self.v, o, lse, self.do
+
+        def call(of: Gradients) -> tuple[torch.Tensor | None, ...]:
+            return (
+                of.again(self.ready, self.scale, *given)
+                or of.of(self.ready, *given, None, self.scale, keep=self.ready.kernel is not None)[0]
+            )
+
+        return {name: partial(call, of) for name, of in self.forms.items()}
+
+
+def row(at: Cell, rounds: int) -> dict[str, Any]:
+    problem = Problem(at)
+    expected = expected_gradients(problem.spec, problem.q, problem.k, problem.v, problem.do, problem.scale)
+    flops = (6.0 * at.shape.D + 4.0 * at.shape.DV) * kept_pairs(problem.spec, problem.q, problem.k)
+
+    def judge(grads: Any) -> tuple[float, str]:
+        return max(expected.errors(grads)), expected.judge(grads)
+
+    def figures(ms: float) -> dict[str, float]:
+        return {"tflops": round(flops / ms / 1e9, 2)}
+
+    rows = contest(problem.calls(), judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
+    return {
+        **at.as_json(),
+        "dtype": "f16",
+        "flops": flops,
+        "own_error": max(expected.own),
+        "bound": max(expected.bounds),
+        "contenders": rows,
+    }
+
+
+def compiled_ahead(cells: Sequence[Cell]) -> None:
+    """Fills the cache with the kernels of all cells; each is a process of nvcc. What does not compile says so in its row."""
+    small = {(c.variant, c.model): c for c in cells}
+
+    def one(at: Cell) -> None:
+        try:
+            for form in Problem(at).forms.values():
+                form.compiled(torch.device("cuda"))
+        except Exception as error:
+            print(at.name, str(error).splitlines()[0], file=sys.stderr)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(one, small.values()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variant", nargs="*", default=list(VARIANTS))
+    parser.add_argument("--model", nargs="*", default=list(OF_MODELS), choices=list(MODELS))
+    parser.add_argument("--length", type=int, nargs="*", default=list(LENGTHS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    cells = [cell(v, m, n) for n in options.length for v in options.variant for m in options.model]
+    compiled_ahead(cells)
+    head = {"suite": "backward", "pass": "backward", "command": "python -m benchmarks.backward_defaults", "dtype": "f16", **versions()}
+    with open(options.out, "w", encoding="utf-8") as out:
+        print(json.dumps(head), file=out, flush=True)
+        for at in cells:
+            if time.monotonic() - began < options.seconds:
+                found = row(at, options.rounds)
+                print(json.dumps(found), file=out, flush=True)
+                print(at.name, {n: c.get("tflops", c.get("wrong") or c.get("failed")) for n, c in found["contenders"].items()}, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
