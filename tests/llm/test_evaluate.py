@@ -233,7 +233,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks/results"
                                           ("eval-functions-2026-11-22", RESULTS / "eval-functions-2026-11-22"),
                                           ("eval-lifted-structures-2026-11-25", RESULTS / "eval-lifted-structures-2026-11-25"),
                                           ("eval-lifted-eight-2026-11-25", RESULTS / "eval-lifted-eight-2026-11-25"),
-                                          ("eval-lifted-fa2-eight-2026-11-25", RESULTS / "eval-lifted-fa2-eight-2026-11-25")])  # fmt: skip
+                                          ("eval-lifted-fa2-eight-2026-11-25", RESULTS / "eval-lifted-fa2-eight-2026-11-25"),
+                                          ("eval-lifted-fa2-structures-2026-11-26", RESULTS / "eval-lifted-fa2-structures-2026-11-26")])  # fmt: skip
 def test_the_results_on_the_page_are_those_of_the_transcripts(name: str, folder: Path) -> None:
     """Every row of the shown results is a recorded sample, judged as it was then; the table beside the file is made from it."""
     path = RESULTS / f"{name}.jsonl"
