@@ -1,7 +1,7 @@
 """The backward pass that a call gets, beside the others that it could have had: on a Hopper GPU, for variants, head dims and lengths.
 
 python -m benchmarks.backward_defaults --out rows.jsonl         # all; --model hd64 --length 1024 4096 for some, --seconds 120 for as many as fit
-python -m benchmarks.shown rows.jsonl                           # no GPU: the table, where "cuir" is what a call gets, and a peer one of the others
+cuir bench backward --show --out rows.jsonl                     # no GPU: the table, where "cuir" is what a call gets, and a peer one of the others
 
 added: dQ is added up in f32, in what order a block's last products are as a call has it; reordered: in the other order (LATER); spread: heads of a group are work of their own;
 apart: dQ by a kernel of its own. The one that a call gets is `cuir` alone. Passes are timed as repeated ones, in turns with a cold L2 cache, every gradient is compared with float64.

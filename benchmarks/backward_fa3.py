@@ -1,7 +1,7 @@
 """The backward pass beside FlashAttention-3's and cuDNN's at head dim 128, f16, on a Hopper GPU: the cells of `cuir bench backward`, full and causal.
 
 python -m benchmarks.backward_fa3 --out rows.jsonl              # all lengths; --length 4096 16384 for some, --seconds 120 for as many as fit
-python -m benchmarks.shown rows.jsonl                           # no GPU: the table of what was measured
+cuir bench backward --show --out rows.jsonl                     # no GPU: the table of what was measured
 
 FlashAttention-3's backward pass comes with the package flash-attn3-jax, whose kernels JAX launches on a stream of its own, which no event of torch sees. So a round of a contender is
 wall time: calls in flight one after another for 100 ms, until the last has ended, with a warm L2 cache. Contenders take turns, results are compared with float64.

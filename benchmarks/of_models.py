@@ -1,7 +1,7 @@
 """Programs that a model wrote for variants, from an expert's kernel as it was lifted: each on a Hopper GPU beside our own kernel for Hopper and FlexAttention.
 
 python -m benchmarks.of_models --from fa3=benchmarks/results/eval-lifted-eight-2026-11-25 fa2=benchmarks/results/eval-lifted-fa2-eight-2026-11-25 --out rows.jsonl
-python -m benchmarks.shown rows.jsonl                           # no GPU: the table of what was measured
+cuir bench paper --show --out rows.jsonl                            # no GPU: the table of what was measured
 
 The programs are those that `cuir eval` accepted, out of its transcripts: of each variant the first sample's (--sample 1 for the second's). The cells are those of `cuir bench paper`
 (three models, 1k to 8k, head dim 128), f16; contenders take turns with a cold L2 cache, every result is compared with float64. A program that says a variant for some parameters
