@@ -10,11 +10,9 @@ apart: dQ by a kernel of its own. The one that a call gets is `cuir` alone. Pass
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.recorded import as_row, record
 from cuir.bench.cells import Cell
 from cuir.bench.contest import contest
 from cuir.bench.suites import MODELS, cell
@@ -32,7 +31,6 @@ from cuir.flex.backward_kernels import Asked
 from cuir.flex.few_keys import few_keys
 from cuir.flex.gradients import Gradients, chosen
 from cuir.flex.kernels import attention
-from cuir.measure.gpu import versions
 from cuir.measure.gradients import expected_gradients
 from cuir.measure.problem import kept_pairs, tensors
 from cuir.measure.protocol import Call, median_ms
@@ -103,14 +101,7 @@ def row(at: Cell, rounds: int) -> dict[str, Any]:
         return {"tflops": round(flops / ms / 1e9, 2)}
 
     rows = contest(problem.calls(), judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
-    return {
-        **at.as_json(),
-        "dtype": "f16",
-        "flops": flops,
-        "own_error": max(expected.own),
-        "bound": max(expected.bounds),
-        "contenders": rows,
-    }
+    return as_row(at, flops, max(expected.own), max(expected.bounds), rows)
 
 
 def compiled_ahead(cells: Sequence[Cell]) -> None:
@@ -137,17 +128,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
-    began = time.monotonic()
     cells = [cell(v, m, n) for n in options.length for v in options.variant for m in options.model]
     compiled_ahead(cells)
-    head = {"suite": "backward", "pass": "backward", "command": "python -m benchmarks.backward_defaults", "dtype": "f16", **versions()}
-    with open(options.out, "w", encoding="utf-8") as out:
-        print(json.dumps(head), file=out, flush=True)
-        for at in cells:
-            if time.monotonic() - began < options.seconds:
-                found = row(at, options.rounds)
-                print(json.dumps(found), file=out, flush=True)
-                print(at.name, {n: c.get("tflops", c.get("wrong") or c.get("failed")) for n, c in found["contenders"].items()}, flush=True)
+    head = {"suite": "backward", "pass": "backward", "command": "python -m benchmarks.backward_defaults"}
+    record(options.out, head, cells, lambda at: row(at, options.rounds), options.seconds)
     return 0
 
 

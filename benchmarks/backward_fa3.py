@@ -10,23 +10,21 @@ wall time: calls in flight one after another for 100 ms, until the last has ende
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.recorded import as_row, record
 from cuir.bench.backward import gradients_of, ours
 from cuir.bench.contest import contest
 from cuir.bench.peers import contenders
 from cuir.bench.suites import suite
 from cuir.cli.inputs import read_variant
-from cuir.measure.gpu import versions
 from cuir.measure.gradients import expected_gradients
 from cuir.measure.problem import kept_pairs, tensors
 from cuir.measure.protocol import Call
@@ -128,14 +126,7 @@ def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
     rows = contest(
         calls, judge, lambda ms: {"tflops": round(flops / ms / 1e9, 2)}, rounds, lost={}, tell=lambda *_: None, measure=in_flight_ms
     )
-    return {
-        **cell.as_json(),
-        "dtype": "f16",
-        "flops": flops,
-        "own_error": max(expected.own),
-        "bound": max(expected.bounds),
-        "contenders": rows,
-    }
+    return as_row(cell, flops, max(expected.own), max(expected.bounds), rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -146,25 +137,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
     options = parser.parse_args(arguments)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs the memory, too
-    began, fa3 = time.monotonic(), FlashAttention3()
+    fa3 = FlashAttention3()
     words = " ".join(["python -m benchmarks.backward_fa3", *(["--length", *map(str, options.length)] if options.length else [])])
-    head = {
-        "suite": "backward",
-        "pass": "backward",
-        "command": words,
-        "dtype": "f16",
-        "protocol": "calls in flight, wall time, warm L2 cache",
-        **versions(),
-    }
-    with open(options.out, "w", encoding="utf-8") as out:
-        print(json.dumps(head), file=out, flush=True)
-        for cell in suite("backward").cells():
-            wanted = cell.shape.D == DIM and cell.variant in ("full", "causal") and cell.shape.N in (options.length or (cell.shape.N,))
-            if wanted and time.monotonic() - began < options.seconds:
-                found = row(cell, fa3, options.rounds)
-                print(json.dumps(found), file=out, flush=True)
-                said: Callable[[dict[str, Any]], Any] = lambda c: c.get("tflops", c.get("wrong") or c.get("failed"))  # noqa: E731
-                print(cell.variant, cell.model, cell.shape.N, {n: said(c) for n, c in found["contenders"].items()}, flush=True)
+    head = {"suite": "backward", "pass": "backward", "command": words, "protocol": "calls in flight, wall time, warm L2 cache"}
+    cells = [c for c in suite("backward").cells() if c.shape.D == DIM and c.shape.N in (options.length or (c.shape.N,))]
+    record(options.out, head, cells, lambda cell: row(cell, fa3, options.rounds), options.seconds)
     return 0
 
 

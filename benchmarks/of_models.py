@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import sys
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 
 import cuir
+from benchmarks.recorded import as_row, record
 from cuir.bench.cells import Cell
 from cuir.bench.contest import contest
 from cuir.bench.peers import contenders
@@ -31,7 +31,6 @@ from cuir.bench.suites import suite
 from cuir.checking.checked import Const
 from cuir.cli.inputs import read_variant
 from cuir.flex.kernels import attention
-from cuir.measure.gpu import versions
 from cuir.measure.problem import expectation, kept_pairs, tensors
 from cuir.measure.protocol import Call, median_ms
 from cuir.syntax.types import F16
@@ -95,7 +94,7 @@ def row(cell: Cell, programs: Mapping[str, str], rounds: int) -> dict[str, Any]:
         return {"tflops": round(flops / ms / 1e9, 2)}
 
     rows = contest(calls, judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
-    return {**cell.as_json(), "dtype": "f16", "flops": flops, "own_error": expected.own, "bound": expected.bound, "contenders": rows}
+    return as_row(cell, flops, expected.own, expected.bound, rows)
 
 
 def compiled_ahead(text: str) -> str:
@@ -118,23 +117,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
-    began = time.monotonic()
     texts = {name: accepted(Path(folder), options.sample) for name, _, folder in (origin.partition("=") for origin in options.origins)}
     with ThreadPoolExecutor(8) as pool:  # each is a process of nvcc
         for why in pool.map(compiled_ahead, [text for by_variant in texts.values() for text in by_variant.values()]):
             if why:
                 print(why, file=sys.stderr)
     words = f"python -m benchmarks.of_models --from {' '.join(options.origins)}" + (f" --sample {options.sample}" if options.sample else "")
-    head = {"suite": "paper", "pass": "forward", "command": words, "dtype": "f16", **versions()}
-    with open(options.out, "w", encoding="utf-8") as out:
-        print(json.dumps(head), file=out, flush=True)
-        for cell in suite("paper").cells():
-            programs = {name: by_variant[cell.variant] for name, by_variant in texts.items() if cell.variant in by_variant}
-            if programs and cell.shape.N in (options.length or (cell.shape.N,)) and time.monotonic() - began < options.seconds:
-                found = row(cell, programs, options.rounds)
-                print(json.dumps(found), file=out, flush=True)
-                said = {n: c.get("tflops", c.get("wrong") or c.get("failed")) for n, c in found["contenders"].items()}
-                print(cell.variant, cell.model, cell.shape.N, said, flush=True)
+    head = {"suite": "paper", "pass": "forward", "command": words}
+
+    def programs(cell: Cell) -> dict[str, str]:
+        return {name: by_variant[cell.variant] for name, by_variant in texts.items() if cell.variant in by_variant}
+
+    cells = [c for c in suite("paper").cells() if programs(c) and c.shape.N in (options.length or (c.shape.N,))]
+    record(options.out, head, cells, lambda cell: row(cell, programs(cell), options.rounds), options.seconds)
     return 0
 
 

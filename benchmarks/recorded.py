@@ -1,0 +1,34 @@
+"""Rows of cells into a file, as `cuir bench SUITE --show` reads them, for benchmarks whose contenders no suite has. Owns no measurement."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cuir.bench.cells import Cell
+from cuir.measure.gpu import versions
+
+
+def record(
+    out: Path, head: Mapping[str, Any], cells: Iterable[Cell], row: Callable[[Cell], Mapping[str, Any]], seconds: float = math.inf
+) -> None:
+    """Writes a head (suite, pass, command; dtype is f16) and the row of each cell, and prints what each contender came to. No cell begins after so many seconds."""
+    began = time.monotonic()
+    with open(out, "w", encoding="utf-8") as file:
+        print(json.dumps({**head, "dtype": "f16", **versions()}), file=file, flush=True)
+        for cell in cells:
+            if time.monotonic() - began >= seconds:
+                break
+            found = row(cell)
+            print(json.dumps(found), file=file, flush=True)
+            said = {name: c.get("tflops", c.get("wrong") or c.get("failed")) for name, c in found["contenders"].items()}
+            print(cell.name, said, flush=True)
+
+
+def as_row(cell: Cell, flops: float, own_error: float, bound: float, contenders: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell's row. own_error, bound: of PyTorch in half precision, and what is allowed."""
+    return {**cell.as_json(), "dtype": "f16", "flops": flops, "own_error": own_error, "bound": bound, "contenders": contenders}
