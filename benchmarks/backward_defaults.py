@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.recorded import as_row, record
+from benchmarks.recorded import as_row, command, record
 from cuir.bench.cells import Cell
 from cuir.bench.contest import contest
 from cuir.bench.suites import MODELS, cell
@@ -34,6 +34,7 @@ from cuir.flex.kernels import attention
 from cuir.measure.gradients import expected_gradients
 from cuir.measure.problem import kept_pairs, tensors
 from cuir.measure.protocol import Call, median_ms
+from cuir.text.diagnostics import CuirError
 
 VARIANTS = ("full", "causal", "sliding_window", "prefix_lm", "causal_document", "softcap_causal", "alibi_causal")
 OF_MODELS = ("llama2-7b", "qwen2.5-72b", "hd64", "hd64-grouped", "hd96", "hd256")
@@ -48,8 +49,7 @@ def reordered(made: Any) -> Gradients | None:
     if part is None or "LATER" not in part.step.consts:
         return None
     part.step = replace(part.step, consts={**part.step.consts, "LATER": not part.step.consts["LATER"]})
-    assert isinstance(found.plan.steps, dict)
-    found.plan.steps[part.kernel] = part.step
+    found.plan = replace(found.plan, steps={**found.plan.steps, part.kernel: part.step})
     return found
 
 
@@ -69,9 +69,8 @@ class Problem:
         problem = tensors(at.shape, torch.float16, device)
         self.q, self.k, self.v = (problem[n] for n in "QKV")
         self.do = torch.randn(*self.q.shape[:3], at.shape.DV, dtype=torch.float16, device=device)
-        made = attention(
-            self.spec, dtype=torch.float16, head_dim=at.shape.D, value_dim=at.shape.DV, verify="off"
-        )  # its results are judged here
+        # not verified: results are judged here
+        made = attention(self.spec, dtype=torch.float16, head_dim=at.shape.D, value_dim=at.shape.DV, verify="off")
         self.ready = made.ready(self.q, self.k, self.v, None, backend)
         few = partial(few_keys, made.settings, made.transferred, self.ready.made, at.shape.lengths, self.q.device)
         self.forms = forms(made, chosen(made, ALL, (), at.shape.lengths, few), at.shape.H != at.shape.HK)
@@ -105,18 +104,18 @@ def row(at: Cell, rounds: int) -> dict[str, Any]:
 
 
 def compiled_ahead(cells: Sequence[Cell]) -> None:
-    """Fills the cache with the kernels of all cells; each is a process of nvcc. What does not compile says so in its row."""
-    small = {(c.variant, c.model): c for c in cells}
+    """Fills the cache with the kernels of all cells; each is a process of nvcc. A form that does not compile is told, and says so again in its row."""
+    kernels = {(c.variant, c.model): c for c in cells}
 
     def one(at: Cell) -> None:
-        try:
-            for form in Problem(at).forms.values():
+        for name, form in Problem(at).forms.items():
+            try:
                 form.compiled(torch.device("cuda"))
-        except Exception as error:
-            print(at.name, str(error).splitlines()[0], file=sys.stderr)
+            except CuirError as error:
+                print(f"{at.name}, {name}: {error}", file=sys.stderr)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(one, small.values()))
+        list(pool.map(one, kernels.values()))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -130,7 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     cells = [cell(v, m, n) for n in options.length for v in options.variant for m in options.model]
     compiled_ahead(cells)
-    head = {"suite": "backward", "pass": "backward", "command": "python -m benchmarks.backward_defaults"}
+    words = command("benchmarks.backward_defaults", sys.argv[1:] if arguments is None else arguments)
+    head = {"suite": "backward", "pass": "backward", "command": words}
     record(options.out, head, cells, lambda at: row(at, options.rounds), options.seconds)
     return 0
 

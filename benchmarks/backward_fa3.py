@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.recorded import as_row, record
+from benchmarks.recorded import as_row, command, record
 from cuir.bench.backward import gradients_of, ours
 from cuir.bench.contest import contest
 from cuir.bench.peers import contenders
@@ -62,9 +62,8 @@ class FlashAttention3:
                         pack_gqa_has_value=False, attention_chunk=0, is_rotary_interleaved=False, num_splits=1, **known)[:2]  # fmt: skip
 
         def backward(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Any:
-            whole = (
-                128 if causal else 80
-            )  # what its kernels keep of each query is for whole tiles of queries: 64 with a causal mask, rounded up to 128, and 80
+            # what its kernels keep of each query is for whole tiles of queries: 64 with a causal mask, rounded up to 128, and 80
+            whole = 128 if causal else 80
             rows = shape((B, H, math.ceil(M / whole) * whole), "float32")
             outs = [*(shape(x.shape, x.dtype) for x in (q, k, v)), rows, rows]
             call = jax.ffi.ffi_call("flash_mha_bwd", outs)
@@ -138,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs the memory, too
     fa3 = FlashAttention3()
-    words = " ".join(["python -m benchmarks.backward_fa3", *(["--length", *map(str, options.length)] if options.length else [])])
+    words = command("benchmarks.backward_fa3", sys.argv[1:] if arguments is None else arguments)
     head = {"suite": "backward", "pass": "backward", "command": words, "protocol": "calls in flight, wall time, warm L2 cache"}
     cells = [c for c in suite("backward").cells() if c.shape.D == DIM and c.shape.N in (options.length or (c.shape.N,))]
     record(options.out, head, cells, lambda cell: row(cell, fa3, options.rounds), options.seconds)

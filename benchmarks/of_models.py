@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import cuir
-from benchmarks.recorded import as_row, record
+from benchmarks.recorded import as_row, command, record
 from cuir.bench.cells import Cell
 from cuir.bench.contest import contest
 from cuir.bench.peers import contenders
@@ -58,8 +58,7 @@ def program_call(text: str, name: str, cell: Cell, problem: Mapping[str, torch.T
     (kernel,) = program.kernels().values()
     spec, q = read_variant(cell.variant, cell.arguments), problem["Q"]
     compiled = cuir.compile(program, consts=CONSTS)
-    given: dict[str, Any] = {}
-    given |= captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
+    given: Mapping[str, Any] = captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
     out = {"O": torch.empty_like(q), "LSE": torch.empty(q.shape[:-1], device=q.device)}
 
     def call() -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         for why in pool.map(compiled_ahead, [text for by_variant in texts.values() for text in by_variant.values()]):
             if why:
                 print(why, file=sys.stderr)
-    words = f"python -m benchmarks.of_models --from {' '.join(options.origins)}" + (f" --sample {options.sample}" if options.sample else "")
+    words = command("benchmarks.of_models", sys.argv[1:] if arguments is None else arguments)
     head = {"suite": "paper", "pass": "forward", "command": words}
 
     def programs(cell: Cell) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ def record(
             print(json.dumps(found), file=file, flush=True)
             said = {name: c.get("tflops", c.get("wrong") or c.get("failed")) for name, c in found["contenders"].items()}
             print(cell.name, said, flush=True)
+
+
+def command(module: str, arguments: Sequence[str]) -> str:
+    """What gives such a file, less where it goes and how long that may take."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--out")
+    parser.add_argument("--seconds")
+    return " ".join(["python -m", module, *parser.parse_known_args(arguments)[1]])
 
 
 def as_row(cell: Cell, flops: float, own_error: float, bound: float, contenders: Mapping[str, Any]) -> dict[str, Any]:
