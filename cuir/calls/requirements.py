@@ -70,13 +70,22 @@ def admitted_length(checked: Checked, dim: str) -> int:
                       if t.name in copied(checked) and len(t.dims) > 1 and t.dims[-1] == dim))  # fmt: skip
 
 
-def lengths_required(checked: Checked) -> str:
-    """What launches with contiguous tensors require of run-time dims, in words; "" if nothing."""
+def rows_required(checked: Checked) -> str:
+    """What launches require of how rows lie, in words: of run-time lengths, and of tensors whose rows, by consts and the signature, are no multiple of 16 bytes; "" if nothing."""
     needs = {d: n for d in checked.dims if (n := admitted_length(checked, d)) > 1}
-    if not needs:
-        return ""
-    told = " and ".join(f"{d} must be a multiple of {n}" for d, n in needs.items())
-    return f"{told}, for rows that are copied begin at multiples of {COPY_ALIGNMENT} bytes"
+    told = [f"{d} must be a multiple of {n} in contiguous tensors" for d, n in needs.items()] + _uneven(checked)
+    return f"{' and '.join(told)}, for rows that are copied begin at multiples of {COPY_ALIGNMENT} bytes" if told else ""
+
+
+def _uneven(checked: Checked) -> list[str]:
+    found = []
+    for t in checked.tensors:
+        columns = t.dims[-1] if t.name in copied(checked) and any(d != 1 for d in t.dims[:-1]) else 0
+        if isinstance(columns, int) and columns * t.dtype.itemsize % COPY_ALIGNMENT:
+            found.append(
+                f"rows of `{t.name}`, {columns} {t.dtype} of {columns * t.dtype.itemsize} bytes, must lie further apart than they are long"
+            )
+    return found
 
 
 def padded(checked: Checked, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,16 +104,3 @@ def _padded(t: torch.Tensor) -> torch.Tensor:
 def copy_of(t: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, also where rows are further apart than they are long; dense where elements share memory."""
     return t.clone() if 0 in t.stride() else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
-
-
-def require_known_layout(checked: Checked) -> None:
-    """Raises CuirError U506 for a tensor that engines copy and whose rows, by consts and the signature, do not lie at multiples of 16 bytes."""
-    for t in checked.tensors:
-        call, columns = copied(checked).get(t.name), t.dims[-1]
-        if call is None or len(t.dims) < 2 or not isinstance(columns, int) or all(d == 1 for d in t.dims[:-1]):
-            continue
-        nbytes = columns * t.dtype.itemsize
-        if nbytes % COPY_ALIGNMENT:
-            each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)
-            raise CuirError.of("U506", f"a row of `{t.name}` has {columns} {t.dtype}, {nbytes} bytes, and rows that are copied begin at multiples of {COPY_ALIGNMENT} bytes: every launch would be refused",
-                               call, f"columns in multiples of {each}, or load and store what is not copied by an engine")  # fmt: skip

@@ -37,7 +37,7 @@ def options(
 @app.command()
 def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: Json = False) -> None:
     """Check a program: names, types, shapes, roles, what the architecture allows."""
-    from ..calls.requirements import lengths_required
+    from ..calls.requirements import rows_required
     from ..checking.checker import check as run_check
     from ..verification.launchable import require_launchable
     from .inputs import read_consts, read_program
@@ -46,8 +46,8 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
     checked = run_check(read_program(file), kernel, read_consts(const or ()))
     require_launchable(checked)
     description = facts(checked)
-    if needs := lengths_required(checked):
-        description["lines"].append(f"lengths   {needs}")
+    if needs := rows_required(checked):
+        description["lines"].append(f"rows      {needs}")
     if as_json:
         print_json({"ok": True, "diagnostics": [], "kernel": description})
         return

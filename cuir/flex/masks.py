@@ -35,6 +35,7 @@ class Asked(NamedTuple):
     device: torch.device | str | None
     BLOCK_SIZE: tuple[int, int]
     more: tuple[tuple[str, bool], ...]  # options of PyTorch's create_block_mask that are not its defaults
+    moved_to: torch.device | str | None = None  # blocks are made on `device`, where what the mask_mod captures is
 
     def made(self) -> theirs.BlockMask:
         """PyTorch's BlockMask. A mod that asks for lengths by name is given those of the mask."""
@@ -52,7 +53,7 @@ class Asked(NamedTuple):
             **dict(self.more),
         )
         made.mask_mod = mod
-        return made
+        return made if self.moved_to is None else made.to(self.moved_to)
 
 
 def _edited_in_graph(mask: LazyBlockMask) -> bool:
@@ -116,7 +117,7 @@ class LazyBlockMask(theirs.BlockMask):
 
     def to(self, device: torch.device | str) -> theirs.BlockMask:
         """For tensors on another device. What the mask_mod captures stays where it is."""
-        return LazyBlockMask(self._asked._replace(device=device)) if self.untouched() else super().to(device)
+        return LazyBlockMask(self._asked._replace(moved_to=device)) if self.untouched() else super().to(device)
 
     def contiguous(self) -> theirs.BlockMask:
         """Itself: transformers asks masks of static caches for it, be they tensors or not."""

@@ -217,12 +217,15 @@ class Specification:
         scores = self.scores(products(q, k, scale), lengths_of(q, k))
         return scores.amax(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -math.inf)
 
-    def half(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, parts: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32. parts: 1 for products of float32 that take their operands as TF32."""
+    def half(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, parts: int = 0, portion: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32. parts: 1 for products of float32 that take their operands as TF32.
+        portion: of each weight that the product with v takes, and is divided by behind it, as kernels divide by the sum: weights round otherwise then."""
         lengths = lengths_of(q, k)
         k, v = _per_head(k, lengths), _per_head(v, lengths)
         p, lse = self.weights(self.scores(_half_product(q, k.mT, parts).float() * scale, lengths), lengths)
-        return _half_product(p.to(q.dtype), v, parts), lse
+        return _half_product((p * portion).to(q.dtype), v, parts) / portion, lse
 
 
 def _half_product(a: torch.Tensor, b: torch.Tensor, parts: int = 0) -> torch.Tensor:

@@ -74,7 +74,9 @@ def bounded(spec: Specification, learns: bool = False) -> Specification:
     others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with what the id is of: one for all ways to a tensor
 
     def made(x: torch.Tensor) -> torch.Tensor:
-        if isinstance(x, Bounded):
+        if (
+            isinstance(x, Bounded) or x.is_meta
+        ):  # a compiled function hands over what mods read: of an object that they read from, the rest stays on meta
             return x
         if id(x) not in others:
             others[id(x)] = x, _leaf(x) if learns and x.is_floating_point() else _bounded(x.detach().cpu())

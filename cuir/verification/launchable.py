@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 
 from ..calls.binding import Bound
-from ..calls.requirements import require_known_layout
 from ..checking.checked import Checked
 from ..lowering import Cuda, lower
 from ..runtime.launch import tile_count
@@ -16,8 +15,7 @@ NOTHING_TO_COMPILE_WITH = ("U503", "U504")
 
 
 def require_launchable(checked: Checked) -> Cuda:
-    """The lowered kernel. Raises CuirError: U506 for tensors that no launch would take, L0xx for what the lowering refuses."""
-    require_known_layout(checked)
+    """The lowered kernel. Raises CuirError L0xx for what the lowering refuses."""
     scalars = {s.name: 1 for s in checked.scalars}
     with contextlib.suppress(ZeroDivisionError):  # of these lengths; others may do
         tile_count(checked, Bound(checked.consts, dict.fromkeys(checked.dims, 1), None), scalars)

@@ -88,7 +88,8 @@ def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecif
     read, weights = [], []
     for p in range(max(1, -(-at.N // dim))):
         now = given.fresh()
-        now.inputs = {**given.inputs, **_probe(at, [p] * at.B, TORCH[dtype_of(checked.consts)], dims, 1.0), "scale": 1.0}
+        probe = _probe(at, [p] * at.B, TORCH[dtype_of(checked.consts)], dims, 1.0)
+        now.inputs = {**given.inputs, **padded(checked, probe), "scale": 1.0}
         try:
             run(checked, now.arguments())
         except CuirError as error:
@@ -203,7 +204,7 @@ def _launch(
     dims: tuple[int, int],
     captured: Mapping[str, Any],
 ) -> torch.Tensor:
-    probe = _probe(at, windows, dtype, dims, _PRODUCT[spec.normalize])
+    probe = padded(checked, _probe(at, windows, dtype, dims, _PRODUCT[spec.normalize]))
     poisoned = outputs(checked, probe["Q"])
     try:
         run(checked, {**probe, **poisoned, "scale": 1.0, **captured})

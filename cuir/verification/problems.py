@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.requirements import padded
+from ..calls.requirements import copy_of, padded
 from ..checking.checked import Checked, Const
 from ..ops.expressions import traits
 from ..spec.functions import AnySpecification
@@ -83,7 +83,7 @@ class Launch:
 
     def fresh(self) -> Launch:
         """The same inputs, outputs full of NaN."""
-        return self.given({name: torch.full_like(x, math.nan) for name, x in self.outputs.items()})
+        return self.given({name: copy_of(x).fill_(math.nan) for name, x in self.outputs.items()})
 
     def arguments(self) -> dict[str, Any]:
         return {"Q": self.q, "K": self.k, "V": self.v, **self.outputs, "scale": self.scale, **self.captured}
@@ -125,8 +125,10 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     captured = padded(checked, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
-    poisoned = outputs(checked, q)
-    return Launch(q, k, v, poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), parts_of(checked))
+    poisoned, made = outputs(checked, q), padded(checked, {"Q": q, "K": k, "V": v})
+    return Launch(
+        made["Q"], made["K"], made["V"], poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), parts_of(checked)
+    )
 
 
 def parts_of(checked: Checked) -> int:
@@ -139,7 +141,7 @@ def outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
     """O, LSE and, of a kernel that gives it, MAX_SCORES, poisoned: what a kernel does not write stays NaN."""
     rows = [n for n in ("LSE", MAX_SCORES) if n == "LSE" or any(t.name == n for t in checked.tensors)]
     o = torch.full((*q.shape[:-1], head_dims(checked.consts)[1]), math.nan, dtype=q.dtype)
-    return {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}}
+    return padded(checked, {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}})
 
 
 def attention_inputs(

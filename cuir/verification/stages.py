@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from ..calls.binding import TORCH
-from ..calls.requirements import lengths_required
+from ..calls.requirements import rows_required
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..interp.budget import allowing
@@ -170,7 +170,7 @@ class _Verification:
             report.spills = spills(require_launchable(checked), compile=self.level == "full")
             self.besides, refused = self.others()
             stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
-            if needs := lengths_required(checked):
+            if needs := rows_required(checked):
                 stage.reason += f"; {needs}"
             if refused:
                 stage.reason += f"; not tried: {'; '.join(refused)}"

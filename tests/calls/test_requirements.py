@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 import cuir
 from cuir.calls.binding import TORCH, assumed_consts
-from cuir.calls.requirements import admitted_length, copied, copy_of, lengths_required, padded, require_known_layout, require_layout
+from cuir.calls.requirements import admitted_length, copied, copy_of, padded, require_layout, rows_required
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
 from cuir.spec.functions import FunctionSpecification
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
 from cuir.verification import verify
-from cuir.verification.launchable import require_launchable
 from cuir.verification.lengths import all_draws
 
 CORPUS = Path(__file__).parents[2] / "corpus"
@@ -68,14 +67,14 @@ def test_the_lowering_addresses_the_same_tensors(path: Path) -> None:
     for name, kernel in program.kernels().items():
         checked = cuir.check(program, name, assumed_consts(kernel, EXTRA.get(name, {}) | EXTRA.get(path.stem, {})))
         assert set(lower(checked).aligned) == set(copied(checked))
-        require_known_layout(checked)
+        assert "apart" not in rows_required(checked)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i32"])
 def test_rows_of_a_run_time_length(dtype: str) -> None:
     checked, each = move("M, N", dtype), 16 // DTYPES[dtype].itemsize
     assert admitted_length(checked, "N") == each and admitted_length(checked, "M") == 1
-    assert f"N must be a multiple of {each}" in lengths_required(checked)
+    assert f"N must be a multiple of {each}" in rows_required(checked)
     for n in (each, each + 1, 20 * each, 20 * each + each // 2):
         x, y = (torch.zeros(70, n, dtype=TORCH[DTYPES[dtype]]) for _ in range(2))
         assert code(checked, X=x, Y=y) == ("U506" if n % each else "")
@@ -96,17 +95,18 @@ def test_what_a_launch_admits() -> None:
     assert code(bulk, X=y, Y=wide[:1, :64].expand(64, 64)) == "U506"  # one row for the results of all
 
 
-@pytest.mark.parametrize(("dims", "consts", "refused"), [("M, 20", {}, True), ("M, D", {"D": 20}, True), ("M, D", {}, False), ("M, 24", {}, False), ("1, 20", {}, False)])  # fmt: skip
-def test_rows_that_the_signature_says(dims: str, consts: dict[str, int], refused: bool) -> None:
+@pytest.mark.parametrize(("dims", "consts", "uneven"), [("M, 20", {}, True), ("M, D", {"D": 20}, True), ("M, D", {}, False), ("M, 24", {}, False), ("1, 20", {}, False)])  # fmt: skip
+def test_rows_that_the_signature_says(dims: str, consts: dict[str, int], uneven: bool) -> None:
+    columns = 24 if "24" in dims else 20 if uneven or "20" in dims else 64
     checked = move(dims, **consts)
-    if not refused:
-        require_known_layout(checked)
-        return
-    with pytest.raises(CuirError) as error:
-        require_launchable(checked)
-    assert error.value.diagnostics[0].code == "U506" and error.value.diagnostics[0].span.line == 7  # type: ignore[union-attr]
-    report = verify(checked, FunctionSpecification("same", lambda X: X))
-    assert not report.ok and report.diagnostics[0].code == "U506" and report.stages[0].verdict == "failed"
+    told = "`X`, 20 f16 of 40 bytes, must lie further apart" in rows_required(checked)
+    assert told == uneven
+    formed = verify(checked, FunctionSpecification("same", lambda X: X)).stages[0]
+    assert formed.verdict == "passed" and ("further apart" in formed.reason) == uneven
+    x, y = (torch.randn(64 if dims[0] == "M" else 1, columns).half() for _ in range(2))
+    assert code(checked, X=x, Y=y) == ("U506" if uneven else "")
+    given = padded(checked, {"X": x, "Y": y})
+    assert code(checked, **given) == "" and torch.equal(given["Y"], x)
 
 
 def test_cp_async_begins_at_chunks() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,6 +150,13 @@ def test_the_object_is_verified(parts: int) -> None:
     report = made.report
     assert report is not None and report.ok and made.program.kernels()["flash_fwd"].params[0].name == "Q"
     assert corpus.expert("f32") == "flash_fwd_f32"
+
+
+@pytest.mark.parametrize("score", [lambda s, b, h, q, k: s * 2, lambda s, b, h, q, k: s * s], ids=["twice", "squared"])
+def test_steep_scores_are_verified_in_tf32(score: Callable[..., Any]) -> None:
+    """What rounding to TF32 makes of few weights, and of an LSE, is PyTorch's own error as well as the kernel's."""
+    report = attention(Specification("steep", score_mod=score), dtype="f32", head_dim=64, consts={"PARTS": 1}).report
+    assert report is not None and report.ok
 
 
 def test_a_call_takes_the_start_that_was_measured() -> None:

@@ -137,6 +137,16 @@ def test_masks_on_another_device() -> None:
     mask = create_block_mask(causal, None, None, M, N, "cpu")
     there = mask.to("meta")
     assert isinstance(there, LazyBlockMask) and there.untouched() and mask.kv_indices.device.type == "cpu"
+    assert there.kv_num_blocks.is_meta and there.untouched() and not there.to("cpu").kv_num_blocks.is_meta
+    table, devices = torch.arange(N), list[str]()
+
+    def captures(b: Any, h: Any, q: Any, k: Any) -> Any:
+        devices.append(q.device.type)
+        return table[k] <= q
+
+    assert create_block_mask(captures, None, None, M, N, "cpu").to("meta").kv_indices.is_meta and set(devices) == {"cpu"}, (
+        "made where the table is"
+    )
     mask.kv_num_blocks = mask.kv_num_blocks.clone()
     assert type(mask.to("meta")) is theirs.BlockMask and mask.to("meta").kv_num_blocks.is_meta
 

@@ -12,6 +12,7 @@ from torch.nn.attention import flex_attention as theirs
 
 from cuir import Specification, attention, create_block_mask, flex_attention
 from cuir.flex import operator as own
+from cuir.flex.kernels import Attention
 from cuir.flex.mods import follow, identity
 
 M, N, D = 70, 90, 64
@@ -167,6 +168,24 @@ def test_a_mod_that_cannot_be_compared_is_refused() -> None:
     table = np.arange(N)
     with pytest.raises(Exception, match="U418"):
         Compiled(attend)(*tensors(), None, masked(lambda b, h, q, k: q - k <= int(table[3])))
+
+
+def test_what_a_compiled_call_runs_is_verified_though_a_mod_does_not_read_all_that_an_object_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pages:
+        def __init__(self) -> None:
+            self.table, self.free = torch.arange(N) // 9, torch.ones(7)
+
+        def keep(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return self.table[q] == self.table[k]
+
+    ran: list[Attention] = []
+    ready = Attention.ready
+    monkeypatch.setattr(Attention, "ready", lambda self, *a, **k: (ran.append(self), ready(self, *a, **k))[1])
+    f, qkv, pages = Compiled(attend), tensors(), Pages()
+    close(f(*qkv, None, masked(lambda b, h, q, k: pages.keep(b, h, q, k))), wanted(qkv, pages.keep))
+    assert len(ran) == 1
+    report = ran[0].report  # as a call on a GPU asks for it
+    assert report is not None and report.ok
 
 
 class Windows:

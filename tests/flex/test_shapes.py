@@ -44,6 +44,13 @@ def test_any_head_dims(dims: tuple[int, int], lengths: tuple[int, int]) -> None:
     assert packed_copies().calls == sum(n > 1 and d % 8 != 0 for n, d in zip(rows, (dims[0], *dims), strict=True))
 
 
+def test_rows_of_any_length_are_verified() -> None:
+    """As a call on a GPU asks for it: rows of no multiple of 16 bytes lie further apart than they are long, as calls hand them to kernels."""
+    made = attention(causal, head_dim=17, value_dim=9, consts={"BM": 64, "BN": 64})
+    report = made.report
+    assert report is not None and report.ok and "rows of `V`, 9 f16 of 18 bytes" in report.stages[0].reason
+
+
 LAYOUTS = {  # name: what a tensor [2, 2, 50, 64] lies in, and whether it is read there
     "rows": (lambda x: x.contiguous(), True),
     "heads inside": (lambda x: x.transpose(1, 2).contiguous().transpose(1, 2), True),

@@ -23,7 +23,7 @@ def test_heads_of_a_group_are_shared_out(name: str, length: int, dim: int) -> No
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("dim", [40, 80, 96, 192, 256])
+@pytest.mark.parametrize("dim", [40, 80, 96, 121, 192, 256])
 def test_other_head_dims(dim: int, dtype: str) -> None:
     isolated(cases.numbers, "cuda", "ALiBi, causal", 300, dim, dtype, seconds=300)
 
