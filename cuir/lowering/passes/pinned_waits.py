@@ -3,8 +3,8 @@
 Compilers sink arithmetic below a wait, where the tensor core idles meanwhile. A branch before the wait that needs the results keeps them: one on a number that
 all of them have gone into, if there is one. A wait for a barrier under a condition that stands there anyway becomes that branch.
 
-Exponentials that meet the product itself in later arithmetic, element by element, as the weights of a backward pass do (P * (dP - delta)), are left to the compiler: the
-tensor core idles until both are there anyway, and mixed with that arithmetic they take less time.
+They are left to the compiler where arithmetic on all elements of the product follows the wait, which takes less time mixed with them: where they meet the product itself, as the
+weights of a backward pass do (P * (dP - delta)), for which the tensor core idles anyway, and where a loop carries on the product times something (acc * alpha in every block).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _pin(wait: ops.Perform) -> None:
     for op in since:
         _trace(op, made_of)
     special = [v for v in special if not _meets(v, wait, made_of)]
-    if not special:
+    if not special or _carried(wait):
         return
     best = next((v for v in reversed(list(made_of)) if _number_a_row(v) and set(special) <= made_of[v]), None)
     last = [v for v in special if not any(v in made_of[o] and o is not v for o in special)]
@@ -72,6 +72,19 @@ def _meets(value: SSAValue, wait: ops.Perform, made_of: Mapping[SSAValue, set[SS
         _trace(op, known)
         for r in op.results:
             if _elements(r) and value in known[r] and not known[r].isdisjoint(wait.results):
+                return True
+        op = op.next_op
+    return False
+
+
+def _carried(wait: ops.Perform) -> bool:
+    """Whether a loop carries on what arithmetic behind the wait, outside of branches, makes of the product that is waited for."""
+    known: dict[SSAValue, set[SSAValue]] = {}
+    op = wait.next_op
+    while op is not None:
+        _trace(op, known)
+        if isinstance(op, ops.Apply) and _elements(op.result) and not known[op.result].isdisjoint(wait.results):
+            if any(isinstance(use.operation, ops.Yield) for use in op.result.uses):
                 return True
         op = op.next_op
     return False
