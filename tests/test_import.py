@@ -12,7 +12,7 @@ import pytest
 
 import cuir
 
-HEAVY = ("litellm", "pycuda", "hypothesis", "typer", "rich", "matplotlib", "cutlass_library", "transformers")
+HEAVY = ("litellm", "hypothesis", "typer", "rich", "matplotlib", "cutlass_library", "transformers")
 
 
 def test_import_is_fast_and_loads_nothing_heavy() -> None:
@@ -33,7 +33,7 @@ def test_import_is_fast_and_loads_nothing_heavy() -> None:
 def test_commands_about_programs_load_no_backend() -> None:
     code = (
         "import sys\nfrom cuir.cli import run\ncode = run(['explain', 'T111'])\n"
-        "print('LOADED', code, [m for m in ('torch', 'litellm', 'pycuda', 'cuir.lowering', 'cuir.interp') if m in sys.modules])"
+        "print('LOADED', code, [m for m in ('torch', 'litellm', 'cuir.lowering', 'cuir.interp') if m in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "LOADED 0 []" in shown

@@ -34,7 +34,7 @@ def test_nothing_else_is_pinned() -> None:
 def test_the_distribution_and_its_extras() -> None:
     assert PROJECT["name"] == "cubridge" and PROJECT["requires-python"] == ">=3.11"
     assert EXTRAS.keys() >= {"gpu", "llm", "dev"}
-    assert {Requirement(r).name for r in EXTRAS["gpu"]} == {"pycuda", "cuda-bindings", "nvidia-cutlass"}
+    assert {Requirement(r).name for r in EXTRAS["gpu"]} == {"cuda-bindings", "nvidia-cutlass"}
 
 
 @pytest.mark.parametrize(("target", "part"), [

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -183,7 +182,7 @@ def _compile(cuda: Cuda, nvcc: str, version: str) -> Compiled:
     import time
 
     start = time.perf_counter()
-    cubin, log = _by_pycuda(cuda, nvcc) if _has_pycuda() else _by_nvcc(cuda, nvcc)
+    cubin, log = _by_nvcc(cuda, nvcc)
     return Compiled(cuda, cubin, _resources(cuda, cubin, log, time.perf_counter() - start, version))
 
 
@@ -194,30 +193,6 @@ def target(arch: str) -> tuple[str, str, str]:
     """
     code = TARGETS[arch].code
     return "cubin" if len(code) == 1 else "fatbin", arch.replace("sm_", "compute_"), f"-code={','.join(code)}"
-
-
-def _has_pycuda() -> bool:
-    """PyCUDA compiles where it is installed and a GPU is there; it runs the same nvcc on the same text."""
-    import torch
-
-    return torch.cuda.is_available() and importlib.util.find_spec("pycuda") is not None
-
-
-def _by_pycuda(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
-    from pycuda.compiler import compile as pycuda_compile
-    from pycuda.driver import CompileError
-
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            form, arch, codes = target(cuda.arch)
-            cubin = pycuda_compile(
-                cuda.source, nvcc=nvcc, options=[*FLAGS, codes], arch=arch, no_extern_c=True, include_dirs=[include_dir()], cache_dir=False,
-                target=form,
-            )  # fmt: skip
-        except CompileError as error:
-            raise _refused(cuda, str(error)) from None
-    return bytes(cubin), "\n".join(str(w.message) for w in said)
 
 
 def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
