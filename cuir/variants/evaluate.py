@@ -7,7 +7,7 @@ that reads outside of a tensor give 0.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,14 +24,17 @@ CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the
 Value = Any  # a Python number or a tensor; they broadcast
 
 
-def evaluate(e: Expr, names: Mapping[str, Value]) -> Value:
-    """The value of an expression of numbers and i32, f32 or bool tensors. Raises CuirError N101 for a name without a value, X140 for what is no pure arithmetic."""
-    return _Evaluation(names).expr(e)
+def evaluate(e: Expr, names: Mapping[str, Value], spans: Mapping[str, tuple[int, int]] | None = None) -> Value:
+    """The value of an expression of numbers and i32, f32 or bool tensors. Raises CuirError N101 for a name without a value, X140 for what is no pure arithmetic.
+
+    spans: names that hold first .. end - 1, each along a dim of its own, in this order: what is read at them alone is a view, not gathered.
+    """
+    return _Evaluation(names, spans or {}).expr(e)
 
 
 class _Evaluation:
-    def __init__(self, names: Mapping[str, Value]):
-        self.names = names
+    def __init__(self, names: Mapping[str, Value], spans: Mapping[str, tuple[int, int]]):
+        self.names, self.spans = names, spans
         self.known: dict[Itself, Value] = {}  # tracing shares subexpressions
 
     def expr(self, e: Expr) -> Value:
@@ -46,7 +49,9 @@ class _Evaluation:
         if isinstance(e, Name):
             return self.name(e)
         if isinstance(e, Subscript) and isinstance(e.value, Name):
-            return _read(self.name(e.value), [self.expr(i) for i in e.indices])  # type: ignore[arg-type]
+            tensor = self.name(e.value)
+            view = self.view(tensor, e.indices)  # type: ignore[arg-type]
+            return _read(tensor, [self.expr(i) for i in e.indices]) if view is None else view  # type: ignore[arg-type]
         if isinstance(e, IfExp) and not isinstance(cond := self.expr(e.cond), torch.Tensor):
             return self.expr(e.then if cond else e.other)
         match = operation(e)
@@ -57,6 +62,16 @@ class _Evaluation:
         if match is not None and match[0].evaluate is not None:
             return self.applied(match[0], e, match[1])
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
+
+    def view(self, tensor: torch.Tensor, indices: Sequence[Expr]) -> torch.Tensor | None:
+        """What a tensor holds at indices that are spans, each another one, with a dim for every span; None for others, and where it does not reach that far."""
+        named = [i.id for i in indices if isinstance(i, Name) and i.id in self.spans]
+        if len(named) != tensor.ndim or len(set(named)) != tensor.ndim:
+            return None
+        if not all(self.spans[n][0] >= 0 and self.spans[n][1] <= size for n, size in zip(named, tensor.shape)):
+            return None
+        part = tensor[tuple(slice(*self.spans[n]) for n in named)].permute([named.index(n) for n in self.spans if n in named])
+        return part[tuple(slice(None) if n in named else None for n in self.spans)]
 
     def applied(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:
         assert entry.evaluate is not None

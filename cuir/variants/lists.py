@@ -8,6 +8,7 @@ key < N is kept in none, or all of a whole block are, or neither.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -150,14 +151,22 @@ def block_lists(
     """
     kept = kept_pairs(keep, captured, at, BM, BN, device)
     tiles, blocks = kept.shape[2:]
-    rows = (at.M - BM * torch.arange(tiles, device=device)).clamp(0, BM)
-    whole = (torch.arange(blocks, device=device) + 1) * BN <= at.N
-    some = kept > 0
-    full = (kept == rows[:, None] * BN) & whole & some
-    n, unmasked = some.sum(-1), full.sum(-1)
-    rank = 2 - some.int() - (some & ~full).int()  # 0: needs the mask, 1: needs none, 2: is not visited
-    order = (rank * blocks + torch.arange(blocks - 1, -1, -1, device=device)).argsort(-1)
-    return torch.stack([n - unmasked, n], -1).int(), order.int().contiguous()
+    whole, later = _of_tiles(at.M, at.N, BM, BN, tiles, blocks, torch.device(device))
+    some, full = kept > 0, kept == whole
+    n, unmasked = (x.sum(-1, dtype=torch.int32) for x in (some, full))
+    rank = torch.add(
+        torch.add(later, some, alpha=-2 * blocks), full, alpha=blocks
+    )  # blocks that need the mask, that need none, that are not visited
+    return torch.stack([n - unmasked, n], -1), rank.argsort(-1).int()
+
+
+@functools.lru_cache(maxsize=64)
+def _of_tiles(M: int, N: int, BM: int, BN: int, tiles: int, blocks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """[tiles, blocks] how many pairs a block has, -1 where it ends behind the last key or is empty, and [blocks] the rank of one that is not visited, the last key's the smallest."""
+    rows = (M - BM * torch.arange(tiles)).clamp(0, BM)
+    inside = (torch.arange(blocks) + 1) * BN <= N
+    whole = torch.where(inside & (rows[:, None] > 0), rows[:, None] * BN, -1)
+    return whole.int().to(device), torch.arange(3 * blocks - 1, 2 * blocks - 1, -1, dtype=torch.int32).to(device)
 
 
 class TooLarge(Exception):
@@ -212,19 +221,19 @@ def kept_pairs(keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN
     sizes = (at.B if "b" in names else 1, at.H if "h" in names else 1, -(-at.M // BM), -(-at.N // BN))
     kept = torch.zeros([max(1, n) for n in sizes], dtype=torch.int32, device=device)
     known = {**captured, **{n: getattr(at, n) for n in LENGTHS}}
+    units, lengths = (1, 1, BM, BN), (at.B, at.H, at.M, at.N)
     for place in _pieces(sizes, BM, BN):
-        units = (1, 1, BM, BN)
-        b, h, q, k = (
-            torch.arange(s.start * unit, s.stop * unit, dtype=torch.int32, device=device).view([-1 if d == e else 1 for e in range(4)])
-            for d, (s, unit) in enumerate(zip(place, units))
-        )
-        mask = torch.as_tensor(evaluate(keep, {**known, "b": b, "h": h, "q": q, "k": k}), dtype=torch.bool, device=device)
-        if place[2].stop * BM > at.M:
-            mask = mask & (q < at.M)
-        if place[3].stop * BN > at.N:
-            mask = mask & (k < at.N)
+        spans = {n: (s.start * unit, min(s.stop * unit, end)) for n, s, unit, end in zip("bhqk", place, units, lengths)}
+        index = {
+            n: torch.arange(*span, dtype=torch.int32, device=device).view([-1 if d == e else 1 for e in range(4)])
+            for d, (n, span) in enumerate(spans.items())
+        }
+        mask = torch.as_tensor(evaluate(keep, {**known, **index}, spans), dtype=torch.bool, device=device)
         counts = [s.stop - s.start for s in place]
-        pairs = mask.expand(counts[0], counts[1], counts[2] * BM, counts[3] * BN)
+        rows, keys = (last - first for first, last in (spans["q"], spans["k"]))
+        pairs = mask.expand(counts[0], counts[1], rows, keys)
+        if (behind := (counts[3] * BN - keys, counts[2] * BM - rows)) != (0, 0):
+            pairs = torch.nn.functional.pad(pairs, (0, behind[0], 0, behind[1]))
         kept[place] = pairs.view(counts[0], counts[1], counts[2], BM, counts[3], BN).sum((3, 5), dtype=torch.int32)
     return kept
 
@@ -259,10 +268,19 @@ def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
     ascending = units - 1 - cost.flip(0).argsort(stable=True)  # of equal ones the last first
     spent = cost[ascending].cumsum(0)
     last = spent <= workers * cost.max()
-    place = torch.arange(units, device=device)
-    place[ascending] = torch.where(last, 2 * units - place, ascending)
-    unit = place.argsort()
-    return torch.stack([unit // (at.H * tiles), unit // tiles % at.H, unit % tiles], -1).int()
+    behind, decoded = _of_units(at.B, at.H, tiles, device)
+    place = torch.empty_like(ascending)
+    place[ascending] = torch.where(last, behind, ascending)
+    return decoded[place.argsort()]
+
+
+@functools.lru_cache(maxsize=64)
+def _of_units(B: int, H: int, tiles: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """i64 [units] the numbers of places behind all units of work, from the last one down; i32 [units, 3] (b, h, m) of each unit."""
+    units = B * H * tiles
+    unit = torch.arange(units)
+    decoded = torch.stack([unit // (H * tiles), unit // tiles % H, unit % tiles], -1).int()
+    return (2 * units - unit).to(device), decoded.to(device)
 
 
 __all__ = [

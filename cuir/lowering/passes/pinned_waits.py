@@ -83,9 +83,13 @@ def _carried(wait: ops.Perform) -> bool:
     op = wait.next_op
     while op is not None:
         _trace(op, known)
-        if isinstance(op, ops.Apply) and _elements(op.result) and not known[op.result].isdisjoint(wait.results):
-            if any(isinstance(use.operation, ops.Yield) for use in op.result.uses):
-                return True
+        if (
+            isinstance(op, ops.Apply)
+            and _elements(op.result)
+            and not known[op.result].isdisjoint(wait.results)
+            and any(isinstance(use.operation, ops.Yield) for use in op.result.uses)
+        ):
+            return True
         op = op.next_op
     return False
 
