@@ -77,10 +77,19 @@ class _Flow:
             return False
         if isinstance(e, Call):
             bound = self.checked.find_call(e)
+            if bound is not None and self.loads(bound):
+                return any(root_name(place) in self.held for place, _ in self.places(bound).values())
             return bound is None or (
                 not bound.op.effects.accesses and any(isinstance(self.checked.find_type(x), TileType) for x in bound.args.values())
             )
         return isinstance(e, (Binary, Unary, IfExp))
+
+    def loads(self, bound: BoundCall) -> bool:
+        """Whether the call takes a tile out of memory as it lies there, and does nothing else."""
+        places = self.places(bound)
+        return (
+            len(places) == 1 == len(bound.op.effects.accesses) and not bound.op.sums and {mode for _, mode in places.values()} == {"read"}
+        )
 
     def half(self, e: Node) -> bool:
         kind = self.checked.find_type(e)
@@ -96,6 +105,8 @@ class _Flow:
             return isinstance(self.checked.find_type(node), TileType) and root_name(node) in self.held and self.half(node)
         if not isinstance(node, Call) or (bound := self.checked.find_call(node)) is None:
             return False
+        if self.loads(bound):
+            return False  # what is done with the tile is asked where it is
         places = self.places(bound)
         stores = [mode for _, mode in places.values() if mode != "read"]
         if any(root_name(e) in self.held and mode == "read" for e, mode in places.values()) and not stores:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import corpus
 from corpus.computes import COMPUTES
 from cuir import check, parse
 from cuir.syntax.types import BF16, F16, F32
-from cuir.verification.roundings import rounds_between
+from cuir.verification.roundings import rounds_between, rounds_for_products
 from tests.verification.small_kernels import KERNELS, rows
 
 MORE = "Y: Global[T, M, D]"
@@ -32,6 +34,39 @@ STORE = "store(Y[q, cols(D)], cast(x, T))"
 def test_what_is_rounded_and_used(body: str, wanted: bool) -> None:
     assert rounds_between(check(parse(rows(MORE, body)), "kernel", {"T": F16, "D": 16})) == wanted
     assert not rounds_between(check(parse(rows(MORE, body.replace("mma(cast(x, T), cast(x, T))", "x"))), "kernel", {"T": F32, "D": 16}))
+
+
+THROUGH_SHARED = """\
+@kernel(arch="sm_90a")
+def kernel(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
+    s = shared(f16, [64, 64])
+    with role("all", warpgroups=1):
+        x = cast(load(X[0:64, :]), f32)
+        store(s, cast(x * 2.0, f16))
+        {way}
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "wanted"),
+    [
+        ("store(Y[0:64, :], load(s))", False),
+        ("y = load(s)\n        z = y\n        store(Y[0:64, :], z)", False),
+        ("store(Y[0:64, :], load(s) + x)", True),
+        ("y = load(s)\n        store(Y[0:64, :], cast(cast(y, f32) * x, f16))", True),
+        ("y = load(s)\n        store(Y[0:64, :], -y)", True),
+    ],
+)
+def test_what_is_read_back_is_used_where_something_is_done_with_it(way: str, wanted: bool) -> None:
+    """A result that leaves through shared memory is not."""
+    checked = check(parse(THROUGH_SHARED.format(way=way.replace("load(s) + x", "cast(cast(load(s), f32) + x, f16)"))), "kernel", {})
+    assert rounds_between(checked) == wanted and not rounds_for_products(checked)
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2_hdim128", "flash_attention_3_hdim128"])
+def test_weights_alone_are_rounded_by_kernels_whose_results_pass_through_shared_memory(name: str) -> None:
+    text = (Path(__file__).parents[2] / "examples" / "lifting" / f"{name}.cuir").read_text(encoding="utf-8")
+    assert rounds_for_products(check(parse(text), None, {"T": F16, "D": 128}))
 
 
 def test_kernels_of_the_corpus_and_small_ones() -> None:
