@@ -7,10 +7,11 @@ A description is a TOML file `NAME.launch.toml` beside `NAME.cu`: which specific
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ SUFFIX = ".launch.toml"
 class ExpertSource:
     """path: of the CUDA text. spec: the name of the specification that it computes. grid, threads, shared (bytes), defines: expressions.
 
-    include: folders of headers, from where the description lies; flags: further ones of nvcc's; instantiate: text behind the source; cluster: CTAs.
+    include: folders of headers, from where the description lies; flags: further ones of nvcc's; instantiate: text behind the source; cluster: CTAs in x, y, z; a number is of x.
     """
 
     path: Path
@@ -51,7 +52,7 @@ class ExpertSource:
     include: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     instantiate: str = ""
-    cluster: int | None = None
+    cluster: tuple[int, int, int] | None = None
 
     @property
     def text(self) -> str:
@@ -98,7 +99,24 @@ def read_expert_source(path: Path) -> ExpertSource:
     return ExpertSource(place.with_name(description["source"]), **values, arguments=tuple(description["arguments"]),
                         defines=description.get("defines", {}), contiguous=bool(description.get("contiguous", False)),
                         include=tuple(str(place.parent / f) for f in description.get("include", ())), flags=tuple(description.get("flags", ())),
-                        instantiate=str(description.get("instantiate", "")), cluster=description.get("cluster"))  # fmt: skip
+                        instantiate=str(description.get("instantiate", "")), cluster=_cluster(place, description.get("cluster")))  # fmt: skip
+
+
+def _cluster(place: Path, given: Any) -> tuple[int, int, int] | None:
+    if given is None:
+        return None
+    sides = sides_of(given if isinstance(given, list) else [given])
+    if sides is None:
+        raise CuirError.of("O120", f"`{place}`: cluster is a number of CTAs, or up to three of them, along x, y and z, found {given}")
+    return sides
+
+
+def sides_of(given: Sequence[Any]) -> tuple[int, int, int] | None:
+    """The sides of a cluster, of which those along y and z may be left out; None of what are none."""
+    if not 1 <= len(given) <= 3 or not all(type(n) is int and n >= 1 for n in given) or math.prod(given) > 16:
+        return None
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
 
 
 def compile_source(source: ExpertSource, head_dim: int) -> tuple[bytes, str]:

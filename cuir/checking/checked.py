@@ -176,11 +176,21 @@ def operands(call: Call) -> list[Expr]:
     return [*([call.func.value] if isinstance(call.func, Attribute) else []), *call.args, *(k.value for k in call.keywords)]
 
 
+def ctas_along(cluster: int, cluster_x: int, own: int, along: bool | str) -> list[int]:
+    """`Checked.ctas` of a cluster of so many CTAs, cluster_x of them along x: CTA x + cluster_x * y stands at (x, y)."""
+    if along == "x":
+        return list(range(own // cluster_x * cluster_x, (own // cluster_x + 1) * cluster_x))
+    if along == "y":
+        return list(range(own % cluster_x, cluster, cluster_x))
+    return list(range(cluster)) if along else [own]
+
+
 @dataclass(frozen=True, repr=False)
 class Checked:
     program: Program
     origin: Kernel  # as written
     cluster: int  # CTAs of a cluster
+    cluster_x: int  # of these, CTAs that stand side by side along x: all in a cluster of one dim
     consts: Mapping[str, Const]  # every const parameter's value, derived ones too
     tensors: tuple[TensorParam, ...]
     scalars: tuple[ScalarParam, ...]
@@ -204,6 +214,10 @@ class Checked:
     @property
     def arch(self) -> str:
         return self.origin.arch
+
+    def ctas(self, own: int, along: bool | str) -> list[int]:
+        """The CTAs of a cluster that `cluster=` of a call of CTA `own` names: "x" and "y" those in line with it, True all, False itself."""
+        return ctas_along(self.cluster, self.cluster_x, own, along)
 
     @property
     def outputs(self) -> tuple[TensorParam, ...]:

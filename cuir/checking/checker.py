@@ -6,6 +6,7 @@ Typing of expressions is in infer.py, limits of the machine in resources.py, rul
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -164,7 +165,7 @@ class _Checker:
             self.sink.error("S207", f"`arch` is one of {', '.join(TARGETS)}, found {self.kernel.arch!r}", self.kernel.span)
             self.sink.stop_if_any()
         target = TARGETS[self.kernel.arch]
-        cluster = self.cluster(target)
+        cluster, cluster_x = self.cluster(target)
         self.sink.stop_if_any()
         scope = self.parameters()
         flat = flatten(self.program, replace(self.kernel, cluster=Literal(cluster)), self.consts, self.sink)
@@ -192,6 +193,7 @@ class _Checker:
             self.program,
             self.kernel,
             cluster,
+            cluster_x,
             self.consts,
             tensors,
             scope.scalar_params,
@@ -208,25 +210,35 @@ class _Checker:
         mark_decisions(checked)
         return checked
 
-    def cluster(self, target: Target) -> int:
-        """How many CTAs a cluster has; 1 after an error."""
+    def cluster(self, target: Target) -> tuple[int, int]:
+        """How many CTAs a cluster has, and how many of them along x; 1 after an error."""
+        written = self.kernel.cluster or Literal(1)
+        sides = written.items if isinstance(written, Tuple) else (written,)
+        known = [self.side(e) for e in sides]
+        if None in known:
+            return 1, 1
+        size = math.prod(n for n in known if n is not None)
+        if not 1 <= size <= target.cluster or min(n for n in known if n is not None) < 1:
+            found = " x ".join(map(str, known))
+            self.sink.error("S208", f"a cluster on {target.name} has 1 to {target.cluster} CTAs, found {found}", written.span)
+            return 1, 1
+        return size, known[0] or 1
+
+    def side(self, written: Expr) -> int | None:
+        """A side of a cluster; None after an error."""
         known = {n: fold(c.value) for n, c in self.program.constants().items()}
         known |= {n: Name(v.name) if isinstance(v, DType) else Literal(v) for n, v in self.consts.items()}
-        written = self.kernel.cluster or Literal(1)
         try:
             size = specialised(written, known)
         except ZeroDivisionError:
             size = written
         value = size.value if isinstance(size, Literal) else None
-        if type(value) is not int:
-            what = "something that is not known when the kernel is specialised" if value is None else repr(value)
-            hint = "write an integer, a const parameter or an expression of these"
-            self.sink.error("S208", f"`cluster` is a known integer, found {what}", written.span, hint)
-        elif not 1 <= value <= target.cluster:
-            self.sink.error("S208", f"a cluster on {target.name} has 1 to {target.cluster} CTAs, found {value}", written.span)
-        else:
+        if type(value) is int:
             return value
-        return 1
+        what = "something that is not known when the kernel is specialised" if value is None else repr(value)
+        hint = "write an integer, a const parameter or an expression of these"
+        self.sink.error("S208", f"`cluster` is a known integer, found {what}", written.span, hint)
+        return None
 
     # ---- parameters
     def parameters(self) -> Scope:

@@ -52,7 +52,7 @@ def lift(
     kernel: Annotated[str | None, typer.Option("--kernel", help="which kernel of the source: its name, a part of its full name, or a regular expression (left out: the only one; if there are several, they are listed)", show_default=False)] = None,
     instantiate: Annotated[str | None, typer.Option("--instantiate", help="text behind the source: 'template __global__ void name<64>(int*);'", show_default=False)] = None,
     threads: Annotated[int | None, typer.Option("--threads", min=1, max=1024, help="of a CTA, where no __launch_bounds__ says", show_default=False)] = None,
-    cluster: Annotated[int | None, typer.Option("--cluster", min=1, max=16, help="CTAs of a cluster, where the source does not say", show_default=False)] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="CTAs of a cluster, where the source does not say: 2, or 2,2 along x and y", show_default=False)] = None,
     flag: Annotated[list[str] | None, typer.Option("--flag", help="a further option of nvcc's: --flag=-std=c++20", show_default=False)] = None,
     read: Annotated[str, typer.Option("--read", help="auto, compiler or text: who reads the source; auto takes what nvcc makes of it, and the text if that fails")] = "auto",
     arch: Annotated[str | None, typer.Option("--arch", help="sm_80 or sm_90a (left out: what the launch description says, else what the calls show)", show_default=False)] = None,
@@ -78,7 +78,7 @@ def lift(
         kernel,
         instantiate or "",
         threads,
-        cluster,
+        _cluster(cluster),
         tuple(flag or ()),
     )
     annotated, who = _read(expert, place, consts, define or (), given, read)
@@ -167,6 +167,20 @@ def _read(
                         threads=own, cluster=build.cluster or expert.cluster)  # fmt: skip
     whole = {n: int(v or 1) for n, v in defines.items() if not v or v.lstrip("-").isdigit()}
     return read_source(place, build, reader, expert.kernel if expert is not None else None, whole)
+
+
+def _cluster(text: str | None) -> tuple[int, int, int] | None:
+    from llm.expert_source import sides_of
+
+    if text is None:
+        return None
+    given = [int(n) if n.strip().isdecimal() else 0 for n in text.split(",")]
+    sides = sides_of(given)
+    if sides is None:
+        raise CuirError.of(
+            "U103", f"--cluster takes a number of CTAs, or up to three, along x, y and z, 16 in all, found {text}", hint="--cluster 2,2"
+        )
+    return sides
 
 
 def _arch(annotated: Reading) -> str:

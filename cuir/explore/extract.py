@@ -313,7 +313,7 @@ class _Extractor:
                 self.point(worker, Step("wait", span, (self.bars[id(bar)],), p))
 
             return wait
-        size, cluster = site.value(effects.expects) if effects.expects else None, bool(site.const("cluster", False))
+        size, along = site.value(effects.expects) if effects.expects else None, site.const("cluster", False)
 
         def arrive(worker: _Worker) -> None:
             w, bar = worker.w, place(worker.w)
@@ -327,7 +327,7 @@ class _Extractor:
                     span,
                     "bytes are nbytes(view) of the views to be copied",
                 )
-            bars = peers(w.m, w, bar, site) if cluster else [bar]
+            bars = peers(w.m, w, bar, site, along)
             return self.point(worker, Step("arrive", span, tuple(self.bars[id(b)] for b in bars), n))
 
         return arrive
@@ -341,18 +341,18 @@ class _Extractor:
     def copy(self, site: Site, span: Span) -> Handler:
         """A bulk copy: a point, and a landing in each CTA that it goes to."""
         modes = {a.arg: a for a in site.op.effects.accesses}
-        shared, box, bar, cluster = (
+        shared, box, bar, along = (
             shared_place(site, "shared"),
             box_place(site, "box"),
             barrier_place(site, site.op.effects.completes or ""),
-            bool(site.const("cluster", False)),
+            site.const("cluster", False),
         )
 
         def run(worker: _Worker) -> None:
             w = worker.w
             ref, source, target = shared(w), box(w), bar(w)
-            bars = peers(w.m, w, target, site) if cluster else [target]
-            refs = [ref.at(cta) for cta in range(len(bars))] if cluster else [ref]
+            bars = peers(w.m, w, target, site, along)
+            refs = [ref.at(cta) for cta in w.m.launch.checked.ctas(w.cta, along)] if along else [ref]
             w.copies += 1
             step = Step("copy", span)
             self.point(worker, step)

@@ -130,10 +130,12 @@ def pick(w: Worker, name: str, stage: int, span: Span) -> Mbarrier | NamedBarrie
     return ring[stage]
 
 
-def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site) -> list[Mbarrier]:
-    """The same barrier in every CTA of the cluster, by rank."""
+def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site, along: bool | str) -> list[Mbarrier]:
+    """The same barrier in the CTAs of the cluster that `along` names (`Checked.ctas`), by rank."""
+    if not along:
+        return [bar]
     for (name, cta), ring in m.barriers.items():
         if cta == w.cta and bar in ring:
-            barriers = [m.barriers[name, c][ring.index(bar)] for c in range(m.launch.checked.cluster)]
+            barriers = [m.barriers[name, c][ring.index(bar)] for c in m.launch.checked.ctas(w.cta, along)]
             return barriers  # type: ignore[return-value]
     raise AssertionError(site.op.name)

@@ -9,7 +9,7 @@ from ..ops import Op
 from ..ops.base import PRODUCTS
 from ..ops.build import arrival
 from ..ops.expressions import traits
-from ..syntax.nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Return, Subscript
+from ..syntax.nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Return, Str, Subscript
 from ..syntax.printer import show
 from ..syntax.walk import walk
 from .operators import Mutant, made, operator
@@ -272,6 +272,12 @@ def one_worker_arrives(of: Places) -> Iterator[Mutant]:
             if k.name == "cluster":
                 alone = ExprStmt(replace(call, keywords=tuple(x for x in call.keywords if x is not k)))
                 yield made(of, 6 if op.effects.arrives else 9, "own CTA alone", site, f"`{show(call)}` without `cluster`", alone)
+                if isinstance(k.value, Str):
+                    for value in (Literal(True), Str("y" if k.value.value == "x" else "x")):
+                        others = ExprStmt(replace(call, keywords=tuple(replace(x, value=value) if x is k else x for x in call.keywords)))
+                        yield made(
+                            of, 6 if op.effects.arrives else 9, "other CTAs", site, f"`{show(call)}` with cluster={show(value)}", others
+                        )
 
 
 @operator

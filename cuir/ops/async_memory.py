@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..syntax.types import PANEL_BYTES, BarrierType, ErrorType, SharedView, Type, Void
 from .base import Access, CallContext, Effects, Param, op
-from .rules import box, known, no_sums_of_bytes, shared
+from .rules import along, box, known, no_sums_of_bytes, shared
 from .traits import Traits
 
 HINTS = ("evict_first", "evict_last", "evict_normal")
@@ -66,14 +66,14 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
     BOX,
     SHARED,
     Param("bar", "mbarrier"),
-    Param("cluster", "const bool", "False", keyword=True),
+    Param("cluster", "const bool or word", "False", keyword=True),
     Param("hint", "word", "none", keyword=True),
     needs=("bulk_copies",),
     spelling="copy_async",
     effects=Effects(accesses=(Access("box", "read", "async", late=True), Access("shared", "write", "async", late=True)), completes="bar"),
     traits=Traits(one_lane=True, joins_worker=True),
     doc="Bulk copy of a box into shared memory by the copy engine, at any time from now; it lands by subtracting the bytes of the full box from the barrier's phase, "
-    "also where the box sticks out of the tensor (that part reads 0). cluster=True: lands at the same place of every CTA of the cluster, on each one's barrier. "
+    'also where the box sticks out of the tensor (that part reads 0). cluster=True: lands at the same place of every CTA of the cluster, on each one\'s barrier; "x", "y": of those in line with this one. '
     'hint: "evict_first", "evict_last" or "evict_normal", advice for the L2 cache. Ordinary stores to the box need fence_async(tensors=True) before it.',
 )
 def _copy_bulk(cx: CallContext) -> Type:
@@ -82,8 +82,7 @@ def _copy_bulk(cx: CallContext) -> Type:
         isinstance(bar, BarrierType) and (bar.kind != "mbarrier" or bar.stages is not None)
     ):
         cx.error("T129", f"a bulk copy lands on one mbarrier, found {bar}", "bar", "pick a stage: bar[s]")
-    if cx.has("cluster"):
-        known(cx, "cluster", bool)
+    along(cx)
     if cx.has("hint"):
         word = known(cx, "hint", str)
         if word is not None and word not in HINTS:

@@ -12,6 +12,9 @@ def poisoned(*types: Type) -> bool:
     return any(isinstance(t, ErrorType) for t in types)
 
 
+LINES = ("x", "y")  # of CTAs in a cluster
+
+
 def an_i32(cx: CallContext, arg: str) -> bool:
     t = cx.type(arg)
     if poisoned(t):
@@ -20,6 +23,17 @@ def an_i32(cx: CallContext, arg: str) -> bool:
         cx.error("T101", f"`{arg}` must be an i32 scalar, found {t}", arg)
         return False
     return True
+
+
+def along(cx: CallContext) -> None:
+    """Checks which CTAs of the cluster `cluster` names."""
+    if not cx.has("cluster"):
+        return
+    value = cx.const("cluster")
+    if value is None:
+        known(cx, "cluster", bool)
+    elif not isinstance(value, bool) and value not in LINES:
+        cx.error("T103", f'`cluster` must be a bool, "x" or "y", found {value!r}', "cluster")
 
 
 def known(cx: CallContext, arg: str, kind: type = int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..syntax.types import BarrierType, ErrorType, Type, Void
 from .base import CallContext, Effects, Param, op
-from .rules import an_i32, known
+from .rules import along, an_i32, known
 from .traits import Traits
 
 _N, _STAGES = Param("n", "const i32"), Param("stages", "const i32", "one barrier, no ring", keyword=True)
@@ -83,17 +83,16 @@ def _expect(cx: CallContext) -> Type:
     "mbarrier.arrive",
     "sync",
     _BAR,
-    Param("cluster", "const bool", "False", keyword=True),
+    Param("cluster", "const bool or word", "False", keyword=True),
     needs=("mbarriers",),
     effects=Effects(arrives="bar"),
     traits=Traits(one_lane=True),
     spelling="bar.arrive",
-    doc="Arrives once: all that the worker did before is ordered before what waiters of this phase do after (mbarrier.arrive by each warp). cluster=True: arrives at the barrier of every CTA of the cluster.",
+    doc='Arrives once: all that the worker did before is ordered before what waiters of this phase do after (mbarrier.arrive by each warp). cluster=True: arrives at the barrier of every CTA of the cluster; "x", "y": of those in line with this one.',
 )
 def _arrive(cx: CallContext) -> Type:
     _one(cx)
-    if cx.has("cluster"):
-        known(cx, "cluster", bool)
+    along(cx)
     return Void()
 
 

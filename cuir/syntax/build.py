@@ -248,13 +248,15 @@ class Builder(ExpressionBuilder):
         for k in call.keywords if call else ():
             if k.name == "arch" and isinstance(k.value, Str):
                 arch = k.value.value
-            elif k.name == "cluster" and not isinstance(k.value, Str | Tuple | List):
+            elif k.name == "cluster" and (len(k.value.items) == 2 if isinstance(k.value, Tuple) else not isinstance(k.value, Str | List)):
                 cluster = k.value
             elif k.name == "arch":
                 self._error("P012", "`arch` is a word in quotes", k.value, 'write `arch="sm_90a"`')
                 arch = ""
             elif k.name == "cluster":
-                self._error("P012", "`cluster` is an integer, a const parameter or an expression of these", k.value)
+                self._error(
+                    "P012", "`cluster` is an integer, a const parameter or an expression of these, or two of them in parentheses", k.value
+                )
             else:
                 self._error("P012", f"a kernel has no option `{k.name}`: {form}", k)
         if arch is None:

@@ -121,7 +121,7 @@ class DecoratedKernel(_Decorated):
         return Program((*constants, *funcs, self.ast), span=self.ast.span)
 
 
-def kernel(function: Callable[..., Any] | None = None, /, *, arch: str = "", cluster: int = 1) -> Any:
+def kernel(function: Callable[..., Any] | None = None, /, *, arch: str = "", cluster: int | tuple[int, int] = 1) -> Any:
     """Decorate a Python function as a CuIR kernel: `@cuir.kernel(arch="sm_90a", cluster=1)`; gives a `DecoratedKernel`.
 
     The options are read from the text of the decorator, like all else; Python evaluates them, too, so a const that `cluster` names needs some

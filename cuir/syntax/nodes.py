@@ -253,7 +253,9 @@ class Kernel(Commented):
     params: tuple[Param, ...]
     body: tuple[Stmt, ...]
     arch: str
-    cluster: Expr | None = None  # CTAs of a cluster: an integer, a const parameter or an expression of these; left out: 1
+    cluster: Expr | None = (
+        None  # CTAs of a cluster: an integer, a const parameter or an expression of these, or a tuple of two, (along x, along y); left out: 1
+    )
 
 
 Definition = Constant | Func | Kernel

@@ -26,7 +26,7 @@ SHOWN = 12  # kernels that an error lists
 @dataclass(frozen=True)
 class Build:
     """How a source is compiled, and which of its kernels is meant. include: folders; defines: macros; kernel: its name, or a part or pattern of its full name;
-    instantiate: text behind the source, an explicit instantiation for instance; threads, cluster: of the launch, where the source does not say; flags: more of nvcc's."""
+    instantiate: text behind the source, an explicit instantiation for instance; threads, cluster (in x, y, z): of the launch, where the source does not say; flags: more of nvcc's."""
 
     arch: str
     include: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Build:
     kernel: str | None = None
     instantiate: str = ""
     threads: int | None = None
-    cluster: int | None = None
+    cluster: tuple[int, int, int] | None = None
     flags: tuple[str, ...] = ()
 
 

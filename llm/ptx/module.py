@@ -61,14 +61,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel: instructions in order, shared symbols with their byte sizes (None: what the launch gives), threads if said, cluster if said."""
+    """A kernel: instructions in order, shared symbols with their byte sizes (None: what the launch gives), threads and CTAs of a cluster along x, y and z if said."""
 
     name: str
     instructions: tuple[Instruction, ...]
     shared: dict[str, tuple[int, int | None]]
     params: tuple[str, ...]
     threads: tuple[int, int, int] | None
-    cluster: int | None
+    cluster: tuple[int, int, int] | None
     files: tuple[str, ...]
 
 
@@ -96,7 +96,7 @@ def read_entry(ptx: str, name: str) -> Entry:
     threads = re.search(r"\.(?:maxntid|reqntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?", head)
     cluster = re.search(r"\.reqnctapercluster\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?", head)
     sizes = tuple(int(x or 1) for x in threads.groups()) if threads else None
-    ctas = functools.reduce(lambda a, b: a * int(b or 1), cluster.groups(), 1) if cluster else None
+    ctas = tuple(int(x or 1) for x in cluster.groups()) if cluster else None
     flat = tuple(_flat(cast(tuple[Any, ...], tree), files, names))
     return Entry(name, flat, shared, tuple(PARAM.findall(head)), sizes, ctas, tuple(files.values()))  # type: ignore[arg-type]
 

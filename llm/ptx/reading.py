@@ -138,7 +138,7 @@ def source_of(path: str, root: str) -> Source:
 
 
 def reading_of(
-    entry: Entry, kernel: str, source: Path, own: Sequence[str], threads: int | None = None, cluster: int | None = None
+    entry: Entry, kernel: str, source: Path, own: Sequence[str], threads: int | None = None, cluster: tuple[int, int, int] | None = None
 ) -> Compiled:
     """What a kernel's PTX shows. own: folders of the user's sources. Raises CuirError O122 if the number of threads is not known."""
     shape = (threads, 1, 1) if threads is not None else entry.threads

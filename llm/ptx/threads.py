@@ -47,9 +47,9 @@ QUOTIENT = ("mul.hi", "mul.wide", "shr", "add", "sub", "cvt", "bfe", "mov", "shf
 
 
 class Threads:
-    """The analysis of one kernel. shape: threads of a CTA in x, y, z; cluster: CTAs of a cluster, None if not known."""
+    """The analysis of one kernel. shape: threads of a CTA in x, y, z; cluster: CTAs of a cluster in x, y, z, None if not known."""
 
-    def __init__(self, entry: Entry, shape: tuple[int, int, int], cluster: int | None = None):
+    def __init__(self, entry: Entry, shape: tuple[int, int, int], cluster: tuple[int, int, int] | None = None):
         self.entry, self.shape, self.count = entry, shape, shape[0] * shape[1] * shape[2]
         self.flow = flow_of(entry.instructions)
         made = single(entry.instructions, self.flow)
@@ -76,21 +76,23 @@ class Threads:
         symbols |= {name: of(PARAMETERS + (i << 20)) for i, name in enumerate(self.entry.params)}
         return symbols
 
-    def _special(self, cluster: int | None) -> dict[str, Number]:
+    def _special(self, cluster: tuple[int, int, int] | None) -> dict[str, Number]:
         x, y, z = self.shape
         tid = np.arange(self.count)
         special = {"%tid.x": of_threads(tid % x), "%tid.y": of_threads(tid // x % y), "%tid.z": of_threads(tid // (x * y)), "%ntid.x": of(x), "%ntid.y": of(y),
                    "%ntid.z": of(z), "%laneid": of_threads(tid % 32), "%warpid": of_threads(tid // 32), "WARP_SZ": of(32)}  # fmt: skip
         if cluster is not None:
-            ranks = Number(("cluster",), np.arange(cluster).reshape(-1, 1), np.full((cluster, 1), KNOWN, np.int8)) if cluster > 1 else of(0)
-            special |= dict.fromkeys(("%cluster_ctarank", "%cluster_ctaid.x"), ranks)
-            special |= {name: of(0) for name in ("%cluster_ctaid.y", "%cluster_ctaid.z")}
-            special |= {
-                "%cluster_nctarank": of(cluster),
-                "%cluster_nctaid.x": of(cluster),
-                "%cluster_nctaid.y": of(1),
-                "%cluster_nctaid.z": of(1),
-            }
+            cx, cy, cz = cluster
+            count = cx * cy * cz
+
+            def of_ranks(values: Ints) -> Number:
+                return Number(("cluster",), values.reshape(-1, 1), np.full((count, 1), KNOWN, np.int8)) if count > 1 else of(0)
+
+            rank = np.arange(count)
+            places = {"x": rank % cx, "y": rank // cx % cy, "z": rank // (cx * cy)}
+            special |= {"%cluster_ctarank": of_ranks(rank), "%cluster_nctarank": of(count)}
+            special |= {f"%cluster_ctaid.{side}": of_ranks(place) for side, place in places.items()}
+            special |= {f"%cluster_nctaid.{side}": of(n) for side, n in zip("xyz", cluster)}
         return special
 
     # ---- values

@@ -130,6 +130,7 @@ LONG = {**ATTENTION, "M": 256}
 OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int]] = [
     ("gemm", "gemm", {}, {"M": 200, "N": 304, "K": 400}, {}, 1),
     ("gemm", "gemm", {}, {"M": 200, "N": 304, "K": 400}, {}, 2),
+    ("gemm_clusters", "gemm", {}, {"M": 300, "N": 304, "K": 200}, {}, 2),
     ("flash_bwd", "delta", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {}, 1),
     ("flash_bwd", "flash_bwd", {"D": 64}, BACKWARD, {"scale": 0.1}, 2),
     (

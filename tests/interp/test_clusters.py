@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cuir.interp import Schedule
+import corpus
+from cuir import check, parse
+from cuir.checking.checked import ctas_along
+from cuir.interp import Schedule, run
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
 from tests.interp.conftest import causal
 from tests.interp.test_mutants import mutate, outcomes
 
@@ -139,3 +146,57 @@ def test_every_schedule_agrees_on_a_mutant_in_clusters(pipe_text: str, seed: int
     assert seed != 0 or codes == {""}
     if codes == {""}:
         assert all(torch.equal(found[0][1], y) for _, y in found), what
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.data())
+def test_lines_of_a_cluster(x: int, y: int, data: st.DataObject) -> None:
+    """Those along x and those along y part the cluster; the two of a CTA meet in it alone."""
+    own = data.draw(st.integers(0, x * y - 1))
+    lines = {along: [ctas_along(x * y, x, cta, along) for cta in range(x * y)] for along in ("x", "y")}
+    for along, size in (("x", x), ("y", y)):
+        parts = {tuple(line) for line in lines[along]}
+        assert sorted(cta for part in parts for cta in part) == list(range(x * y)) and {len(part) for part in parts} == {size}
+    assert set(lines["x"][own]) & set(lines["y"][own]) == {own}
+    assert ctas_along(x * y, x, own, True) == list(range(x * y)) and ctas_along(x * y, x, own, False) == [own]
+
+
+LINES = {  # of a product in clusters of 2 x 2
+    "A goes to the CTAs below": ('full[s], cluster="x")', 'full[s], cluster="y")'),
+    "A goes to all": ('full[s], cluster="x")', "full[s], cluster=True)"),
+    "A stays": ('full[s], cluster="x")', "full[s])"),
+    "those below are told of A": ('a_empty[(it - 1) % STAGES].arrive(cluster="x")', 'a_empty[(it - 1) % STAGES].arrive(cluster="y")'),
+    "all are told of Bt": ('b_empty[(it - 1) % STAGES].arrive(cluster="y")', "b_empty[(it - 1) % STAGES].arrive(cluster=True)"),
+    "a count of the other side": (
+        "mbarrier(CX * WG, stages=STAGES), mbarrier(CY * WG",
+        "mbarrier(CX * WG + 1, stages=STAGES), mbarrier(CY * WG",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", [None, *LINES])
+@pytest.mark.parametrize("sides", [(2, 2), (1, 4), (4, 1), (2, 1)])
+def test_clusters_of_two_dims(what: str | None, sides: tuple[int, int]) -> None:
+    """A product of matrices, and that each change which matters for clusters of these sides is seen."""
+    text = corpus.programs()["gemm_clusters"].read_text(encoding="utf-8")
+    if what is not None:
+        assert LINES[what][0] in text
+        text = text.replace(*LINES[what])
+    checked = check(parse(text), "gemm", {"T": F16, "BM": 64, "BN": 64, "STAGES": 2, "CX": sides[0], "CY": sides[1]})
+    g = torch.Generator().manual_seed(1)
+    a, bt, bias = torch.randn(300, 200, generator=g).half(), torch.randn(304, 200, generator=g).half(), torch.randn(304, generator=g)
+    c = torch.full((300, 304), torch.nan).half()
+    x, y = sides
+    harmless = {
+        "A goes to the CTAs below": x == y == 1, "A goes to all": y == 1, "A stays": x == 1,
+        "those below are told of A": False, "all are told of Bt": x == 1,
+    }  # fmt: skip
+    arguments = {"A": a, "Bt": bt, "C": c, "bias": bias}
+    if what is not None and not harmless.get(what, False):
+        with pytest.raises(CuirError) as caught:
+            run(checked, arguments, grid=2)
+        assert caught.value.diagnostics[0].code in ("D401", "R401", "S401", "S402", "S403"), str(caught.value)
+        return
+    run(checked, arguments, grid=2)
+    exact = a.double() @ bt.double().T + bias.double()
+    wanted = exact * torch.sigmoid(1.702 * exact)
+    assert (c.double() - wanted).norm() < 1e-3 * wanted.norm()

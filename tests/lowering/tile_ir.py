@@ -14,7 +14,7 @@ from cuir.lowering.passes import dead_code, fusion, simplify, value_numbering
 from cuir.syntax.parser import parse as parse_program
 
 FRAME = """\
-tile.kernel "k" arch="sm_90a" cluster=1 threads=128 {
+tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
   %X = tile.tensor "X" : !tile.tensor<f32, 64, 64>
   %Y = tile.tensor "Y" written : !tile.tensor<f32, 256, 64>
   %n = tile.parameter "n" : !tile.scalar<i32>

@@ -25,13 +25,13 @@ def copy_name(w: Worker, number: int, cta: int | None) -> str:
 @runs("copy_async.bulk")
 def copy_bulk(site: Site) -> Evaluate:
     box, shared, bar, op, span = box_place(site, "box"), shared_place(site, "shared"), barrier_place(site, "bar"), site.op, site.span
-    cluster, proxy = bool(site.const("cluster", False)), op.effects.proxy("box")
+    along, proxy = site.const("cluster", False), op.effects.proxy("box")
 
     def run(w: Worker) -> int:
         m = w.m
         ref, source, target = shared(w), box(w), bar(w)
-        bars = peers(m, w, target, site) if cluster else [target]
-        refs = [ref.at(cta) for cta in range(len(bars))] if cluster else [ref]
+        bars = peers(m, w, target, site, along)
+        refs = [ref.at(cta) for cta in m.launch.checked.ctas(w.cta, along)] if along else [ref]
         actor = w.engine("bulk copy", span, "the copy")
         w.copies += 1
         copies = []

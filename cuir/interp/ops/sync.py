@@ -42,11 +42,11 @@ def expect(site: Site) -> Evaluate:
 
 @runs("mbarrier.arrive")
 def arrive(site: Site) -> Evaluate:
-    bar, span, cluster = barrier_place(site, "bar"), site.span, bool(site.const("cluster", False))
+    bar, span, along = barrier_place(site, "bar"), site.span, site.const("cluster", False)
 
     def run(w: Worker) -> int:
         b = bar(w)
-        for peer in peers(w.m, w, b, site) if cluster else [b]:
+        for peer in peers(w.m, w, b, site, along):
             protocol.arrive(w.m, peer, w, span)
         w.released()
         w.m.count("arrivals")

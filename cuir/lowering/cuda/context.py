@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from ...checking.checked import Barrier, Checked, TensorParam
 from ...checking.tensor_modes import exchanged
 from ...checking.views import root_name
-from ...syntax.nodes import Literal
+from ...syntax.nodes import Literal, Str
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..facts import Facts
@@ -56,7 +56,7 @@ class KernelContext:
         barriers = set()
         for bound in self.checked.calls():
             across = bound.args.get("cluster")
-            if bound.op.effects.arrives and isinstance(across, Literal) and across.value:
+            if bound.op.effects.arrives and isinstance(across, (Literal, Str)) and across.value:
                 barriers.add(root_name(bound.args[bound.op.effects.arrives]) or "")
         return frozenset(barriers)
 

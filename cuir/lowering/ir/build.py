@@ -110,6 +110,7 @@ class _Kernel:
                 "symbol": StringAttr(checked.name),
                 "arch": StringAttr(checked.arch),
                 "cluster": IntAttr(checked.cluster),
+                "cluster_x": IntAttr(checked.cluster_x),
                 "threads": IntAttr(checked.threads),
             },
             regions=[Region(block)],

@@ -328,9 +328,10 @@ class Kernel(_Named):
     symbol = prop_def(StringAttr)
     arch = prop_def(StringAttr)
     cluster = prop_def(IntAttr)  # CTAs
+    cluster_x = prop_def(IntAttr)  # of these, side by side along x
     threads = prop_def(IntAttr)  # of a CTA
     body = region_def("single_block")
-    WORDS: ClassVar = ("arch", "cluster", "threads")
+    WORDS: ClassVar = ("arch", "cluster", "cluster_x", "threads")
 
     @property
     def roles(self) -> list[Role]:

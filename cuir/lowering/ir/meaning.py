@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
+from ...checking.checked import ctas_along
 from ...ops import OPERATORS, TABLE, meaning
 from ...ops.base import Effects
 from ...ops.meaning import tiles
 from ...ops.meaning.tiles import HELD
 from ...syntax.types import DType
 from . import types
+from .control import Kernel
 from .evaluate_memory import SharedPlace
 from .evaluate_workers import Fault, Frame, Meeting, NamedBarrier, PhaseWait, Waiting, Worker
 from .ops import Apply, Perform
@@ -211,28 +213,39 @@ def _arrive(site: Effect, bar: int) -> Callable[[Frame], None]:
         return lambda r: r[bar].arrive(r[expected])
     if not site.op.const("cluster", False):
         return lambda r: r[bar].arrive()
+    ctas = _ctas(site)
 
-    def everywhere(r: Frame) -> None:
-        for one in r[bar].cluster:
-            one.arrive()
+    def in_line(r: Frame) -> None:
+        for rank in ctas(r):
+            r[bar].cluster[rank].arrive()
 
-    return everywhere
+    return in_line
+
+
+def _ctas(site: Effect) -> Callable[[Frame], list[int]]:
+    """The CTAs of the cluster that `cluster=` names."""
+    along, kernel = site.op.const("cluster"), site.op.parent_op()
+    while not isinstance(kernel, Kernel):
+        assert kernel is not None, site.op
+        kernel = kernel.parent_op()
+    size, across = kernel.cluster.data, kernel.cluster_x.data
+    return lambda r: ctas_along(size, across, r[0].rank, along)
 
 
 def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
-    """A copy by an engine, at once: into shared memory of one CTA or, `cluster`, of all, where its bytes land on a barrier."""
-    add, cluster = site.op.const("add", False), site.op.const("cluster", False)
+    """A copy by an engine, at once: into shared memory of one CTA or, `cluster`, of several, where its bytes land on a barrier."""
+    add, ctas = site.op.const("add", False), _ctas(site) if site.op.const("cluster", False) else None
     lands = site.op.entry.effects.completes
     bar = site.args.get(lands) if lands else None
 
     def run(r: Frame) -> None:
         place, landing, value = r[target], None if bar is None else r[bar], r[source].read()
-        if not cluster:
+        if ctas is None:
             place.write(value, None, add)
             if landing is not None:
                 landing.land(place.nbytes)
             return
-        for rank in range(len(place.array.cluster)):
+        for rank in ctas(r):
             place.peer(rank).write(value)
             if landing is not None:
                 landing.cluster[rank].land(place.nbytes)

@@ -19,7 +19,7 @@ from llm.ptx.reading import Compiled
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 
 
-def read_lowered(checked: Checked, folder: Path, cluster: int | None = None) -> Compiled:
+def read_lowered(checked: Checked, folder: Path, cluster: tuple[int, int, int] | None = None) -> Compiled:
     """The reading of what nvcc makes of a program's CUDA."""
     cuda = lower(checked)
     place = folder / f"{cuda.name}.cu"

@@ -16,7 +16,7 @@ from tests.strategies.effort import examples
 from tests.strategies.typed import Case, kernels
 
 # decode_paged has neither copies nor products nor barriers: there is nothing to read
-PROGRAMS = ("causal_document", "flash_bwd", "flash_fwd", "flash_fwd_cluster", "flash_fwd_over_v", "flash_fwd_sm80", "flash_fwd_sm90", "gemm", "global_sliding_window", "sigmoid")  # fmt: skip
+PROGRAMS = ("causal_document", "flash_bwd", "flash_fwd", "flash_fwd_cluster", "flash_fwd_over_v", "flash_fwd_sm80", "flash_fwd_sm90", "gemm", "gemm_clusters", "global_sliding_window", "sigmoid")  # fmt: skip
 CONSTS = {"T": DTYPES["f16"], "D": 128, "L": 256, "R": 256, "g": 16}
 
 
@@ -31,7 +31,7 @@ def checked(text: str, name: str) -> Checked:
 def test_the_ptx_of_a_program_says_its_orchestration(name: str, tmp_path: Path) -> None:
     """Roles, registers, barriers with counts, stages and users, arrays with bytes and stages, groups in flight; and nothing is left unknown."""
     program = checked({**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8"), f"{name}.cuir")
-    reading = read_lowered(program, tmp_path, cluster=2 if "cluster" in name else None)
+    reading = read_lowered(program, tmp_path, cluster=(program.cluster, 1, 1))
     assert differences(reading, program) == []
     assert reading.unknown == ()
 

@@ -14,7 +14,7 @@ from cuir.lowering.ir.ops import Kernel
 from cuir.lowering.ir.text import parse
 
 HEAD = """
-tile.kernel "k" arch="sm_90a" cluster=2 threads=128 {
+tile.kernel "k" arch="sm_90a" cluster=2 cluster_x=2 threads=128 {
   %I = tile.tensor "I" : !tile.tensor<i32, "M">
   %J = tile.tensor "J" written : !tile.tensor<i32, "M">
   %n = tile.parameter "n" : !tile.scalar<i32>

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of xDSL
 def ran(body: str, threads: int = 128, before: str = "") -> torch.Tensor:
     """Y [128, 64] after a role of one worker."""
     made = parse(f"""\
-tile.kernel "k" arch="sm_90a" cluster=1 threads=128 {{
+tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {{
   %X = tile.tensor "X" : !tile.tensor<f16, 128, 64>
   %Y = tile.tensor "Y" written : !tile.tensor<f32, 128, 64>
   %s = tile.shared "s" offset=0 : !tile.shared<f16, 64, 64>

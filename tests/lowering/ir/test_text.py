@@ -53,7 +53,7 @@ def test_types() -> None:
 
 
 WHOLE = """\
-tile.kernel "k" arch="sm_90a" cluster=1 threads=128 {
+tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
   %n = tile.parameter "n" : !tile.scalar<i32>
   tile.role "all" workers=1 threads=128 registers=0 warpgroup=0 warp=0 {
   ^bb0(%w: !tile.scalar<i32>):

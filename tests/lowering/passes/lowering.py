@@ -86,7 +86,7 @@ def role(body: str, *results: str) -> str:
 
 
 HEAD = """\
-tile.kernel "k" arch="sm_90a" cluster=1 threads=128 {
+tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
   %X = tile.tensor "X" : !tile.tensor<f32, "M", 64>
   %R = tile.tensor "R" : !tile.tensor<f32, "M">
   %Z = tile.tensor "Z" written : !tile.tensor<f32, "M", 64>

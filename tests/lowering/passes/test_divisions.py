@@ -8,7 +8,7 @@ from cuir.lowering.ir import machine, ops
 from cuir.lowering.ir.text import parse, show
 from cuir.lowering.passes import divisions
 
-HEAD = """tile.kernel "k" arch="sm_90a" cluster=1 threads=128 {
+HEAD = """tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
   %n = tile.parameter "n" : !tile.scalar<i32>
   %M = tile.parameter "M" dim : !tile.scalar<i32>
   %N = tile.parameter "N" dim : !tile.scalar<i32>

@@ -128,7 +128,7 @@ def test_a_copy_before_the_wait_would_show(tmp_path: Path) -> None:
 
 def test_text_before_and_after() -> None:
     text = """\
-tile.kernel "k" arch="sm_90a" cluster=1 threads=128 {
+tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
   %Z = tile.tensor "Z" written : !tile.tensor<f32, 64, 64>
   %n = tile.parameter "n" : !tile.scalar<i32>
   %s = tile.shared "s" offset=0 : !tile.shared<f16, 64, 64>

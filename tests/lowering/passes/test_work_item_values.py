@@ -15,7 +15,7 @@ from cuir.lowering.passes import divisions, work_item_values
 from tests.lowering.kernels import KERNELS
 
 # ---- texts before and after
-HEAD = """tile.kernel "k" arch="sm_90a" cluster=1 threads=128 {
+HEAD = """tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
   %I = tile.tensor "I" written : !tile.tensor<i32, "M">
   %J = tile.tensor "J" : !tile.tensor<i32, "M">
   %n = tile.parameter "n" : !tile.scalar<i32>

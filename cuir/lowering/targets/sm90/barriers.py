@@ -8,6 +8,7 @@ from ...cuda.operators import Operation, strip
 from ...cuda.primitives.sync import barrier, symbol
 from ...cuda.registry import Printers
 from ...ir import ops
+from .clusters import OWN, line_of_ctas
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -37,21 +38,20 @@ def expect(role: RolePrinter, op: ops.Perform) -> None:
 
 @PRINTERS.prints("mbarrier.arrive")
 def arrive(role: RolePrinter, op: ops.Perform) -> None:
-    bar, ctas = barrier(role, op.arg("bar")), role.kernel.checked.cluster
-    everywhere = ctas > 1 and bool(op.const("cluster"))
+    bar, ctas = barrier(role, op.arg("bar")), line_of_ctas(role.kernel.checked, op.const("cluster", False))
     if role.single:
         _keep_reads_before(role)
     if op in role.fenced_arrivals:
         role.out.line("cutlass::arch::fence_view_async_shared();")
-    if everywhere and symbol(op.arg("bar")) in role.kernel.between_ctas:
+    if ctas is not None and symbol(op.arg("bar")) in role.kernel.between_ctas:
         if role.single:
-            role.out.line(f"for (int cta = 0; cta < {ctas}; ++cta) cuir::release_cluster({bar}, cta);")
+            role.out.line(f"for (int cta = 0; cta < {ctas.count}; ++cta) cuir::release_cluster({bar}, {ctas.rank('cta')});")
         else:
-            role.out.line(f"cuir::release_cluster_warp({bar}, lane, {ctas});")
-    elif everywhere and role.single:
-        role.out.line(f"for (int cta = 0; cta < {ctas}; ++cta) cuir::Bar::arrive({bar}, cta, true);")
-    elif everywhere:
-        role.out.line(f"cuir::arrive_cluster({bar}, lane, {ctas});")
+            role.out.line(f"cuir::release_cluster_warp({bar}, lane, {ctas.count}, {ctas.rank('lane')});")
+    elif ctas is not None and role.single:
+        role.out.line(f"for (int cta = 0; cta < {ctas.count}; ++cta) cuir::Bar::arrive({bar}, {ctas.rank('cta')}, true);")
+    elif ctas is not None:
+        role.out.line(f"cuir::arrive_cluster({bar}, lane, {ctas.count}, {ctas.rank('lane')});")
     elif role.single:
         role.out.line(f"cuir::arrive({bar});")
     else:
@@ -71,4 +71,4 @@ def fence_async(role: RolePrinter, op: ops.Perform) -> None:
 
 @PRINTERS.text_of("cta_rank")
 def cta_rank(cx: Operation) -> str:
-    return "int(cute::block_rank_in_cluster())"
+    return OWN

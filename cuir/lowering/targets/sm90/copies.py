@@ -12,6 +12,7 @@ from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...lowered import TensorMap
+from .clusters import line_of_ctas
 
 if TYPE_CHECKING:
     from ...cuda.context import KernelContext
@@ -62,9 +63,9 @@ def copy_bulk(role: RolePrinter, op: ops.Perform) -> None:
     name, rank, pieces = _panel_boxes(role, op)
     bar = barrier(role, op.arg("bar"))
     hint = f"uint64_t(cute::TMA::CacheHintSm90::{HINTS[op.const('hint', 'evict_normal')]})"
-    cluster = bool(op.const("cluster")) and role.kernel.checked.cluster > 1
-    mask = f"uint16_t({(1 << role.kernel.checked.cluster) - 1}), " if cluster else ""
-    function = f"cute::SM90_TMA_LOAD_{'MULTICAST_' if cluster else ''}{rank}::copy"
+    ctas = line_of_ctas(role.kernel.checked, op.const("cluster", False))
+    mask = f"uint16_t({ctas.mask}), " if ctas is not None else ""
+    function = f"cute::SM90_TMA_LOAD_{'MULTICAST_' if ctas is not None else ''}{rank}::copy"
     lines = [f"{function}(&{name}, {bar}, {mask}{hint}, {address}, {where});" for address, where in pieces]
     role.join()
     _by_one(role, lines)

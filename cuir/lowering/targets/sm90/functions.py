@@ -47,7 +47,7 @@ part(
 )
 part(
     "arrive_cluster",
-    "DEV void arrive_cluster(uint64_t* bar, int lane, int ctas) { __syncwarp(); Bar::arrive(bar, lane, lane < ctas); }  // at each CTA of the cluster",
+    "DEV void arrive_cluster(uint64_t* bar, int lane, int ctas, int cta) { __syncwarp(); Bar::arrive(bar, cta, lane < ctas); }  // a lane at each of so many CTAs",
     "Bar",
 )
 part(
@@ -76,7 +76,7 @@ DEV void release_cluster(uint64_t* bar, int cta) {
 )
 part(
     "release_cluster_warp",
-    "DEV void release_cluster_warp(uint64_t* bar, int lane, int ctas) { __syncwarp(); if (lane < ctas) release_cluster(bar, lane); }",
+    "DEV void release_cluster_warp(uint64_t* bar, int lane, int ctas, int cta) { __syncwarp(); if (lane < ctas) release_cluster(bar, cta); }",
     "release_cluster",
 )
 part(
