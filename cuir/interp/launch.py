@@ -20,7 +20,7 @@ from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.tensor_modes import exchanged, tensor_modes
 from ..ops.expressions import maker
-from ..ops.meaning.tiles import exact_products
+from ..ops.meaning.tiles import exact_products, one_thread
 from ..syntax.given import program_of
 from ..syntax.nodes import For, Name, Stmt
 from ..syntax.nodes import Program as CuirProgram
@@ -88,6 +88,7 @@ def run(
         np.errstate(all="ignore"),
         torch.inference_mode(),
         exact_products(),
+        one_thread(),
         perturbing(noise_now() if perturb is None else Noise(perturb)),
     ):
         launch, units, _ = prepare(
@@ -170,7 +171,7 @@ class _Code:
 
 def run_each(launch: Launch) -> None:
     """Runs a launch that is ready, one CTA (or cluster) after the other."""
-    with np.errstate(all="ignore"), torch.inference_mode(), exact_products():
+    with np.errstate(all="ignore"), torch.inference_mode(), exact_products(), one_thread():
         for cluster in range(launch.grid):
             _finish(Machine(launch, np.array([cluster])))
 

@@ -14,7 +14,7 @@ from ..calls.requirements import rows_required
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..interp.budget import allowing
-from ..ops.meaning.tiles import exact_products
+from ..ops.meaning.tiles import exact_products, one_thread
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..syntax.given import program_of
@@ -95,7 +95,7 @@ def verify(
         shrink,
         seeded,
     )
-    with allowing(budget), tracing_once(), exact_products():
+    with allowing(budget), tracing_once(), exact_products(), one_thread():
         return verification.run()
 
 

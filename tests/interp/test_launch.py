@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
-from cuir.interp import Schedule, run
+from cuir.interp import Schedule, launch, run
+from cuir.interp.machine import Machine
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 
@@ -85,3 +88,25 @@ def test_lockstep_only_where_the_lowering_queues() -> None:
         "            i += 1\n    with role", "            i += 1\n        for t in work:\n            i += 1\n    with role"
     )
     run(parse(text), {"Y": torch.zeros(4)}, consts={"AT": 2}, grid=1, schedule="adversarial:lockstep")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_tiles_are_the_calling_threads_and_the_callers_setting_comes_back(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with many threads is no slower: small operations are not handed out."""
+    seen = list[int]()
+    finish = launch._finish
+
+    def noted(machine: Machine) -> None:
+        seen.append(torch.get_num_threads())
+        finish(machine)
+
+    monkeypatch.setattr(launch, "_finish", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        text = TEXT.replace("store(Y[i]", "store(Y[i // 2]") if fails else TEXT
+        with pytest.raises(CuirError) if fails else contextlib.nullcontext():
+            run(parse(text), {"X": torch.arange(40.0), "Y": torch.zeros(40)})
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -161,6 +161,20 @@ def exact_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch's operations by the calling thread alone: tiles are small, and handing parts of them out takes longer than they do."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 _LOW = 0x1FFF  # bits of an f32 that TF32 lacks
 _RAISED = 1 + 355 * 2.0**-20  # before they are cut off: half a unit in TF32's last place on average, less than one always
 
