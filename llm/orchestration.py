@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cuir.text.diagnostics import Diagnostic, Note
@@ -131,9 +131,12 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
         differences.append(Diagnostic(code, message, at or whole, notes, hint))
 
     names: dict[str, str] = {}  # role of the source -> role of the program
+    either = set[str]()  # roles of the source that may be warps or warpgroups
     for theirs, ours in matched(source.roles, program.roles, _like_roles):
         if theirs is not None and ours is not None:
             names[theirs.name] = ours.name
+            if _either(theirs, ours):
+                either.add(theirs.name)
             _compare_roles(theirs, ours, say)
         elif theirs is not None:
             say(
@@ -153,7 +156,9 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
             )
     for b, mine in matched(source.barriers, program.barriers, lambda x, y: _like_barriers(x, y, names)):
         if b is not None and mine is not None:
-            _compare_barriers(b, mine, names, source.uncertain, say)
+            of_warps = b.count is not None and bool(b.arrives) and b.arrives <= either
+            counted = replace(b, count=b.count // 4) if of_warps and b.count is not None and b.count % 4 == 0 else b
+            _compare_barriers(counted, mine, names, source.uncertain, say)
         elif b is not None:
             say(
                 "O103",
@@ -189,8 +194,14 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
 Say = Callable[..., None]
 
 
+def _either(theirs: Workers, ours: Workers) -> bool:
+    """Whether warps of the source may be the program's warpgroups: asynchronous products alone tell them apart."""
+    fourfold = theirs.threads == 32 and ours.threads == 128 and theirs.workers == 4 * ours.workers
+    return fourfold and "wgmma" not in theirs.does | ours.does
+
+
 def _compare_roles(theirs: Workers, ours: Workers, say: Say) -> None:
-    if (theirs.workers, theirs.threads) != (ours.workers, ours.threads):
+    if (theirs.workers, theirs.threads) != (ours.workers, ours.threads) and not _either(theirs, ours):
         say("O101", f"role `{ours.name}` must have {_size(theirs)} as the source, found {_size(ours)}", ours.span, theirs.span)
     if theirs.registers != ours.registers:
         expected = "no registers=" if theirs.registers is None else f"registers={theirs.registers}"
@@ -318,7 +329,8 @@ def _like_barriers(a: BarrierUse, b: BarrierUse, names: Mapping[str, str]) -> in
 
 
 def _like_memory(a: Memory, b: Memory) -> int:
-    return 2 * _named_alike(a.name, b.name) + 3 * (a.nbytes == b.nbytes) + 2 * (a.stages == b.stages)
+    """Sizes tell more than names, of which a source's may be those of a line that uses it; of an array of unknown size they do not."""
+    return 2 * _named_alike(a.name, b.name) + 5 * (a.nbytes == b.nbytes) + 2 * (a.stages == b.stages) + (a.nbytes is None)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -257,7 +257,7 @@ def _memory(reading: Reading, calls: list[LowCall], stages: dict[str, int | None
         elements, size = _product(array.dims), SIZES.get(array.type)
         signals = [stages[o] for c in about if c.kind == "bulk_load" for o in c.objects[1:] if o in stages]
         if signals:
-            turns: int | None = signals[0] or 1
+            turns: int | None = max(s or 1 for s in signals)
         elif any(c.kind == "cp_async" for c in about) and len(array.dims) > 1:
             turns = array.dims[0]
         else:

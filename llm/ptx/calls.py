@@ -266,6 +266,10 @@ def _filled_by_bulk(events: Sequence[Event], rings: Sequence[Ring]) -> list[Regi
         )
         if same is not None:
             del starts[key]
+    for key in sorted(starts, key=lambda k: len(starts[k])):  # one array, of which some boxes complete on another barrier
+        others = [k for k in starts if k[0] == key[0] is not None and k != key]
+        if any(set().union(*starts[key].values()) <= set().union(*starts[k].values()) for k in others):
+            del starts[key]
     expected: dict[Ring, set[int | None]] = defaultdict(set)
     for e in events:
         if e.kind in ("expect", "expect_bytes"):
