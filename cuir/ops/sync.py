@@ -88,7 +88,7 @@ def _expect(cx: CallContext) -> Type:
     effects=Effects(arrives="bar"),
     traits=Traits(one_lane=True),
     spelling="bar.arrive",
-    doc='Arrives once: all that the worker did before is ordered before what waiters of this phase do after (mbarrier.arrive by each warp). cluster=True: arrives at the barrier of every CTA of the cluster; "x", "y": of those in line with this one.',
+    doc='Arrives once: all that the worker did before is ordered before what waiters of this phase do after (mbarrier.arrive by each warp). cluster=True: at that of every CTA of the cluster ("x", "y": in line).',
 )
 def _arrive(cx: CallContext) -> Type:
     _one(cx)
