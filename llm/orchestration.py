@@ -86,6 +86,11 @@ class Groups:
     def most(self) -> tuple[int, Span | None]:
         return max(self.left, key=lambda pair: pair[0]) if self.left else (0, None)
 
+    @property
+    def plain(self) -> bool:
+        """Whether these are what a reader takes for granted: waits for all bulk stores."""
+        return self.agent == "bulk store" and self.most[0] == 0
+
     def __str__(self) -> str:
         return f"{self.agent}: waits that leave {', '.join(map(str, sorted({n for n, _ in self.left})))} later groups in flight"
 
@@ -111,7 +116,7 @@ class Orchestration:
     def lines(self) -> list[str]:
         """The facts, one a line, for people and models."""
         facts = [*(str(r) for r in self.roles), *(f"barrier {b}" for b in self.barriers), *(f"shared {m}" for m in self.memory)]
-        facts += [f"groups {g}" for g in self.groups.values() if g.left]
+        facts += [f"groups {g}" for g in self.groups.values() if g.left and not g.plain]
         facts += ["sync() of the whole CTA in the main loop"] if self.joins else []
         return [*facts, *self.more, *(f"not known, and not compared: {text}" for text in self.unknown)]
 
@@ -265,7 +270,7 @@ def _compare_groups(source: Orchestration, program: Orchestration, say: Say) -> 
         most, there = groups.most
         mine, here = program.groups.get(agent, Groups(agent, ())).most
         if groups.left and most != mine:
-            wait = "mma_wait" if agent == "wgmma" else "copy_wait"
+            wait = {"wgmma": "mma_wait", "bulk store": "store_wait"}.get(agent, "copy_wait")
             say("O109", f"a wait of the source leaves {most} later groups of `{agent}` in flight, of the program at most {mine}", here, there,
                 f"what runs under what must stay: {wait} stands where the source waits, and for as much")  # fmt: skip
 

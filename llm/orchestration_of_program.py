@@ -59,14 +59,15 @@ def _root(expr: Expr) -> str:
 
 def _groups(checked: Checked) -> dict[str, Groups]:
     products: list[tuple[int, Span]] = []
-    copies: list[tuple[int, Span]] = []
+    others: dict[str, list[tuple[int, Span]]] = {"cp.async": [], "bulk store": []}
     for role in checked.roles:
         products += _left_by_waits(checked, role)
         for node, call in calls(checked, role.body):
-            if call.op.name == "copy_wait":
+            agent = {"cp_async": "cp.async", "bulk_store": "bulk store"}.get(call.op.effects.drains or "")
+            if agent is not None:
                 left = next((a.value for a in call.args.values() if isinstance(a, Literal)), 0)
-                copies.append((int(left), node.span))
-    groups = {"wgmma": Groups("wgmma", tuple(products)), "cp.async": Groups("cp.async", tuple(copies))}
+                others[agent].append((int(left), node.span))
+    groups = {"wgmma": Groups("wgmma", tuple(products))} | {agent: Groups(agent, tuple(left)) for agent, left in others.items()}
     return {agent: g for agent, g in groups.items() if g.left}
 
 

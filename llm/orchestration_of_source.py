@@ -47,6 +47,9 @@ def of_source(reading: Reading) -> Orchestration:
         "cp.async": Groups(
             "cp.async", tuple((c.number, reading.span(c.at)) for c in calls if c.kind == "cp_wait" and c.number is not None)
         ),
+        "bulk store": Groups(
+            "bulk store", tuple((c.number, reading.span(c.at)) for c in calls if c.kind == "bulk_wait" and c.number is not None)
+        ),
     }
     joins = next((reading.span(c.at) for c in calls if c.kind == "sync" and c.in_loop), None)
     return Orchestration(tuple(r for r, _ in roles), tuple(barriers), _memory(reading, calls, stages), {k: g for k, g in groups.items() if g.left}, joins,

@@ -403,7 +403,8 @@ class _Extractor:
                 over = [e for g in worker.closed[: max(0, len(worker.closed) - keep)] for e in g]
                 worker.closed = worker.closed[max(0, len(worker.closed) - keep) :]
             else:
-                over, worker.stores = worker.stores, []
+                left = max(0, len(worker.stores) - keep)
+                over, worker.stores = worker.stores[:left], worker.stores[left:]
             worker.trace.local(Retire(tuple(over)))
 
         return run

@@ -60,10 +60,11 @@ def drain_copies(w: Worker, keep: int) -> None:
         _drain(w, w.groups.closed.pop(0))
 
 
-def drain_stores(w: Worker) -> None:
-    """Retires all bulk stores."""
-    _drain(w, w.groups.stores)
-    w.groups.stores.clear()
+def drain_stores(w: Worker, keep: int) -> None:
+    """Retires all bulk stores but the last `keep`."""
+    over = max(0, len(w.groups.stores) - keep)
+    _drain(w, w.groups.stores[:over])
+    del w.groups.stores[:over]
 
 
 def _drain(w: Worker, actions: list[Action]) -> None:

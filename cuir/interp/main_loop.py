@@ -72,7 +72,7 @@ def _advance(m: Machine, w: Worker, until_blocked: bool) -> None:
 def _finish(m: Machine) -> None:
     """All workers are at their end: bulk stores complete, and no copy may still be in flight."""
     for w in m.workers:
-        drain_stores(w)
+        drain_stores(w, 0)
     rounds = m.launch.rounds
     for (name, _), ring in m.barriers.items():
         for bar in ring:

@@ -122,7 +122,12 @@ def _commit(cx: CallContext) -> Type:
     doc="Waits until at most the n last closed groups of the worker are in flight (cp.async.wait_group n).",
 )
 def _copy_wait(cx: CallContext) -> Type:
-    n = known(cx, "n")
+    return _left(cx)
+
+
+def _left(cx: CallContext) -> Type:
+    """Checks how many a wait leaves in flight."""
+    n = known(cx, "n") if cx.has("n") else 0
     if n is not None and n < 0:
         return cx.error("T103", f"`n` must not be negative, found {n}", "n")
     return Void()
@@ -152,10 +157,11 @@ def _store_async(cx: CallContext) -> Type:
 @op(
     "store_wait",
     "asynchronous memory",
+    Param("n", "const i32", "0"),
     needs=("bulk_copies",),
     effects=Effects(drains="bulk_store"),
     traits=Traits(one_lane=True, joins_worker=True),
-    doc="Waits until the worker's bulk stores have read their shared memory (the end of the kernel waits for the rest): of all of them (cp.async.bulk.wait_group.read 0).",
+    doc="Waits until at most the worker's n last bulk stores still read their shared memory (cp.async.bulk.wait_group.read n); for the rest the kernel's end waits.",
 )
 def _store_wait(cx: CallContext) -> Type:
-    return Void()
+    return _left(cx)

@@ -166,6 +166,7 @@ LINES = {  # of a product in clusters of 2 x 2
     "A stays": ('full[s], cluster="x")', "full[s])"),
     "those below are told of A": ('a_empty[(it - 1) % STAGES].arrive(cluster="x")', 'a_empty[(it - 1) % STAGES].arrive(cluster="y")'),
     "all are told of Bt": ('b_empty[(it - 1) % STAGES].arrive(cluster="y")', "b_empty[(it - 1) % STAGES].arrive(cluster=True)"),
+    "a store too many leaves": ("store_wait(1)", "store_wait(2)"),
     "a count of the other side": (
         "mbarrier(CX * WG, stages=STAGES), mbarrier(CY * WG",
         "mbarrier(CX * WG + 1, stages=STAGES), mbarrier(CY * WG",

@@ -57,6 +57,7 @@ FAULTS_OF_THE_PROGRAM = [
     ("O101", "role `load` must have 1 warp", ('role("load", warps=1', 'role("load", warps=2')),
     ("O108", "65,536", ("sQ, sO = shared(T, [BM, D]), shared(T, [BM, D])", "sQ, sO = shared(T, [BM, D]), shared(T, [2 * BM, D])")),
     ("O109", "at most 0", ("                    mma_wait(S)                              # PV", "                    mma_wait(S, acc)  #")),
+    ("O109", "`bulk store` in flight, of the program at most 1", ("store_wait()", "store_wait(1)")),
     ("O107", "stores by the copy engine", ("store_async(sO[wg * 64 : wg * 64 + 64], O[b, h, m * BM + wg * 64 : m * BM + wg * 64 + 64, :])", "store(O[b, h, m * BM + wg * 64 : m * BM + wg * 64 + 64, :], cast(acc, T))")),
     ("O103", "barrier `spare`, which the source lacks", ("    turn = named", "    spare = mbarrier(1)\n    turn = named")),
 ]  # fmt: skip

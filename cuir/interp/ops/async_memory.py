@@ -126,11 +126,11 @@ def store_async(site: Site) -> Evaluate:
 
 @runs("store_wait")
 def store_wait(site: Site) -> Evaluate:
-    span = site.span
+    keep, span = site.const("n", 0), site.span
 
     def run(w: Worker) -> int:
         start = w.time
-        drain_stores(w)
+        drain_stores(w, keep)
         recording.waited(w, start, "store_wait", span)
         return POINT
 

@@ -99,7 +99,7 @@ def store_async(role: RolePrinter, op: ops.Perform) -> None:
 
 @PRINTERS.prints("store_wait")
 def store_wait(role: RolePrinter, op: ops.Perform) -> None:
-    role.out.line(f"{role.storing_lane}cute::tma_store_wait<0>();")
+    role.out.line(f"{role.storing_lane}cute::tma_store_wait<{op.const('n', 0)}>();")
     if role.stores_by_warps:
         role.out.line("__syncwarp();")
     else:
