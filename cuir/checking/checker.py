@@ -219,8 +219,13 @@ class _Checker:
             return 1, 1
         size = math.prod(n for n in known if n is not None)
         if not 1 <= size <= target.cluster or min(n for n in known if n is not None) < 1:
-            found = " x ".join(map(str, known))
-            self.sink.error("S208", f"a cluster on {target.name} has 1 to {target.cluster} CTAs, found {found}", written.span)
+            found = " x ".join(map(str, known)) + (f", {size} in all" if len(known) > 1 and size > target.cluster else "")
+            allowed = (
+                "no clusters"
+                if target.cluster == 1
+                else f"clusters of 1 to {target.cluster} CTAs" + ", each side at least 1" * (len(known) > 1)
+            )
+            self.sink.error("S208", f"{target.name} has {allowed}, found {found}", written.span)
             return 1, 1
         return size, known[0] or 1
 
@@ -237,7 +242,7 @@ class _Checker:
             return value
         what = "something that is not known when the kernel is specialised" if value is None else repr(value)
         hint = "write an integer, a const parameter or an expression of these"
-        self.sink.error("S208", f"`cluster` is a known integer, found {what}", written.span, hint)
+        self.sink.error("S208", f"`cluster` must be a known integer, found {what}", written.span, hint)
         return None
 
     # ---- parameters

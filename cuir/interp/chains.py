@@ -41,7 +41,7 @@ class Use:
     role: str
     span: Span
     array: str = ""
-    cluster: bool = False
+    along: bool | str = False  # which CTAs' barriers of this name, as `Checked.ctas` has it
 
 
 class Text:
@@ -59,12 +59,12 @@ class Text:
                 if bound is None:
                     continue
                 e, args = bound.op.effects, bound.args
-                everywhere = bool(getattr(args.get("cluster"), "value", False))
+                along = getattr(args.get("cluster"), "value", False)
                 for kind, arg in (("arrives", e.arrives), ("waits", e.waits), ("lands", e.completes)):
                     name = root_name(args[arg]) if arg is not None and arg in args else None
                     if name is not None:
                         array = next((root_name(args[a.arg]) or "" for a in e.accesses if a.mode == "write" and a.arg in args), "")
-                        uses.append(Use(kind, name, role.name, node.span, array, everywhere))
+                        uses.append(Use(kind, name, role.name, node.span, array, along))
         return uses
 
     @cached_property
@@ -101,10 +101,10 @@ class Text:
         return [u for u in self.uses if u.kind == kind and name in (None, u.name) and role in (None, u.role) and array in (None, u.array)]
 
     def arriving(self, name: str) -> int:
-        """How many workers can arrive on a barrier: those of the roles that do, of all CTAs if one does so for the cluster."""
-        roles = {u.role for u in self.of("arrives", name)}
-        wide = any(u.cluster for u in self.of("arrives", name))
-        return sum(r.workers for r in self.checked.roles if r.name in roles) * (self.checked.cluster if wide else 1)
+        """How many workers can arrive at the barrier of one CTA: those of its own, or of the CTAs in line, for each line that a role's arrivals go along."""
+        roles = {r.name: r.workers for r in self.checked.roles}
+        lines = {(u.role, u.along) for u in self.of("arrives", name)}
+        return sum(roles[role] * len(self.checked.ctas(0, along)) for role, along in lines)
 
 
 def text_of(checked: Checked) -> Text:

@@ -33,7 +33,12 @@ def along(cx: CallContext) -> None:
     if value is None:
         known(cx, "cluster", bool)
     elif not isinstance(value, bool) and value not in LINES:
-        cx.error("T103", f'`cluster` must be a bool, "x" or "y", found {value!r}', "cluster")
+        cx.error(
+            "T103",
+            f'`cluster` must be a bool, "x" or "y", found {value!r}',
+            "cluster",
+            '"x" and "y" are the CTAs in line with this one in a kernel with cluster=(CX, CY)',
+        )
 
 
 def known(cx: CallContext, arg: str, kind: type = int) -> Any:

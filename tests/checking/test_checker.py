@@ -179,6 +179,8 @@ def test_all_errors_are_collected() -> None:
         ("x = row_max(zeros(f16, [64, 8]))", ("T142", 1, 13)),
         ("copy_wait(-1)", ("T103", 1, 11)),
         ("store_wait(-1)", ("T103", 1, 12)),
+        ('one.arrive(cluster="z")', ("T103", 1, 20)),
+        ("one.arrive(cluster=2)", ("T103", 1, 20)),
         ("store_wait(True)", ("T103", 1, 12)),
         ("store_wait(n)", ("T102", 1, 12)),
         ("x = exp2(mma_async(s[0], s[1]))", ("S222", 1, 10)),

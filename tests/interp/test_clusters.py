@@ -201,3 +201,12 @@ def test_clusters_of_two_dims(what: str | None, sides: tuple[int, int]) -> None:
     exact = a.double() @ bt.double().T + bias.double()
     wanted = exact * torch.sigmoid(1.702 * exact)
     assert (c.double() - wanted).norm() < 1e-3 * wanted.norm()
+
+
+def test_the_count_that_is_named_is_of_the_line() -> None:
+    text = corpus.programs()["gemm_clusters"].read_text(encoding="utf-8").replace("mbarrier(CX * WG", "mbarrier(CY * WG")
+    checked = check(parse(text), "gemm", {"T": F16, "BM": 64, "BN": 64, "STAGES": 2, "CX": 4, "CY": 2})
+    a, bt, c = torch.ones(323, 80).half(), torch.ones(80, 80).half(), torch.zeros(323, 80).half()
+    with pytest.raises(CuirError) as caught:
+        run(checked, {"A": a, "Bt": bt, "C": c, "bias": torch.zeros(80)}, grid=1)
+    assert "is 2, and 4 workers arrive on it" in str(caught.value) and "here 4" in str(caught.value)
