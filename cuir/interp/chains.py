@@ -103,8 +103,11 @@ class Text:
     def arriving(self, name: str) -> int:
         """How many workers can arrive at the barrier of one CTA: those of its own, or of the CTAs in line, for each line that a role's arrivals go along."""
         roles = {r.name: r.workers for r in self.checked.roles}
-        lines = {(u.role, u.along) for u in self.of("arrives", name)}
-        return sum(roles[role] * len(self.checked.ctas(0, along)) for role, along in lines)
+        lines: dict[str, set[bool | str]] = {}
+        for u in self.of("arrives", name):
+            lines.setdefault(u.role, set()).add(u.along)
+        return sum(roles[role] * (self.checked.cluster if True in of else sum(len(self.checked.ctas(0, line)) for line in of))
+                   for role, of in lines.items())  # fmt: skip
 
 
 def text_of(checked: Checked) -> Text:

@@ -8,7 +8,6 @@ key < N is kept in none, or all of a whole block are, or neither.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -151,22 +150,15 @@ def block_lists(
     """
     kept = kept_pairs(keep, captured, at, BM, BN, device)
     tiles, blocks = kept.shape[2:]
-    whole, later = _of_tiles(at.M, at.N, BM, BN, tiles, blocks, torch.device(device))
-    some, full = kept > 0, kept == whole
+    rows = (at.M - BM * torch.arange(tiles, device=device)).clamp(0, BM)
+    inside = torch.arange(blocks, device=device) < at.N // BN
+    some = kept > 0
+    full = (kept == rows[:, None] * BN) & inside & some
     n, unmasked = (x.sum(-1, dtype=torch.int32) for x in (some, full))
-    rank = torch.add(
-        torch.add(later, some, alpha=-2 * blocks), full, alpha=blocks
-    )  # blocks that need the mask, that need none, that are not visited
+    # the last key's block first; of those that are visited the ones that need the mask before the ones that need none
+    later = torch.arange(3 * blocks - 1, 2 * blocks - 1, -1, dtype=torch.int32, device=device)
+    rank = torch.add(torch.add(later, some, alpha=-2 * blocks), full, alpha=blocks)
     return torch.stack([n - unmasked, n], -1), rank.argsort(-1).int()
-
-
-@functools.lru_cache(maxsize=64)
-def _of_tiles(M: int, N: int, BM: int, BN: int, tiles: int, blocks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """[tiles, blocks] how many pairs a block has, -1 where it ends behind the last key or is empty, and [blocks] the rank of one that is not visited, the last key's the smallest."""
-    rows = (M - BM * torch.arange(tiles)).clamp(0, BM)
-    inside = (torch.arange(blocks) + 1) * BN <= N
-    whole = torch.where(inside & (rows[:, None] > 0), rows[:, None] * BN, -1)
-    return whole.int().to(device), torch.arange(3 * blocks - 1, 2 * blocks - 1, -1, dtype=torch.int32).to(device)
 
 
 class TooLarge(Exception):
@@ -268,19 +260,10 @@ def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
     ascending = units - 1 - cost.flip(0).argsort(stable=True)  # of equal ones the last first
     spent = cost[ascending].cumsum(0)
     last = spent <= workers * cost.max()
-    behind, decoded = _of_units(at.B, at.H, tiles, device)
-    place = torch.empty_like(ascending)
-    place[ascending] = torch.where(last, behind, ascending)
-    return decoded[place.argsort()]
-
-
-@functools.lru_cache(maxsize=64)
-def _of_units(B: int, H: int, tiles: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """i64 [units] the numbers of places behind all units of work, from the last one down; i32 [units, 3] (b, h, m) of each unit."""
-    units = B * H * tiles
-    unit = torch.arange(units)
-    decoded = torch.stack([unit // (H * tiles), unit // tiles % H, unit % tiles], -1).int()
-    return (2 * units - unit).to(device), decoded.to(device)
+    place = torch.arange(units, device=device)
+    place[ascending] = torch.where(last, 2 * units - place, ascending)
+    unit = place.argsort()
+    return torch.stack([unit // (at.H * tiles), unit // tiles % at.H, unit % tiles], -1).int()
 
 
 __all__ = [

@@ -84,10 +84,10 @@ def _carried(wait: ops.Perform) -> bool:
     while op is not None:
         _trace(op, known)
         if (
-            isinstance(op, ops.Apply)
-            and _elements(op.result)
-            and not known[op.result].isdisjoint(wait.results)
-            and any(isinstance(use.operation, ops.Yield) for use in op.result.uses)
+            isinstance(op, (ops.Apply, Function))
+            and _elements(made := op.results[0])
+            and not known[made].isdisjoint(wait.results)
+            and any(isinstance(use.operation, ops.Yield) for use in made.uses)
         ):
             return True
         op = op.next_op

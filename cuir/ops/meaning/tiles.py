@@ -163,7 +163,7 @@ def exact_products() -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch's operations by the calling thread alone: tiles are small, and handing parts of them out takes longer than they do."""
+    """PyTorch's operations by the calling thread alone: tiles are small, and where other processes have the cores, waiting for helpers takes many times as long as they do."""
     before = torch.get_num_threads()
     if before == 1:
         yield
