@@ -37,11 +37,10 @@ def _role(role: ops.Role) -> None:
             break
         kept -= products
     kept = _needed(kept, flows)
-    if not kept:
-        return
-    for value in kept:
+    ordered = [v for v in values if v in kept]  # the program's order, so that its text is the same in every process
+    for value in ordered:
         _summed_where_read(value, kept)
-    for value in kept:
+    for value in ordered:
         _parted(value, kept)
 
 
