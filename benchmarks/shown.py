@@ -1,7 +1,7 @@
 """Table and plot beside results that `cuir bench` and `cuir eval` do not show: `python -m benchmarks.shown FILE...`. Owns no measurement.
 
 A file holds verdicts of `benchmarks.handwritten.judge`, lines of `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of
-`benchmarks.head_dims`, of `benchmarks.float32`, of `benchmarks.lifted` or of `benchmarks.rules`. The plot needs matplotlib.
+`benchmarks.head_dims`, of `benchmarks.float32`, of `benchmarks.lifted`, of `benchmarks.of_structures` or of `benchmarks.rules`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import float32, head_dims, lifted
+from benchmarks import float32, head_dims, lifted, of_structures
 from benchmarks.defaults import parsed
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
@@ -30,6 +30,10 @@ def markdown(rows: Sequence[Row]) -> str:
         return "\n".join(
             ["# Kernels written by hand", "", "    python -m benchmarks.handwritten.judge --level LEVEL --out FILE", "", *summary(rows), ""]
         )
+    if rows[0].get("suite") == "structures":
+        head, *told = rows
+        where = f"TFLOP/s, f16, {head['device']}, driver {head['driver']}, CUDA {head['cuda']}, torch {head['torch']}, {head['date']}."
+        return "\n".join(["# Programs of structures that no mask says", "", where, "", f"    {head['command']} --out FILE", "", of_structures.table(told)])
     if "device" in rows[0]:
         return _settings(rows)
     if "program" in rows[0]:
@@ -58,6 +62,9 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         "program": _beside,
         "rule": _quotients,
     }
+    if rows[0].get("suite") == "structures":
+        _structures(rows[1:], path)
+        return
     next((shown for key, shown in of_kinds.items() if key in rows[0]), _ratios)(rows, path)
 
 
@@ -142,6 +149,20 @@ def _beside(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks([x + 0.2 for x in range(len(told))], names, fontsize=5)
     panel.set_ylabel("TFLOP/s", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
+    save(figure, path)
+
+
+def _structures(rows: Sequence[Row], path: Path) -> None:
+    """Bars of TFLOP/s of each structure, on a scale of powers of ten."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
+    names = list(dict.fromkeys(n for r in rows for n in r["contenders"]))
+    for i, name in enumerate(names):
+        told = {x: c["tflops"] for x, r in enumerate(rows) if "tflops" in (c := r["contenders"].get(name, {}))}
+        panel.bar([x + 0.16 * i for x in told], list(told.values()), 0.15, label=name)
+    panel.set_yscale("log")
+    panel.set_xticks([x + 0.32 for x in range(len(rows))], [r["variant"].replace("_", "\n") for r in rows], fontsize=5)
+    panel.set_ylabel("TFLOP/s", fontsize=8)
+    figure.legend(fontsize=8, loc="outside upper right", ncols=len(names), frameon=False)
     save(figure, path)
 
 

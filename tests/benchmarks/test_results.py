@@ -16,7 +16,8 @@ from cuir.bench.results import Mean, geometric_mean, markdown, means, read
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results"
 FILES = sorted(RESULTS.glob("*.jsonl"))
-SUITES = [p for p in FILES if '"suite"' in p.read_text(encoding="utf-8").partition("\n")[0]]
+HEADS = {p: p.read_text(encoding="utf-8").partition("\n")[0] for p in FILES}
+SUITES = [p for p in FILES if '"suite"' in HEADS[p] and '"structures"' not in HEADS[p]]  # those that `cuir bench` shows
 OTHERS = [p for p in FILES if p not in SUITES and not p.name.startswith("eval-")]
 
 
