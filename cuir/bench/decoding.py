@@ -208,7 +208,7 @@ def _ours(p: Problem, names: Sequence[str]) -> dict[str, Call]:
 
 def settings(shape: Shape) -> list[dict[str, Const]]:
     """Ways to share out the keys: CTAs of a cluster, warpgroups, stages and keys of a block."""
-    rings = ((2, 3, 64), (2, 2, 64), (1, 6, 64), (3, 2, 64), (1, 3, 128))
+    rings = ((2, 3, 64), (2, 2, 64), (1, 6, 64), (1, 4, 64), (1, 3, 128), (1, 2, 128))
     return [{"CLUSTER": c, "WG": wg, "STAGES": stages, "BN": keys} for c in decoding.CLUSTERS for wg, stages, keys in rings]
 
 

@@ -215,7 +215,10 @@ class Launcher:
         reaches = tuple((0 if 0 in places[t.name].shape else places[t.name].reach, t.written) for t in self.checked.tensors)
         order = {name: i for i, name in enumerate(places)}
         maps = tuple((self._encode(m, places[m.tensor]), None if 0 in places[m.tensor].shape else order[m.tensor]) for m in cuda.maps)
-        arrays = tuple((order[name], tuple(ctypes.c_int64(s) for s in places[name].strides[:-1])) for name in cuda.tensors)
+        scratch = {t.name for t in self.checked.tensors if t.scratch}  # whose strides the text knows
+        arrays = tuple(
+            (order[name], () if name in scratch else tuple(ctypes.c_int64(s) for s in places[name].strides[:-1])) for name in cuda.tensors
+        )
         return Plan(grid, shapes, reaches, maps, arrays, tuple(numbers))
 
     def launch(self, plan: Plan, places: tuple[int, ...], captured: bool | None = None) -> None:
@@ -288,7 +291,7 @@ class Launcher:
             kind, rank, self.nothing, [cu.cuuint64_t(n) for n in reversed(sizes)],
             [cu.cuuint64_t(s) for s in reversed(strides)], [cu.cuuint32_t(n) for n in reversed(m.sizes)], [cu.cuuint32_t(1)] * rank,
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B if m.swizzled else cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
-            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B, cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))  # fmt: skip
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B, cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))  # fmt: skip
         return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
 
 

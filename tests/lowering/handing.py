@@ -207,7 +207,7 @@ def on_core(cuda: Cuda, folder: Path) -> Callable[[int], torch.Tensor]:
 
     def results(n: int) -> torch.Tensor:
         z = np.full((4, 64, 8), 0.25, np.float32)
-        call(z, 64 * 8, 8, n)
+        call(*((z, 64 * 8, 8) if " Z," in head else ()), n)  # a program may store nothing
         return torch.from_numpy(z)
 
     return results

@@ -146,7 +146,7 @@ if cta_rank() == 0:
     assert lines(text(body, head=head)) == lines(text(without))
     both = lower(kernel(body, head, C=8))
     assert both.cluster == 2 and "MULTICAST" in both.source and "arrive_cluster(full + 0, lane, 2, lane)" in both.source
-    assert "cluster_sync" in both.source and "block_rank_in_cluster" in both.source
+    assert "cluster_wait" in both.source and "block_rank_in_cluster" in both.source
 
 
 @pytest.mark.parametrize("tile", ["Y[rows(64)]", "cast(cols(64), f32)"])

@@ -101,7 +101,7 @@ class KernelContext:
         return from_memory(self.tensors[tensor].dtype, f"{identifier(tensor)}[{offset}]")
 
     def guarded_read(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool]) -> str:
-        """An element of 32 bits of a tensor that the kernel does not write, 0 outside of it: without a branch, so that many are on their way at once."""
+        """An element of 32 bits, 0 outside of the tensor: without a branch, so that many are on their way at once."""
         self.pointers[tensor] = None
         ident, dims = identifier(tensor), self.tensors[tensor].dims
         parts = []
@@ -109,7 +109,8 @@ class KernelContext:
             dim = str(d) if isinstance(d, int) else identifier(d)
             index = f"uint32_t({strip(x)})" if uniform[i] else strip(x)
             parts += [index, dim, *([f"{ident}_stride{i}"] if i < len(dims) - 1 else [])]
-        return f"cuir::gather({ident}, true, {', '.join(parts)})"
+        function = "gather_written" if self.tensors[tensor].written else "gather"
+        return f"cuir::{function}({ident}, true, {', '.join(parts)})"
 
     # ---- hardware barriers
     def _take(self, n: int, span: Span) -> int:

@@ -20,6 +20,7 @@ from .context import WARPS, KernelContext
 from .dtypes import CTYPE, MEMORY
 from .elements import Elements
 from .operators import strip
+from .places import stride
 from .role import RolePrinter
 from .scope import Scope
 from .writer import Writer, identifier, symbol
@@ -129,7 +130,8 @@ class KernelPrinter(KernelContext):
             # loads across barriers, or reads through the texture path
             alone = "" if name in self.handed else "__restrict__ "
             params.append(f"{const}{MEMORY[t.dtype]}* {alone}{identifier(name)}")
-            params += [f"const int64_t {identifier(name)}_stride{i}" for i in range(len(t.dims) - 1)]
+            if not t.scratch:
+                params += [f"const int64_t {stride(name, i)}" for i in range(len(t.dims) - 1)]
         if self.draws:
             params.append("unsigned* __restrict__ counter")
         params += [f"const {CTYPE[s.dtype]} {identifier(s.name)}" for s in checked.scalars]
@@ -140,6 +142,10 @@ class KernelPrinter(KernelContext):
             *f"{symbol(checked.name)}({listed}) {{".split("\n"),
         ]
         out.depth = 1
+        for t in (t for name in self.pointers if (t := self.tensors[name]).scratch):
+            for i in reversed(range(len(t.dims) - 1)):  # it is contiguous
+                next_dim, further = t.dims[i + 1], "" if i == len(t.dims) - 2 else f" * {stride(t.name, i + 1)}"
+                out.line(f"const int64_t {stride(t.name, i)} = {next_dim if isinstance(next_dim, int) else identifier(next_dim)}{further};")
         out.line("extern __shared__ __align__(1024) uint8_t smem[];")
         out.line("[[maybe_unused]] const uint32_t smem_address = cute::cast_smem_ptr_to_uint(smem);")
         out.line("[[maybe_unused]] const int lane = threadIdx.x % 32;")
@@ -166,8 +172,6 @@ class KernelPrinter(KernelContext):
         if offset > limit:
             what = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
             raise CuirError.of("L005", what, checked.origin.span, "use fewer stages or smaller tiles")
-        out.lines += declared.lines
-        out.spans += declared.spans
         if inits or self.maps:
             with out.block("if (threadIdx.x == 0)"):
                 for m in self.maps.values():
@@ -176,8 +180,13 @@ class KernelPrinter(KernelContext):
                     out.line(text)
                 if inits:
                     out.line(self.target.say("fence of inits"))
+        cluster = checked.cluster > 1
+        if inits and cluster:
+            out.line(self.target.say("arrive in cluster"))
+        out.lines += declared.lines  # worked out while others arrive
+        out.spans += declared.spans
         if inits:
-            out.line(self.target.say("sync of cluster") if checked.cluster > 1 else "__syncthreads();")
+            out.line(self.target.say("wait for cluster") if cluster else "__syncthreads();")
         return head, offset
 
     # ---- roles
@@ -198,7 +207,8 @@ class KernelPrinter(KernelContext):
                 with out.block(head):
                     self._group(members)
         if self.checked.cluster > 1:
-            out.line(f"__syncwarp();\n{self.target.say('sync of cluster')}  // no CTA leaves while another may signal it")
+            arrive, wait = self.target.say("arrive in cluster"), self.target.say("wait for cluster")
+            out.line(f"__syncwarp();\n{arrive} {wait}  // no CTA leaves while another may signal it")
 
     def _group(self, members: Sequence[ops.Role]) -> None:
         """Roles that share warpgroups, and so registers."""

@@ -209,7 +209,7 @@ class Places:
             raise unsupported("a gather from shared memory", self.scope.span(op), "load the view")
         texts = [text(i) for i in indices]
         tensor = self.kernel.tensors[name]
-        if tensor.dtype.itemsize == 4 and not tensor.written:
+        if tensor.dtype.itemsize == 4:
             return self.kernel.guarded_read(name, texts, [is_scalar(i) for i in indices])
         read = self.kernel.tensor_read(name, self.kernel.index(name, texts, [is_scalar(i) for i in indices]))
         return f"({self.kernel.inside(name, texts)} ? {read} : {self.zero(name)})"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ..facts.multiples import multiple
+from ..facts.pieces import GROUP, by_column, first_column
 from ..ir import ops
 from ..ir.layouts import packed
-from ..ir.machine_tiles import Line
 from ..ir.types import ElementT, TensorT, TileT, is_scalar
 from .loops import Position
 from .operators import wrapping
@@ -25,7 +25,6 @@ from .writer import identifier
 if TYPE_CHECKING:
     from .role import RolePrinter
 
-GROUP = 8  # columns that four threads hold, two each
 AT = Position("", "r_", "", "")
 
 
@@ -59,8 +58,8 @@ def wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> Wide
     else:
         assert isinstance(place.type, ElementT)
         tensor, values = role.places.elements(place)
-        counted = _start_of(values[-1])
-        if counted is None or any(_by_column(v) for v in values[:-1]):
+        counted = first_column(values[-1])
+        if counted is None or any(by_column(v) for v in values[:-1]):
             return None
         first, near = counted
         column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
@@ -71,7 +70,9 @@ def wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> Wide
 
 
 def aligned(role: RolePrinter, to: WidePlace, t: TileT) -> str:
-    """A condition on the launch: pieces are aligned, and none sticks out of its row."""
+    """A condition on the launch, "" for none: pieces are aligned, and none sticks out of its row."""
+    if role.kernel.tensors[to.tensor].scratch and isinstance(role.kernel.tensors[to.tensor].dims[-1], int):
+        return ""
     name, dims, size = identifier(to.tensor), role.kernel.tensors[to.tensor].dims, t.element.itemsize
     lengths = [stride(to.tensor, i) for i in range(len(dims) - 1)] + ([] if isinstance(dims[-1], int) else [identifier(dims[-1])])
     return f"cuir::aligned<{width(t) * size}>({name}, ({' | '.join(lengths) or '0'}) * {size})"
@@ -93,14 +94,3 @@ def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: boo
         out.line(f"const auto {x} = {piece};")
         out.line(f"if ({inside}) cuir::{'add' if adds else 'put'}_wide(&{where}, {x});")
 
-
-def _by_column(value: SSAValue) -> bool:
-    return isinstance(value.type, TileT) and value.type.layout.data not in ("rows", "one")
-
-
-def _start_of(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
-    """Of an index that is the column, or the column and a number: the number, None for 0, and whether their sum stays within 32 bits. None of any other index."""
-    op = columns.owner
-    if isinstance(op, Line) and ops.known(op.slope) == 1 and (op.rows is None or is_scalar(op.rows)):
-        return op.rows, op.near is not None
-    return (None, True) if ops.kind_of(columns).index_of == "column" else None

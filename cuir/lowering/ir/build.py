@@ -77,7 +77,8 @@ class _Kernel:
         checked, block = self.checked, Block()
         to = _Builder(block)
         for t in checked.tensors:
-            properties: dict[str, Attribute] = {"symbol": StringAttr(t.name)} | ({"written": UnitAttr()} if t.written else {})
+            words = [word for word, holds in (("written", t.written), ("scratch", t.scratch)) if holds]
+            properties: dict[str, Attribute] = {"symbol": StringAttr(t.name), **{word: UnitAttr() for word in words}}
             kind = types.TensorT(StringAttr(t.dtype.name), types.dims(t.dims))
             self._declare(to, t.name, ops.Tensor(properties=properties, result_types=[kind]))
         for s in checked.scalars:

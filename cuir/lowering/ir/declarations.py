@@ -49,13 +49,14 @@ class Declaration(IRDLOperation):
 
 @irdl_op_definition
 class Tensor(Declaration):
-    """A tensor parameter. `written`: the kernel stores to it."""
+    """A tensor parameter. `written`: the kernel stores to it; `scratch`: a launch brings it along, contiguous."""
 
     name = "tile.tensor"
     symbol = prop_def(StringAttr)
     written = opt_prop_def(UnitAttr)
+    scratch = opt_prop_def(UnitAttr)
     result = result_def(TensorT)
-    WORDS: ClassVar = ("written",)
+    WORDS: ClassVar = ("written", "scratch")
 
 
 @irdl_op_definition

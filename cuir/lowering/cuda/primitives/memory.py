@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ....syntax.types import F32
+from ...facts.pieces import GROUP, first_column, read_in_pairs
 from ...ir import ops
 from ...ir.layouts import packed
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
 from ..dtypes import MEMORY, from_memory, to_memory
 from ..loops import Position, index_of
-from ..operators import strip
+from ..operators import strip, wrapping
 from ..places import SharedRef
 from ..registry import prints
 from ..storage import Storage
@@ -38,6 +39,9 @@ def element(role: RolePrinter, op: ops.Perform) -> None:
 def gather(role: RolePrinter, op: ops.Perform) -> None:
     s, t = role.storage(op.results[0]), op.results[0].type
     assert isinstance(t, TileT)
+    if read_in_pairs(op):
+        _read_pairs(role, op, s, t)
+        return
     if s.packed:
         values = role.out.temp("v")
         role.out.line(f"float {values}[{2 * s.count}];")
@@ -47,6 +51,20 @@ def gather(role: RolePrinter, op: ops.Perform) -> None:
     role.elements.loop(
         t, lambda at: f"{s.name}[{index_of(t, at)}] = {strip(role.places.gather(op, lambda v: role.elements.element(v, at)))};"
     )
+
+
+def _read_pairs(role: RolePrinter, op: ops.Perform, s: Storage, t: TileT) -> None:
+    """Two neighbours at a time, 0 outside of the tensor."""
+    frag, kernel, out = role.fragment(t), role.kernel, role.out
+    name, values = role.places.elements(op.arg("place"))
+    at = Position("", "r_", "", "")
+    first, near = first_column(values[-1]) or (None, True)
+    column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
+    texts = [*(role.elements.element(v, at) for v in values[:-1]), column]
+    where = kernel.index(name, texts, [*map(is_scalar, values[:-1]), False])
+    with out.block(f"#pragma unroll\nfor (int r_ = 0; r_ < {frag.row_values}; ++r_)"), out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {frag.groups}; ++g_)"):
+        out.line(f"const int k_ = {GROUP} * g_ + col;")
+        out.line(f"cuir::read_pair<{frag.groups}>({s.name}, r_, g_, {kernel.inside(name, texts)}, &{identifier(name)}[{where}]);")
 
 
 # ---- load
@@ -211,7 +229,11 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     half = packed(t)
     wide = wide_place(role, place, t, adds) if mask is None else None
     if wide is not None:
-        with role.out.block(f"if ({aligned(role, wide, t)})"):
+        condition = aligned(role, wide, t)
+        if not condition:
+            store_wide(role, wide, value, t, adds)
+            return
+        with role.out.block(f"if ({condition})"):
             store_wide(role, wide, value, t, adds)
 
     def body(at: Position) -> str:

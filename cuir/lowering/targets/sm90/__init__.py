@@ -23,7 +23,8 @@ PHRASES = {
     "init mbarrier": "cuir::Bar::init({}, {});",
     "fence of inits": "cutlass::arch::fence_barrier_init();",
     "prefetch map": "cute::prefetch_tma_descriptor(&{});",
-    "sync of cluster": "cute::cluster_sync();",
+    "arrive in cluster": "cute::cluster_arrive_relaxed();",  # barriers are made known by a fence of their own, and nothing else is handed over
+    "wait for cluster": "cute::cluster_wait();",
     "elect": "cute::elect_one_sync()",
     "more registers": "cutlass::arch::warpgroup_reg_alloc<{}>();",
     "fewer registers": "cutlass::arch::warpgroup_reg_dealloc<{}>();",

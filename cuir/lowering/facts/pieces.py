@@ -1,0 +1,45 @@
+"""Which tiles of single elements lie in whole pieces of rows of a tensor, so that a thread's neighbours go in one access."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from ..ir import ops
+from ..ir.machine_tiles import Line
+from ..ir.types import ElementT, TileT, is_scalar
+from .multiples import multiple
+
+GROUP = 8  # columns that four threads hold, two each
+
+
+def first_column(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
+    """Of an index that is the column, or the column and a number: the number, None for 0, and whether their sum stays within 32 bits. None of any other index."""
+    op = columns.owner
+    if isinstance(op, Line) and ops.known(op.slope) == 1 and (op.rows is None or is_scalar(op.rows)):
+        return op.rows, op.near is not None
+    return (None, True) if ops.kind_of(columns).index_of == "column" else None
+
+
+def by_column(value: SSAValue) -> bool:
+    """Whether an index differs from column to column."""
+    return isinstance(value.type, TileT) and value.type.layout.data not in ("rows", "one")
+
+
+def read_in_pairs(op: ops.Perform) -> bool:
+    """Whether a gather of elements of 4 bytes reads two neighbours at once: from scratch, which is contiguous and aligned, at even columns."""
+    t = op.outputs[0].type if op.gathers else None
+    if not isinstance(t, TileT) or t.layout.data != "full" or t.shape[1] % GROUP or t.element.itemsize != 4:
+        return False
+    place = op.arg("place")
+    at = place.owner
+    if not isinstance(at, ops.At) or not isinstance(place.type, ElementT) or not isinstance(at.array.owner, ops.Tensor):
+        return False
+    tensor, indices = at.array.owner, list(at.starts)
+    last = tensor.result.type.sizes[-1]
+    counted = first_column(indices[-1])
+    if tensor.scratch is None or not isinstance(last, int) or last % 2 or counted is None or any(map(by_column, indices[:-1])):
+        return False
+    return counted[0] is None or multiple(counted[0], 2)
+
+
+__all__ = ["GROUP", "by_column", "first_column", "read_in_pairs"]
