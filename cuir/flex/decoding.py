@@ -33,11 +33,11 @@ AT_ONCE = {
     8: 0.88,
 }  # of the clusters for which there are multiprocessors, those that run: one must fit a GPC, which has 14 to 18
 BLOCK = 64  # keys
-JOIN = {1: 0, 2: 4, 4: 6, 8: 13}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
+JOIN = {1: 0, 2: 4, 4: 5, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
 READERS = 81  # CTAs of one warpgroup that take all that memory gives
 ALONE = 0.75  # of all multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
 LONG = 48  # ... if it has so many blocks to read
-IN_FLIGHT = 128 * 1024  # bytes of keys and values, for two warpgroups and where most multiprocessors read
+IN_FLIGHT = 128 * 1024  # bytes of keys and values
 
 
 def decodes(query: torch.Tensor, key: torch.Tensor) -> bool:
@@ -70,15 +70,15 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
     blocks = -(-at.N // BLOCK)
     cluster = _cluster(units, blocks)
-    few = units * cluster <= ALONE * _processors()
-    rings = _rings(fixed, WARPGROUPS if few and blocks >= LONG * cluster else 1, few)
+    alone = units * cluster <= ALONE * _processors() and blocks >= LONG * cluster
+    rings = _rings(fixed, WARPGROUPS if alone else 1)
     while cluster > 1 and cluster * rings["WG"] > -(-at.N // rings["BN"]):
         cluster //= 2
     return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **fixed}
 
 
-def _rings(fixed: Mapping[str, Const], groups: int, few: bool = True) -> dict[str, int]:
-    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency. few: CTAs, which must have more in flight each."""
+def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
+    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency."""
     D, DV = _head_dims(fixed)
     columns = -(-D // 64) * 64 + -(-DV // 64) * 64
     eight = "TOKENS" in fixed  # a cache of 8-bit numbers, which each warpgroup widens into arrays of its own
@@ -95,11 +95,9 @@ def _rings(fixed: Mapping[str, Const], groups: int, few: bool = True) -> dict[st
     def stages(keys: int, room: int = ROOM - queries) -> int:
         return min(8 * groups, room // (columns * keys * 2))
 
-    if max(D, DV) <= 128:  # as measured (docs/serving.md); with more in flight two warpgroups were slower
-        if groups > 1:
-            return {"QBUF": tiles, "BN": BLOCK, "WG": groups, "STAGES": stages(BLOCK, IN_FLIGHT) // groups}
-        keys = BLOCK if cached else 2 * BLOCK
-        return {"QBUF": tiles, "BN": keys, "WG": 1, "STAGES": stages(keys) if few else stages(keys, IN_FLIGHT)}
+    if max(D, DV) <= 128:  # as measured (docs/serving.md); with more in flight each was slower
+        keys = BLOCK if cached or groups > 1 else 2 * BLOCK
+        return {"QBUF": tiles, "BN": keys, "WG": groups, "STAGES": stages(keys, IN_FLIGHT) // groups}
     groups = WARPGROUPS
     if stages(BLOCK) >= 2 * groups:
         return {"QBUF": tiles, "BN": BLOCK, "WG": groups, "STAGES": stages(BLOCK) // groups}

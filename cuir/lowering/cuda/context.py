@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import FileLineColLoc
@@ -39,6 +40,7 @@ class KernelContext:
         self.choices: dict[str, None] = {}
         self.aligned: dict[str, None] = {}  # addressed by cp.async
         self.handed = exchanged(checked)
+        self.prepared: list[tuple[re.Match[str], Span | None]] = []  # numbers for handing out units, before the CTA's first wait
         self.frame: dict[SSAValue, str] = {
             op.result: identifier(op.symbol.data) for op in kernel.body.block.ops if isinstance(op, ops.Parameter)
         }

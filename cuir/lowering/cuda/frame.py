@@ -185,6 +185,8 @@ class KernelPrinter(KernelContext):
             out.line(self.target.say("arrive in cluster"))
         out.lines += declared.lines  # worked out while others arrive
         out.spans += declared.spans
+        if self.queue is not None:
+            queues.prepare(self, self.queue)
         if inits:
             out.line(self.target.say("wait for cluster") if cluster else "__syncthreads();")
         return head, offset

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
 from ..ir import machine
 from ..ir.types import dtype_of
-from .context import KernelContext
+from .context import WARPS, KernelContext
 from .operators import strip
 from .role import RolePrinter
 from .units import ctype, following, strides
@@ -28,12 +29,33 @@ def declare(kernel: KernelContext, queue: machine.Queue, offset: int) -> list[st
     return inits
 
 
+SCALAR = re.compile(r"\s*const (?P<type>int|unsigned|float|bool) (?P<name>\w+) = (?P<value>.*;)|\s*(?P<comment>//.*)")
+
+
+def prepare(kernel: KernelContext, queue: machine.Queue) -> None:
+    """The numbers that handing out needs of lengths, worked out by the spare warp before it waits for the others; behind a branch, so that no compiler moves them behind the wait."""
+    lines, out = kernel.prepared, kernel.out
+    if not any(m["name"] for m, _ in lines):
+        return
+    for match, _ in lines:
+        if match["name"]:
+            out.line(f"{match['type']} {match['name']} = 0;")
+    spare = queue.spare.data
+    with out.block(f"if (warpgroup == {spare // WARPS} && warp == {spare % WARPS})"):
+        for match, span in lines:
+            out.span = span
+            out.line(f"{match['name']} = {match['value']}" if match["name"] else match["comment"])
+    out.span = None
+
+
 def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
     """The text of the spare warp, on one lane."""
     out, hand = role.out, queue.hand_out
     name, unit = out.temp("queue"), out.temp("unit")
     out.line(f"cuir::TileQueue{ctype(queue)} {name}(slots);")
+    begin = len(out.lines)
     role.block(queue.body.block)
+    role.kernel.prepared = out.take(begin, SCALAR)
     t = role.name(hand.unit)
     first, step = strides(queue.ctas.data)
     after = following(queue, t)

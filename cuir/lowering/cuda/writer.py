@@ -212,5 +212,14 @@ class Writer:
         self.lines[at:at] = ["  " * self.depth + line for line in lines]
         self.spans[at:at] = [None] * len(lines)
 
+    def take(self, begin: int, form: re.Pattern[str]) -> list[tuple[re.Match[str], Span | None]]:
+        """Lines from `begin` on, taken away if all have this form; else none, and they stay."""
+        matches = [form.fullmatch(line) for line in self.lines[begin:]]
+        taken = [(m, span) for m, span in zip(matches, self.spans[begin:], strict=True) if m is not None]
+        if len(taken) < len(matches):
+            return []
+        del self.lines[begin:], self.spans[begin:]
+        return taken
+
     def text(self) -> str:
         return "\n".join(self.lines) + "\n"
