@@ -26,7 +26,7 @@ from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
 from .few_keys import few_keys
 from .inputs import need_gradients, need_hopper, need_warm, wrong
 from .made import Made
-from .packing import as_it_lies, output_for, packed, stand_in, strides_fit, without_room
+from .packing import as_it_lies, made_as_it_lies, output_for, packed, stand_in, strides_fit, without_room
 from .progress import Progress
 from .settings import Settings
 
@@ -134,8 +134,7 @@ class Gradients:
             launches[step] = arguments
             runs[step](**arguments)
 
-        rows = _floats(q, *q.shape[:2], 2, padded_rows(at.M))
-        L, DL = rows[:, :, 0], rows[:, :, 1]
+        L, DL = _floats(q, 2, *q.shape[:2], padded_rows(at.M))
         dq = _sums(q) if plan.adds else stand_in(q, torch.float32)
         if "prepare" in plan.steps:
             launch("prepare", O=o, dO=do, LSE=lse, L=L, DL=DL, dQ=dq)
@@ -302,7 +301,7 @@ def backward(
         k, v = (x.expand(query.shape[0], -1, -1, -1) for x in (k, v))
     fitting = [x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v, o, do)]
     keep = plain and ready.kernel is not None and all(a is b for a, b in zip(fitting, (q, k, v, o, do), strict=True))
-    keep = keep and key.shape[0] == query.shape[0] and all(x.is_contiguous() for x in (q, k, v))  # gradients are given as they are
+    keep = keep and key.shape[0] == query.shape[0] and all(map(made_as_it_lies, (q, k, v)))  # gradients are given as they are
     q, k, v, o, do = fitting
     grads, found = gradients.of(ready, q, k, v, o, lse, do, dlse, scale, keep)
     dense = (None if g is None or not asked else without_room(g, x) for g, x, asked in zip(grads, (q, k, v), wanted, strict=True))

@@ -99,6 +99,12 @@ def as_it_lies(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return empty_as(x).copy_(g)
 
 
+def made_as_it_lies(x: torch.Tensor) -> bool:
+    """Whether `as_it_lies` gives what `output_for` makes for x, in its dtype, as it is: of contiguous tensors, and of whole views, such as heads of a projection."""
+    made = torch.empty_like(x, device="meta")
+    return strides_fit(made) and (x.is_contiguous() or made.stride() == torch.empty_permuted(x.shape, _whole_order(x), device="meta").stride())
+
+
 def _whole_order(x: torch.Tensor) -> list[int]:
     """The dims of x from the outermost in memory to the innermost."""
     repeats = any(stride == 0 and size != 1 for size, stride in zip(x.shape, x.stride(), strict=True))
@@ -127,6 +133,7 @@ __all__ = [
     "as_it_lies",
     "autocast",
     "empty_as",
+    "made_as_it_lies",
     "output_for",
     "packed",
     "packed_copies",
