@@ -33,7 +33,17 @@ def markdown(rows: Sequence[Row]) -> str:
     if rows[0].get("suite") == "structures":
         head = rows[0]
         where = f"TFLOP/s, f16, {head['device']}, driver {head['driver']}, CUDA {head['cuda']}, torch {head['torch']}, {head['date']}."
-        return "\n".join(["# Programs of structures that no mask says", "", where, "", f"    {head['command']} --out FILE", "", of_structures.table(rows[1:])])
+        return "\n".join(
+            [
+                "# Programs of structures that no mask says",
+                "",
+                where,
+                "",
+                f"    {head['command']} --out FILE",
+                "",
+                of_structures.table(rows[1:]),
+            ]
+        )
     if "device" in rows[0]:
         return _settings(rows)
     if "program" in rows[0]:

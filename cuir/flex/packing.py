@@ -102,7 +102,9 @@ def as_it_lies(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def made_as_it_lies(x: torch.Tensor) -> bool:
     """Whether `as_it_lies` gives what `output_for` makes for x, in its dtype, as it is: of contiguous tensors, and of whole views, such as heads of a projection."""
     made = torch.empty_like(x, device="meta")
-    return strides_fit(made) and (x.is_contiguous() or made.stride() == torch.empty_permuted(x.shape, _whole_order(x), device="meta").stride())
+    return strides_fit(made) and (
+        x.is_contiguous() or made.stride() == torch.empty_permuted(x.shape, _whole_order(x), device="meta").stride()
+    )
 
 
 def _whole_order(x: torch.Tensor) -> list[int]:

@@ -93,4 +93,3 @@ def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: boo
         out.line(f"const int k_ = {column};")
         out.line(f"const auto {x} = {piece};")
         out.line(f"if ({inside}) cuir::{'add' if adds else 'put'}_wide(&{where}, {x});")
-

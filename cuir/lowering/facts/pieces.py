@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from ..ir import ops
 from ..ir.machine_tiles import Line
-from ..ir.types import ElementT, TileT, is_scalar
+from ..ir.types import ElementT, TensorT, TileT, is_scalar
 from .multiples import multiple
 
 GROUP = 8  # columns that four threads hold, two each
@@ -35,7 +35,8 @@ def read_in_pairs(op: ops.Perform) -> bool:
     if not isinstance(at, ops.At) or not isinstance(place.type, ElementT) or not isinstance(at.array.owner, ops.Tensor):
         return False
     tensor, indices = at.array.owner, list(at.starts)
-    last = tensor.result.type.sizes[-1]
+    kind = tensor.result.type
+    last = kind.sizes[-1] if isinstance(kind, TensorT) else None
     counted = first_column(indices[-1])
     if tensor.scratch is None or not isinstance(last, int) or last % 2 or counted is None or any(map(by_column, indices[:-1])):
         return False

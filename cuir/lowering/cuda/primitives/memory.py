@@ -62,7 +62,10 @@ def _read_pairs(role: RolePrinter, op: ops.Perform, s: Storage, t: TileT) -> Non
     column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
     texts = [*(role.elements.element(v, at) for v in values[:-1]), column]
     where = kernel.index(name, texts, [*map(is_scalar, values[:-1]), False])
-    with out.block(f"#pragma unroll\nfor (int r_ = 0; r_ < {frag.row_values}; ++r_)"), out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {frag.groups}; ++g_)"):
+    with (
+        out.block(f"#pragma unroll\nfor (int r_ = 0; r_ < {frag.row_values}; ++r_)"),
+        out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {frag.groups}; ++g_)"),
+    ):
         out.line(f"const int k_ = {GROUP} * g_ + col;")
         out.line(f"cuir::read_pair<{frag.groups}>({s.name}, r_, g_, {kernel.inside(name, texts)}, &{identifier(name)}[{where}]);")
 
