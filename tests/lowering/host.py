@@ -108,6 +108,11 @@ DEV float divide(float x, float y) { float q = float(double(x) / y); return std:
 DEV float min_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : min(x, y); }
 DEV float max_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : max(x, y); }
 template <typename T> DEV T read_if(bool inside, const T *p) { return inside ? *p : T(0); }
+template <typename T> DEV T read_if_now(bool inside, const T *p) { return inside ? *p : T(0); }
+template <int GROUPS, typename T, int N> DEV void read_pair(T (&x)[N], int r, int g, bool inside, const T *from) {
+  const int i = 4 * (GROUPS * (r >> 1) + g) + 2 * (r & 1);
+  for (int e = 0; e < 2; ++e) x[i + e] = inside ? from[e] : T(0);
+}
 DEV unsigned first_bits(unsigned x, int n, int first) {
   const int left = max(n, 0) - first;
   return left <= 0 ? 0 : left < 32 ? x & ((1u << left) - 1) : x;
@@ -138,10 +143,11 @@ def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False,
     """
     head, body = cuda.source.split("  // ---- role ", 1)
     params = re.sub(r"__restrict__ ", "", head[head.rindex(f"\n{symbol(cuda.name)}(") + len(symbol(cuda.name)) + 2 : head.rindex(") {\n")])
-    body = body[body.index("\n") : body.rindex("}")]
+    strides = "\n".join(re.findall(r"const int64_t \w+_stride\d+ = .*;", head))  # of scratch
+    body = strides + body[body.index("\n") : body.rindex("}")]
     parts = target_of(cuda.arch).render(re.sub(rf"cuir::({'|'.join(OURS)})\b", "", body), {})
     parts = re.sub(rf"DEV (float|int|void) ({'|'.join(OURS)})\(.*(\n|$)", "", parts)  # instructions of a GPU
-    parts = re.sub(r"(?s)(template <[^>]*> )?DEV \w+ (read_if|first_bits)\(.*?\n}\n", "", parts)
+    parts = re.sub(r"(?s)(template <[^>]*> )?DEV \w+ (read_if|read_if_now|read_pair|first_bits)\(.*?\n}\n", "", parts)
     parts = re.sub(r'asm\("rcp.approx.ftz.f64.*\n', "r = rcp64(b);\n", parts)
     path = folder / "kernel.cpp"
     path.write_text(FRAME % (more, parts, params, body), encoding="utf-8")
