@@ -30,6 +30,7 @@ from . import (
     slope_products,
     value_numbering,
     warp_branches,
+    widened_loads,
     work_item_values,
 )
 
@@ -85,6 +86,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(row_functions, "1/x and log2 of a number a row by one branch of the warp"),
     *CLEAN,
     Pass(slope_products, "slope times column: once where registers allow, else late"),
+    Pass(widened_loads, "8-bit floats that are widened are loaded as f16"),
     Pass(pinned_waits, "exponentials stay before the wait that the program puts behind them"),
     Pass(fusion, "what is worked out inside the expression that reads it", needed=True),
     Pass(finish_before_copy, "a product in flight is waited for before its registers are copied", needed=True),

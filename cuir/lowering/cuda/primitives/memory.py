@@ -82,6 +82,11 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     base = role.out.temp("from")
     role.out.line(f"const uint32_t {base} = {ref.address};")
     cols = t.shape[1]
+    if ref.alloc.dtype != t.element:
+        widened = role.target.choice("load widened")
+        if widened is None or not widened(role, ref, base, target, t):
+            _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
+        return
     blocks = role.target.choice("load blocks") if target.packed and ref.alloc.panelled and cols % 16 == 0 else None
     if blocks is not None:
         blocks(role, ref, base, target, t)

@@ -16,9 +16,13 @@ struct f8{_name} {{
   uint8_t bits;
   DEV_MEMBER explicit f8{_name}(float x) {{ uint16_t pair; asm("cvt.rn.satfinite.{_name}x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.f), "f"(x)); bits = uint8_t(pair); }}
 }};
-DEV float2 to_floats_f8{_name}(uint16_t x) {{
+DEV uint32_t to_halves_f8{_name}(uint16_t x) {{
   uint32_t pair;
   asm("cvt.rn.f16x2.{_name}x2 %0, %1;" : "=r"(pair) : "h"(x));
+  return pair;
+}}
+DEV float2 to_floats_f8{_name}(uint16_t x) {{
+  const uint32_t pair = to_halves_f8{_name}(x);
   return __half22float2(reinterpret_cast<const __half2&>(pair));
 }}
 DEV float to_float(f8{_name} x) {{ return to_floats_f8{_name}(x.bits).x; }}
@@ -113,6 +117,19 @@ template <int ROWS, int COLS> DEV void load_pairs_f8{_name}(float (&x)[COLS / 2]
     const float2 pair = to_floats_f8{_name}(get<uint16_t>(at<ROWS>(from, row + 8 * (i % 2), col + 8 * (i / 2))));
     x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
   }}
+}}""",
+        "at",
+        "shared_access",
+        f"f8{_name}",
+    )
+
+    part(
+        f"load_halves_f8{_name}",
+        f"""
+// The same as f16, which holds each of them: two to a register
+template <int ROWS, int COLS> DEV void load_halves_f8{_name}(uint32_t (&x)[COLS / 4], uint32_t from, int row, int col) {{
+#pragma unroll
+  for (int i = 0; i < COLS / 4; ++i) x[i] = to_halves_f8{_name}(get<uint16_t>(at<ROWS>(from, row + 8 * (i % 2), col + 8 * (i / 2))));
 }}""",
         "at",
         "shared_access",

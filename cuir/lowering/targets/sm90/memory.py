@@ -35,3 +35,12 @@ def load_pairs(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t:
         return False
     role.out.line(f"cuir::load_pairs_{t.dtype.data}<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, col);")
     return True
+
+
+@PRINTERS.choice("load widened")
+def load_widened(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t: TileT) -> bool:
+    """An accumulator's columns of 8-bit numbers as f16. Whether the tile is one."""
+    if not ref.alloc.panelled or role.fragment(t).slabs != 1:
+        return False
+    role.out.line(f"cuir::load_halves_{ref.alloc.dtype.name}<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, col);")
+    return True
