@@ -104,13 +104,13 @@ class Problem:
         self.q, self.k, self.v = (self.given[n] for n in "QKV")
         self.counts = self._counts()
         self.spec, self.scale = self.kind.spec, cell.shape.D**-0.5
+        self.table: torch.Tensor | None = None
         if not self.kind.cached:
             return
         page = self.kind.page
         if self.kind.eight:
             self.k, self.v = ((x.float() / UNIT).clamp(-LARGEST, LARGEST).to(E4M3).to(x.dtype) * UNIT for x in (self.k, self.v))
         self.lengths = torch.tensor(self.counts, dtype=torch.int32, device=device)
-        self.table: torch.Tensor | None = None
         if page:
             pages = -(-cell.shape.N // page)
             shuffled = torch.randperm(cell.shape.B * pages, generator=torch.Generator().manual_seed(2))

@@ -87,7 +87,10 @@ def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
     tiles = 2 if D <= 128 else 1  # of queries: the next one's are fetched ahead where there is room
     queries = tiles * ROWS * -(-D // 64) * 64 * 2
     if eight:
-        fits = {g: min(8 * g, (ROOM - queries - g * columns * 64 * 2) // (columns * 64)) for g in (WARPGROUPS, 1)}
+        chunk = fixed["CHUNK"]
+        assert isinstance(chunk, int)
+        most = (WARPGROUPS + 1,) if chunk >= 8 else ()  # loading warps that gather small pages take registers of a third
+        fits = {g: min(8 * g, (ROOM - queries - g * columns * 64 * 2) // (columns * 64)) for g in (*most, WARPGROUPS, 1)}
         own = next((g for g in fits if fits[g] >= 2 * g), 1)
         return {"QBUF": tiles, "BN": 64, "WG": own, "STAGES": max(1, fits[own] // own)}
     cached = "CHUNK" in fixed  # where a warpgroup clears rows of a block, which it can for 64 at a time

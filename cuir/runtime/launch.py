@@ -202,6 +202,7 @@ class Launcher:
 
     def plan(self, arguments: Mapping[str, Any], bound: Bound) -> Plan:
         """What a launch with checked arguments needs besides addresses and a stream."""
+        self._entered()
         cuda = self.cuda
         scalars = {s: arguments[s] for s in cuda.scalars}
         require_index_ranges(self.checked, bound.dims, arguments)
@@ -247,11 +248,15 @@ class Launcher:
 
     def _start(self, packed: Packed) -> None:
         while (status := self.start(packed.config, self.place, packed.pointers, None)) != 0:
-            cu = self.cu
-            if status == INVALID_CONTEXT and int(self._ok(cu.cuCtxGetCurrent())) == 0:
-                self._ok(cu.cuCtxSetCurrent(self.context))  # a thread that has not touched the device before
-                continue
-            self._ok((cu.CUresult(status),))
+            if status != INVALID_CONTEXT or not self._entered():
+                self._ok((self.cu.CUresult(status),))
+
+    def _entered(self) -> bool:
+        """Gives torch's context to a thread that has not touched the device before. Whether it is one."""
+        new = int(self._ok(self.cu.cuCtxGetCurrent())) == 0
+        if new:
+            self._ok(self.cu.cuCtxSetCurrent(self.context))
+        return new
 
     def _pack(self, plan: Plan, places: tuple[int, ...], stream: int, counter: int) -> Packed:
         if not apart(plan.reaches, places):
@@ -262,8 +267,9 @@ class Launcher:
         addresses = []
         for encoded, tensor in plan.maps:
             ctypes.memmove(at, encoded, MAP_BYTES)
-            if tensor is not None and (status := self.replace(at, places[tensor])) != 0:
-                self._ok((self.cu.CUresult(status),))
+            while tensor is not None and (status := self.replace(at, places[tensor])) != 0:
+                if status != INVALID_CONTEXT or not self._entered():
+                    self._ok((self.cu.CUresult(status),))
             addresses.append(at)
             at += MAP_BYTES
         values: list[Any] = []

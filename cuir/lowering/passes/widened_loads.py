@@ -12,7 +12,9 @@ from .rewriting import insert, replace
 
 def run(kernel: ops.Kernel) -> None:
     for op in list(every(kernel)):
-        load = _narrow(op) if isinstance(op, ops.Apply) and op.kind.converts is not None and dtype_of(op.result) == F16 else None
+        if not isinstance(op, ops.Apply) or op.kind.converts is None or dtype_of(op.result) != F16:
+            continue
+        load = _narrow(op)
         if load is not None:
             wide = ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[op.result.type]])
             replace(op, [insert(load, wide)])
