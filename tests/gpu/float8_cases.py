@@ -53,6 +53,21 @@ def casts(X: Global[f32, M, 64], Y: Global[T, M, 64], Z: Global[f32, M, 64], *, 
             store(Z[t * 64 : t * 64 + 64, :], cast(y, f32) * 2.0)
 """
 PANELS = CASTS.replace("64]", "128]")
+WIDENED = """\
+@kernel(arch="sm_90a")
+def widened(X: Global[T, M, 128], Y: Global[W, M, 128], *, T: const, W: const):
+    s = shared(T, [64, 128])
+    full = mbarrier(1)
+    work = tiles(cdiv(M, 64))
+    with role("load", warps=1):
+        for t in work:
+            full.expect(nbytes(s))
+            copy_async(X[t * 64 : t * 64 + 64, :], s, full)
+    with role("all", warpgroups=1):
+        for t in work:
+            full.wait(0)
+            store(Y[t * 64 : t * 64 + 64, :], cast(load(s), W))
+"""
 
 
 def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -75,6 +90,19 @@ def rounded(x: torch.Tensor, dtype: str) -> torch.Tensor:
     """Rounded to the dtype: what is greater than its largest number becomes that."""
     t = DTYPES[dtype]
     return x.clamp(-float(t.largest), float(t.largest)).to(getattr(torch, t.torch))
+
+
+def all_numbers(dtype: str, device: str) -> torch.Tensor:
+    """Each number of the dtype, NaN and infinities among them, 32 times."""
+    return torch.arange(64 * 128, dtype=torch.int32).to(torch.uint8).view(getattr(torch, DTYPES[dtype].torch)).view(64, 128).to(device)
+
+
+def widened_are_right(dtype: str) -> None:
+    x = all_numbers(dtype, "cuda")
+    for wide in ("f16", "bf16", "f32"):
+        y = torch.empty(64, 128, dtype=getattr(torch, DTYPES[wide].torch), device="cuda")
+        compile(cuir.check(cuir.parse(WIDENED), consts={"T": DTYPES[dtype], "W": DTYPES[wide]}))(X=x, Y=y)
+        torch.testing.assert_close(y.float(), x.float(), rtol=0, atol=0, equal_nan=True)
 
 
 def product_is_right(dtype: str) -> None:

@@ -6,10 +6,12 @@ import re
 
 import pytest
 
+import corpus
 from cuir.checking.checker import check
 from cuir.checking.resources import RESERVED
 from cuir.lowering import lower
 from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from tests.lowering.kernels import ALL, COMPUTE, KERNELS, LOAD, UNITS
 
 
@@ -163,3 +165,20 @@ def test_the_expert_kernel_divides_in_one_warp() -> None:
     for name in ("load_k", "load_v", "compute"):
         assert not re.search(r"/ unsigned|% unsigned|quotient|inverse", part(source, f"role {name}"))
     assert "quotient(" in part(source, "a spare warp")
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_what_handing_out_divides_by_is_worked_out_before_the_first_wait(cluster: int) -> None:
+    """By the warp that needs it, behind a branch of its own."""
+    program = parse(corpus.kernels()["decode_sm90"].read_text(encoding="utf-8"))
+    source = lower(check(program, None, {"T": F16, "D": 64, "DV": 64, "CLUSTER": cluster})).source
+    before, after = source.split("cute::cluster_wait();" if cluster > 1 else "__syncthreads();", 1)
+    names = re.findall(r"unsigned (inverse\w*) = 0;", before)
+    block = re.search(r"if \(warpgroup == \d && warp == \d\) \{([^}]*)\}", before)
+    assert len(names) >= 3 and block and all(f"{name} = cuir::inverse(" in block[1] for name in names)
+    assert "cuir::inverse(" not in after and all(f", {name})" in after for name in names)
+
+
+def test_what_reads_memory_is_worked_out_where_it_was() -> None:
+    """Numbers of a tensor are no scalars of the launch."""
+    assert "J[" not in text(LOAD + COMPUTE).split("__syncthreads();")[0].split("extern")[-1]

@@ -12,7 +12,7 @@ from cuir.lowering import lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
-from tests.gpu.float8_cases import CASTS, PANELS, PRODUCT, numbers, operands, rounded
+from tests.gpu.float8_cases import CASTS, PANELS, PRODUCT, WIDENED, all_numbers, numbers, operands, rounded
 
 FLOATS = ("f8e4m3", "f8e5m2")
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
@@ -50,6 +50,32 @@ def test_two_are_loaded_and_converted_at_a_time(dtype: str) -> None:
     assert f"cuir::load_pairs_{dtype}<64, 128>(" in source and f"get<cuir::{dtype}>(cuir::at" not in source
 
 
+def widened(dtype: str, wide: str, text: str = WIDENED) -> str:
+    return lower(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype], "W": DTYPES[wide]})).source
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_is_widened_to_f16_is_loaded_as_that(dtype: str) -> None:
+    """f16 holds each of them; so does bf16, to which there is no conversion of two. What is needed as it is, too, is loaded as it is."""
+    assert f"cuir::load_halves_{dtype}<64, 128>(" in widened(dtype, "f16") and "cuir::pack_f16" not in widened(dtype, "f16")
+    assert "load_halves" not in widened(dtype, "bf16") and "load_halves" not in widened(dtype, "f32")
+    twice = WIDENED.replace(
+        "store(Y[t * 64 : t * 64 + 64, :], cast(load(s), W))",
+        "x = load(s)\n            store(Y[t * 64 : t * 64 + 64, :], cast(x, W) + cast(row_max(cast(x, f32)), W))",
+    )
+    assert f"load_pairs_{dtype}" in widened(dtype, "f16", twice)
+    small = WIDENED.replace("load(s)", "load(s[0:64, 0:64])").replace("Y[t * 64 : t * 64 + 64, :]", "Y[t * 64 : t * 64 + 64, 0:64]")
+    assert f"cuir::load_halves_{dtype}<64, 64>(" in widened(dtype, "f16", small)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("wide", ["f16", "bf16", "f32"])
+def test_all_numbers_widened_in_the_interpreter(dtype: str, wide: str) -> None:
+    x, y = all_numbers(dtype, "cpu"), torch.empty(64, 128, dtype=getattr(torch, DTYPES[wide].torch))
+    cuir.run(cuir.check(cuir.parse(WIDENED), consts={"T": DTYPES[dtype], "W": DTYPES[wide]}), {"X": x, "Y": y})
+    torch.testing.assert_close(y.float(), x.float(), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize(("change", "code"), [
     (("mma_async(sA, sB.T, acc)", "mma_async(sA, sC, acc)"), "T131"),
     (("mma_async(sA, sB.T, acc)", "mma_async(load(sA), sB.T, acc)"), "T131"),
@@ -64,7 +90,7 @@ def test_what_the_instruction_cannot_read_is_refused(change: tuple[str, str], co
 
 
 @needs_nvcc
-@pytest.mark.parametrize("text", [PRODUCT, CASTS], ids=["product", "casts"])
+@pytest.mark.parametrize("text", [PRODUCT, CASTS, WIDENED.replace("W: const", "W: const = f16")], ids=["product", "casts", "widened"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_code_compiles(text: str, dtype: str) -> None:
     assert compile_cuda(lower(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype]}))).cubin
