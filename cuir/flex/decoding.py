@@ -70,15 +70,16 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
     blocks = -(-at.N // BLOCK)
     cluster = _cluster(units, blocks)
-    alone = units * cluster <= ALONE * _processors() and blocks >= LONG * cluster
-    rings = _rings(fixed, WARPGROUPS if alone else 1)
+    long = blocks >= LONG * cluster
+    rings = _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1, long)
     while cluster > 1 and cluster * rings["WG"] > -(-at.N // rings["BN"]):
         cluster //= 2
     return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **fixed}
 
 
-def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
-    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency."""
+def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[str, int]:
+    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency. long: whether a CTA has many blocks, for which each further warpgroup
+    that widens 8-bit numbers is worth a part more to join."""
     D, DV = _head_dims(fixed)
     columns = -(-D // 64) * 64 + -(-DV // 64) * 64
     eight = "TOKENS" in fixed  # a cache of 8-bit numbers, which each warpgroup widens into arrays of its own
@@ -89,7 +90,7 @@ def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
     if eight:
         chunk = fixed["CHUNK"]
         assert isinstance(chunk, int)
-        most = (WARPGROUPS + 1,) if chunk >= 8 else ()  # loading warps that gather small pages take registers of a third
+        most = (WARPGROUPS + 1,) if long and chunk >= 8 else ()  # loading warps that gather small pages take registers of a third
         fits = {g: min(8 * g, (ROOM - queries - g * columns * 64 * 2) // (columns * 64)) for g in (*most, WARPGROUPS, 1)}
         own = next((g for g in fits if fits[g] >= 2 * g), 1)
         return {"QBUF": tiles, "BN": 64, "WG": own, "STAGES": max(1, fits[own] // own)}
