@@ -14,6 +14,7 @@ from typing import Any
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
+from .counters import uses_of_rings
 from .draws import MOST_ELEMENTS, Draw, elements_of, fitting, known_sizes
 from .problems import Case, cases, is_attention, less_than
 from .steps import steps_of_dims, with_heads
@@ -56,7 +57,7 @@ def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     """Problems for a few schedules: one dim after the other so long that each of two CTAs, whose units of work or whose steps it makes, comes to the third round of every ring."""
     tiles = steps_of_dims(checked, spec)
     each, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
-    least = 2 * (2 * checked.longest_ring + 1)
+    least = 2 * uses_of_rings(checked)
 
     def drawn(many: int) -> list[Draw]:
         draws = [

@@ -24,6 +24,7 @@ from ..variants.learned import gradients_of
 from ..variants.names import BACKWARD
 from ..variants.rebuilt import bounded, made_at
 from .blame import blamed
+from .counters import uses_of_rings
 from .draws import Draw
 from .evaluate import kernel_names
 from .function_problems import draws, with_applicable_kinds
@@ -145,7 +146,7 @@ def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; other grids give some one unit and some none."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(with_applicable_kinds(checked, spec, ring_draws(checked, spec)))
-    (BM, BN), uses = tile_sizes(checked), 2 * checked.longest_ring + 1
+    (BM, BN), uses = tile_sizes(checked), uses_of_rings(checked)
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
     return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
 

@@ -1,0 +1,64 @@
+"""How far the counters of a kernel's roles must come before everything that its text does by their values was done: a problem with fewer turns does not show what goes wrong at the seventeenth.
+
+Owns no problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..checking.checked import Checked
+from ..ops import OPERATORS
+from ..syntax.nodes import Assign, Binary, Expr, For, Literal, Name
+from ..syntax.walk import names_read, walk
+
+FARTHEST = 256  # turns: what comes about later is not looked for
+
+
+def turns_of_counters(checked: Checked) -> int:
+    """The most turns within which a counter of a role, of units of work or of a loop, comes once through what it is divided by or compared with in the text; 1 if there is nothing of
+    that. Numbers beyond FARTHEST are left out."""
+    if turns_of_counters not in checked.made:
+        checked.made[turns_of_counters] = max((n for n in _turns(checked) if n <= FARTHEST), default=1)
+    found: int = checked.made[turns_of_counters]
+    return found
+
+
+def uses_of_rings(checked: Checked) -> int:
+    """Units of work, or turns, with which a CTA goes round every ring twice and begins once more; where its counters come through what the text does by them later, after that."""
+    rounds, turns = 2 * checked.longest_ring, turns_of_counters(checked)
+    return rounds + 1 if turns <= rounds else turns + rounds + 1
+
+
+def _turns(checked: Checked) -> Iterator[int]:
+    for role in checked.roles:
+        nodes = [n for stmt in role.body for n in walk(stmt)]
+        bound = [n for n in nodes if isinstance(n, Assign)]
+        counters = {n.target for n in nodes if isinstance(n, For)}
+        counters |= {name for a in bound for name in a.targets if name in names_read(a.value)}
+        for node in nodes:
+            if isinstance(node, Binary) and (turns := _period(node, counters)) is not None:
+                yield turns
+
+
+def _period(e: Expr, counters: set[str]) -> int | None:
+    """In how many turns of a counter an expression takes each of its values, as far as numbers of the text say; None of what no counter is in."""
+    if isinstance(e, Name):
+        return 1 if e.id in counters else None
+    if not isinstance(e, Binary):
+        return None
+    left, right = _period(e.left, counters), _period(e.right, counters)
+    of = OPERATORS[e.op].traits
+    number = e.right if isinstance(e.right, Literal) else e.left if of.compares and isinstance(e.left, Literal) else None
+    turns = max(left or 0, right or 0)
+    if not turns:
+        return None
+    if number is None or number.kind != "int":
+        return turns
+    value = abs(int(number.value))
+    if of.remainder or of.rounds is not None:
+        return turns * max(1, value)
+    return turns * (value + 1) if of.compares else turns
+
+
+__all__ = ["FARTHEST", "turns_of_counters", "uses_of_rings"]
