@@ -13,9 +13,9 @@ from ..spec.specification import Lengths
 from ..variants import TransferResult
 from ..variants.lists import Lists
 from .backward_kernels import NARROW_DIM
-from .inputs import need_warm
-from .made import Made
-from .settings import Settings
+from .inputs import capturing, need_warm
+from .made import Counting, Made
+from .settings import KNOWN_LENGTHS, Settings
 
 FEW = 5.0  # times the head dim: keys that a query visits, in blocks of 128; between a gain of 24 % at 4.6 and a loss of 4 % at 8.4 (128), none at 9.3 and one of 9 % at 5.3 (64)
 BANDWIDTH = 3.35e12  # bytes a second, of the device that this was measured on
@@ -25,7 +25,7 @@ OWN = 16  # instructions of a pair beside its score: one exponential, as long as
 
 def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Lengths, device: torch.device) -> bool:
     """Whether the queries of a call have so few keys that dQ is better computed apart. data, made: what the mods of its forward pass captured, and its kernel takes. The first call of
-    data waits for the device; in the interpreter it is False."""
+    these lengths waits for the device, later ones take what other data had until its own is counted; in the interpreter it is False."""
     dim, score = max(int(settings.fixed[n]) for n in ("D", "DV")), settings.score  # type: ignore[arg-type]
     if device.type != "cuda" or dim > NARROW_DIM or score is None:  # wider heads were not tried
         return False
@@ -38,13 +38,23 @@ def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Le
 
 
 def visited(settings: Settings, data: TransferResult, made: Made | None, at: Lengths) -> float | None:
-    """Keys that a query visits on average, in whole blocks; None if nothing tells."""
+    """Keys that a query visits on average, in whole blocks, of this data or, while the device has not counted it, of the last that was counted with these lengths; None if nothing tells."""
     if not isinstance(data.lists, Lists) or made is None:
         return settings.visited(at, settings.numbers(data.captured))
-    if made.visited is None:
+    if made.visited is not None:
+        return made.visited
+    before = settings.counted.get(at)
+    if before is not None and capturing():  # where nobody may ask how far the device is
+        return before
+    if made.counting is None:
         need_warm("counting the blocks of a mask")
         count, blocks = made[data.lists.count], made[data.lists.list].shape[-1]
-        made.visited = float(count[..., 1].float().mean()) * at.N / blocks
+        made.counting = Counting(count[..., 1].float().mean() * (at.N / blocks))
+    if before is not None and not made.counting.done():
+        return before
+    if len(settings.counted) >= KNOWN_LENGTHS:
+        settings.counted.clear()
+    made.visited = settings.counted[at] = made.counting.value()
     return made.visited
 
 

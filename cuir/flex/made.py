@@ -10,12 +10,35 @@ import torch
 from .inputs import capturing
 
 
+class Counting:
+    """A number on its way from a device."""
+
+    def __init__(self, number: torch.Tensor):
+        """number: one element, as the current stream will have made it."""
+        self.event = None
+        self.here = number
+        if number.is_cuda:
+            self.here = torch.empty_like(number, device="cpu", pin_memory=True).copy_(number, non_blocking=True)
+            self.event = torch.cuda.current_stream(number.device).record_event()
+
+    def done(self) -> bool:
+        """Whether it has arrived."""
+        return self.event is None or bool(self.event.query())
+
+    def value(self) -> float:
+        """Waits for it."""
+        if self.event is not None:
+            self.event.synchronize()
+        return float(self.here)
+
+
 class Made(dict[str, Any]):
     """Captured values and block lists as a kernel takes them; other streams than the one that they were made on wait for it."""
 
     def __init__(self, values: Mapping[str, Any], device: torch.device):
         super().__init__(values)
         self.visited: float | None = None  # keys of a query on average, once they were counted
+        self.counting: Counting | None = None
         self.index = device.index if device.type == "cuda" else None
         self.streams: set[int] = set()  # that may use them
         if self.index is not None:
@@ -37,4 +60,4 @@ class Made(dict[str, Any]):
         self.streams.add(here)
 
 
-__all__ = ["Made"]
+__all__ = ["Counting", "Made"]

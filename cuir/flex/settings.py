@@ -50,6 +50,7 @@ class Settings:
         self.by_problem: dict[tuple[Lengths, Numbers], tuple[dict[str, Const], CompiledKernel]] = {}
         self.by_class: dict[object, Choice] = {}
         self.keys: dict[tuple[Lengths, Numbers], float | None] = {}
+        self.counted: dict[Lengths, float] = {}  # keys of a query on average, of the last data whose blocks were counted
         self.checks: dict[str, Checked] = {}
         self.kernels: dict[str, CompiledKernel] = {}
 

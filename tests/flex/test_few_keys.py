@@ -48,6 +48,38 @@ def test_data_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert visited(settings, data, made, at) == first
 
 
+class Late:
+    """A number that is not there yet."""
+
+    def __init__(self, number: torch.Tensor):
+        self.number, self.there, self.waited = number, False, False
+
+    def done(self) -> bool:
+        return self.there
+
+    def value(self) -> float:
+        self.waited = not self.there
+        return float(self.number)
+
+
+def test_other_data_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its blocks are counted it gets what the last data of these lengths had; only the first of all waits."""
+    monkeypatch.setattr("cuir.flex.few_keys.Counting", Late)
+    ids = torch.arange(1000) // 130
+    settings, data, made, at = call(lambda b, h, q, k: ids[q] == ids[k], 256)
+    settings.counted.clear()  # what other tests counted for this mask
+    first = visited(settings, data, made, at)
+    assert first is not None and made.counting.waited
+    ids.fill_(0)
+    *_, other, _ = call(lambda b, h, q, k: ids[q] == ids[k], 256)
+    assert other is not made and visited(settings, data, other, at) == first and not other.counting.waited
+    monkeypatch.setattr("cuir.flex.few_keys.capturing", lambda: True)
+    assert visited(settings, data, other, at) == first
+    monkeypatch.setattr("cuir.flex.few_keys.capturing", lambda: False)
+    other.counting.there = True
+    assert visited(settings, data, other, at) == 256 and not other.counting.waited and settings.counted[at] == 256
+
+
 def test_few_keys_of_a_slower_memory_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adding dQ up costs bytes, and computing it apart products."""
     given = call(MASKS["causal"], 1000)
