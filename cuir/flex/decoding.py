@@ -74,7 +74,10 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     rings = _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1, long)
     while cluster > 1 and cluster * rings["WG"] > -(-at.N // rings["BN"]):
         cluster //= 2
-    return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **fixed}
+    shared_out = (
+        {} if cluster == 1 or units > _at_once(cluster) else {"DYNAMIC": False}
+    )  # one unit each: none is drawn, and no CTA waits for another before it leaves
+    return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **shared_out, **fixed}
 
 
 def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[str, int]:
@@ -120,12 +123,17 @@ def _cluster(units: int, blocks: int) -> int:
     """CTAs that share a unit of work: those with which all is done first."""
 
     def turns(cluster: int) -> float:
-        at_once = max(1, int(_processors() // cluster * AT_ONCE[cluster]))
+        at_once = _at_once(cluster)
         reading = min(units, at_once) * cluster
         return -(-units // at_once) * (-(-blocks // cluster) * max(1.0, reading / READERS) + JOIN[cluster])
 
     admitted = [c for c in CLUSTERS if c <= blocks] or [1]
     return min(admitted, key=turns)
+
+
+def _at_once(cluster: int) -> int:
+    """Clusters of so many CTAs that run at a time."""
+    return max(1, int(_processors() // cluster * AT_ONCE[cluster]))
 
 
 @functools.cache

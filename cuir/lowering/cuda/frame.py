@@ -11,6 +11,7 @@ from ...ops.limits import register_pool
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..facts import Facts
+from ..facts.remote_signals import all_awaited
 from ..ir import machine, ops
 from ..ir.inlining import inlined
 from ..ir.types import dtype_of, is_scalar
@@ -209,8 +210,10 @@ class KernelPrinter(KernelContext):
                 with out.block(head):
                     self._group(members)
         if self.checked.cluster > 1:
-            arrive, wait = self.target.say("arrive in cluster"), self.target.say("wait for cluster")
-            out.line(f"__syncwarp();\n{arrive} {wait}  // no CTA leaves while another may signal it")
+            if all_awaited(self.kernel):
+                out.line("// no CTA signals another that is done")
+            else:
+                out.line(f"__syncwarp();\n{self.target.say('sync of cluster')}  // no CTA leaves while another may signal it")
 
     def _group(self, members: Sequence[ops.Role]) -> None:
         """Roles that share warpgroups, and so registers."""

@@ -25,6 +25,7 @@ PHRASES = {
     "prefetch map": "cute::prefetch_tma_descriptor(&{});",
     "arrive in cluster": "cute::cluster_arrive_relaxed();",  # barriers are made known by a fence of their own, and nothing else is handed over
     "wait for cluster": "cute::cluster_wait();",
+    "sync of cluster": "cute::cluster_sync();",
     "elect": "cute::elect_one_sync()",
     "more registers": "cutlass::arch::warpgroup_reg_alloc<{}>();",
     "fewer registers": "cutlass::arch::warpgroup_reg_dealloc<{}>();",
