@@ -111,6 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--from", dest="origins", nargs="+", required=True, metavar="NAME=FOLDER", help="transcripts, and what their programs are called"
     )
     parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--variant", nargs="*", default=[], help="left out: all")
     parser.add_argument("--length", type=int, nargs="*", default=[], help="left out: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
@@ -121,14 +122,18 @@ def main(arguments: list[str] | None = None) -> int:
         for why in pool.map(compiled_ahead, [text for by_variant in texts.values() for text in by_variant.values()]):
             if why:
                 print(why, file=sys.stderr)
+    cells = [
+        c
+        for c in suite("paper").cells()
+        if c.variant in (options.variant or (c.variant,)) and c.shape.N in (options.length or (c.shape.N,))
+    ]
     words = command("benchmarks.of_models", sys.argv[1:] if arguments is None else arguments)
     head = {"suite": "paper", "pass": "forward", "command": words}
 
     def programs(cell: Cell) -> dict[str, str]:
         return {name: by_variant[cell.variant] for name, by_variant in texts.items() if cell.variant in by_variant}
 
-    cells = [c for c in suite("paper").cells() if programs(c) and c.shape.N in (options.length or (c.shape.N,))]
-    record(options.out, head, cells, lambda cell: row(cell, programs(cell), options.rounds), options.seconds)
+    record(options.out, head, [c for c in cells if programs(c)], lambda cell: row(cell, programs(cell), options.rounds), options.seconds)
     return 0
 
 
