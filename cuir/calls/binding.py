@@ -12,6 +12,7 @@ from ..checking.checked import Const, TensorParam
 from ..syntax.nodes import ConstType, GlobalType, Kernel, Param, ScalarType
 from ..syntax.types import BOOL, DTYPES, F16, DType
 from ..text.diagnostics import Sink
+from .requirements import COPY_ALIGNMENT
 
 TORCH: dict[DType, torch.dtype] = {d: getattr(torch, d.torch) for d in DTYPES.values() if d != BOOL}  # of tensors
 _FROM_TORCH = {t: d for d, t in TORCH.items()}
@@ -102,6 +103,11 @@ class _Binder:
             self.sink.error(
                 "U406", f"`{p.name}` must have innermost stride 1, found strides {list(value.stride())}", p.span, f"{p.name}.contiguous()"
             )
+        if p.scratch and not (value.is_contiguous() and value.data_ptr() % COPY_ALIGNMENT == 0):
+            lies = f"strides {list(value.stride())}, address % {COPY_ALIGNMENT} = {value.data_ptr() % COPY_ALIGNMENT}"
+            self.sink.error(
+                "U406", f"`{p.name}` is scratch, so it must be contiguous and start at a multiple of {COPY_ALIGNMENT} bytes, found {lies}", p.span, "leave it out: each launch brings its own along"
+            )  # fmt: skip
         if any(s < 0 for s in value.stride()):
             self.sink.error("U406", f"`{p.name}` must not have negative strides", p.span, f"{p.name}.contiguous()")
         if self.device is None:

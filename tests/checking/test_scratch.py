@@ -37,6 +37,19 @@ def test_a_launch_brings_it_along() -> None:
     torch.testing.assert_close(y, 3 * x)
 
 
+@pytest.mark.parametrize(
+    "given", [torch.empty(2, 130, 128)[:, :, :64], torch.empty(2 * 130 * 64 + 1)[1:].view(2, 130, 64)], ids=["apart", "unaligned"]
+)
+def test_one_that_is_given_lies_as_one_that_is_brought(given: torch.Tensor) -> None:
+    """The text knows its strides, and reads two elements at once."""
+    checked = check(parse(TEXT))
+    x, y = torch.randn(130, 64), torch.empty(130, 64)
+    run(checked, {"X": x, "Y": y, "PARTS": torch.empty(2, 130, 64)})
+    torch.testing.assert_close(y, 3 * x)
+    with pytest.raises(CuirError, match="`PARTS` is scratch, so it must be contiguous and start at a multiple of 16 bytes"):
+        run(checked, {"X": x, "Y": y, "PARTS": given})
+
+
 def test_it_stays_in_the_text_and_comes_to_the_cuda() -> None:
     program = parse(TEXT)
     assert "PARTS: Scratch[f32, 2, M, 64]" in show(program) and parse(show(program)) == program
