@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import FileLineColLoc
@@ -24,6 +23,7 @@ from .operators import strip, summand
 from .writer import Writer, identifier
 
 WARPS = 4  # of a warpgroup
+Prepared = tuple[list[str], list[tuple[str, Span | None]]]  # variables with their types, and the lines that set them
 
 
 class KernelContext:
@@ -40,7 +40,7 @@ class KernelContext:
         self.choices: dict[str, None] = {}
         self.aligned: dict[str, None] = {}  # addressed by cp.async
         self.handed = exchanged(checked)
-        self.prepared: list[tuple[re.Match[str], Span | None]] = []  # numbers for handing out units, before the CTA's first wait
+        self.prepared: Prepared = [], []  # numbers for handing out units, before the CTA's first wait
         self.frame: dict[SSAValue, str] = {
             op.result: identifier(op.symbol.data) for op in kernel.body.block.ops if isinstance(op, ops.Parameter)
         }

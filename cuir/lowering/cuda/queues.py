@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import re
 
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
 from ..ir import machine
+from ..ir.inlining import inlined
 from ..ir.types import dtype_of
-from .context import WARPS, KernelContext
+from .context import WARPS, KernelContext, Prepared
 from .operators import strip
 from .role import RolePrinter
 from .units import ctype, following, strides
@@ -29,23 +29,31 @@ def declare(kernel: KernelContext, queue: machine.Queue, offset: int) -> list[st
     return inits
 
 
-SCALAR = re.compile(r"\s*const (?P<type>int|unsigned|float|bool) (?P<name>\w+) = (?P<value>.*;)|\s*(?P<comment>//.*)")
-
-
 def prepare(kernel: KernelContext, queue: machine.Queue) -> None:
     """The numbers that handing out needs of lengths, worked out by the spare warp before it waits for the others; behind a branch, so that no compiler moves them behind the wait."""
-    lines, out = kernel.prepared, kernel.out
-    if not any(m["name"] for m, _ in lines):
+    declared, lines = kernel.prepared
+    if not declared:
         return
-    for match, _ in lines:
-        if match["name"]:
-            out.line(f"{match['type']} {match['name']} = 0;")
-    spare = queue.spare.data
+    out, spare = kernel.out, queue.spare.data
+    for variable in declared:
+        out.line(f"{variable} = 0;")
     with out.block(f"if (warpgroup == {spare // WARPS} && warp == {spare % WARPS})"):
-        for match, span in lines:
+        for text, span in lines:
             out.span = span
-            out.line(f"{match['name']} = {match['value']}" if match["name"] else match["comment"])
+            out.line(text)
     out.span = None
+
+
+def _numbers(role: RolePrinter, queue: machine.Queue) -> Prepared:
+    """The scalars of the queue's own block, declared by whoever prints the lines that work them out, which are taken out of the text."""
+    block, begin = queue.body.block, len(role.out.lines)
+    own = [op for op in block.ops if not isinstance(op, machine.HandOut)]
+    made = [(op, role.storages.outside(r)) for op in own for r in op.results if not inlined(r) and role.storage_or_none(r) is not None]
+    for op in own:
+        role.declared.pop(op, None)
+    role.block(block)
+    declared = [f"{'unsigned' if isinstance(op, machine.Inverse) else s.ctype} {s.name}" for op, s in made]
+    return declared, role.out.take(begin)
 
 
 def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
@@ -53,9 +61,7 @@ def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
     out, hand = role.out, queue.hand_out
     name, unit = out.temp("queue"), out.temp("unit")
     out.line(f"cuir::TileQueue{ctype(queue)} {name}(slots);")
-    begin = len(out.lines)
-    role.block(queue.body.block)
-    role.kernel.prepared = out.take(begin, SCALAR)
+    role.kernel.prepared = _numbers(role, queue)
     t = role.name(hand.unit)
     first, step = strides(queue.ctas.data)
     after = following(queue, t)

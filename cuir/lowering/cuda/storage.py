@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import Operation, SSAValue
 
@@ -48,6 +48,12 @@ class Storages:
         """None of a value that is written nowhere."""
         variable = self.variables.of.get(value)
         return None if variable is None else self._made[variable]
+
+    def outside(self, value: SSAValue) -> Storage:
+        """That of a value, which is no longer declared where it is made."""
+        variable = self.variables.of[value]
+        self._made[variable] = replace(self._made[variable], constant=False)
+        return self._made[variable]
 
     def _make(self, variable: Variable) -> Storage:
         t, hints = variable.members[0].type, [m.name_hint for m in variable.members if m.name_hint]

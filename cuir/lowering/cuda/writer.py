@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -212,12 +213,13 @@ class Writer:
         self.lines[at:at] = ["  " * self.depth + line for line in lines]
         self.spans[at:at] = [None] * len(lines)
 
-    def take(self, begin: int, form: re.Pattern[str]) -> list[tuple[re.Match[str], Span | None]]:
-        """Lines from `begin` on, taken away if all have this form; else none, and they stay."""
-        matches = [form.fullmatch(line) for line in self.lines[begin:]]
-        taken = [(m, span) for m, span in zip(matches, self.spans[begin:], strict=True) if m is not None]
-        if len(taken) < len(matches):
-            return []
+    def take(self, begin: int) -> list[tuple[str, Span | None]]:
+        """Lines from `begin` on, which are taken away, without the indentation that all have."""
+        taken = (
+            list(zip(textwrap.dedent("\n".join(self.lines[begin:])).split("\n"), self.spans[begin:], strict=True))
+            if self.lines[begin:]
+            else []
+        )
         del self.lines[begin:], self.spans[begin:]
         return taken
 

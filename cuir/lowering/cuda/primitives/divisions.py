@@ -22,7 +22,8 @@ Division = machine.Quotient | machine.Remainder
 
 @prints("tile.inverse")
 def inverse(role: RolePrinter, op: machine.Inverse) -> None:
-    role.out.line(f"const unsigned {role.storage(op.result).name} = cuir::inverse({strip(role.elements.scalar(op.divisor))});")
+    s = role.storage(op.result)
+    role.out.line(f"{'const unsigned ' if s.constant else ''}{s.name} = cuir::inverse({strip(role.elements.scalar(op.divisor))});")
 
 
 @prints("tile.quotient", "tile.remainder")
