@@ -74,9 +74,8 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     rings = _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1, long)
     while cluster > 1 and cluster * rings["WG"] > -(-at.N // rings["BN"]):
         cluster //= 2
-    shared_out = (
-        {} if cluster == 1 or units > _at_once(cluster) else {"DYNAMIC": False}
-    )  # one unit each: none is drawn, and no CTA waits for another before it leaves
+    # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
+    shared_out = {"DYNAMIC": False} if cluster > 1 and units <= _at_once(cluster) else {}
     return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **shared_out, **fixed}
 
 
