@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import torch
 
 from ..calls.requirements import COPY_ALIGNMENT
+from ..checking.checked import Const
 from ..spec.specification import Lengths, Normalize
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import check_scales, for_kernel, quantised
@@ -18,6 +18,7 @@ from .inputs import DTYPES, check_gradient, check_head_dims, check_heads, check_
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
+from .ordering import as_they_stand, longest_first
 from .packing import packed, strides_fit
 from .per_sequence import entered_in_graph, launched, mask_of, rule
 
@@ -94,7 +95,7 @@ def _attended(
     B, M, H, D = q.shape
     keys, values = (x.transpose(1, 2) if layout == "NHD" else x for x in (k_cache, v_cache))
     page, DV = keys.shape[2], values.shape[3]
-    pages = _own_pages(B, q.device) if page_table is None else page_table
+    pages = as_they_stand(B, q.device)[:, None] if page_table is None else page_table  # without a table: one page a sequence
     lengths = _lengths(cache_seqlens, B, q.device)
     if k is not None and v is not None:
         for new, cache, of in ((k, keys, k_scale), (v, values, v_scale)):
@@ -125,7 +126,12 @@ def _attended(
     }
     if eight:
         given |= {name: for_kernel(of, keys.shape[1], q.device) for name, of in (("KSCALE", k_scale), ("VSCALE", v_scale))}
-    return o, launched(known.attention, known.data(who), at, given, (B, H, M), backend)
+
+    def order(consts: Mapping[str, Const]) -> dict[str, torch.Tensor]:
+        differ = consts["ORDERED"] and isinstance(cache_seqlens, torch.Tensor)
+        return {"ORDER": longest_first(cache_seqlens) if differ else as_they_stand(B, q.device)}
+
+    return o, launched(known.attention, known.data(who), at, given, (B, H, M), backend, order)
 
 
 def _in_graph(
@@ -187,12 +193,6 @@ def _chunk(page: int, paged: bool) -> int:
     """Tokens that are fetched at a time: all of a block where it lies in one page, else what divides the page; 1 where that is too little for the copy engine."""
     chunk = math.gcd(page, BLOCK) if paged else BLOCK
     return chunk if chunk >= SMALLEST else 1
-
-
-@functools.lru_cache(maxsize=64)
-def _own_pages(B: int, device: torch.device) -> torch.Tensor:
-    """The table of a contiguous cache: one page a sequence."""
-    return torch.arange(B, dtype=torch.int32, device=device)[:, None]
 
 
 def _lengths(given: torch.Tensor | int, B: int, device: torch.device) -> torch.Tensor:

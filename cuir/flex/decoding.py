@@ -37,6 +37,8 @@ JOIN = {1: 0, 2: 4, 4: 5, 8: 5.5}  # blocks in whose time the parts of a unit ar
 READERS = 81  # CTAs of one warpgroup that take all that memory gives
 ALONE = 0.75  # of all multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
 LONG = 48  # ... if it has so many blocks to read
+LONGEST_ALONE = 128  # blocks of a sequence that one CTA takes, where lengths may differ: joining is little beside more of them ...
+FEW = 6  # ... and with so few units for each multiprocessor the longest may be all that is left
 IN_FLIGHT = 128 * 1024  # bytes of keys and values
 
 
@@ -70,13 +72,17 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
     blocks = -(-at.N // BLOCK)
     cluster = _cluster(units, blocks)
+    several = "CHUNK" in fixed and at.B > 1 and units > _at_once(cluster)  # sequences of a cache have lengths of their own, and some wait for others
+    if several and cluster == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
+        cluster = 2
     long = blocks >= LONG * cluster
     rings = _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1, long)
     while cluster > 1 and cluster * rings["WG"] > -(-at.N // rings["BN"]):
         cluster //= 2
     # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
     shared_out = {"DYNAMIC": False} if cluster > 1 and units <= _at_once(cluster) else {}
-    return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **shared_out, **fixed}
+    ordered = {"ORDERED": several} if "CHUNK" in fixed else {}
+    return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **shared_out, **ordered, **fixed}
 
 
 def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..checking.checked import Const
 from ..interp import run
 from ..spec.specification import LENGTHS, Lengths, asked
 from ..variants import TransferResult
@@ -47,9 +48,11 @@ def _with_causal(mask_mod: Mod) -> Mod:
 
 
 def launched(
-    attention: Attention, data: TransferResult, at: Lengths, given: Mapping[str, Any], rows: tuple[int, ...], backend: str
-) -> torch.Tensor:
-    """LSE [*rows], f32, of a run with the tensors given, O among them. data: what the mods capture. at: for what lengths the setting is. Raises CuirError."""
+    attention: Attention, data: TransferResult, at: Lengths, given: Mapping[str, Any], rows: tuple[int, ...], backend: str,
+    by_setting: Callable[[Mapping[str, Const]], Mapping[str, Any]] = lambda consts: {},
+) -> torch.Tensor:  # fmt: skip
+    """LSE [*rows], f32, of a run with the tensors given, O among them. data: what the mods capture. at: for what lengths the setting is. by_setting: what is given besides,
+    by the setting's const parameters. Raises CuirError."""
     device = given["Q"].device
     for p in data.captured:
         if isinstance(p.value, torch.Tensor):
@@ -58,7 +61,7 @@ def launched(
         consts = attention.settings.untuned(at)
         made = attention.arguments(data, at, device, consts)
         lse = torch.empty(rows, dtype=torch.float32, device=device)
-        run(attention.settings.checked(consts), {**given, "LSE": lse, **({} if made is None else made)}, budget=math.inf)
+        run(attention.settings.checked(consts), {**given, **by_setting(consts), "LSE": lse, **({} if made is None else made)}, budget=math.inf)
         return lse
     problem = at, attention.settings.numbers(data.captured)
     if problem not in attention.settings.by_problem:
@@ -67,7 +70,7 @@ def launched(
     made = attention.arguments(data, at, device, consts)
     if made is not None:
         made.join()
-    _, lse = kernel(**given, **({} if made is None else made))
+    _, lse = kernel(**given, **by_setting(consts), **({} if made is None else made))
     return lse
 
 

@@ -53,6 +53,13 @@ def direct(name: str, arguments: int) -> Any:
     return function
 
 
+def capture_id(stream: int) -> int:
+    """Of the CUDA graph that launches on a stream go into: no other capture has it. 0 if they go into none."""
+    if not torch.cuda.is_current_stream_capturing():
+        return 0
+    return int(driver().cuStreamGetCaptureInfo(stream)[2])
+
+
 def need_device(checked: Checked, device: torch.device | None) -> torch.device:
     """The GPU that the tensors lie on. Raises CuirError U501 (no GPU, or not one for this code) or U502 (tensors elsewhere)."""
     if not torch.cuda.is_available():

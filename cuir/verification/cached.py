@@ -68,7 +68,8 @@ def function_of(spec: Specification, arguments: Arguments | None = None, scaled:
         short = torch.randint(sizes["M"] + 1, (B,), generator=generator)  # queries before the first token, and none at all
         lengths = torch.where(torch.rand(B, generator=generator) < 0.3, short.clamp(max=most), lengths)
         given = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], sizes["M"], most))) if arguments is not None else {}
-        return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, **given}
+        begun = torch.randperm(B, generator=generator)
+        return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, "ORDER": begun, **given}
 
     return FunctionSpecification(f"{spec.name}_cached", reference_scaled if scaled else reference, inputs, sizes)
 

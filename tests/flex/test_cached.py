@@ -11,7 +11,8 @@ import torch
 
 import cuir
 from cuir import CuirError, attention_with_kv_cache
-from cuir.flex import front
+from cuir.flex import cached, decoding, front
+from cuir.flex.ordering import longest_first
 
 Mod = Callable[..., Any]
 SLOPES = torch.tensor([0.5, 0.1, 0.2, 0.3])
@@ -137,6 +138,25 @@ def test_a_sequence_has_the_same_bits_wherever_its_pages_are_and_whatever_the_ot
     made.lengths[1] = 77
     again, lse_again = made.called(score_mod=alibi, causal=True)
     assert torch.equal(o[0], again[0]) and torch.equal(lse[0], lse_again[0]) and not torch.equal(o[1], again[1])
+
+
+def test_the_longest_sequence_is_begun_first_where_some_wait_and_the_order_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_processors", lambda: 2)
+    front._KNOWN.clear()
+    made, orders = Problem([70, 5, 170, 30], 16, (4, 2)), []
+
+    def noted(lengths: torch.Tensor) -> torch.Tensor:
+        orders.append(longest_first(lengths))
+        return orders[-1]
+
+    monkeypatch.setattr(cached, "longest_first", noted)
+    o, lse = made.called(causal=True)
+    assert orders[0].tolist() == [2, 0, 3, 1]
+    monkeypatch.setattr(cached, "longest_first", lambda lengths: torch.tensor([1, 3, 0, 2], dtype=torch.int32))
+    again, lse_again = made.called(causal=True)
+    front._KNOWN.clear()
+    assert torch.equal(o, again) and torch.equal(lse, lse_again)
+    torch.testing.assert_close(o.double(), made.wanted(causal=True)[0], atol=3e-3, rtol=1e-2)
 
 
 def test_other_lengths_and_tables_are_other_data_of_one_program() -> None:

@@ -137,6 +137,20 @@ def test_settings_make_kernels(dims: tuple[int, int], heads: tuple[int, int], M:
     check(PROGRAM, None, consts)
 
 
+def test_sequences_of_a_cache_that_wait_are_ordered_and_few_long_ones_shared() -> None:
+    fixed = {"T": F16, "D": 128, "DV": 128}
+    for batch, heads, keys, ordered, cluster in (
+        (64, (64, 8), 16384, True, 2),
+        (128, (64, 8), 1024, True, 1),  # too short to be shared
+        (64, (32, 32), 16384, True, 1),  # many
+        (16, (64, 8), 4096, False, 1),  # all begin at once
+        (1, (256, 256), 4096, False, 1),  # of one sequence
+    ):
+        consts = decoding.consts_for(Lengths(batch, *heads, 1, keys), {**fixed, "CHUNK": 64}, True)
+        assert (consts["ORDERED"], consts["CLUSTER"]) == (ordered, cluster), (batch, heads, keys)
+        assert "ORDERED" not in decoding.consts_for(Lengths(batch, *heads, 1, keys), fixed, True)
+
+
 MEASURED = Path(__file__).parents[2] / "benchmarks/results/decode-settings-h200-2026-11-26.jsonl"
 
 
