@@ -11,6 +11,7 @@ import torch
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Const
 from ..spec.specification import Lengths, Normalize
+from .decoding import BLOCK, SMALLEST
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import check_scales, for_kernel, quantised
 from .front import Form, known_attention
@@ -23,8 +24,6 @@ from .packing import packed, strides_fit
 from .per_sequence import entered_in_graph, launched, mask_of, rule
 
 Layout = Literal["NHD", "HND"]
-BLOCK = 64  # tokens of a block of the kernel
-SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
 
 
 def attention_with_kv_cache(
@@ -128,8 +127,9 @@ def _attended(
         given |= {name: for_kernel(of, keys.shape[1], q.device) for name, of in (("KSCALE", k_scale), ("VSCALE", v_scale))}
 
     def order(consts: Mapping[str, Const]) -> dict[str, torch.Tensor]:
-        differ = consts["ORDERED"] and isinstance(cache_seqlens, torch.Tensor)
-        return {"ORDER": longest_first(cache_seqlens) if differ else as_they_stand(B, q.device)}
+        if consts["ORDERED"] and isinstance(cache_seqlens, torch.Tensor):
+            return {"ORDER": longest_first(cache_seqlens)}
+        return {"ORDER": as_they_stand(B, q.device)}
 
     return o, launched(known.attention, known.data(who), at, given, (B, H, M), backend, order)
 

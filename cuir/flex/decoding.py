@@ -33,6 +33,7 @@ AT_ONCE = {
     8: 0.88,
 }  # of the clusters for which there are multiprocessors, those that run: one must fit a GPC, which has 14 to 18
 BLOCK = 64  # keys
+SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
 JOIN = {1: 0, 2: 4, 4: 5, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
 READERS = 81  # CTAs of one warpgroup that take all that memory gives
 ALONE = 0.75  # of all multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
@@ -72,7 +73,9 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
     blocks = -(-at.N // BLOCK)
     cluster = _cluster(units, blocks)
-    several = "CHUNK" in fixed and at.B > 1 and units > _at_once(cluster)  # sequences of a cache have lengths of their own, and some wait for others
+    several = (
+        "CHUNK" in fixed and at.B > 1 and units > _at_once(cluster)
+    )  # sequences of a cache have lengths of their own, and some wait for others
     if several and cluster == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
         cluster = 2
     long = blocks >= LONG * cluster
@@ -89,19 +92,11 @@ def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[s
     """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency. long: whether a CTA has many blocks, for which each further warpgroup
     that widens 8-bit numbers is worth a part more to join."""
     D, DV = _head_dims(fixed)
-    columns = -(-D // 64) * 64 + -(-DV // 64) * 64
-    eight = "TOKENS" in fixed  # a cache of 8-bit numbers, which each warpgroup widens into arrays of its own
-    if eight:
-        columns = -(-D // 128) * 128 + -(-DV // 128) * 128
     tiles = 2 if D <= 128 else 1  # of queries: the next one's are fetched ahead where there is room
-    queries = tiles * ROWS * -(-D // 64) * 64 * 2
-    if eight:
-        chunk = fixed["CHUNK"]
-        assert isinstance(chunk, int)
-        most = (WARPGROUPS + 1,) if long and chunk >= 8 else ()  # loading warps that gather small pages take registers of a third
-        fits = {g: min(8 * g, (ROOM - queries - g * columns * 64 * 2) // (columns * 64)) for g in (*most, WARPGROUPS, 1)}
-        own = next((g for g in fits if fits[g] >= 2 * g), 1)
-        return {"QBUF": tiles, "BN": 64, "WG": own, "STAGES": max(1, fits[own] // own)}
+    queries = ROWS * -(-D // 64) * 64 * 2
+    if "TOKENS" in fixed:
+        return _rings_of_eight_bits(fixed, WARPGROUPS if long else 1, queries)
+    columns, queries = -(-D // 64) * 64 + -(-DV // 64) * 64, tiles * queries
     cached = "CHUNK" in fixed  # where a warpgroup clears rows of a block, which it can for 64 at a time
 
     def stages(keys: int, room: int = ROOM - queries) -> int:
@@ -116,6 +111,17 @@ def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[s
     if cached:
         return {"QBUF": tiles, "BN": BLOCK, "WG": 1, "STAGES": max(1, stages(BLOCK))}
     return {"QBUF": tiles, "BN": 32, "WG": groups, "STAGES": stages(32) // groups}
+
+
+def _rings_of_eight_bits(fixed: Mapping[str, Const], groups: int, queries: int) -> dict[str, int]:
+    """Of a cache of 8-bit numbers, which other warpgroups widen: stages as they lie in memory, and wide ones. queries: bytes of a tile."""
+    D, DV = _head_dims(fixed)
+    chunk = fixed["CHUNK"]
+    assert isinstance(chunk, int)
+    narrow = BLOCK * (-(-D // 128) * 128 + -(-DV // 128) * 128)  # bytes of a stage; a wide one has twice as many
+    own = groups if chunk >= SMALLEST and max(D, DV) <= 128 else 1  # registers: of loading warps that gather small pages, and of wide sums
+    loaded = (ROOM - queries - 2 * narrow * own * 2) // narrow
+    return {"QBUF": 1, "BN": BLOCK, "WG": own, "STAGES": 2, "LOADED": min(8, loaded)}
 
 
 def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:

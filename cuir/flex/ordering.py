@@ -1,7 +1,7 @@
 """The order in which sequences of different lengths are begun: the longest first, so that none is left when the others are done. Owns how long an order is kept.
 
 Any order is right, and gives the same bits. So one is made of a tensor of lengths once, until it is written to: the layers of a model share it. What goes into a CUDA graph makes it
-anew at every replay, from the lengths that there are then, once for all calls that are captured with it.
+anew at every replay, from the lengths that there are then, once for all calls that are captured with it. The kernel that makes it is longest_first.cuir: one launch.
 """
 
 from __future__ import annotations
@@ -9,11 +9,22 @@ from __future__ import annotations
 import functools
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
+from ..checking.checked import Checked
+from ..checking.checker import check
+from ..interp import run
 from ..runtime.launch import capture_id
+from ..syntax.parser import parse
 from ..variants.arguments import state_of
+
+if TYPE_CHECKING:
+    from ..runtime.compiled import CompiledKernel
+
+PROGRAM = Path(__file__).with_name("longest_first.cuir")
 
 
 @dataclass(frozen=True)
@@ -34,10 +45,31 @@ def longest_first(lengths: torch.Tensor) -> torch.Tensor:
     kept = _KEPT.get(device)
     if kept is not None and state is not None and kept.when == when and kept.lengths() is lengths:
         return kept.order
-    order = lengths.argsort(descending=True).to(torch.int32)
+    order = _ranked(lengths.to(torch.int32))
     if state is not None:
         _KEPT[device] = _Kept(weakref.ref(lengths), when, order)
     return order
+
+
+def _ranked(lengths: torch.Tensor) -> torch.Tensor:
+    if lengths.device.type == "cuda":
+        order: torch.Tensor = _compiled()(LENGTHS=lengths)
+    else:
+        order = torch.empty_like(lengths)
+        run(_checked(), {"LENGTHS": lengths, "ORDER": order})
+    return order
+
+
+@functools.cache
+def _checked() -> Checked:
+    return check(parse(PROGRAM.read_text(encoding="utf-8"), str(PROGRAM)))
+
+
+@functools.cache
+def _compiled() -> CompiledKernel:
+    from ..runtime.compiled import compile
+
+    return compile(PROGRAM)
 
 
 @functools.lru_cache(maxsize=64)

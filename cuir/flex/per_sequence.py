@@ -61,7 +61,11 @@ def launched(
         consts = attention.settings.untuned(at)
         made = attention.arguments(data, at, device, consts)
         lse = torch.empty(rows, dtype=torch.float32, device=device)
-        run(attention.settings.checked(consts), {**given, **by_setting(consts), "LSE": lse, **({} if made is None else made)}, budget=math.inf)
+        run(
+            attention.settings.checked(consts),
+            {**given, **by_setting(consts), "LSE": lse, **({} if made is None else made)},
+            budget=math.inf,
+        )
         return lse
     problem = at, attention.settings.numbers(data.captured)
     if problem not in attention.settings.by_problem:

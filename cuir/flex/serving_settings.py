@@ -41,7 +41,8 @@ class DecodeSettings(Settings):
 
     def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
         """With two CTAs in place of more, and rings of two stages: the text is the same, and its runs take a quarter of the time."""
-        return {**consts, "CLUSTER": min(2, int(consts["CLUSTER"])), "STAGES": min(2, int(consts["STAGES"]))}  # type: ignore[arg-type]
+        most_two = {name: min(2, int(consts[name])) for name in ("CLUSTER", "STAGES", "LOADED") if name in consts}  # type: ignore[arg-type]
+        return {**consts, **most_two}
 
 
 class CacheSettings(DecodeSettings):

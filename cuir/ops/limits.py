@@ -17,6 +17,7 @@ FEATURES = {
     "bulk_copies": "the copy engine and its tensor maps",
     "clusters": "clusters of CTAs, and shared memory across them",
     "mbarriers": "barriers in shared memory that count bytes too",
+    "narrow_floats": "conversions of 8-bit floats, two at a time",
     "one_lane_roles": "enough that is asynchronous for a role to run on one lane of its warp",
     "proxies": "engines whose view of memory a fence orders",
     "register_reallocation": "setmaxnreg: registers move between warpgroups",

@@ -190,7 +190,12 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
         "flash_decode",
         {"D": 64, "GROUP": 2, "BM": 32, "CHUNK": 32, "WG": 1, "TOKENS": 1, "DYNAMIC": False},
         {"B": 1, "H": 2, "HK": 1, "M": 1, "NP": 3, "PAGE": 64, "MP": 3, "SP": 3, "SR": 64},
-        {"scale": 0.1, "PAGES": torch.tensor([[0, 1, 2]], dtype=torch.int32), "LENGTHS": torch.tensor([190], dtype=torch.int32), "ORDER": torch.tensor([0], dtype=torch.int32)},
+        {
+            "scale": 0.1,
+            "PAGES": torch.tensor([[0, 1, 2]], dtype=torch.int32),
+            "LENGTHS": torch.tensor([190], dtype=torch.int32),
+            "ORDER": torch.tensor([0], dtype=torch.int32),
+        },
         2,
     ),
     ("causal_document", "flash_fwd", {"D": 64}, {**LONG, "MT": 2}, {"scale": 0.1, **DOCUMENTS}, 1),

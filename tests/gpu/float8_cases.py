@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 import cuir
@@ -68,6 +70,10 @@ def widened(X: Global[T, M, 128], Y: Global[W, M, 128], *, T: const, W: const):
             full.wait(0)
             store(Y[t * 64 : t * 64 + 64, :], cast(load(s), W))
 """
+MOVED = WIDENED.replace("    full = ", "    w = shared(W, [64, 128])\n    full = ").replace(
+    "store(Y[t * 64 : t * 64 + 64, :], cast(load(s), W))",
+    "store(w, cast(load(s), W))\n            store(Y[t * 64 : t * 64 + 64, :], load(w))",
+)
 
 
 def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -99,9 +105,9 @@ def all_numbers(dtype: str, device: str) -> torch.Tensor:
 
 def widened_are_right(dtype: str) -> None:
     x = all_numbers(dtype, "cuda")
-    for wide in ("f16", "bf16", "f32"):
+    for text, wide in itertools.product((WIDENED, MOVED), ("f16", "bf16", "f32")):
         y = torch.empty(64, 128, dtype=getattr(torch, DTYPES[wide].torch), device="cuda")
-        compile(cuir.check(cuir.parse(WIDENED), consts={"T": DTYPES[dtype], "W": DTYPES[wide]}))(X=x, Y=y)
+        compile(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype], "W": DTYPES[wide]}))(X=x, Y=y)
         torch.testing.assert_close(y.float(), x.float(), rtol=0, atol=0, equal_nan=True)
 
 

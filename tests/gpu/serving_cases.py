@@ -48,6 +48,20 @@ class Cache:
         return o, lse
 
 
+class Many:
+    """More sequences than are worked on at a time, of different lengths: the longest are begun first."""
+
+    def __init__(self, device: str = DEVICE):
+        g = torch.Generator().manual_seed(6)
+        self.backend = "auto" if device == "cuda" else "interpret"
+        self.lengths = torch.randint(193, (150,), generator=g).to(device, torch.int32)
+        self.q, *self.cache = (torch.randn(150, n, heads, 64, generator=g).half().to(device) for n, heads in ((1, 2), (192, 1), (192, 1)))
+
+    def step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lse = attention_with_kv_cache(self.q, *self.cache, cache_seqlens=self.lengths, return_lse=True, backend=self.backend)
+        return o, lse
+
+
 class Packed:
     """Sequences of which one is empty."""
 
@@ -84,7 +98,8 @@ class Few:
 
 
 def _made(kind: str, device: str = DEVICE) -> Any:
-    return {"packed": Packed, "few": Few}[kind](device) if kind in ("packed", "few") else Cache(kind, device)
+    others = {"packed": Packed, "few": Few, "many": Many}
+    return others[kind](device) if kind in others else Cache(kind, device)
 
 
 def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
@@ -128,6 +143,20 @@ def in_a_graph(kind: str) -> None:
             one.table.copy_(one.table.roll(turn, 0))
         graph.replay()
         assert all(torch.equal(x, y) for x, y in zip(outputs, eager.step())), turn
+
+
+def other_orders_in_a_graph() -> None:
+    """Lengths of which others are the longest, at each replay; and calls of two layers share the order."""
+    made, eager = Many(), Many()
+    made.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = [*made.step(), *made.step()]
+    for turn in range(4):
+        for one in (made, eager):
+            one.lengths.copy_(one.lengths.roll(1 + turn, 0))
+        graph.replay()
+        assert all(torch.equal(x, y) for x, y in zip(outputs, 2 * eager.step())), turn
 
 
 def compiled(kind: str, device: str = DEVICE, backend: str = "inductor") -> None:

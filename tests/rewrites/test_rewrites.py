@@ -201,10 +201,7 @@ def outputs(program: Program, kernel: str, consts: dict[str, Const], spec: AnySp
     return found
 
 
-OF_ANOTHER = {"decode_cache_f8_sm90"}  # decode_cache_sm90's text, but for a few lines
-
-
-@pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, ks in COMPUTES.items() if n not in OF_ANOTHER for k in ks])
+@pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, ks in COMPUTES.items() for k in ks])
 def test_chains_of_the_corpus_give_the_same_bits(name: str, kernel: str) -> None:
     program, consts, spec, cases, wanted = of_corpus(name, kernel)
     done = chain(program, random.Random(f"{name} {kernel}"), 4, kernel, consts)

@@ -87,10 +87,7 @@ LARGE = ("flash_fwd_cluster", "flash_fwd_f32", "flash_fwd_varlen_sm90", "gemm") 
 
 
 GRADIENTS = ("flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_f32", "flash_bwd_dq_f32")  # which are a kernel at a head dim of 64, too
-OTHERWISE = {
-    "flash_fwd_sm90",
-    "decode_cache_f8_sm90",
-}  # above; decode_cache_sm90's text but for a few lines, which no const but TOKENS leaves out
+OTHERWISE = {"flash_fwd_sm90"}  # above
 
 
 @pytest.mark.parametrize(("name", "kernel"), [(name, kernel) for name in COMPUTES if name not in OTHERWISE for kernel in COMPUTES[name]])

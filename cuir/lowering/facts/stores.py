@@ -39,7 +39,7 @@ def own_rows(role: ops.Role) -> ops.Shared | None:
     others = [a.place for op in performed if op not in sent for a in accesses(op) if a.array in tensors]
     if any(len(did[t]) > 1 for t in tensors) or not all(map(_always_by_the_same, others)):
         return None  # another warp may have read, or stored, what a warp's bulk store overwrites
-    if not _panelled(array) or not _steady_rows(view) or t.sizes[0] != ROWS:
+    if not panelled(array) or not _steady_rows(view) or t.sizes[0] != ROWS:
         return None
     if not all(_same(op.arg("shared"), view) and _always_by_the_same(op.arg("box")) for op in sent):
         return None
@@ -84,7 +84,7 @@ def _by_rows(op: ops.Perform, a: Accessed) -> bool:
     return _accumulator_rows(op) if a.writes else op.entry.traits.product and a.access.arg == "a"
 
 
-def _panelled(array: ops.Shared) -> bool:
+def panelled(array: ops.Shared) -> bool:
     t = array.result.type
     assert isinstance(t, SharedT)
     return len(t.sizes) >= 2 and int(t.sizes[-2]) > 1 and int(t.sizes[-1]) * t.element.itemsize % PANEL_BYTES == 0

@@ -3,7 +3,7 @@
 A worker is sequential as a whole, its lanes are not: a read of what other lanes wrote, and a write of what other lanes wrote or read, come after a join.
 Primitives at which all lanes meet anyway (asynchronous copies and stores, their waits, barriers) end the account, as do stores of scalars, which join by
 themselves. Arrays are taken as wholes: which lane touches which element is asked only of stores to a tensor, of which a row always belongs to the same lanes
-if it starts at a multiple of a worker's rows.
+if it starts at a multiple of a worker's rows, and of tiles that are stored in chunks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def warp_syncs(role: ops.Role) -> WarpSyncs:
 
 @dataclass(frozen=True)
 class _Touched:
-    """What lanes have written, and read, since they last met. stable: written, but each element by one and the same lane, that of the dims."""
+    """What lanes have written, and read, since they last met. stable: written, but each element by one and the same lane, that of the dims (or of the shape of a tile in chunks)."""
 
     written: frozenset[Array] = frozenset()
     read: frozenset[Array] = frozenset()
@@ -150,8 +150,10 @@ class _WarpSyncs:
         """The dims of a tensor that a store's rows and columns lie along, if every store along them gives an element to the same lane: rows and columns
         start at multiples of what the lanes hold without beginning anew. None of other stores."""
         tile, place = op.args.get("tile"), a.place.owner
-        if isinstance(a.array, ops.Shared) or tile is None or not isinstance(tile.type, TileT) or not isinstance(place, ops.At):
+        if tile is None or not isinstance(tile.type, TileT) or not isinstance(place, ops.At):
             return None
+        if isinstance(a.array, ops.Shared):
+            return _steady_chunks(tile.type, place)
         (rows, cols), dims = tile.type.shape, dict[str, int]()
         if rows == 1:
             return None
@@ -188,6 +190,12 @@ class _WarpSyncs:
             else:
                 kinds.add(ops.kind_of(value).index_of)
         return kinds.pop() if len(kinds) == 1 else None
+
+
+def _steady_chunks(t: TileT, place: ops.At) -> Dims | None:
+    """Of a tile in chunks, which has all rows of its array: what says where in it a lane's chunks are, if columns start at multiples of its own."""
+    start, _ = place.parts[-1]
+    return t.shape if t.layout.data == "chunks" and (start is None or multiple(start, t.shape[1])) else None
 
 
 def is_scalar_store(op: ops.Perform) -> bool:

@@ -63,6 +63,8 @@ def fragment(t: TileT, threads: int) -> Fragment:
 def count_of(t: TileT, threads: int) -> int:
     """Numbers that a thread holds of a tile."""
     frag = fragment(t, threads)
+    if t.layout.data == "chunks":
+        return t.shape[0] * t.shape[1] // threads
     if t.layout.data == "lanes":
         return -(-t.shape[1] // LANES)
     return {"one": 1, "rows": frag.row_values, "partial": frag.row_values, "columns": 2 * frag.groups, "full": frag.count}[t.layout.data]
@@ -70,7 +72,7 @@ def count_of(t: TileT, threads: int) -> int:
 
 def packed(t: TileT) -> bool:
     """Whether registers hold two elements of a tile each."""
-    return t.element in HALVES and t.layout.data == "full"
+    return t.element in HALVES and t.layout.data in ("full", "chunks")
 
 
 def registers(t: TileT, threads: int) -> int:

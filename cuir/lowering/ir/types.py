@@ -18,7 +18,7 @@ from xdsl.printer import Printer
 
 from ...syntax.types import DTYPES, BarrierType, DType, GlobalView, Scalar, SharedView, TileType, Type
 
-LAYOUTS = ("full", "rows", "columns", "one", "partial", "lanes")
+LAYOUTS = ("full", "rows", "columns", "one", "partial", "lanes", "chunks")
 
 
 class _OfDType(ParametrizedAttribute, TypeAttribute):

@@ -12,7 +12,7 @@ from cuir.lowering import lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
-from tests.gpu.float8_cases import CASTS, PANELS, PRODUCT, WIDENED, all_numbers, numbers, operands, rounded
+from tests.gpu.float8_cases import CASTS, MOVED, PANELS, PRODUCT, WIDENED, all_numbers, numbers, operands, rounded
 
 FLOATS = ("f8e4m3", "f8e5m2")
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
@@ -69,10 +69,30 @@ def test_what_is_widened_to_f16_is_loaded_as_that(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("wide", ["f16", "bf16"])
+def test_what_goes_from_array_to_array_is_moved_in_chunks(dtype: str, wide: str) -> None:
+    """If it is needed for nothing else, and both arrays lie in panels."""
+    moved = widened(dtype, wide, MOVED)
+    assert (
+        f"cuir::load_chunks_{dtype}<64, 128, 4, {'true' if wide == 'bf16' else 'false'}>(" in moved
+        and "cuir::store_chunks<64, 128, 4>(" in moved
+    )
+    twice = MOVED.replace("store(w, cast(load(s), W))", "x = cast(load(s), W)\n            store(w, where(x > 0.0, x, 0.0))")
+    assert "cuir::load_chunks" not in widened(dtype, wide, twice)
+    plain = (
+        MOVED.replace("shared(W, [64, 128])", "shared(W, [64, 136])")
+        .replace("store(w,", "store(w[:, 0:128],")
+        .replace("load(w)", "load(w[:, 0:128])")
+    )
+    assert "cuir::load_chunks" not in widened(dtype, wide, plain)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("wide", ["f16", "bf16", "f32"])
-def test_all_numbers_widened_in_the_interpreter(dtype: str, wide: str) -> None:
+@pytest.mark.parametrize("text", [WIDENED, MOVED], ids=["widened", "moved"])
+def test_all_numbers_widened_in_the_interpreter(text: str, dtype: str, wide: str) -> None:
     x, y = all_numbers(dtype, "cpu"), torch.empty(64, 128, dtype=getattr(torch, DTYPES[wide].torch))
-    cuir.run(cuir.check(cuir.parse(WIDENED), consts={"T": DTYPES[dtype], "W": DTYPES[wide]}), {"X": x, "Y": y})
+    cuir.run(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype], "W": DTYPES[wide]}), {"X": x, "Y": y})
     torch.testing.assert_close(y.float(), x.float(), rtol=0, atol=0, equal_nan=True)
 
 
@@ -90,7 +110,11 @@ def test_what_the_instruction_cannot_read_is_refused(change: tuple[str, str], co
 
 
 @needs_nvcc
-@pytest.mark.parametrize("text", [PRODUCT, CASTS, WIDENED.replace("W: const", "W: const = f16")], ids=["product", "casts", "widened"])
+@pytest.mark.parametrize(
+    "text",
+    [PRODUCT, CASTS, *(x.replace("W: const", "W: const = f16") for x in (WIDENED, MOVED))],
+    ids=["product", "casts", "widened", "moved"],
+)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_code_compiles(text: str, dtype: str) -> None:
     assert compile_cuda(lower(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype]}))).cubin

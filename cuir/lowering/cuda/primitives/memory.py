@@ -82,6 +82,10 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     base = role.out.temp("from")
     role.out.line(f"const uint32_t {base} = {ref.address};")
     cols = t.shape[1]
+    chunks = role.target.choice("load chunks") if t.layout.data == "chunks" else None
+    if chunks is not None:
+        chunks(role, ref, base, target.name, t)
+        return
     if ref.alloc.dtype != t.element:
         widened = role.target.choice("load widened")
         if widened is None or not widened(role, ref, base, target, t):
@@ -177,6 +181,10 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         role.join()
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {ref.address};")
+    chunks = role.target.choice("store chunks") if t.layout.data == "chunks" else None
+    if chunks is not None:
+        chunks(role, ref, base, value, t)
+        return
     if blocks is not None:
         blocks(role, op, ref, base, value, t)
         return

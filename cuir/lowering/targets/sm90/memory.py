@@ -1,9 +1,10 @@
-"""stmatrix: tiles to swizzled panels of shared memory."""
+"""stmatrix: tiles to swizzled panels of shared memory; tiles of 8-bit floats out of them, and in chunks from array to array."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....syntax.types import BF16
 from ...cuda.places import SharedRef, unsupported
 from ...cuda.registry import Printers
 from ...ir import ops
@@ -44,3 +45,28 @@ def load_widened(role: RolePrinter, ref: SharedRef, base: str, target: Storage, 
         return False
     role.out.line(f"cuir::load_halves_{ref.alloc.dtype.name}<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, col);")
     return True
+
+
+@PRINTERS.choice("load chunks")
+def load_chunks(role: RolePrinter, ref: SharedRef, base: str, target: str, t: TileT) -> None:
+    """A tile of 8-bit numbers as halves, 16 neighbours at a time."""
+    role.out.line(
+        f"cuir::load_chunks_{ref.alloc.dtype.name}<{ref.alloc.rows}, {t.shape[1]}, {_warps(role)}, {_is_bf16(t)}>({target}, {base}, {_warp(role)}, lane);"
+    )
+
+
+@PRINTERS.choice("store chunks")
+def store_chunks(role: RolePrinter, ref: SharedRef, base: str, value: str, t: TileT) -> None:
+    role.out.line(f"cuir::store_chunks<{ref.alloc.rows}, {t.shape[1]}, {_warps(role)}>({value}, {base}, {_warp(role)}, lane);")
+
+
+def _warps(role: RolePrinter) -> int:
+    return role.threads // 32
+
+
+def _warp(role: RolePrinter) -> str:
+    return "warp" if role.threads == 128 else "0"
+
+
+def _is_bf16(t: TileT) -> str:
+    return "true" if t.element == BF16 else "false"
