@@ -3,7 +3,7 @@
 python -m benchmarks.backward_defaults --out rows.jsonl         # all; --model hd64 --length 1024 4096 for some, --seconds 120 for as many as fit
 cuir bench backward --show --out rows.jsonl                     # no GPU: the table, where "cuir" is what a call gets, and a peer one of the others
 
-added: dQ is added up in f32, in what order a block's last products are as a call has it; reordered: in the other order (LATER); spread: heads of a group are work of their own;
+added: dQ is added up in f32, in what order a block's last products are as a call has it; reordered: what a call gets in the other order (LATER); spread: heads of a group are work of their own;
 apart: dQ by a kernel of its own. The one that a call gets is `cuir` alone. Passes are timed as repeated ones, in turns with a cold L2 cache, every gradient is compared with float64.
 """
 
@@ -42,11 +42,11 @@ LENGTHS = (1024, 4096, 16384)
 ALL = (True, True, True)
 
 
-def reordered(made: Any) -> Gradients | None:
-    """The passes that add dQ up, with a block's last products in the other order; None of kernels that have but one."""
-    found = Gradients(made, Asked())
+def reordered(made: Any, asked: Asked) -> Gradients | None:
+    """The passes with a block's last products in the other order; None of kernels that have but one."""
+    found = Gradients(made, asked)
     part = found.plan.by_keys
-    if part is None or "LATER" not in part.step.consts:
+    if part is None or not found.plan.adds or "LATER" not in part.step.consts:
         return None
     part.step = replace(part.step, consts={**part.step.consts, "LATER": not part.step.consts["LATER"]})
     found.plan = replace(found.plan, steps={**found.plan.steps, part.kernel: part.step})
@@ -57,7 +57,7 @@ def forms(made: Any, given: Gradients, grouped: bool) -> dict[str, Gradients]:
     """What a call gets, and what it could have had."""
     others = {"added": Asked(), "apart": Asked(apart=True)} | ({"spread": Asked(spread=True)} if grouped else {})
     found = {"cuir": given} | {name: made.gradients(asked) for name, asked in others.items() if asked != given.asked}
-    other = reordered(made)
+    other = reordered(made, given.asked)
     return found | ({"reordered": other} if other is not None else {})
 
 

@@ -83,13 +83,18 @@ class Step:
         return check(self.program, self.kernel, self.consts)
 
 
+def _sloped(traced: Traced) -> bool:
+    """Whether scores have a derivative that is not 1."""
+    return dscore(traced.score, traced.factor) != nodes.Literal(1.0)
+
+
 class Part:
     """A kernel of gradients whose splice points a transfer has replaced."""
 
     def __init__(self, attention: Attention, transferred: TransferResult, setting: Mapping[str, Const]):
         self.attention, self.transferred, self.kernel = attention, transferred, transferred.kernel
         traced = attention.traced
-        slopes = {"SLOPES": dscore(traced.score, traced.factor) != nodes.Literal(1.0)}
+        slopes = {"SLOPES": _sloped(traced)}
         self.step = Step(transferred.program, self.kernel, {**attention.fixed, **setting, **slopes})
         read = read_by_gradients(traced)
         self.places = [
@@ -164,7 +169,7 @@ def planned(attention: Attention, asked: Asked) -> Plan:
             wanted: dict[str, Const] = {"KEYS": asked.keys} if single else {"QUERIES": adds, "KEYS": asked.keys}
             if spread:
                 wanted |= {"SPREAD": True, "G": F32}
-            setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, traced.keep is None)
+            setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _sloped(traced))
             by_keys = Part(attention, transferred, {**setting, **wanted})
     adds = asked.queries and by_keys is not None and open_order
     if asked.queries and not adds:
@@ -193,15 +198,15 @@ def spreads(attention: Attention, at: Lengths) -> bool:
     return uneven(attention.traced)
 
 
-def setting_by_keys(keys: int, values: int, queries: bool = True, whole: bool = False) -> dict[str, Const]:
-    """The const parameters for head dims: what fits the registers and shared memory. queries: dQ is added up, too. whole: all pairs count, so that a CTA's loop is long."""
+def setting_by_keys(keys: int, values: int, queries: bool = True, sloped: bool = False) -> dict[str, Const]:
+    """The const parameters for head dims: what fits the registers and shared memory. queries: dQ is added up, too. sloped: scores have a derivative to multiply with."""
     if max(keys, values) > NARROW_DIM:
         D, DV = _panels(keys), _panels(values)
         whole = D + DV <= ROOM  # whether a block of dQ goes beside dV
         return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
     if keys > 64:
-        return {"BM": 64, "LATER": queries and whole}
-    return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries, "TURNS": not queries}
+        return {"BM": 64, "LATER": queries}
+    return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": queries and sloped, "TURNS": not queries}
 
 
 def setting_by_queries(keys: int, values: int, prepares: bool = False) -> dict[str, Const]:

@@ -12,29 +12,31 @@ from ..choice.device import bandwidth
 from ..spec.specification import Lengths
 from ..variants import TransferResult
 from ..variants.lists import Lists
-from .backward_kernels import NARROW_DIM
 from .inputs import capturing, need_warm
 from .made import Counting, Made
 from .settings import KNOWN_LENGTHS, Settings
 
-FEW = 5.0  # times the head dim: keys that a query visits, in blocks of 128; between a gain of 24 % at 4.6 and a loss of 4 % at 8.4 (128), none at 9.3 and one of 9 % at 5.3 (64)
-BANDWIDTH = 3.35e12  # bytes a second, of the device that this was measured on
+FEW = 4.5  # times the head dim: keys that a query visits, in blocks of 128. On an H200 (where it is 3.1) 2.5 is a gain of 5 % (128), 3.3 a loss of 6 % (96), 2.3 a gain of 2 % (256)
+SHARED_OUT = 1.7  # times as many where the heads of a group would be shared out, whose dK and dV are added up, too: on an H200 4.5 is a gain of 6 % (128), 5.0 of 27 % (64)
+BANDWIDTH = 3.35e12  # bytes a second, of the device that FEW is for
 PRODUCTS, PLAIN = 4096, 128  # a clock of a multiprocessor: operations of the tensor core, and of others
 OWN = 16  # instructions of a pair beside its score: one exponential, as long as eight others, and eight others
 
 
-def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Lengths, device: torch.device) -> bool:
-    """Whether the queries of a call have so few keys that dQ is better computed apart. data, made: what the mods of its forward pass captured, and its kernel takes. The first call of
-    these lengths waits for the device, later ones take what other data had until its own is counted; in the interpreter it is False."""
+def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Lengths, device: torch.device, spread: bool = False) -> bool:
+    """Whether the queries of a call have so few keys that dQ is better computed apart. data, made: what the mods of its forward pass captured, and its kernel takes. spread: the heads of
+    a group are shared out otherwise. The first call of these lengths waits for the device, later ones take what other data had until its own is counted; in the interpreter it is False."""
     dim, score = max(int(settings.fixed[n]) for n in ("D", "DV")), settings.score  # type: ignore[arg-type]
-    if device.type != "cuda" or dim > NARROW_DIM or score is None:  # wider heads were not tried
+    if device.type != "cuda" or score is None:
         return False
     if score.special:  # twice was the slower way where it was tried (a soft cap, 1024 keys, head dim 128)
         return False
     keys, own = visited(settings, data, made, at), 4 * dim / PRODUCTS + OWN / PLAIN
     if keys is None:
         return False
-    return keys <= FEW * dim * own / (own + score.plain / PLAIN) * BANDWIDTH / (bandwidth(device.index or 0) or BANDWIDTH)
+    return keys <= FEW * (SHARED_OUT if spread else 1) * dim * own / (own + score.plain / PLAIN) * BANDWIDTH / (
+        bandwidth(device.index or 0) or BANDWIDTH
+    )
 
 
 def visited(settings: Settings, data: TransferResult, made: Made | None, at: Lengths) -> float | None:

@@ -258,16 +258,15 @@ def _interpreted(checked: Checked) -> Run:
 
 
 def chosen(
-    attention: Attention, wanted: Sequence[bool], learned: Iterable[int], at: Lengths, few: Callable[[], bool] = lambda: False, of_lse: bool = False
+    attention: Attention, wanted: Sequence[bool], learned: Iterable[int], at: Lengths, few: Callable[[bool], bool] = lambda spread: False, of_lse: bool = False
 ) -> Gradients:  # fmt: skip
     """The backward pass for the gradients that are wanted, of query, key and value, and of captured tensors, as the user's setting of PyTorch asks for them. few: whether queries have
-    few keys. of_lse: LSE has a gradient. Raises CuirError U410 where that asks for the same bits every time, and there are none."""
+    few keys, for heads that would be shared out or not. of_lse: LSE has a gradient. Raises CuirError U410 where that asks for the same bits every time, and there are none."""
     in_order, keys = torch.are_deterministic_algorithms_enabled(), wanted[1] or wanted[2]
-    apart = wanted[0] and keys and not in_order and few()
+    spread = spreads(attention, at)
+    apart = wanted[0] and keys and not in_order and few(spread)
     of_lse = of_lse and wanted[0] and (apart or in_order or not keys)  # one plan for all that need not know
-    gradients = attention.gradients(
-        Asked(wanted[0], keys, tuple(sorted(learned)), in_order, not apart and spreads(attention, at), apart, of_lse)
-    )
+    gradients = attention.gradients(Asked(wanted[0], keys, tuple(sorted(learned)), in_order, not apart and spread, apart, of_lse))
     by_keys = gradients.plan.by_keys
     if in_order and by_keys is not None and by_keys.transferred.gradients:
         name = next(iter(by_keys.transferred.gradients))

@@ -2,7 +2,7 @@
 
 A register tile has a layout: `full`, an accumulator fragment over a worker's threads; `rows`, a number a row, the same in the four threads that share it;
 `columns`, a number a column, in all threads that need it; `lanes`, a number a column, of which each lane of a warp holds every 32nd; `one`, a single number;
-`partial`, a number a row of which each of those four threads holds a summand.
+`partial`, a number a row of which each of those four threads holds a summand; `chunks`, of a full tile 16 neighbours of a row at a time.
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ def read_lowered(checked: Checked, folder: Path, cluster: tuple[int, int, int] |
 def differences(reading: Compiled, checked: Checked) -> list[str]:
     """What a program says otherwise than its PTX, but for what the lowering adds (a role that hands out units of work, with its barriers) and what is never used."""
     source, program = of_source(reading), of_program(checked)
-    ours = {r.name for r in source.roles if not r.does}
-    if any(not r.does for r in program.roles):
-        ours = set()
+    idle = {r.workers * r.threads for r in program.roles if not r.does}  # roles of the program's own that neither copy nor multiply
+    ours = {r.name for r in source.roles if not r.does and r.workers * r.threads not in idle}
     used = Orchestration(
         tuple(r for r in source.roles if r.name not in ours),
         tuple(b for b in source.barriers if not ours & (b.arrives | b.waits)),

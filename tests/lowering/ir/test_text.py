@@ -86,7 +86,7 @@ def test_broken_ir_is_refused(body: str, said: str) -> None:
 @pytest.mark.parametrize(("body", "said"), [
     ("%y = tile.constant 1 : !tile.scalar<i64>", "expected a dtype (f16, bf16, f8e4m3, f8e5m2, f32, i32, bool), found i64"),
     ('%y = tile.apply "+"(%x, %z) : !tile.scalar<f32>', "SSA value used before assignment"),
-    ('%y = tile.apply "zeros"() : !tile.reg<f32, 64, 64, diagonal>', "expected a layout (full, rows, columns, one, partial, lanes), found diagonal"),
+    ('%y = tile.apply "zeros"() : !tile.reg<f32, 64, 64, diagonal>', "expected a layout (full, rows, columns, one, partial, lanes, chunks), found diagonal"),
     ('%x = tile.constant 2.0 : !tile.scalar<f32>', "SSA value %x is already defined"),
 ])  # fmt: skip
 def test_broken_text_is_refused(body: str, said: str) -> None:
