@@ -1,7 +1,7 @@
 """Table and plot beside results that `cuir bench` and `cuir eval` do not show: `python -m benchmarks.shown FILE...`. Owns no measurement.
 
 A file holds verdicts of `benchmarks.handwritten.judge`, lines of `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of
-`benchmarks.head_dims`, of `benchmarks.float32`, of `benchmarks.lifted`, of `benchmarks.of_structures` or of `benchmarks.rules`. The plot needs matplotlib.
+`benchmarks.head_dims`, of `benchmarks.float32`, of `benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures` or of `benchmarks.rules`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import float32, head_dims, lifted, of_structures
+from benchmarks import float32, head_dims, lifted, of_structures, transformers
 from benchmarks.defaults import parsed
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
@@ -52,6 +52,9 @@ def markdown(rows: Sequence[Row]) -> str:
         return f"{rules_table.markdown(rows)}\n"
     if "precision" in rows[0]:
         return "\n".join(float32.told(rows))
+    if "rates" in rows[0]:
+        told = "Tokens a second, bfloat16, contenders in turns; fewer layers than the models have where the table says so."
+        return f"# Models of transformers\n\n{told}\n\n    python -m benchmarks.transformers --out FILE\n\n{transformers.table(rows)}\n"
     if "dims" in rows[0]:
         return f"# Head dims\n\n    python -m benchmarks.head_dims --all --out FILE\n\n{head_dims.table(rows)}\n"
     columns = ["name", "length", "old / new", "least", "most", "milliseconds"]
@@ -69,6 +72,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         "device": _predicted,
         "precision": _precisions,
         "dims": _rates,
+        "rates": _tokens,
         "program": _beside,
         "rule": _quotients,
     }
@@ -201,6 +205,19 @@ def _precisions(rows: Sequence[Row], path: Path) -> None:
     names = [f"{r['precision']}\n{r['head dim']} {r['mask']}\n{r['length']}" for r in rows]
     panels[1].set_xticks([x + 0.2 for x in range(len(rows))], names, fontsize=5)
     figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside upper right", ncols=2, frameon=False)
+    save(figure, path)
+
+
+def _tokens(rows: Sequence[Row], path: Path) -> None:
+    """Bars of each model's tokens a second, as many times those of the slowest contender."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.2), layout="constrained")
+    names = list(dict.fromkeys(n for r in rows for n in r["rates"]))
+    for i, name in enumerate(names):
+        at = [x + 0.8 / len(names) * i for x in range(len(rows))]
+        panel.bar(at, [r["rates"].get(name, 0.0) / min(r["rates"].values()) for r in rows], 0.76 / len(names), label=name, color=f"C{i}")
+    panel.set_xticks(range(len(rows)), [f"{r['model']}, {r['layers']} layers\n{r['work']}" for r in rows], fontsize=6)
+    panel.set_ylabel("tokens a second, of the slowest", fontsize=8)
+    panel.legend(fontsize=7)
     save(figure, path)
 
 
