@@ -73,9 +73,8 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
     blocks = -(-at.N // BLOCK)
     cluster = _cluster(units, blocks)
-    several = (
-        "CHUNK" in fixed and at.B > 1 and units > _at_once(cluster)
-    )  # sequences of a cache have lengths of their own, and some wait for others
+    cached = "CHUNK" in fixed  # whose sequences have lengths of their own
+    several = cached and at.B > 1 and units > _at_once(cluster)  # and some wait for others
     if several and cluster == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
         cluster = 2
     long = blocks >= LONG * cluster
@@ -84,13 +83,13 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
         cluster //= 2
     # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
     shared_out = {"DYNAMIC": False} if cluster > 1 and units <= _at_once(cluster) else {}
-    ordered = {"ORDERED": several} if "CHUNK" in fixed else {}
+    ordered = {"ORDERED": several} if cached else {}
     return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **shared_out, **ordered, **fixed}
 
 
 def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[str, int]:
-    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency. long: whether a CTA has many blocks, for which each further warpgroup
-    that widens 8-bit numbers is worth a part more to join."""
+    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency. long: whether a CTA has many blocks, for which a second warpgroup that
+    multiplies what was 8-bit numbers is worth a part more to join."""
     D, DV = _head_dims(fixed)
     tiles = 2 if D <= 128 else 1  # of queries: the next one's are fetched ahead where there is room
     queries = ROWS * -(-D // 64) * 64 * 2
