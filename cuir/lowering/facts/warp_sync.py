@@ -22,7 +22,9 @@ from .memory import Accessed, Array, Memory, accesses, evaluated
 from .multiples import multiple
 from .stores import own_rows, rows_of_warps
 
-Dims = tuple[int | None, int | None]  # the dims of a tensor along which a tile's rows and columns lie
+Dims = tuple[
+    object, ...
+]  # what tells lanes: the dims of a tensor along which a tile's rows and columns lie; an array and the shape of a tile in chunks
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def warp_syncs(role: ops.Role) -> WarpSyncs:
 
 @dataclass(frozen=True)
 class _Touched:
-    """What lanes have written, and read, since they last met. stable: written, but each element by one and the same lane, that of the dims (or of the shape of a tile in chunks)."""
+    """What lanes have written, and read, since they last met. stable: written, but each element by one and the same lane, that of the dims."""
 
     written: frozenset[Array] = frozenset()
     read: frozenset[Array] = frozenset()
@@ -153,7 +155,7 @@ class _WarpSyncs:
         if tile is None or not isinstance(tile.type, TileT) or not isinstance(place, ops.At):
             return None
         if isinstance(a.array, ops.Shared):
-            return _steady_chunks(tile.type, place)
+            return _steady_chunks(tile.type, place, a.array)
         (rows, cols), dims = tile.type.shape, dict[str, int]()
         if rows == 1:
             return None
@@ -192,10 +194,10 @@ class _WarpSyncs:
         return kinds.pop() if len(kinds) == 1 else None
 
 
-def _steady_chunks(t: TileT, place: ops.At) -> Dims | None:
+def _steady_chunks(t: TileT, place: ops.At, array: ops.Shared) -> Dims | None:
     """Of a tile in chunks, which has all rows of its array: what says where in it a lane's chunks are, if columns start at multiples of its own."""
     start, _ = place.parts[-1]
-    return t.shape if t.layout.data == "chunks" and (start is None or multiple(start, t.shape[1])) else None
+    return (array, *t.shape) if t.layout.data == "chunks" and (start is None or multiple(start, t.shape[1])) else None
 
 
 def is_scalar_store(op: ops.Perform) -> bool:

@@ -17,6 +17,7 @@ from cuir.lowering.facts.warp_sync import WarpSyncs, warp_syncs
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.inlining import mark
 from cuir.lowering.ir.walk import every
+from cuir.lowering.passes import moved_tiles
 from cuir.syntax.parser import parse
 from tests.gpu.join_cases import TEXT
 from tests.lowering.tile_ir import cleaned, program, role
@@ -164,6 +165,42 @@ def test_rows_from_a_multiple_on_keep_their_lanes() -> None:
         True,
         False,
     ]
+
+
+MOVING = """
+@kernel(arch="sm_90a")
+def f(X: Global[f8e4m3, 64, 128], Y: Global[f16, 64, 128]):
+    s, w, v = shared(f8e4m3, [64, 128]), shared(f16, [2, 64, 128]), shared(f16, [64, 128])
+    over = shared(f16, [64, 128], over=v)
+    full, free = mbarrier(1, stages=2), mbarrier(1)
+    work = tiles(4)
+    with role("one", warpgroups=1):
+        for t in work:
+            full[0].wait(0)
+"""
+
+
+def moves(*lines: str) -> list[bool]:
+    """As `joins`, of lines in a loop, of what the pass `moved_tiles` makes of them."""
+    kernel = cleaned(program(MOVING + "\n".join(f"            {line}" for line in lines) + "\n"))
+    moved_tiles.run(kernel)
+    mark(kernel)
+    first = len(MOVING.splitlines()) + 1
+    met = {op.location.line.data for op in warp_syncs(kernel.roles[0]).before}  # type: ignore[union-attr]
+    return [first + i in met for i in range(len(lines))]
+
+
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [
+        (("store(w[t % 2], cast(load(s), f16))",), [False]),  # each lane has the same chunks of an array, in every turn
+        (("store(v, cast(load(s), f16))", "store(over, cast(load(s), f16))"), [True, True]),  # another array in its place
+        (("store(v, cast(load(s), f16))", "store(Y[:, :], load(v))"), [True, True]),  # what others wrote, and what others read
+        (("store(v, cast(load(s), f16))", "store(v, cast(load(Y[:, :]), f16))"), [True, True]),  # as an accumulator lies
+    ],
+)
+def test_chunks_keep_their_lanes(lines: tuple[str, ...], where: list[bool]) -> None:
+    assert moves(*lines) == where
 
 
 def test_a_join_in_a_loop_counts_once() -> None:
