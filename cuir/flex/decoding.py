@@ -92,10 +92,10 @@ def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[s
     multiplies what was 8-bit numbers is worth a part more to join."""
     D, DV = _head_dims(fixed)
     tiles = 2 if D <= 128 else 1  # of queries: the next one's are fetched ahead where there is room
-    queries = ROWS * -(-D // 64) * 64 * 2
+    queries = tiles * ROWS * -(-D // 64) * 64 * 2
     if "TOKENS" in fixed:
-        return _rings_of_eight_bits(fixed, WARPGROUPS if long else 1, queries)
-    columns, queries = -(-D // 64) * 64 + -(-DV // 64) * 64, tiles * queries
+        return {"QBUF": tiles, "BN": BLOCK, **_rings_of_eight_bits(fixed, WARPGROUPS if long else 1, ROOM - queries)}
+    columns = -(-D // 64) * 64 + -(-DV // 64) * 64
     cached = "CHUNK" in fixed  # where a warpgroup clears rows of a block, which it can for 64 at a time
 
     def stages(keys: int, room: int = ROOM - queries) -> int:
@@ -112,15 +112,15 @@ def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[s
     return {"QBUF": tiles, "BN": 32, "WG": groups, "STAGES": stages(32) // groups}
 
 
-def _rings_of_eight_bits(fixed: Mapping[str, Const], groups: int, queries: int) -> dict[str, int]:
-    """Of a cache of 8-bit numbers, which other warpgroups widen: stages as they lie in memory, and wide ones. queries: bytes of a tile."""
+def _rings_of_eight_bits(fixed: Mapping[str, Const], groups: int, room: int) -> dict[str, int]:
+    """Of a cache of 8-bit numbers, which other warpgroups widen: stages as they lie in memory, and wide ones, in so many bytes."""
     D, DV = _head_dims(fixed)
     chunk = fixed["CHUNK"]
     assert isinstance(chunk, int)
     narrow = BLOCK * (-(-D // 128) * 128 + -(-DV // 128) * 128)  # bytes of a stage; a wide one has twice as many
     own = groups if chunk >= SMALLEST and max(D, DV) <= 128 else 1  # registers: of loading warps that gather small pages, and of wide sums
-    loaded = (ROOM - queries - 2 * narrow * own * 2) // narrow
-    return {"QBUF": 1, "BN": BLOCK, "WG": own, "STAGES": 2, "LOADED": min(8, loaded)}
+    loaded = (room - 2 * narrow * own * 2) // narrow
+    return {"WG": own, "STAGES": 2, "LOADED": min(8, loaded)}
 
 
 def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:
