@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from ..interp import run
 from ..runtime.launch import capture_id
 from ..syntax.parser import parse
 from ..variants.arguments import state_of
+from .inputs import capturing
 
 if TYPE_CHECKING:
     from ..runtime.compiled import CompiledKernel
@@ -72,10 +74,20 @@ def _compiled() -> CompiledKernel:
     return compile(PROGRAM)
 
 
-@functools.lru_cache(maxsize=64)
+_STANDING: OrderedDict[tuple[int, torch.device], torch.Tensor] = OrderedDict()
+STANDING_LIMIT = 64
+
+
 def as_they_stand(B: int, device: torch.device) -> torch.Tensor:
-    """int32 [B]: sequences of one length."""
-    return torch.arange(B, dtype=torch.int32, device=device)
+    """int32 [B]: sequences of one length. Kept, but not where a CUDA graph that is captured would be what writes it."""
+    order = _STANDING.get((B, device))
+    if order is None:
+        order = torch.arange(B, dtype=torch.int32, device=device)
+        if not capturing():
+            _STANDING[B, device] = order
+            while len(_STANDING) > STANDING_LIMIT:
+                _STANDING.popitem(last=False)
+    return order
 
 
 __all__ = ["as_they_stand", "longest_first"]
