@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
+from .constants import constant
 from .inputs import check_gradient, wrong
 
 DTYPE = torch.float8_e4m3fn
@@ -45,15 +45,10 @@ def check_scales(k_scale: Any, v_scale: Any, keys: torch.Tensor) -> None:
         check_gradient(name, x)
 
 
-@functools.lru_cache(maxsize=64)
-def _ones(heads: int, device: torch.device) -> torch.Tensor:
-    return torch.ones(1, heads, 1, device=device)
-
-
 def for_kernel(scale: torch.Tensor | None, heads: int, device: torch.device) -> torch.Tensor:
     """A scale as the kernel reads it: [1, HK, 1] of heads, [NP, HK, page size] of tokens, whose last dim is contiguous."""
     if scale is None:
-        return _ones(heads, device)
+        return constant(torch.ones, 1, heads, 1, dtype=torch.float32, device=device)
     return scale[None, :, None] if scale.dim() == 1 else scale
 
 

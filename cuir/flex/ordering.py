@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from ..interp import run
 from ..runtime.launch import capture_id
 from ..syntax.parser import parse
 from ..variants.arguments import state_of
-from .inputs import capturing
+from .constants import constant
 
 if TYPE_CHECKING:
     from ..runtime.compiled import CompiledKernel
@@ -74,20 +73,9 @@ def _compiled() -> CompiledKernel:
     return compile(PROGRAM)
 
 
-_STANDING: OrderedDict[tuple[int, torch.device], torch.Tensor] = OrderedDict()
-STANDING_LIMIT = 64
-
-
 def as_they_stand(B: int, device: torch.device) -> torch.Tensor:
-    """int32 [B]: sequences of one length. Kept, but not where a CUDA graph that is captured would be what writes it."""
-    order = _STANDING.get((B, device))
-    if order is None:
-        order = torch.arange(B, dtype=torch.int32, device=device)
-        if not capturing():
-            _STANDING[B, device] = order
-            while len(_STANDING) > STANDING_LIMIT:
-                _STANDING.popitem(last=False)
-    return order
+    """int32 [B]: sequences of one length."""
+    return constant(torch.arange, B, dtype=torch.int32, device=device)
 
 
 __all__ = ["as_they_stand", "longest_first"]
