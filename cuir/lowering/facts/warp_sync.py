@@ -195,9 +195,10 @@ class _WarpSyncs:
 
 
 def _steady_chunks(t: TileT, place: ops.At, array: ops.Shared) -> Dims | None:
-    """Of a tile in chunks, which has all rows of its array: what says where in it a lane's chunks are, if columns start at multiples of its own."""
-    start, _ = place.parts[-1]
-    return (array, *t.shape) if t.layout.data == "chunks" and (start is None or multiple(start, t.shape[1])) else None
+    """Of a tile in chunks, which has all rows of its array: what says where in it a lane's chunks are, if columns start at multiples of its own (a power of two, else nothing is known)."""
+    (start, _), cols = place.parts[-1], t.shape[1]
+    steady = start is None or (cols & (cols - 1) == 0 and multiple(start, cols))
+    return (array, *t.shape) if t.layout.data == "chunks" and steady else None
 
 
 def is_scalar_store(op: ops.Perform) -> bool:

@@ -3,20 +3,19 @@ row, which it loads at once, where an accumulator's layout would give it two."""
 
 from __future__ import annotations
 
-from xdsl.ir import Operation
-
 from ...ops.limits import TARGETS
+from ...syntax.types import PANEL_BYTES
 from ..facts.memory import Accessed, accesses
 from ..facts.multiples import multiple
 from ..facts.stores import panelled
 from ..ir import ops
-from ..ir.layouts import HALVES
-from ..ir.types import SharedT, TileT, dtype_of, tile
+from ..ir.layouts import HALVES, LANES
+from ..ir.types import SharedT, TileT, tile
 from ..ir.walk import every
-from .rewriting import before
+from .rewriting import insert, replace
+from .widened_loads import narrow_load
 
-WARP, ROWS, COLUMNS = 32, 8, 64  # what a warp takes at a time: a chunk of 16 numbers a lane
-PANEL = 128  # bytes of a row that lie together in shared memory
+ROWS, COLUMNS = 8, 64  # what a warp takes at a time: a chunk of 16 numbers a lane
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -25,42 +24,25 @@ def run(kernel: ops.Kernel) -> None:
     for role in kernel.roles:
         for op in list(every(role)):
             if isinstance(op, ops.Perform) and "tile" in op.args and op.args.get("mask") is None and not op.const("add"):
-                _move(op, role.threads.data)
+                _move(op, role.threads.data // LANES)
 
 
-def _move(store: ops.Perform, threads: int) -> None:
-    value = store.args["tile"]
-    t, cast = value.type, value.owner
-    if (
-        not isinstance(t, TileT)
-        or not isinstance(cast, Operation)
-        or t.element not in HALVES
-        or t.layout.data != "full"
-        or len(list(value.uses)) != 1
-    ):
+def _move(store: ops.Perform, warps: int) -> None:
+    cast, t = store.args["tile"].owner, store.args["tile"].type
+    if not isinstance(cast, ops.Apply) or cast.kind.converts is None or not isinstance(t, TileT) or t.element not in HALVES:
         return
-    load = cast.arguments[0].owner if isinstance(cast, ops.Apply) and cast.kind.converts is not None else cast
-    if not isinstance(load, ops.Perform) or len(list(load.results[0].uses)) != 1 or load.parent is not store.parent:
+    load = narrow_load(cast)
+    if load is None or load.parent is not store.parent or len(list(cast.result.uses)) != 1:
         return
     rows, columns = t.shape
-    if rows % ROWS or columns % COLUMNS or rows // ROWS * (columns // COLUMNS) % (threads // WARP):
+    if rows % ROWS or columns % COLUMNS or rows // ROWS * (columns // COLUMNS) % warps:
         return
-    touched = [*accesses(load), *accesses(store)]
-    if (
-        [a.writes for a in touched] != [False, True]
-        or not all(_in_panels(a, rows) for a in touched)
-        or not dtype_of(touched[0].place).narrow
-    ):
+    if not all(_in_panels(a, rows) for a in (*accesses(load), *accesses(store))):
         return
-    moved = ops.Perform(
-        operands=[list(load.operands)], properties=dict(load.properties), result_types=[[tile(t.element, rows, columns, "chunks")]]
-    )
-    before(load, moved)
-    moved.results[0].name_hint = value.name_hint
-    value.replace_all_uses_with(moved.results[0])
-    for old in (cast, load) if cast is not load else (load,):
-        old.detach()
-        old.erase()
+    moved = tile(t.element, rows, columns, "chunks")
+    replace(cast, [insert(load, ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[moved]]))])
+    load.detach()
+    load.erase()
 
 
 def _in_panels(accessed: Accessed, rows: int) -> bool:
@@ -73,7 +55,7 @@ def _in_panels(accessed: Accessed, rows: int) -> bool:
         return False
     while isinstance(view, ops.At):
         start, _ = view.parts[-1]
-        if start is not None and not multiple(start, PANEL // t.element.itemsize):
+        if start is not None and not multiple(start, PANEL_BYTES // t.element.itemsize):
             return False
         view = view.array.owner
     return True

@@ -14,7 +14,7 @@ def run(kernel: ops.Kernel) -> None:
     for op in list(every(kernel)):
         if not isinstance(op, ops.Apply) or op.kind.converts is None or dtype_of(op.result) != F16:
             continue
-        load = _narrow(op)
+        load = narrow_load(op)
         if load is not None:
             wide = ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[op.result.type]])
             replace(op, [insert(load, wide)])
@@ -22,7 +22,7 @@ def run(kernel: ops.Kernel) -> None:
             load.erase()
 
 
-def _narrow(cast: ops.Apply) -> ops.Perform | None:
+def narrow_load(cast: ops.Apply) -> ops.Perform | None:
     """The load of 8-bit floats, needed nowhere else, whose elements this cast converts."""
     load, t = cast.arguments[0].owner, cast.arguments[0].type
     if not isinstance(load, ops.Perform) or not isinstance(t, TileT) or t.layout.data != "full" or not t.element.narrow:

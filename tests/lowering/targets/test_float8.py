@@ -77,6 +77,12 @@ def test_what_goes_from_array_to_array_is_moved_in_chunks(dtype: str, wide: str)
         f"cuir::load_chunks_{dtype}<64, 128, 4, {'true' if wide == 'bf16' else 'false'}>(" in moved
         and "cuir::store_chunks<64, 128, 4>(" in moved
     )
+    parts = MOVED.replace("128]", "768]").replace(
+        "store(w, cast(load(s), W))",
+        "for c in range(t + 1):\n                store(w[:, c * 384 : c * 384 + 192], cast(load(s[:, c * 384 : c * 384 + 192]), W))",
+    )
+    parts = parts.replace("load(w)", "load(w[:, 0:64])").replace("Y[t * 64 : t * 64 + 64, :]", "Y[t * 64 : t * 64 + 64, 0:64]")
+    assert f"cuir::load_chunks_{dtype}<64, 192, 4" in widened(dtype, wide, parts)  # columns that are no power of two
     twice = MOVED.replace("store(w, cast(load(s), W))", "x = cast(load(s), W)\n            store(w, where(x > 0.0, x, 0.0))")
     assert "cuir::load_chunks" not in widened(dtype, wide, twice)
     plain = (
