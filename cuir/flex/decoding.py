@@ -20,7 +20,8 @@ from ..variants import Traced
 ORIGIN = "decode_sm90"
 CACHE_ORIGIN = "decode_cache_sm90"
 EIGHT_BIT_ORIGIN = "decode_cache_f8_sm90"
-ROWS = 64  # of the tile that holds the queries of a key head: what the tensor core multiplies at least
+ROWS = 64  # of the tile that holds the queries of a key head: what the tensor core multiplies at least, of a warpgroup
+ROWS_OF_A_WARP = 16
 LEAST_KEYS = 256  # with fewer there is nothing to share out
 ROOM = 227 * 1024 - 1024  # bytes of shared memory for Q and the rings, barriers aside
 PROCESSORS = 132  # of a Hopper GPU, where none is there to be asked
@@ -59,7 +60,9 @@ def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
     if not any("h" in names_read(e) for e in (traced.keep, traced.score, traced.factor, traced.sink) if e is not None):
         return True
     try:
-        check(program, None, {**fixed, **_rings(fixed, 2), "GROUP": 2, "BM": ROWS // 2})
+        rings = _rings_of_eight_bits(fixed, ROWS_OF_A_WARP) if "TOKENS" in fixed else _rings(fixed, 2)
+        rows = ROWS_OF_A_WARP if "TOKENS" in fixed else ROWS
+        check(program, None, {**fixed, **rings, "GROUP": 2, "BM": rows // 2})
     except CuirError:
         return False
     return True
@@ -68,8 +71,9 @@ def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
 def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[str, Const]:
     """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache. packed: query heads of a key head may share a tile."""
     heads = at.H // max(1, at.HK)
-    group = min(_power(heads), ROWS // _power(min(at.M, ROWS))) if packed else 1
-    queries = ROWS // group
+    rows = _rows(fixed, at.M * (heads if packed else 1))
+    group = min(_power(heads), rows // _power(min(at.M, rows))) if packed else 1
+    queries = rows // group
     units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
     blocks = -(-at.N // BLOCK)
     cluster = _cluster(units, blocks)
@@ -78,8 +82,8 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     if several and cluster == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
         cluster = 2
     long = blocks >= LONG * cluster
-    rings = _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1, long)
-    while cluster > 1 and cluster * rings["WG"] > -(-at.N // rings["BN"]):
+    rings = _rings_of_eight_bits(fixed, rows) if "TOKENS" in fixed else _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1)
+    while cluster > 1 and cluster * (1 if "TOKENS" in fixed else rings["WG"]) > -(-at.N // rings["BN"]):  # each has one
         cluster //= 2
     # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
     shared_out = {"DYNAMIC": False} if cluster > 1 and units <= _at_once(cluster) else {}
@@ -87,14 +91,18 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **shared_out, **ordered, **fixed}
 
 
-def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[str, int]:
-    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency. long: whether a CTA has many blocks, for which a second warpgroup that
-    multiplies what was 8-bit numbers is worth a part more to join."""
+def _rows(fixed: Mapping[str, Const], needed: int) -> int:
+    """Of a tile of queries, of which so many are needed: over 8-bit numbers tiles of warps make it up."""
+    if "TOKENS" not in fixed:
+        return ROWS
+    return max(ROWS_OF_A_WARP, min(ROWS_OF_A_WARP * (1 if _wide(fixed) else 2), _power(needed)))
+
+
+def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
+    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency."""
     D, DV = _head_dims(fixed)
     tiles = 2 if D <= 128 else 1  # of queries: the next one's are fetched ahead where there is room
     queries = tiles * ROWS * -(-D // 64) * 64 * 2
-    if "TOKENS" in fixed:
-        return {"QBUF": tiles, "BN": BLOCK, **_rings_of_eight_bits(fixed, WARPGROUPS if long else 1, ROOM - queries)}
     columns = -(-D // 64) * 64 + -(-DV // 64) * 64
     cached = "CHUNK" in fixed  # where a warpgroup clears rows of a block, which it can for 64 at a time
 
@@ -112,15 +120,20 @@ def _rings(fixed: Mapping[str, Const], groups: int, long: bool = True) -> dict[s
     return {"QBUF": tiles, "BN": 32, "WG": groups, "STAGES": stages(32) // groups}
 
 
-def _rings_of_eight_bits(fixed: Mapping[str, Const], groups: int, room: int) -> dict[str, int]:
-    """Of a cache of 8-bit numbers, which other warpgroups widen: stages as they lie in memory, and wide ones, in so many bytes."""
+def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int) -> dict[str, int]:
+    """Of a cache of 8-bit numbers: how many warps share the keys of 16 rows of queries, 16 keys each or more, and stages of the blocks as they lie in memory."""
     D, DV = _head_dims(fixed)
-    chunk = fixed["CHUNK"]
-    assert isinstance(chunk, int)
-    narrow = BLOCK * (-(-D // 128) * 128 + -(-DV // 128) * 128)  # bytes of a stage; a wide one has twice as many
-    own = groups if chunk >= SMALLEST and max(D, DV) <= 128 else 1  # registers: of loading warps that gather small pages, and of wide sums
-    loaded = (room - 2 * narrow * own * 2) // narrow
-    return {"WG": own, "STAGES": 2, "LOADED": min(8, loaded)}
+    wide = _wide(fixed)
+    groups = (4 if wide else 8) * ROWS_OF_A_WARP // rows  # of as many warps as registers, and the sums of all of them in shared memory, leave room for
+    keys = (16 if wide else 32) * groups
+    queries = 1 if wide else 2
+    room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - groups * rows * -(-DV // 32) * 32 * 4
+    stage = keys * (-(-D // 128) * 128 + -(-DV // 128) * 128)
+    return {"QBUF": queries, "BN": keys, "WG": groups, "LOADED": min(8, min(room, IN_FLIGHT) // stage)}
+
+
+def _wide(fixed: Mapping[str, Const]) -> bool:
+    return max(_head_dims(fixed)) > 128
 
 
 def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:

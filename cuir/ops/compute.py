@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BOOL, F32, I32, DType, ErrorType, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 from .traits import Traits, arithmetic
 
 PARTS = (1, 2)  # in which operands of f32 are multiplied
+HALVES = (F16, BF16)
 LOG2E = 1.4426950408889634  # of e to base 2
 
 
 def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
     """unit: what multiplies, a feature of the target, which says the dtypes of operands. An instruction takes 32 bytes of the inner dim."""
     dtypes = cx.target.operands.get(unit, ())
+    widened = cx.target.operands.get("widened", ()) if unit == "mma_sync" else ()
     a, b = cx.type("a"), cx.type("b")
     if poisoned(a, b):
         return ErrorType()
@@ -24,13 +26,17 @@ def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
             return cx.error("T131", f"operand `{arg}` {wanted}, found {t}", arg)
         if isinstance(t, SharedView) and len(t.dims) != 2:
             return two_dims(cx, arg, t)
+        if arg == "b" and t.dtype.name in widened and isinstance(a, (TileType, SharedView)) and a.dtype in HALVES:
+            if isinstance(t, TileType):
+                return cx.error("T131", f"operand `b` of {t.dtype} beside {a.dtype} lies in shared memory, found {t}", arg)
+            continue
         if t.dtype.name not in dtypes:
             return cx.error("T132", f"operands are {' or '.join(dtypes)}, found {t}", arg, f"cast(x, {dtypes[0]})")
         if t.dtype.itemsize == 1 and (isinstance(t, TileType) or t.transposed != (arg == "b")):
             wanted = "row by row" if arg == "a" else "column by column: .T of a view"
             return cx.error("T131", f"operand `{arg}` of {t.dtype} lies in shared memory {wanted}, found {t}", arg)
     assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))
-    if a.dtype != b.dtype:
+    if a.dtype != b.dtype and b.dtype.name not in widened:
         return cx.error("T133", f"operands have one dtype, found {a.dtype} and {b.dtype}", "b")
     (r, k), (kb, c) = _shape(a), _shape(b)
     if k != kb:
@@ -78,6 +84,7 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
     traits=Traits(product=True),
     doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16, of f32 8; C of 8. Products exact, accumulation f32. "
+    "Beside a left operand of halves the right one may be a view of 8-bit floats, which halves hold exactly (sm_90a): they are widened on the way to the tensor core. "
     "Operands of f32 say in how many `parts`, numbers of TF32 with 11 bits of significand, the tensor core takes them: 1, rounded within 0.7 units in the last place, or 2, the nearest one "
     "and what is left, cut off to TF32: as accurate as f32, with three products for one, as that of what is left of both is left out. An infinite operand in 2 parts makes NaN.",
 )

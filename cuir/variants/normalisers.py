@@ -43,7 +43,7 @@ def softmax_save(part, state, b, h, q):  # nothing to save
 
 @func
 def softmax_joined(b, h, q):             # no state
-    return zeros(f32, [64, 1])
+    return cast(q * 0, f32)
 
 @func
 def softmax_share(part, state, b, h, q): # parts are added up

@@ -188,7 +188,7 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
     (
         "decode_cache_f8_sm90",
         "flash_decode",
-        {"D": 64, "GROUP": 2, "BM": 32, "CHUNK": 32, "WG": 1, "TOKENS": 1, "DYNAMIC": False},
+        {"D": 64, "GROUP": 2, "BM": 8, "BN": 64, "CHUNK": 32, "WG": 2, "LOADED": 2, "TOKENS": 1, "DYNAMIC": False},
         {"B": 1, "H": 2, "HK": 1, "M": 1, "NP": 3, "PAGE": 64, "MP": 3, "SP": 3, "SR": 64},
         {
             "scale": 0.1,

@@ -39,6 +39,9 @@ def product(A: Global[T, M, K], B: Global[T, N, K], C: Global[f32, M, N], *, T: 
                 i = i + 1
             store(C[m : m + 64, n : n + BN], acc)
 """
+BESIDE = (  # rows, columns, inner dim, columns of the second product, halves, who multiplies
+    (64, 64, 128, 128, "f16", "warps=1"), (64, 64, 128, 128, "bf16", "warpgroups=1"), (64, 32, 48, 80, "bf16", "warps=1"), (128, 16, 16, 16, "f16", "warpgroups=1"),
+)  # fmt: skip
 STEP = 32  # products that one instruction adds to the sum
 CASTS = """\
 @kernel(arch="sm_90a")
@@ -74,6 +77,36 @@ MOVED = WIDENED.replace("    full = ", "    w = shared(W, [64, 128])\n    full =
     "store(Y[t * 64 : t * 64 + 64, :], cast(load(s), W))",
     "store(w, cast(load(s), W))\n            store(Y[t * 64 : t * 64 + 64, :], load(w))",
 )
+
+BESIDE_HALVES = """\
+@kernel(arch="sm_90a")
+def beside(A: Global[T, R, K], B: Global[W, C, K], V: Global[W, C, N], X: Global[f32, R, C], Y: Global[f32, R, C], Z: Global[f32, R, C], O: Global[f32, R, N], P: Global[f32, R, N], *,
+           T: const, W: const, R: const, C: const, K: const, N: const, SLAB: const):
+    sA, sW, sB, sV = shared(T, [R, 128]), shared(T, [R, 128]), shared(W, [C, 128]), shared(W, [C, 128])
+    full = mbarrier(1)
+    work = tiles(1)
+    with role("load", warps=1):
+        for t in work:
+            full.expect(nbytes(sA) + nbytes(sB) + nbytes(sV))
+            copy_async(A[0 : R, 0 : 128], sA, full)
+            copy_async(B[0 : C, 0 : 128], sB, full)
+            copy_async(V[0 : C, 0 : 128], sV, full)
+    with role("math", WORKERS):
+        for t in work:
+            full.wait(0)
+            a = load(sA[:, 0 : K])
+            store(X[0 : R, :], mma(a, sB[:, 0 : K].T))                     # loaded for the product alone
+            store(Y[0 : R, :], mma(sA[:, 0 : K], sB[:, 0 : K].T))
+            s = mma(load(sA[:, 0 : K]) * 2.0, sB[:, 0 : K].T)              # as an accumulator lies
+            store(Z[0 : R, :], s)
+            store(O[0 : R, :], mma(cast(s, T), sV[:, 0 : N]))
+            for r in range(0, R, SLAB):
+                store(sW[r : r + SLAB, 0 : C], cast(mma(load(sA[r : r + SLAB, 0 : K]) * 2.0, sB[:, 0 : K].T), T))
+            p = zeros(f32, [R, N])
+            for i in range(3):                                             # its columns stay as lanes get them
+                p = mma(sW[:, 0 : C], sV[:, 0 : N], p * 0.5)
+            store(P[0 : R, :], p)
+"""
 
 
 def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -130,3 +163,30 @@ def casts_are_right(dtype: str) -> None:
         wanted = rounded(x, dtype).float()
         torch.testing.assert_close(y.float(), wanted, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)
+
+
+def beside_halves(dtype: str) -> None:
+    """Products of halves by 8-bit floats, which are exact: left operands in registers and in shared memory, right ones by rows and by columns, of a warp and of a warpgroup."""
+    for rows, c, k, n, half, workers in BESIDE:
+        g = torch.Generator().manual_seed(rows + c)
+        narrow, t = getattr(torch, DTYPES[dtype].torch), getattr(torch, DTYPES[half].torch)
+        a, b, v = torch.randn(rows, k, generator=g).to(t), torch.randn(c, k, generator=g).to(narrow), torch.randn(c, n, generator=g).to(narrow)
+        outs = {name: torch.empty(rows, size, device="cuda") for name, size in (("X", c), ("Y", c), ("Z", c), ("O", n), ("P", n))}
+        text = BESIDE_HALVES.replace("WORKERS", workers)
+        slab = 16 if workers.startswith("warps") else 64
+        consts = {"T": DTYPES[half], "W": DTYPES[dtype], "R": rows, "C": c, "K": k, "N": n, "SLAB": slab}
+        given = {"A": spread(a), "B": spread(b), "V": spread(v)}
+        compile(cuir.check(cuir.parse(text), consts=consts))(**given, **outs)
+        s = a.double() @ b.double().T
+        wide = (2 * s).to(torch.float32).to(t).double() @ v.double()
+        wanted = {"X": s, "Y": s, "Z": 2 * s, "O": wide, "P": 1.75 * wide}
+        for name, out in outs.items():
+            error = (out.cpu().double() - wanted[name]).norm() / wanted[name].norm()
+            assert error < (1e-5 if name in "XYZ" else 1e-3 if half == "f16" else 6e-3), (name, rows, c, k, n, half, workers, float(error))
+
+
+def spread(x: torch.Tensor) -> torch.Tensor:
+    """A matrix on the GPU in rows of 128 numbers, as copies want them."""
+    whole = torch.full((x.shape[0], 128), 1.0, device="cuda").to(x.dtype)
+    whole[:, : x.shape[1]] = x.to("cuda")
+    return whole[:, : x.shape[1]]

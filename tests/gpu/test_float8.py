@@ -24,3 +24,9 @@ def test_casts(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_widened(dtype: str) -> None:
     isolated(float8_cases.widened_are_right, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
+def test_beside_halves(dtype: str) -> None:
+    isolated(float8_cases.beside_halves, dtype, seconds=300)

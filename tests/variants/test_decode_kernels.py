@@ -37,8 +37,11 @@ def test_the_origin_is_causal_already() -> None:
         assert transfer(origin, corpus.variant("causal")()).diff == ""
 
 
-def test_a_variant_over_8_bits() -> None:
-    check(transfer(EIGHT_BIT, corpus.variant("combo")()).program, None, {"T": F16, "D": 64, **SETTINGS[0], "TOKENS": 1})
+@pytest.mark.parametrize("name", ["combo", "sigmoid", "sink_causal"])
+def test_variants_over_8_bits(name: str) -> None:
+    spec = corpus.variant(name)()
+    for most in (False, True):
+        check(transfer(EIGHT_BIT, replace(spec, max_scores=most)).program, None, {"T": F16, "D": 64, "GROUP": 4, "BM": 4, "TOKENS": 1})
 
 
 def test_parts_of_weights_without_a_state_are_added_up() -> None:

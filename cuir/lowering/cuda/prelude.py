@@ -25,6 +25,7 @@ SECTIONS = (
     "addresses",
     "matrices",
     "words",
+    "products",
     "copies",
     "fences",
     "registers",
@@ -307,6 +308,27 @@ DEV float after(float value, float x) { return __int_as_float(__float_as_int(val
 )
 
 _part = COMMON.section("rows")
+_part(
+    "in_order",
+    """
+// An accumulator in dealt order with its columns in their own: of 16 a lane has 4 c .. 4 c + 3, c = lane % 4, at the places of 2 c, 2 c + 8, 2 c + 1, 2 c + 9
+template <int N> DEV void in_order(const float (&x)[N], float (&y)[N], int lane) {
+  const int from = (lane & ~3) | (lane >> 1 & 1);
+  const bool second = lane & 1;   // of what that lane has this one takes the second two
+  float z[N];
+#pragma unroll
+  for (int i = 0; i < N; i += 8) {
+#pragma unroll
+    for (int p = 0; p < 8; ++p) {
+      const int row = p / 2 % 2 * 2, k = p % 2 * 4 + row;   // the row's first number, that of the column itself for the first of two lanes
+      const float a = __shfl_sync(~0u, x[i + k], from + p / 4 * 2), b = __shfl_sync(~0u, x[i + k + 1], from + p / 4 * 2);
+      z[i + p] = second ? b : a;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) y[i] = z[i];
+}""",
+)
 _part("quad_sum", "DEV float quad_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }")
 _part(
     "own_max",

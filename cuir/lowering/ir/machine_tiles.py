@@ -149,6 +149,33 @@ def pin(x: SSAValue) -> Pin:
     return Pin(operands=[x], result_types=[x.type])
 
 
+# ---- orders of columns
+DEALT = "dealt"  # a const of products, whose sums are in dealt order: each 16 columns have those of even numbers first
+
+
+@irdl_op_definition
+class InOrder(Function):
+    """A tile in dealt order with its columns in their own."""
+
+    name = "tile.in_order"
+    x = operand_def(TileT)
+    result = result_def(TileT)
+
+    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        (x,) = operands
+        return [x[:, torch.argsort(dealt(x.shape[1]))]]
+
+
+def in_order(x: SSAValue) -> InOrder:
+    return InOrder(operands=[x], result_types=[x.type])
+
+
+def dealt(columns: int) -> torch.Tensor:
+    """Which column stands at each place of a tile in dealt order."""
+    at = torch.arange(columns)
+    return at // 16 * 16 + at % 8 * 2 + at % 16 // 8
+
+
 @irdl_op_definition
 class After(Function):
     """The f32 number itself, which the compiler does not know before a tile is there: what follows from it, made early, would fill registers meanwhile."""
@@ -313,4 +340,4 @@ def _of(entry: Op, *operands: Any) -> Any:
     return meaning(*operands)
 
 
-OPERATIONS: list[type[Operation]] = [ByRows, Line, Pin, After, ByReciprocal, SharedTanh, ReadColumns, Exchange]
+OPERATIONS: list[type[Operation]] = [ByRows, Line, Pin, InOrder, After, ByReciprocal, SharedTanh, ReadColumns, Exchange]

@@ -23,6 +23,7 @@ from . import types
 from .control import Kernel
 from .evaluate_memory import SharedPlace
 from .evaluate_workers import Fault, Frame, Meeting, NamedBarrier, PhaseWait, Waiting, Worker
+from .machine_tiles import DEALT, dealt
 from .ops import Apply, Perform
 
 Function = Callable[..., Any]  # of the values of operands: a number, truth value or tile
@@ -265,12 +266,14 @@ def _store(site: Effect, place: int) -> Callable[[Frame], None]:
 def _product(site: Effect) -> Callable[[Frame], None]:
     a, b, c, (result,) = site.args["a"], site.args["b"], site.args.get("c"), site.results
     holds = site.args.get("holds")  # whether the accumulator holds a sum, or nothing yet
-    parts = int(site.op.const("parts", 0))
+    parts, in_dealt_order = int(site.op.const("parts", 0)), bool(site.op.const(DEALT, False))
 
     def run(r: Frame) -> None:
         x, y = (v.values if v.__class__ is SharedPlace else v for v in (r[a], r[b]))
         if parts:
             x, y = tiles.in_parts(x, y, parts)
+        if in_dealt_order:
+            y = y[:, dealt(y.shape[1])]
         r[result] = product(x, y, None if c is None or not (holds is None or r[holds]) else r[c])
 
     return run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ....syntax.types import F32
 from ...ir import ops
 from ...ir.layouts import LANES
-from ...ir.machine_tiles import After, ByReciprocal, ByRows, Exchange, Line, Pin, ReadColumns, SharedTanh
+from ...ir.machine_tiles import After, ByReciprocal, ByRows, Exchange, InOrder, Line, Pin, ReadColumns, SharedTanh
 from ...ir.types import TileT, dtype_of
 from .. import quads
 from ..loops import Position
@@ -37,6 +37,11 @@ def pin(role: RolePrinter, op: Pin) -> None:
     target = role.storage(op.result)
     role.elements.into(target, op.x)
     role.out.line(f"cuir::pin({target.name});")
+
+
+@prints("tile.in_order")
+def in_order(role: RolePrinter, op: InOrder) -> None:
+    role.out.line(f"cuir::in_order({role.elements.array(op.x)}, {role.storage(op.result).name}, lane);")
 
 
 @prints("tile.after")

@@ -91,15 +91,15 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
         if widened is None or not widened(role, ref, base, target, t):
             _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
         return
+    operand = role.target.choice("load operand")
+    if operand is not None and operand(role, op, ref, base, target.name):
+        return
     blocks = role.target.choice("load blocks") if target.packed and ref.alloc.panelled and cols % 16 == 0 else None
     if blocks is not None:
         blocks(role, ref, base, target, t)
         return
     pairs = role.target.choice("load pairs")
     if pairs is not None and pairs(role, ref, base, target, t):
-        return
-    operand = role.target.choice("load operand")
-    if operand is not None and operand(role, op, ref, base, target.name):
         return
     if _by_pairs(role, ref, t):
         role.out.line(f"cuir::load_accumulator<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, lane);")

@@ -38,6 +38,11 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
     if a.type.element == F32:
         single.multiply(role, op, target.name)
         return
+    if b.type.element != a.type.element:
+        widened = role.target.choice("multiply widened")
+        assert widened is not None, "the checker lets 8-bit floats beside halves where the card has it"
+        widened(role, op, target.name)
+        return
     kind = f"F32{NAMES[a.type.element] * 2}F32"
     register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)

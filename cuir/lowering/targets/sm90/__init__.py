@@ -6,7 +6,7 @@ from ....ops.limits import TARGETS
 from ...cuda.registry import Printers
 from .. import sm80
 from ..target import Target
-from . import barriers, copies, memory, products
+from . import barriers, copies, memory, products, widened
 from .functions import PARTS
 
 HEADERS = """#include <cute/arch/mma_sm90_gmma.hpp>
@@ -33,7 +33,7 @@ PHRASES = {
 
 TARGET = Target(
     TARGETS["sm_90a"],
-    Printers.joined(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, barriers.PRINTERS),
+    Printers.joined(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, barriers.PRINTERS, widened.PRINTERS),
     PARTS,
     HEADERS,
     "namespace GMMA = cute::SM90::GMMA;",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...cuda.prelude import Parts
 from .queues import QUEUES
+from .widened_functions import WIDENED
 
 PARTS = Parts()
 part = PARTS.section("numbers")
@@ -228,3 +229,4 @@ DEV uint64_t descriptor_at(uint64_t base, int i, uint32_t step) { return base + 
 )
 
 PARTS.update(QUEUES)
+PARTS.update(WIDENED)
