@@ -7,6 +7,7 @@ import itertools
 import torch
 
 import cuir
+from cuir.checking.checked import Checked
 from cuir.runtime.compiled import compile
 from cuir.syntax.types import DTYPES
 
@@ -165,28 +166,37 @@ def casts_are_right(dtype: str) -> None:
         torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)
 
 
+def beside(case: tuple[int, int, int, int, str, str], dtype: str, device: str) -> tuple[Checked, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """A kernel of products of halves by 8-bit floats, its arguments, and what its outputs must be, in float64."""
+    rows, c, k, n, half, workers = case
+    g = torch.Generator().manual_seed(rows + c)
+    narrow, t = getattr(torch, DTYPES[dtype].torch), getattr(torch, DTYPES[half].torch)
+    a, b, v = torch.randn(rows, k, generator=g).to(t), torch.randn(c, k, generator=g).to(narrow), torch.randn(c, n, generator=g).to(narrow)
+    consts = {"T": DTYPES[half], "W": DTYPES[dtype], "R": rows, "C": c, "K": k, "N": n, "SLAB": 16 if workers.startswith("warps") else 64}
+    checked = cuir.check(cuir.parse(BESIDE_HALVES.replace("WORKERS", workers)), consts=consts)
+    given = {name: _in_wide_rows(x, device) for name, x in (("A", a), ("B", b), ("V", v))}
+    s = a.double() @ b.double().T
+    o = (2 * s).to(torch.float32).to(t).double() @ v.double()
+    wanted = {"X": s, "Y": s, "Z": 2 * s, "O": o, "P": 1.75 * o}
+    return checked, given | {name: torch.empty(x.shape, device=device) for name, x in wanted.items()}, wanted
+
+
+def beside_is_right(case: tuple[int, int, int, int, str, str], dtype: str, given: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    for name, x in wanted.items():
+        error = float((given[name].cpu().double() - x).norm() / x.norm())
+        assert error < (1e-5 if name in "XYZ" else 1e-3 if case[4] == "f16" else 6e-3), (name, case, dtype, error)
+
+
 def beside_halves(dtype: str) -> None:
     """Products of halves by 8-bit floats, which are exact: left operands in registers and in shared memory, right ones by rows and by columns, of a warp and of a warpgroup."""
-    for rows, c, k, n, half, workers in BESIDE:
-        g = torch.Generator().manual_seed(rows + c)
-        narrow, t = getattr(torch, DTYPES[dtype].torch), getattr(torch, DTYPES[half].torch)
-        a, b, v = torch.randn(rows, k, generator=g).to(t), torch.randn(c, k, generator=g).to(narrow), torch.randn(c, n, generator=g).to(narrow)
-        outs = {name: torch.empty(rows, size, device="cuda") for name, size in (("X", c), ("Y", c), ("Z", c), ("O", n), ("P", n))}
-        text = BESIDE_HALVES.replace("WORKERS", workers)
-        slab = 16 if workers.startswith("warps") else 64
-        consts = {"T": DTYPES[half], "W": DTYPES[dtype], "R": rows, "C": c, "K": k, "N": n, "SLAB": slab}
-        given = {"A": spread(a), "B": spread(b), "V": spread(v)}
-        compile(cuir.check(cuir.parse(text), consts=consts))(**given, **outs)
-        s = a.double() @ b.double().T
-        wide = (2 * s).to(torch.float32).to(t).double() @ v.double()
-        wanted = {"X": s, "Y": s, "Z": 2 * s, "O": wide, "P": 1.75 * wide}
-        for name, out in outs.items():
-            error = (out.cpu().double() - wanted[name]).norm() / wanted[name].norm()
-            assert error < (1e-5 if name in "XYZ" else 1e-3 if half == "f16" else 6e-3), (name, rows, c, k, n, half, workers, float(error))
+    for case in BESIDE:
+        checked, given, wanted = beside(case, dtype, "cuda")
+        compile(checked)(**given)
+        beside_is_right(case, dtype, given, wanted)
 
 
-def spread(x: torch.Tensor) -> torch.Tensor:
-    """A matrix on the GPU in rows of 128 numbers, as copies want them."""
-    whole = torch.full((x.shape[0], 128), 1.0, device="cuda").to(x.dtype)
-    whole[:, : x.shape[1]] = x.to("cuda")
+def _in_wide_rows(x: torch.Tensor, device: str) -> torch.Tensor:
+    """A matrix in rows of 128 numbers, as copies want them."""
+    whole = torch.ones(x.shape[0], 128, device=device).to(x.dtype)
+    whole[:, : x.shape[1]] = x.to(device)
     return whole[:, : x.shape[1]]

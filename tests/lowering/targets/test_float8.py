@@ -12,7 +12,7 @@ from cuir.lowering import lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
-from tests.gpu.float8_cases import CASTS, MOVED, PANELS, PRODUCT, WIDENED, all_numbers, numbers, operands, rounded
+from tests.gpu.float8_cases import BESIDE, BESIDE_HALVES, CASTS, MOVED, PANELS, PRODUCT, WIDENED, all_numbers, beside, beside_is_right, numbers, operands, rounded
 
 FLOATS = ("f8e4m3", "f8e5m2")
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
@@ -24,6 +24,34 @@ def test_products_in_the_interpreter(dtype: str, shape: tuple[int, int, int]) ->
     given, wanted = operands(dtype, *shape, "cpu")
     cuir.run(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}), given)
     torch.testing.assert_close(given["C"], wanted.float(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", BESIDE)
+def test_products_beside_halves_in_the_interpreter(case: tuple[int, int, int, int, str, str], dtype: str) -> None:
+    checked, given, wanted = beside(case, dtype, "cpu")
+    cuir.run(checked, given)
+    beside_is_right(case, dtype, given, wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (("a, sB[:, 0 : K].T", "cast(a, f32), sB[:, 0 : K].T"), "T132"),
+        (("a, sB[:, 0 : K].T", "a, load(sB[:, 0 : K])"), "T131"),
+        (("mma(a, sB[:, 0 : K].T)", "mma_async(a, sB[:, 0 : K].T)"), "T133"),
+        (("mma(a, sB[:, 0 : K].T)", "mma(sB[:, 0 : K], sA[:, 0 : K].T)"), "T132"),
+        (('arch="sm_90a"', 'arch="sm_100a"'), "T132"),
+    ],
+)
+def test_what_is_no_product_beside_halves(change: tuple[str, str], code: str) -> None:
+    """Only the right operand is widened, from shared memory, by mma, where the card can."""
+    text = BESIDE_HALVES.replace("WORKERS", "warpgroups=1").replace(*change)
+    assert change[0] in BESIDE_HALVES
+    consts = {"T": DTYPES["f16"], "W": DTYPES["f8e4m3"], "R": 64, "C": 64, "K": 64, "N": 64, "SLAB": 64}
+    with pytest.raises(CuirError) as caught:
+        cuir.check(cuir.parse(text), consts=consts)
+    assert caught.value.diagnostics[0].code == code, caught.value
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -9,7 +9,7 @@ part = WIDENED.section("products")
 part(
     "load_word",
     """
-DEV uint32_t load_word(uint32_t from) { uint32_t x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory"); return x; }""",
+DEV uint32_t load_word(uint32_t from) { uint32_t x; asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory"); return x; }""",
 )
 part(
     "load_left",
@@ -61,7 +61,7 @@ template <bool BF16> DEV uint32_t widened_f8{_name}(uint32_t two) {{   // two nu
 // d += a @ b by a warp, b of 8 bits and column by column in shared memory: SLABS of 16 rows, GROUPS of 8 columns, STEPS of 16 along the inner dim, of which left(slab, step, a) gives a.
 // A block of words has 64 numbers of the inner dim of 8 columns. ORDERED: a comes in operand order.
 template <bool BF16, bool ORDERED, int ROWS, int SLABS, int GROUPS, int STEPS, int N, class Left> DEV void multiply_columns_f8{_name}(float (&d)[N], uint32_t base, int lane, Left left) {{
-  constexpr int SUMS = SLABS * GROUPS <= 4 && STEPS >= 4 ? 2 : 1;   // of a few blocks of columns two, since each product waits for the one before it in its sum
+  constexpr int SUMS = SLABS * GROUPS <= 2 && STEPS >= 4 ? 2 : 1;   // of a few blocks of columns two, since each product waits for the one before it in its sum
   float sum[SUMS][N];
 #pragma unroll
   for (int i = 0; i < N; ++i) sum[0][i] = d[i];

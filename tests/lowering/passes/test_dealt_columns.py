@@ -1,0 +1,78 @@
+"""Sums of widened products keep their columns as lanes get them, unless something in their loop asks for a column."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.lowering.ir.build import build
+from cuir.lowering.ir.machine_tiles import DEALT, InOrder
+from cuir.lowering.ir.ops import Kernel, Perform
+from cuir.lowering.ir.walk import every
+from cuir.lowering.passes import dealt_columns, warp_branches
+from cuir.lowering.validate import validate
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from tests.lowering.passes.lowering import clean
+from tests.strategies.arguments import arguments
+
+HEAD = """\
+@kernel(arch="sm_90a")
+def k(X: Global[T, 32, 64], V: Global[f8e4m3, 64, 128], Z: Global[f32, 32, COLS], n: i32, scale: f32, *, T: const, COLS: const = 128):
+    sV = shared(f8e4m3, [64, 128])
+    full = mbarrier(1)
+    work = tiles(1)
+    with role("load", warps=1):
+        for t in work:
+            full.expect(nbytes(sV))
+            copy_async(V[0 : 64, 0 : 128], sV, full)
+    with role("math", warps=1):
+        for t in work:
+            full.wait(0)
+            a = load(X[0 : 32, :])
+            acc = zeros(f32, [32, COLS])
+"""
+MORE, END = "acc = mma(a, sV[:, 0 : COLS], acc)", "store(Z[0 : 32, :], acc)"
+LOOP = f"for i in range(n):\n    {MORE}"
+
+
+def kernel(body: str, columns: int = 128) -> Checked:
+    text = HEAD + "".join(f"            {line}\n" for line in body.split("\n"))
+    return check(parse(text, "k.cuir"), consts={"T": F16, "COLS": columns})
+
+
+def dealt(ir: Kernel) -> tuple[int, int]:
+    """Products whose sums are dealt, and how many sums are put in order."""
+    products = [op for op in every(ir) if isinstance(op, Perform) and op.const(DEALT, False)]
+    return len(products), sum(isinstance(op, InOrder) for op in every(ir))
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize(("body", "found"), [
+    (f"{LOOP}\n{END}", (1, 1)),
+    (f"{LOOP}\n    acc = acc * scale\n{END}", (1, 1)),
+    (f"{LOOP}\n    f = cast(rows(32) % 3, f32)\n    acc = where(warp_any(f != 1.0), acc * f, acc)\n{END}", (1, 1)),  # numbers a row; a branch of the warp
+    (f"{LOOP}\n    {MORE}\n{END}", (2, 1)),
+    (f"{LOOP}\nb = acc\n{END}\nstore(Z[0 : 32, :], b * 2.0)", (1, 2)),
+    (f"if n > 1:\n    acc = full(f32, [32, COLS], 1.0)\n{LOOP}\n{END}", (1, 1)),
+    (f"{LOOP}\n    acc = acc * cast(cols(COLS), f32)\n{END}", (0, 0)),  # asks for columns
+    (f"{LOOP}\n    {END}", (0, 0)),  # read within the loop
+    (f"acc = load(Z[0 : 32, :])\n{LOOP}\n{END}", (0, 0)),  # begins with numbers that have columns
+    (f"{MORE}\n{END}", (0, 0)),  # no loop: the exchange would come as often as the product
+    (f"for i in range(n):\n    acc = mma(a, sV[:, 0 : COLS])\n{END}", (1, 1)),
+])  # fmt: skip
+def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, found: tuple[int, int], n: int) -> None:
+    checked = kernel(body)
+    ir = build(checked)
+    clean(ir)
+    warp_branches.run(ir)
+    given = arguments(checked, {}) | {"n": n, "scale": 0.5}
+    assert validate(ir, [dealt_columns], given) is None
+    assert dealt(ir) == found
+
+
+def test_the_text_says_the_order_once() -> None:
+    source = lower(kernel(f"{LOOP}\n{END}")).source
+    assert "multiply_rows_f8e4m3<false, true, " in source and source.count("cuir::in_order(") == 1
