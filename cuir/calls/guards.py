@@ -5,7 +5,8 @@ Owns that recognition alone: what a call must be is bind's to say, and a call th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class Repeat:
         self.low = [t.data_ptr() & LOW for t in tensors]
         sizes: list[Any] = [list(t.shape) for t in tensors]
         strides: list[Any] = [list(t.stride()) for t in tensors]
-        self.check = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+        self.check: Callable[..., bool] = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
     def covers(self, form: tuple[Any, ...], given: Sequence[Any]) -> bool:
         if form != self.form:
@@ -49,14 +50,7 @@ class Repeat:
             if not isinstance(value, (int, float)) or number(value) != known:
                 return False
         tensors = [given[i] for i in self.tensors]
-        return self.places(tensors) is not None
-
-    def places(self, tensors: Sequence[torch.Tensor]) -> list[int] | None:
-        """The addresses of these tensors, if they are like those of the call; None if they are not."""
-        if not self.check(*tensors):
-            return None
-        places = [t.data_ptr() for t in tensors]
-        return places if [place & LOW for place in places] == self.low else None
+        return self.check(*tensors) and [t.data_ptr() & LOW for t in tensors] == self.low
 
 
 def repeat_of(form: tuple[Any, ...], given: Sequence[Any]) -> Repeat | None:
@@ -69,11 +63,19 @@ def repeat_of(form: tuple[Any, ...], given: Sequence[Any]) -> Repeat | None:
         return None
 
 
-_QUICK = getattr(guards, "_empty_strided_cuda", None)  # as compiled graphs allocate: without the cost of parsing arguments
+_QUICK: Any = getattr(guards, "_empty_strided_cuda", None)  # as compiled graphs allocate: without the cost of parsing arguments
 
 
-def empty(allocations: Sequence[Allocation], device: torch.device) -> list[torch.Tensor]:
-    """torch.empty_strided of each."""
-    if _QUICK is not None and device.type == "cuda" and torch._C._cuda_getDevice() == device.index:
-        return [_QUICK(*allocation) for allocation in allocations]
-    return [torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype in allocations]
+class Empty:
+    """torch.empty_strided of each allocation, again and again."""
+
+    __slots__ = ("allocations", "device", "index")
+
+    def __init__(self, allocations: Sequence[Allocation], device: torch.device):
+        self.allocations, self.device = tuple(allocations), device
+        self.index = device.index if device.type == "cuda" and _QUICK is not None else None
+
+    def made(self) -> tuple[torch.Tensor, ...]:
+        if self.index is not None and torch._C._cuda_getDevice() == self.index:
+            return tuple(itertools.starmap(_QUICK, self.allocations))
+        return tuple([torch.empty_strided(shape, stride, dtype=dtype, device=self.device) for shape, stride, dtype in self.allocations])

@@ -169,9 +169,9 @@ def _nested(
 
 def _given(outputs: tuple[torch.Tensor, ...], return_lse: bool, return_aux: Any) -> Any:
     """What a call gives."""
-    o, lse = outputs[:2]
     if return_aux is None:
-        return (o, lse) if return_lse else o
+        return outputs[:2] if return_lse else outputs[0]
+    o, lse = outputs[:2]
     return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=outputs[2] if len(outputs) > 2 else None)
 
 
@@ -250,7 +250,8 @@ def _options(
 ) -> tuple[Any, ...]:
     """All of a call but its tensors and its mods. mask: see `standing.warm`."""
     numbers = _numbers(weights) if weights else ()
-    return parts_for(dtype), mask, torch.is_grad_enabled(), type(scale), scale, enable_gqa, backend, verify, numbers
+    parts = parts_for(dtype) if dtype is torch.float32 else 0
+    return parts, mask, torch.is_grad_enabled(), type(scale), scale, enable_gqa, backend, verify, numbers
 
 
 def _signature(query: Any, key: Any, value: Any) -> tuple[Any, ...]:

@@ -161,9 +161,14 @@ def check_options(scale: float | None, backend: str, verify: str) -> None:
         raise CuirError.of("U413", f"verify must be {_either(LEVELS)}, found {verify!r}")
 
 
+_STREAM_IS_CAPTURED: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)  # without the Python function around it
+
+
 def capturing() -> bool:
     """Whether launches of this thread's current stream go into a CUDA graph."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and _STREAM_IS_CAPTURED()
 
 
 def need_warm(what: str) -> None:

@@ -21,7 +21,7 @@ from ..syntax.nodes import Program
 from ..syntax.types import F32, DType
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
-from ..variants.arguments import Cache, memory_of, sources_of, state_of
+from ..variants.arguments import Cache, State, memory_of, sources_of, state_of, unchanged
 from ..variants.lists import TooLarge
 from ..variants.ranges import Reads, traced_apart
 from . import decoding
@@ -122,14 +122,14 @@ class Ready:
 
     def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """The outputs, without gradients, for tensors that lie as those of a call before; None, and nothing is done, for others and where gradients are asked for."""
-        if not self.again or (self.learnable and self._learns()):
+        if not self.again or (self.learnable and torch.is_grad_enabled() and self._learns()):
             return None
         captured = capturing()
         if captured:
             self.pinned()
         if self.made is not None:
             self.made.join()
-        return self.again[0](query, key, value, captured=captured)
+        return self.again[0].of((query, key, value), captured)
 
     def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, O in `o`."""
@@ -175,7 +175,7 @@ class Attention:
         self._reads, self._checked = Reads(traced), Cache()
         self._learnable = tuple(t for t, _ in learnable(transferred))
         self._gradients: dict[Asked, Gradients] = {}
-        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, Any, Any], ...]]] = {}
+        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, State], ...], object]] = {}  # with the tensors' memory
         values = [p.value for p in transferred.captured]
         self._steady = not any(v is None or (isinstance(v, torch.Tensor) and v.is_inference()) for v in values)
         self.handle = f"attention{next(_NAMES)}"  # by which a graph of torch.compile calls it
@@ -288,7 +288,7 @@ class Attention:
                 known = self._warm.get(signature)
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so
-        if known is not None and all(state_of(t) == state for t, state, _ in known[1]):
+        if known is not None and unchanged(known[1]):
             return known[0].pinned()(query, key, value)
         self.check(query, key, value, scale, backend)
         ready = self.ready(query, key, value, scale, backend)
@@ -296,7 +296,7 @@ class Attention:
             if len(self._warm) >= KNOWN_LENGTHS:
                 self._warm.clear()
             held = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
-            self._warm[signature] = ready, tuple((t, state_of(t), memory_of(t)) for t in held)
+            self._warm[signature] = ready, tuple((t, state_of(t)) for t in held), tuple(map(memory_of, held))
         return ready(query, key, value)
 
     def check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str) -> None:

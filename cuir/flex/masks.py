@@ -100,13 +100,21 @@ class LazyBlockMask(theirs.BlockMask):
             ):  # torch.compile cannot ask whether two are one, but by id, which ties a graph to the mod
                 return id(self.mask_mod) == id(first.mask_mod) and self._as_asked
             return self.mask_mod is first.mask_mod and self._as_asked
-        return self._states is None and len(self.__dict__) == FIELDS and self.mask_mod is first.mask_mod and self._as_asked
+        return self._states is None and self.still() is not None
 
     @property
     def _as_asked(self) -> bool:
         """Whether lengths and block size are those that it was made for."""
         first = self._asked
         return self.seq_lengths == (first.Q_LEN, first.KV_LEN) and self.BLOCK_SIZE == first.BLOCK_SIZE
+
+    def still(self) -> Asked | None:
+        """What it was asked for, if it still says what its mask_mod says; for calls that are not traced, each of which asks."""
+        first = self._asked
+        if self._states is not None:
+            return first if self.untouched() else None
+        unset = len(self.__dict__) == FIELDS and self.mask_mod is first.mask_mod
+        return first if unset and self.seq_lengths == (first.Q_LEN, first.KV_LEN) and self.BLOCK_SIZE == first.BLOCK_SIZE else None
 
     def untouched(self) -> bool:
         """Whether it still says what its mask_mod says: nothing was set, and no tensor of its blocks was written to."""

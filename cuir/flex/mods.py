@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..variants.arguments import memory_of, state_of
+from ..variants.arguments import memory_of, state_of, unchanged
 from .walk import Link, Path, Walk
 
 
@@ -92,7 +92,8 @@ class Same:
 
     def __init__(self, who: CaptureKey, mods: tuple[Any, ...], forget: Callable[[Any], object]):
         """forget: called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly."""
-        self.mods = tuple(None if m is None else weakref.ref(m, forget) for m in mods)
+        self.mods = tuple((i, weakref.ref(m, forget)) for i, m in enumerate(mods) if m is not None)
+        self.absent = tuple(i for i, m in enumerate(mods) if m is None)
         self.links = tuple(link for link in who.links if not any(link[1] is m for m in mods))  # these must not keep the mods alive
         own = [(link[0], i, *link[2:]) for link in who.links for i, m in enumerate(mods) if link[1] is m]
         plain = {
@@ -105,7 +106,9 @@ class Same:
         self.own = tuple(link for link in own if not (link[0] is getattr and link[1] in known and link[2] in _OF_FUNCTIONS))
         self.sizes = tuple((held, size) for held, size in who.sizes if not any(held is m for m in mods))
         others = (t for t in who.tensors if not any(t is m for m in mods))
-        self.tensors = tuple((t, state_of(t), memory_of(t), t.requires_grad) for t in others)
+        self.tensors = tuple((t, state_of(t)) for t in others)
+        self.learned = tuple((t, t.requires_grad) for t, _ in self.tensors)
+        self.memory = tuple(memory_of(t) for t, _ in self.tensors)  # held with their states
         self.given = tuple((i, state_of(m), memory_of(m), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor))
         self.lengths = tuple((i, size) for held, size in who.sizes for i, m in enumerate(mods) if held is m)
 
@@ -116,35 +119,38 @@ class Same:
         return who.known and steady and not any(t.is_inference() or t.is_meta for t in who.tensors)
 
     def holds(self, *mods: Any) -> bool:
-        for ref, mod in zip(self.mods, mods):
-            if (None if ref is None else ref()) is not mod:
-                return False
         try:
-            return self._unchanged(mods)
+            for i, ref in self.mods:
+                if ref() is not mods[i]:
+                    return False
+            for i in self.absent:
+                if mods[i] is not None:
+                    return False
+            for i, state, _, learned in self.given:
+                if state_of(mods[i]) != state or mods[i].requires_grad != learned:
+                    return False
+            for i, code, defaults, named in self.functions:
+                mod = mods[i]
+                if mod.__code__ is not code or mod.__defaults__ is not defaults or mod.__kwdefaults__ is not named:
+                    return False
+            for i, size in self.lengths:
+                if len(mods[i]) != size:
+                    return False
+            for get, i, key, value in self.own:
+                if get(mods[i], key) is not value:
+                    return False
+            for container, size in self.sizes:
+                if len(container) != size:
+                    return False
+            for get, holder, key, value in self.links:
+                if get(holder, key) is not value:
+                    return False
+            for t, learned in self.learned:
+                if t.requires_grad != learned:
+                    return False
+            return unchanged(self.tensors)
         except Exception:  # an entry or an attribute is gone; a user's own container then raises what it likes
             return False
-
-    def _unchanged(self, mods: tuple[Any, ...]) -> bool:
-        for i, state, _, learned in self.given:
-            if state_of(mods[i]) != state or mods[i].requires_grad != learned:
-                return False
-        for i, code, defaults, named in self.functions:
-            mod = mods[i]
-            if mod.__code__ is not code or mod.__defaults__ is not defaults or mod.__kwdefaults__ is not named:
-                return False
-        for i, size in self.lengths:
-            if len(mods[i]) != size:
-                return False
-        for get, i, key, value in self.own:
-            if get(mods[i], key) is not value:
-                return False
-        for container, size in self.sizes:
-            if len(container) != size:
-                return False
-        for get, holder, key, value in self.links:
-            if get(holder, key) is not value:
-                return False
-        return not self.tensors or all(state_of(t) == state and t.requires_grad == learned for t, state, _, learned in self.tensors)
 
 
 __all__ = ["CaptureKey", "Path", "Same", "follow", "identity"]

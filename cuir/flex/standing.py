@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from ..spec.specification import Lengths, lengths_of
 from ..variants import Traced
-from ..variants.arguments import memory_of, state_of
+from ..variants.arguments import State, memory_of, state_of, unchanged
 from ..variants.lists import PAIRS, kept_pairs
 from .inputs import at_tracing, wrong
 from .masks import LazyBlockMask
@@ -48,16 +48,24 @@ class Standing:
     """A mask as it stood when it was last looked at."""
 
     fields: tuple[Any, ...]
-    states: tuple[Any, ...]
+    states: tuple[tuple[torch.Tensor, State], ...]  # of the tensors among them
     memory: tuple[Any, ...]  # held, so that no other tensor gets its place
     serial: int = field(default_factory=itertools.count().__next__)
     chosen: dict[tuple[Lengths, torch.device], Chosen] = field(default_factory=dict)
+    last: tuple[tuple[Any, ...], tuple[Lengths, torch.device]] | None = None  # shapes and device of the call before, and its problem
 
     def holds(self, mask: Any) -> bool:
-        now = _fields(mask)
-        if not all(a is b or (not isinstance(a, torch.Tensor) and a == b) for a, b in zip(now, self.fields, strict=True)):
-            return False
-        return None not in self.states and self.states == tuple(map(state_of, now[: len(BLOCKS)]))
+        for now, then in zip(_fields(mask), self.fields):
+            if now is not then and (isinstance(now, torch.Tensor) or now != then):
+                return False
+        return unchanged(self.states)
+
+    def choice(self, query: torch.Tensor, key: torch.Tensor) -> Chosen | None:
+        """What was chosen for a problem of these tensors' lengths, if anything was."""
+        asked, last = (query.shape, key.shape, query.device), self.last
+        if last is None or last[0] != asked:
+            last = self.last = asked, (lengths_of(query, key), query.device)
+        return self.chosen.get(last[1])
 
 
 _STANDING: weakref.WeakKeyDictionary[Any, Standing] = weakref.WeakKeyDictionary()
@@ -72,14 +80,16 @@ def warm(block_mask: Any, query: Any, key: Any) -> tuple[Mod | None, tuple[Any, 
     """The mask_mod of a mask that was met before, and what it shares with calls with other masks of this mask_mod; None for one that was not."""
     if block_mask is None:
         return None, ()
-    if not isinstance(block_mask, BlockMask):
+    if isinstance(block_mask, LazyBlockMask):
+        asked = block_mask.still()
+        if asked is not None:
+            return asked.mask_mod, asked[1:5]  # B, H and the lengths: all that its shape depends on
+    elif not isinstance(block_mask, BlockMask):
         return None
-    if not stands(block_mask):
-        return block_mask.mask_mod, block_mask.shape
     known = _STANDING.get(block_mask)
     if known is None or not known.holds(block_mask):
         return None
-    chosen = known.chosen.get((lengths_of(query, key), query.device))
+    chosen = known.choice(query, key)
     return None if chosen is None else (chosen.mod, (known.serial, chosen.mod is block_mask.mask_mod))
 
 
@@ -92,8 +102,8 @@ def settled(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[
     if known is None or not known.holds(block_mask):
         fields = _fields(block_mask)
         _check(block_mask, at)
-        tensors = fields[: len(BLOCKS)]
-        known = _STANDING[block_mask] = Standing(fields, tuple(map(state_of, tensors)), tuple(map(memory_of, tensors)))
+        tensors = [t for t in fields if isinstance(t, torch.Tensor)]
+        known = _STANDING[block_mask] = Standing(fields, tuple((t, state_of(t)) for t in tensors), tuple(map(memory_of, tensors)))
     chosen = known.chosen.get((at, device))
     if chosen is None or not chosen.holds():
         chosen = known.chosen[at, device] = _choose(block_mask, at, device, alone, chosen)
@@ -108,7 +118,10 @@ def met(mask: Any) -> bool:
 
 
 def _fields(mask: Any) -> tuple[Any, ...]:
-    return *(getattr(mask, n) for n in BLOCKS), mask.mask_mod, mask.seq_lengths, mask.BLOCK_SIZE
+    return (
+        mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices,
+        mask.mask_mod, mask.seq_lengths, mask.BLOCK_SIZE,
+    )  # fmt: skip
 
 
 def _check(mask: Any, at: Lengths) -> None:

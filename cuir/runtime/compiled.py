@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.guards import Allocation, Repeat, empty, number, repeat_of
+from ..calls.guards import Allocation, Empty, Repeat, number, repeat_of
 from ..calls.requirements import require_layout
 from ..checking.checked import Checked, Const
 from ..lowering import lower
@@ -22,6 +22,7 @@ from .nvcc import Compiled, compile_cuda
 
 KNOWN_LIMIT = 1024  # signatures of calls that are kept
 REPEATS = 4  # calls that the next one is compared with first
+_ADDRESS = torch.Tensor.data_ptr
 
 
 @dataclass(frozen=True)
@@ -39,37 +40,36 @@ class Known:
     device: torch.device
 
     @functools.cached_property
-    def allocated(self) -> tuple[Allocation, ...]:
-        return tuple(s for s in self.sources if not isinstance(s, int))
+    def allocated(self) -> Empty:
+        return Empty([s for s in self.sources if not isinstance(s, int)], self.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
     """A call that was examined, to be made with other tensors that lie as the first ones did.
 
-    allocated: what each call allocates: the `written` tensors, in the kernel's order, and scratch behind them. always: tensors that every call has.
-    order: for each tensor of the kernel its index among those of a call, the allocated ones and these; None where they stand in the kernel's order.
+    like: whether tensors are such ones, their addresses aside. allocated: what each call allocates, the `written` tensors, in the kernel's order, and scratch
+    behind them. plan: of launches that are given the addresses of a call's tensors and of these. kept: tensors that every call has, and their memory,
+    of which `plan` has the addresses: who makes the call knows that none of them was given other memory.
     """
 
-    repeat: Repeat
-    known: Known
-    allocated: tuple[Allocation, ...]
+    like: Callable[..., bool]
+    allocated: Empty
     written: int
-    always: tuple[torch.Tensor, ...]
-    order: tuple[int, ...] | None
+    launcher: Any
+    plan: Any
+    kept: tuple[object, ...]
 
-    def __call__(self, *tensors: torch.Tensor, captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        return self.of(tensors)
+
+    def of(self, tensors: tuple[torch.Tensor, ...], captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
         """The tensors that the kernel writes, allocated for this call; None, and nothing is done, for tensors that lie otherwise. captured: see `launch`."""
-        places = self.repeat.places(tensors)
-        if places is None:
+        if not self.like(*tensors):
             return None
-        known = self.known
-        allocated = empty(self.allocated, known.device)
-        places += [t.data_ptr() for t in (*allocated, *self.always)]
-        if self.order is not None:
-            places = [places[i] for i in self.order]
-        known.launcher.launch(known.plan, tuple(places), captured)
-        return tuple(allocated[: self.written])
+        allocated = self.allocated.made()
+        places = tuple(map(_ADDRESS, tensors + allocated))
+        return allocated[: self.written] if self.launcher.launch(self.plan, places, captured) else None
 
 
 class CompiledKernel:
@@ -121,7 +121,7 @@ class CompiledKernel:
         given = (*args, *named.values(), *outs)
         form = (len(args), *named, len(outs))
         known = self._repeated(form, given) or self._look_up(args, named, outs, form)
-        made = iter(empty(known.allocated, known.device))
+        made = iter(known.allocated.made())
         tensors = [given[s] if isinstance(s, int) else next(made) for s in known.sources]
         known.launcher.launch(known.plan, tuple([t.data_ptr() for t in tensors]))
         results = known.results
@@ -132,7 +132,7 @@ class CompiledKernel:
 
         arguments: those of that call, by name. varying: the tensors that are others each time, as the caller has them (with the addresses that the arguments of
         these names have), written ones among them if the caller has those, too. What else the kernel writes is allocated each time, and lies as it did in that call;
-        other tensors are always those of that call.
+        other tensors are always those of that call, where they lie now.
         """
         repeat = repeat_of((), tuple(varying.values()))
         if repeat is None:
@@ -155,7 +155,9 @@ class CompiledKernel:
         order += [t.name for t in self._interface.tensors if t.scratch]
         order += [t.name for t in self._interface.tensors if t.name not in order]
         where = tuple(order.index(t.name) for t in self._interface.tensors)
-        return Again(repeat, known, (*written, *scratch), len(written), tuple(always), where if where != tuple(sorted(where)) else None)
+        plan = known.plan.again(tuple(repeat.low), tuple(t.data_ptr() for t in always), where)
+        kept = tuple((t, t.untyped_storage()) for t in always)
+        return Again(repeat.check, Empty([*written, *scratch], known.device), len(written), known.launcher, plan, kept)
 
     def _repeated(self, form: tuple[Any, ...], given: tuple[Any, ...]) -> Known | None:
         for repeat, known in self._repeats:

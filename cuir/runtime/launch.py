@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 
 from ..calls.aliasing import Place, apart, refuse_shared_memory
 from ..calls.binding import Bound, bind
+from ..calls.guards import LOW
 from ..calls.index_ranges import require_index_ranges
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked
@@ -102,6 +103,31 @@ class Plan:
     maps: tuple[tuple[bytes, int | None], ...]  # tensor maps, and which tensor's address goes in: None for one without elements
     arrays: tuple[tuple[int, tuple[Any, ...]], ...]  # tensors whose elements the kernel reads itself: which, and its strides as C values
     numbers: tuple[Any, ...]  # scalars, then dims, as C values
+    rest: Rest | None = None  # of launches that are given the addresses of some tensors alone
+
+    def again(self, low: tuple[int, ...], always: tuple[int, ...], where: tuple[int, ...]) -> Plan:
+        """For launches that are given the addresses of some tensors alone, see `Rest`."""
+        return replace(self, rest=Rest(low, always, where))
+
+    def whole(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The addresses of all tensors, in order of the signature, from those that a launch is given; None if these are not aligned as they must be."""
+        return places if self.rest is None else self.rest.joined(places)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What launches share that are given some of the addresses. low: bits that the first of them must have; always: the other addresses; where: of each tensor of
+    the signature its place among those given and these."""
+
+    low: tuple[int, ...]
+    always: tuple[int, ...]
+    where: tuple[int, ...]
+
+    def joined(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
+        if any(place & LOW != low for place, low in zip(places, self.low)):
+            return None
+        every = places + self.always
+        return tuple(every[i] for i in self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +146,9 @@ class Launcher:
     """
 
     def __init__(self, compiled: Compiled, device: torch.device):
-        self.cu, self.compiled, self.device = driver(), compiled, device
+        self.cu, self.compiled, self.device, self.index = driver(), compiled, device, device.index
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
-        self.symbol = symbol(self.cuda.name)
+        self.symbol, self.counts = symbol(self.cuda.name), self.cuda.counter
         self.configs: dict[tuple[int, int], Any] = {}  # by grid and stream
         self.start, self.replace = direct("cuLaunchKernelEx", 4), direct("cuTensorMapReplaceAddress", 2)
         with torch.cuda.device(device), self._outside_of_capture():
@@ -229,29 +255,34 @@ class Launcher:
         )
         return Plan(grid, shapes, reaches, maps, arrays, tuple(numbers))
 
-    def launch(self, plan: Plan, places: tuple[int, ...], captured: bool | None = None) -> None:
-        """One launch on torch's current stream, without synchronising. places: the tensors' addresses in order of the signature. captured: whether the stream
-        is, where the caller has asked."""
+    def launch(self, plan: Plan, places: tuple[int, ...], captured: bool | None = None) -> bool:
+        """One launch on torch's current stream, without synchronising. places: the tensors' addresses in order of the signature, or those that a plan with a
+        rest is given: False, and nothing is done, if these are not aligned as its tensors were. captured: whether the stream is, where the caller has asked."""
         if not plan.grid:
-            return
-        stream = torch._C._cuda_getCurrentRawStream(self.device.index)  # without the cost of a Stream object, as Triton does
-        if self.cuda.counter and (torch.cuda.is_current_stream_capturing() if captured is None else captured):
-            packed = self._pack(plan, places, stream, self._new_counter())  # replays may overlap with other launches, and with other graphs
-        else:
-            key = (id(plan), stream, places)
-            cached = self.packed.get(key)
-            if cached is None:
+            return plan.whole(places) is not None
+        stream = torch._C._cuda_getCurrentRawStream(self.index)  # without the cost of a Stream object, as Triton does
+        own = self.counts and (torch.cuda.is_current_stream_capturing() if captured is None else captured)
+        key = (id(plan), stream, places)
+        packed = None if own else self.packed.get(key)
+        if packed is None:  # else its addresses were found to be aligned, as they are the same
+            whole = plan.whole(places)
+            if whole is None:
+                return False
+            if own:
+                # replays may overlap with other launches, and with other graphs
+                packed = self._pack(plan, whole, stream, self._new_counter())
+            else:
                 if len(self.packed) >= PACKED_LIMIT:
                     self.packed.clear()
-                if self.cuda.counter and stream not in self.counters:
+                if self.counts and stream not in self.counters:
                     self.counters[stream] = self._new_counter()
-                cached = self.packed[key] = self._pack(plan, places, stream, self.counters.get(stream, 0))
-            packed = cached
-        if torch._C._cuda_getDevice() == self.device.index:
+                packed = self.packed[key] = self._pack(plan, whole, stream, self.counters.get(stream, 0))
+        if torch._C._cuda_getDevice() == self.index:
             self._start(packed)
         else:
             with torch.cuda.device(self.device):
                 self._start(packed)
+        return True
 
     def _start(self, packed: Packed) -> None:
         while (status := self.start(packed.config, self.place, packed.pointers, None)) != 0:

@@ -176,6 +176,17 @@ def state_of(value: Value) -> State:
     return None if value.is_inference() else (value._version, value.data_ptr(), value.shape, value.stride(), value.dtype)
 
 
+def unchanged(tensors: Iterable[tuple[torch.Tensor, State]]) -> bool:
+    """Whether each of these has the state that `state_of` gave, without a call for each: warm calls ask."""
+    try:
+        for t, state in tensors:
+            if (t._version, t.data_ptr(), t.shape, t.stride(), t.dtype) != state:
+                return False
+    except RuntimeError:  # it has become a tensor of inference, whose writes are not counted
+        return False
+    return True
+
+
 def memory_of(value: Value) -> object:
     """The memory of a tensor, to be held with its state: else `tensor.data = other` may get the same place, once it is free."""
     return value.untyped_storage() if isinstance(value, torch.Tensor) else None
@@ -199,4 +210,4 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-__all__ = ["Cache", "CapturedArguments", "captured_arguments", "memory_of", "sources_of", "state_of", "tile_sizes"]
+__all__ = ["Cache", "CapturedArguments", "captured_arguments", "memory_of", "sources_of", "state_of", "tile_sizes", "unchanged"]

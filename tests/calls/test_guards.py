@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.calls import guards as repeats
-from cuir.calls.guards import Repeat, empty, repeat_of
+from cuir.calls.guards import Empty, Repeat, repeat_of
 from cuir.runtime.compiled import CompiledKernel, Known, _signature
 from tests.strategies.effort import examples
 
@@ -68,7 +68,7 @@ def test_gradients_are_left_to_the_signature() -> None:
 def test_without_guards_every_call_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "guards", None)
     assert repeat_of(FORM, (x(), x(), 1.0)) is None
-    assert [t.shape for t in empty([((2, 3), (3, 1), torch.float32)], torch.device("cpu"))] == [(2, 3)]
+    assert [t.shape for t in Empty([((2, 3), (3, 1), torch.float32)], torch.device("cpu")).made()] == [(2, 3)]
 
 
 def test_guards_of_another_torch_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,11 @@ Mod = Callable[..., Any]
 
 
 class Launches:
-    """Stands in for kernels: what each launch was given."""
+    """Stands in for kernels: what each launch was given. again: a call that was made, to be made with other tensors."""
 
     def __init__(self) -> None:
         self.given: list[dict[str, Any]] = []
+        self.again: Any = None  # every call is seen here
 
     def compile(self, program: Any, consts: Any) -> Callable[..., Any]:
         lse = torch.zeros(1, 2, M)
@@ -35,7 +36,7 @@ class Launches:
             return given["O"], lse
 
         kernel.spilled = 0  # type: ignore[attr-defined]
-        kernel.again = lambda varying, arguments: None  # type: ignore[attr-defined]  # every call is seen here
+        kernel.again = lambda varying, arguments: self.again  # type: ignore[attr-defined]
         return kernel
 
 
@@ -373,6 +374,53 @@ def test_a_warm_call_is_cheap(launches: Launches) -> None:
         assert seconds < 40e-6, f"{seconds * 1e6:.0f} us"
 
 
+class Again:
+    """A call that is made with other tensors, if `like` says so: what it was made with."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[tuple[torch.Tensor, ...], bool | None]] = []
+        self.like = True
+
+    def of(self, tensors: tuple[torch.Tensor, ...], captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
+        self.made.append((tensors, captured))
+        return (tensors[0], torch.zeros(1, 2, M)) if self.like else None
+
+
+def test_a_call_is_made_again_where_nothing_has_changed(launches: Launches) -> None:
+    again = launches.again = Again()
+    ids, bias = torch.arange(N) // 10, torch.rand(N)
+    mask = masked(documents(ids))
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + bias[k]
+
+    def seen() -> tuple[int, int]:
+        call(mask, score)
+        found = len(launches.given), len(again.made)
+        launches.given.clear()
+        again.made.clear()
+        return found
+
+    assert seen() == (1, 0) and seen() == (0, 1) and seen() == (0, 1)
+    call(mask, score)
+    ((tensors, captured),) = again.made
+    assert tensors[0] is Q and tensors[1] is K and tensors[2] is V and captured is False
+    again.made.clear()
+    ids.add_(1)
+    assert seen() == (1, 0) and seen() == (0, 1)
+    mask.mask_mod = documents(ids)
+    mask.mask_mod = mask._asked.mask_mod
+    assert seen() == (0, 1)
+    bias.requires_grad_()
+    assert all(call(mask, score).requires_grad for _ in range(3))  # the kernel's call may be made again, but not as all of a call
+    launches.given.clear()
+    again.made.clear()
+    with torch.no_grad():
+        assert seen() == (1, 0) and seen() == (0, 1)
+        again.like = False
+        assert seen()[0] == 1
+
+
 # ---- capture
 @pytest.fixture
 def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
@@ -404,6 +452,15 @@ def test_a_cold_call_inside_of_a_capture_is_refused(launches: Launches, capture:
     with pytest.raises(CuirError, match="U415"):
         call(mask)
     assert len(launches.given) == 3
+
+
+def test_a_call_that_is_made_again_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
+    again, mask = Again(), masked(documents(torch.arange(N) // 10))
+    launches.again = again
+    for on in (False, False, True):
+        capture(on)
+        call(mask)
+    assert [captured for _, captured in again.made] == [False, True] and len(kernels._PINNED) == 1
 
 
 def test_a_mod_that_is_made_again_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:

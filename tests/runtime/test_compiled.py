@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.runtime.compiled import CompiledKernel, _signature
+from cuir.runtime.launch import Launcher, Plan
 from cuir.runtime.nvcc import Compiled, Resources
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
@@ -91,18 +93,24 @@ def test_what_no_kernel_takes_has_no_signature(value: Any) -> None:
     assert _signature((value,), ("X",)) is None
 
 
+PLAN = Plan(1, {}, (), (), (), ())
+
+
 class Launches:
     """A launcher that writes down what it is asked to launch."""
 
     def __init__(self, *_: Any) -> None:
         self.made: list[tuple[int, ...]] = []
 
-    def plan(self, *_: Any) -> str:
-        return "plan"
+    def plan(self, *_: Any) -> Plan:
+        return PLAN
 
-    def launch(self, plan: str, places: tuple[int, ...], captured: bool | None = None) -> None:
-        assert plan == "plan"
-        self.made.append(places)
+    def launch(self, plan: Plan, places: tuple[int, ...], captured: bool | None = None) -> bool:
+        assert replace(plan, rest=None) == PLAN
+        whole = plan.whole(places)
+        if whole is not None:
+            self.made.append(whole)
+        return whole is not None
 
 
 def test_a_call_is_made_again_with_other_tensors(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +157,61 @@ def test_what_a_call_has_always_is_kept(kernel: CompiledKernel, monkeypatch: pyt
     assert given is not None
     y, s = given
     assert launches.made[-1] == (kept.data_ptr(), y.data_ptr(), s.data_ptr())
+
+
+class Driverless(Launcher):
+    """A launcher whose driver only writes down what it packs and starts."""
+
+    def __init__(self) -> None:
+        self.device, self.index, self.counts = torch.device("cuda", 0), 0, True
+        self.counters, self.packed = {}, {}
+        self.made: list[Any] = []
+        self.started: list[Any] = []
+        self.handed_out = 0
+
+    def _new_counter(self) -> int:
+        self.handed_out += 1
+        return self.handed_out
+
+    def _pack(self, *launch: Any) -> Any:
+        self.made.append(launch)
+        return launch
+
+    def _start(self, packed: Any) -> None:
+        self.started.append(packed[1:])
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def set_to(number: int) -> None:
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: number, raising=False)
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    set_to(7)
+    return set_to
+
+
+def test_launches_of_the_same_addresses_are_packed_once(stream: Callable[[int], None]) -> None:
+    launcher = Driverless()
+    one, other = (PLAN.again((0, 2), always, (2, 0, 1)) for always in ((64,), (80,)))
+    for _ in range(2):
+        assert launcher.launch(one, (16, 34), captured=False) and launcher.launch(other, (16, 34), captured=False)
+        assert launcher.launch(PLAN, (16, 34), captured=False)
+    assert launcher.started == 2 * [((64, 16, 34), 7, 1), ((80, 16, 34), 7, 1), ((16, 34), 7, 1)] and len(launcher.made) == 3
+    assert launcher.launch(one, (32, 18), captured=False) and launcher.started[-1] == ((64, 32, 18), 7, 1)
+    stream(8)
+    assert launcher.launch(one, (16, 34), captured=False) and launcher.started[-1] == ((64, 16, 34), 8, 2)
+    for _ in range(2):  # replays may overlap, so each captured launch has a counter
+        assert launcher.launch(one, (16, 34), captured=True)
+    assert launcher.started[-2:] == [((64, 16, 34), 8, 3), ((64, 16, 34), 8, 4)]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("grid", [0, 1])
+def test_addresses_that_are_not_aligned_as_they_were_are_not_launched(stream: Callable[[int], None], grid: int, captured: bool) -> None:
+    launcher, plan = Driverless(), replace(PLAN, grid=grid).again((0, 2), (64,), (0, 1, 2))
+    for places in ((16, 32), (18, 34), (24, 34), (16, 36)):
+        assert not launcher.launch(plan, places, captured)
+    assert not launcher.started and not launcher.handed_out
+    assert launcher.launch(plan, (16, 34), captured) and len(launcher.started) == grid
+    assert not launcher.launch(plan, (16, 32), captured)
