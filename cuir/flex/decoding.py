@@ -82,7 +82,11 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[st
     if several and cluster == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
         cluster = 2
     long = blocks >= LONG * cluster
-    rings = _rings_of_eight_bits(fixed, rows) if "TOKENS" in fixed else _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1)
+    rings = (
+        _rings_of_eight_bits(fixed, rows)
+        if "TOKENS" in fixed
+        else _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1)
+    )
     while cluster > 1 and cluster * (1 if "TOKENS" in fixed else rings["WG"]) > -(-at.N // rings["BN"]):  # each has one
         cluster //= 2
     # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
@@ -124,7 +128,9 @@ def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int) -> dict[str, int
     """Of a cache of 8-bit numbers: how many warps share the keys of 16 rows of queries, 16 keys each or more, and stages of the blocks as they lie in memory."""
     D, DV = _head_dims(fixed)
     wide = _wide(fixed)
-    groups = (4 if wide else 8) * ROWS_OF_A_WARP // rows  # of as many warps as registers, and the sums of all of them in shared memory, leave room for
+    groups = (
+        (4 if wide else 8) * ROWS_OF_A_WARP // rows
+    )  # of as many warps as registers, and the sums of all of them in shared memory, leave room for
     keys = (16 if wide else 32) * groups
     queries = 1 if wide else 2
     room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - groups * rows * -(-DV // 32) * 32 * 4

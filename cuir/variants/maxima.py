@@ -47,10 +47,10 @@ def softmax_save(part, state, b, h, q):
     return ()
 
 @func
-def softmax_joined(b, h, q):
-    part = cols(cdiv(CLUSTER * WG, 8) * 8)
-    most = row_max(where(part < CLUSTER * WG, STATES[2, b, h, q, part // WG, part % WG], -inf))
-    return {joined}(b, h, q), most
+def softmax_joined(b, h, q, first, step, count):
+    part = first + step * min(cols(cdiv(count, 8) * 8), count - 1)
+    most = row_max(STATES[2, b, h, q, part // WG, part % WG])
+    return {joined}(b, h, q, first, step, count), most
 
 @func
 def softmax_share(part, state, b, h, q):

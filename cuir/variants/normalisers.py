@@ -18,7 +18,7 @@ from ..text.diagnostics import CuirError
 POINTS = {"softmax_begin": 1, "softmax_step": 3, "softmax_end": 2}  # with the least number of parameters
 PARTED = {
     "softmax_save": 5,
-    "softmax_joined": 3,
+    "softmax_joined": 6,
     "softmax_share": 5,
 }  # of a kernel whose keys are shared out; with the number of parameters
 _ENDS = ("acc", "state", "b", "h")  # of a softmax_end that knows its head
@@ -42,7 +42,7 @@ def softmax_save(part, state, b, h, q):  # nothing to save
     return ()
 
 @func
-def softmax_joined(b, h, q):             # no state
+def softmax_joined(b, h, q, first, step, count):     # no state
     return cast(q * 0, f32)
 
 @func

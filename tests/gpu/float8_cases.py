@@ -166,7 +166,9 @@ def casts_are_right(dtype: str) -> None:
         torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)
 
 
-def beside(case: tuple[int, int, int, int, str, str], dtype: str, device: str) -> tuple[Checked, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def beside(
+    case: tuple[int, int, int, int, str, str], dtype: str, device: str
+) -> tuple[Checked, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """A kernel of products of halves by 8-bit floats, its arguments, and what its outputs must be, in float64."""
     rows, c, k, n, half, workers = case
     g = torch.Generator().manual_seed(rows + c)
@@ -181,7 +183,9 @@ def beside(case: tuple[int, int, int, int, str, str], dtype: str, device: str) -
     return checked, given | {name: torch.empty(x.shape, device=device) for name, x in wanted.items()}, wanted
 
 
-def beside_is_right(case: tuple[int, int, int, int, str, str], dtype: str, given: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+def beside_is_right(
+    case: tuple[int, int, int, int, str, str], dtype: str, given: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]
+) -> None:
     for name, x in wanted.items():
         error = float((given[name].cpu().double() - x).norm() / x.norm())
         assert error < (1e-5 if name in "XYZ" else 1e-3 if case[4] == "f16" else 6e-3), (name, case, dtype, error)

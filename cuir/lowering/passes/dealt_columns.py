@@ -7,6 +7,8 @@ than numbers a row; what else reads it gets it in order, and must do so behind t
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from xdsl.ir import Operation, SSAValue, Use
 
 from ...syntax.types import F32
@@ -43,7 +45,7 @@ def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
         replace(op, new.results)
 
 
-def _widens_rows(op: object) -> bool:
+def _widens_rows(op: object) -> TypeGuard[ops.Perform]:
     """Whether it is a product of halves by 8-bit floats that lie row by row."""
     if not isinstance(op, ops.Perform) or not op.entry.traits.product or op.entry.effects.group is not None:
         return False
@@ -83,7 +85,6 @@ def _leaves(use: Use, web: Web) -> bool:
     if into := targets(use):
         return not all(v in web for v in into)
     if _widens_rows(op) and op.results[0] in web:
-        assert isinstance(op, ops.Perform)
         return op.args.get("c") is not op.operands[use.index] or op.args["a"] is op.operands[use.index]
     return not (isinstance(op, ops.Apply) and op.result in web)
 

@@ -12,7 +12,21 @@ from cuir.lowering import lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
-from tests.gpu.float8_cases import BESIDE, BESIDE_HALVES, CASTS, MOVED, PANELS, PRODUCT, WIDENED, all_numbers, beside, beside_is_right, numbers, operands, rounded
+from tests.gpu.float8_cases import (
+    BESIDE,
+    BESIDE_HALVES,
+    CASTS,
+    MOVED,
+    PANELS,
+    PRODUCT,
+    WIDENED,
+    all_numbers,
+    beside,
+    beside_is_right,
+    numbers,
+    operands,
+    rounded,
+)
 
 FLOATS = ("f8e4m3", "f8e5m2")
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
-from ....syntax.types import BF16, PANEL_BYTES
+from ....syntax.types import BF16
 from ...cuda.places import SharedRef, unsupported
 from ...cuda.registry import Printers
 from ...ir import ops
@@ -106,4 +106,3 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     out.line("  [&](int s_, int k_, uint32_t (&x_)[4]) {")
     out.line(f"    {read}")
     out.line("  });")
-
