@@ -27,18 +27,21 @@ ROOM = 227 * 1024 - 1024  # bytes of shared memory for Q and the rings, barriers
 PROCESSORS = 132  # of a Hopper GPU, where none is there to be asked
 WARPGROUPS = 2  # of a CTA that compute, at most
 CLUSTERS = (1, 2, 4, 8)
+CLUSTERS_OF_EIGHT_BITS = (1, 2, 4, 6, 8)
 AT_ONCE = {
     1: 1.0,
     2: 1.0,
     4: 0.93,
+    6: 0.75,
     8: 0.88,
 }  # of the clusters for which there are multiprocessors, those that run: one must fit a GPC, which has 14 to 18
 BLOCK = 64  # keys
 SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
-JOIN = {1: 0, 2: 4, 4: 5, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
+JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
 READERS = 81  # CTAs of one warpgroup that take all that memory gives
 ALONE = 0.75  # of all multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
 LONG = 48  # ... if it has so many blocks to read
+MANY = 128  # blocks of a CTA, from which on its warps take more keys at a time over 8-bit numbers
 LONGEST_ALONE = 128  # blocks of a sequence that one CTA takes, where lengths may differ: joining is little beside more of them ...
 FEW = 6  # ... and with so few units for each multiprocessor the longest may be all that is left
 IN_FLIGHT = 128 * 1024  # bytes of keys and values
@@ -60,7 +63,7 @@ def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
     if not any("h" in names_read(e) for e in (traced.keep, traced.score, traced.factor, traced.sink) if e is not None):
         return True
     try:
-        rings = _rings_of_eight_bits(fixed, ROWS_OF_A_WARP) if "TOKENS" in fixed else _rings(fixed, 2)
+        rings = _rings_of_eight_bits(fixed, ROWS_OF_A_WARP, False) if "TOKENS" in fixed else _rings(fixed, 2)
         rows = ROWS_OF_A_WARP if "TOKENS" in fixed else ROWS
         check(program, None, {**fixed, **rings, "GROUP": 2, "BM": rows // 2})
     except CuirError:
@@ -71,35 +74,37 @@ def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
 def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[str, Const]:
     """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache. packed: query heads of a key head may share a tile."""
     heads = at.H // max(1, at.HK)
-    rows = _rows(fixed, at.M * (heads if packed else 1))
+    rows = _rows(fixed, at, packed)
     group = min(_power(heads), rows // _power(min(at.M, rows))) if packed else 1
     queries = rows // group
     units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
     blocks = -(-at.N // BLOCK)
-    cluster = _cluster(units, blocks)
+    eight = "TOKENS" in fixed
+    cluster = _cluster(units, blocks, CLUSTERS_OF_EIGHT_BITS if eight else CLUSTERS)
     cached = "CHUNK" in fixed  # whose sequences have lengths of their own
     several = cached and at.B > 1 and units > _at_once(cluster)  # and some wait for others
     if several and cluster == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
         cluster = 2
     long = blocks >= LONG * cluster
-    rings = (
-        _rings_of_eight_bits(fixed, rows)
-        if "TOKENS" in fixed
-        else _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1)
-    )
-    while cluster > 1 and cluster * (1 if "TOKENS" in fixed else rings["WG"]) > -(-at.N // rings["BN"]):  # each has one
-        cluster //= 2
+    if eight:
+        rings = _rings_of_eight_bits(fixed, rows, blocks >= MANY * cluster)
+    else:
+        rings = _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1)
+    while cluster > 1 and cluster * (1 if eight else rings["WG"]) > -(-at.N // rings["BN"]):  # each has one
+        cluster = 4 if cluster == 6 else cluster // 2
     # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
     shared_out = {"DYNAMIC": False} if cluster > 1 and units <= _at_once(cluster) else {}
     ordered = {"ORDERED": several} if cached else {}
     return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **shared_out, **ordered, **fixed}
 
 
-def _rows(fixed: Mapping[str, Const], needed: int) -> int:
-    """Of a tile of queries, of which so many are needed: over 8-bit numbers tiles of warps make it up."""
+def _rows(fixed: Mapping[str, Const], at: Lengths, packed: bool) -> int:
+    """Of a tile of queries. Over 8-bit numbers a tile of a warp, or two where there are queries for them, unless the card has room for either in CTAs of its own."""
     if "TOKENS" not in fixed:
         return ROWS
-    return max(ROWS_OF_A_WARP, min(ROWS_OF_A_WARP * (1 if _wide(fixed) else 2), _power(needed)))
+    needed = at.M * (at.H // max(1, at.HK) if packed else 1)
+    apart = packed and at.M <= ROWS_OF_A_WARP and at.B * max(1, at.HK) * CLUSTERS[-1] <= _processors()
+    return ROWS_OF_A_WARP if _wide(fixed) or needed <= ROWS_OF_A_WARP or apart else 2 * ROWS_OF_A_WARP
 
 
 def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
@@ -124,14 +129,17 @@ def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
     return {"QBUF": tiles, "BN": 32, "WG": groups, "STAGES": stages(32) // groups}
 
 
-def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int) -> dict[str, int]:
-    """Of a cache of 8-bit numbers: how many warps share the keys of 16 rows of queries, 16 keys each or more, and stages of the blocks as they lie in memory."""
+def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int, many: bool) -> dict[str, int]:
+    """Of a cache of 8-bit numbers: how many warps share the keys of 16 rows of queries, how many keys each has of a block, and stages of the blocks as they lie in memory.
+
+    many: whether a CTA has so many keys that large blocks are worth their wait at its begin.
+    """
     D, DV = _head_dims(fixed)
     wide = _wide(fixed)
     groups = (
         (4 if wide else 8) * ROWS_OF_A_WARP // rows
     )  # of as many warps as registers, and the sums of all of them in shared memory, leave room for
-    keys = (16 if wide else 32) * groups
+    keys = (32 if not wide and (many or rows > ROWS_OF_A_WARP) else 16) * groups  # as measured (docs/performance_trials.md)
     queries = 1 if wide else 2
     room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - groups * rows * -(-DV // 32) * 32 * 4
     stage = keys * (-(-D // 128) * 128 + -(-DV // 128) * 128)
@@ -148,15 +156,15 @@ def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:
     return D, DV
 
 
-def _cluster(units: int, blocks: int) -> int:
-    """CTAs that share a unit of work: those with which all is done first."""
+def _cluster(units: int, blocks: int, clusters: tuple[int, ...]) -> int:
+    """CTAs that share a unit of work: of these numbers the one with which all is done first."""
 
     def turns(cluster: int) -> float:
         at_once = _at_once(cluster)
         reading = min(units, at_once) * cluster
         return -(-units // at_once) * (-(-blocks // cluster) * max(1.0, reading / READERS) + JOIN[cluster])
 
-    admitted = [c for c in CLUSTERS if c <= blocks] or [1]
+    admitted = [c for c in clusters if c <= blocks] or [1]
     return min(admitted, key=turns)
 
 

@@ -40,8 +40,12 @@ class DecodeSettings(Settings):
         return Choice(self.untuned(at), "start", "as many CTAs to a key head as its queries, keys and the other key heads leave room for")
 
     def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
-        """With two CTAs in place of more, and rings of two stages: the text is the same, and its runs take a quarter of the time."""
+        """With two CTAs, stages and sharing warps in place of more: the text is the same, and its runs take a quarter of the time."""
         most_two = {name: min(2, int(consts[name])) for name in ("CLUSTER", "STAGES", "LOADED") if name in consts}  # type: ignore[arg-type]
+        if "TOKENS" in consts:
+            chunk, keys = int(consts["CHUNK"]), int(consts["BN"]) // int(consts["WG"])  # type: ignore[arg-type]
+            groups = max(2, chunk // keys)  # a block holds whole pieces of pages
+            most_two |= {"WG": groups, "BN": groups * keys}
         return {**consts, **most_two}
 
 
