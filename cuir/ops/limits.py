@@ -34,7 +34,9 @@ class Target:
     capability: tuple[int, int]
     code: tuple[str, ...]  # what nvcc makes for it: machine code of these cards, and PTX (compute_...) for those that follow
     features: frozenset[str]
-    operands: Mapping[str, tuple[str, ...]]  # feature that multiplies -> dtypes of its operands
+    operands: Mapping[
+        str, tuple[str, ...]
+    ]  # feature that multiplies -> dtypes of its operands; widened: of right ones of mma_sync beside halves
     shared_bytes: int  # a CTA's dynamic shared memory, barriers included
     register_file: int  # 32-bit registers of a multiprocessor
     threads: int  # most threads of a CTA
