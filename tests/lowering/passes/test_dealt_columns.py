@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
@@ -17,6 +19,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from tests.lowering.passes.lowering import clean
 from tests.strategies.arguments import arguments
+from tests.strategies.effort import examples
 
 HEAD = """\
 @kernel(arch="sm_90a")
@@ -71,6 +74,28 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, found: tuple[in
     given = arguments(checked, {}) | {"n": n, "scale": 0.5}
     assert validate(ir, [dealt_columns], given) is None
     assert dealt(ir) == found
+
+
+STATEMENTS = [
+    MORE, MORE, MORE, "acc = acc * scale", "acc = acc + 1.0", "acc = acc * cast(rows(32) % 3, f32)", "acc = acc + cast(cols(COLS), f32)", "acc = zeros(f32, [32, COLS])",
+    "acc = where(warp_any(cast(rows(32) % 3, f32) != 1.0), acc * 2.0, acc)", "other = acc", "acc = acc + other", "other = mma(a, sV[:, 0 : COLS], other)", END,
+    f"for j in range(2):\n    {MORE}", "if n > 1:\n    acc = acc * 0.5", f"if n > 1:\n    {MORE}\nelse:\n    acc = other",
+]  # fmt: skip
+
+
+@settings(examples(0.5), phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(
+    inside=st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=5),
+    behind=st.lists(st.sampled_from(STATEMENTS), max_size=3),
+    n=st.integers(0, 3),
+)
+def test_whatever_is_made_of_the_sums_stays_the_same(inside: list[str], behind: list[str], n: int) -> None:
+    loop = "\n    ".join("\n".join(inside).split("\n"))
+    checked = kernel("\n".join([f"other = acc * scale\nfor i in range(n):\n    {loop}", *behind, END]))
+    ir = build(checked)
+    clean(ir)
+    warp_branches.run(ir)
+    assert validate(ir, [dealt_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
 
 
 def test_the_text_says_the_order_once() -> None:
