@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import corpus
 from corpus.computes import COMPUTES
 from cuir import check, parse
 from cuir.checking.checked import Checked
+from cuir.lowering import lower
 from cuir.syntax.types import DTYPES
+from llm.ptx.compiling import Build, read_compiled
 from tests.llm.ptx.kernels import differences, needs_nvcc, read_lowered
+from tests.lowering.conftest import one_file
 from tests.strategies.effort import examples
 from tests.strategies.typed import Case, kernels
 
@@ -24,6 +29,7 @@ UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of mor
     **dict.fromkeys(("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"), SIZES), "decode_paged": PLACES,
 }  # fmt: skip
 CONSTS = {"T": DTYPES["f16"], "D": 128}
+TOGETHER = 8  # kernels of a file: neighbours, which mostly run in one worker
 
 
 def checked(text: str, name: str, kernel: str | None = None, **consts: Any) -> Checked:
@@ -32,13 +38,32 @@ def checked(text: str, name: str, kernel: str | None = None, **consts: Any) -> C
     return check(program, found.name, {n: v for n, v in {**CONSTS, **consts}.items() if n in {p.name for p in found.params}})
 
 
+@functools.cache
+def of_the_corpus(name: str, kernel: str) -> Checked:
+    text = {**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8")
+    return checked(text, f"{name}.cuir", kernel, **COMPUTES[name][kernel].consts)
+
+
+@functools.cache
+def neighbours(first: int, folder: Path) -> dict[tuple[str, str], tuple[Path, str, str]]:
+    """Kernels from the one of this number on, lowered: the file that each is in, one for an architecture, its architecture, and a part of its name there."""
+    found: dict[tuple[str, str], tuple[Path, str, str]] = {}
+    lowered = {key: lower(of_the_corpus(*key)) for key in KERNELS[first : first + TOGETHER]}
+    for arch in dict.fromkeys(cuda.arch for cuda in lowered.values()):
+        place = folder / f"{first}_{arch}.cu"
+        place.write_text(one_file([cuda.source for cuda in lowered.values() if cuda.arch == arch]), encoding="utf-8")
+        counted = zip(itertools.count(), (key for key, cuda in lowered.items() if cuda.arch == arch))
+        found |= {key: (place, arch, f"program_{i}::") for i, key in counted}
+    return found
+
+
 @needs_nvcc
 @pytest.mark.parametrize(("name", "kernel"), KERNELS)
-def test_the_ptx_of_a_program_says_its_orchestration(name: str, kernel: str, tmp_path: Path) -> None:
+def test_the_ptx_of_a_program_says_its_orchestration(name: str, kernel: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Roles, registers, barriers with counts, stages and users, arrays with bytes and stages, groups in flight; and what is left unknown is named above."""
-    text = {**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8")
-    program = checked(text, f"{name}.cuir", kernel, **COMPUTES[name][kernel].consts)
-    reading = read_lowered(program, tmp_path, cluster=(program.cluster, 1, 1))
+    program, index = of_the_corpus(name, kernel), KERNELS.index((name, kernel))
+    place, arch, part = neighbours(index - index % TOGETHER, tmp_path_factory.getbasetemp())[name, kernel]
+    reading = read_compiled(place, Build(arch, kernel=part, cluster=(program.cluster, 1, 1)))
     assert differences(reading, program) == []
     assert all(name in UNKNOWN and what.startswith(UNKNOWN[name]) for what in reading.unknown)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from cuir.ops.meaning.tiles import in_parts
 from cuir.runtime.nvcc import compile_cuda
 from cuir.text.diagnostics import CuirError
 from tests.gpu.float32_cases import PRODUCT, exact, operands
+from tests.lowering.conftest import one_file
 
 SHAPES = [(64, 32, 64, 64), (128, 64, 128, 40), (64, 8, 24, 8)]
 FLOATS = st.floats(width=32, allow_subnormal=False)
@@ -137,10 +139,9 @@ def test_lanes_meet_in_no_bank() -> None:
 
 
 @needs_nvcc
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("loaded", [False, True])
-def test_the_code_compiles(parts: int, loaded: bool) -> None:
-    found = compile_cuda(lower(checked(SHAPES[1], parts, loaded)))
+def test_the_code_compiles() -> None:
+    lowered = [lower(checked(SHAPES[1], parts, loaded)) for loaded in (False, True) for parts in (1, 2)]
+    found = compile_cuda(replace(lowered[0], source=one_file([cuda.source for cuda in lowered])))
     assert found.cubin and not re.search("error", "".join(found.resources.warnings))
 
 
