@@ -65,7 +65,7 @@ def check(program: Program | str | os.PathLike[str], kernel: str | None = None, 
     return _checked(Itself(program), Itself(picked), tuple((name, type(value), value) for name, value in values.items()))
 
 
-@functools.lru_cache(maxsize=16)  # whoever finds a setting that fits, runs it or lowers it next
+@functools.lru_cache(maxsize=64)  # whoever finds a setting that fits, runs it or lowers it next
 def _checked(program: Itself, kernel: Itself, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
     assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
     try:

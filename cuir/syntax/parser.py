@@ -72,7 +72,7 @@ def parse(text: str, name: str = "<text>", first_line: int = 1) -> Program:
 
 
 @functools.lru_cache(
-    maxsize=32
+    maxsize=128
 )  # a tree never changes, and the candidates of a search, or the mutants of a kernel, parse one text again and again
 def _parsed(name: str, text: str, first_line: int) -> Program:
     return parse_source(Source(name, text, first_line))
