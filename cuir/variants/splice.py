@@ -7,6 +7,7 @@ values of parameters (arguments.py).
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,7 @@ from ..syntax.nodes import (
 from ..syntax.parser import parse
 from ..syntax.printer import show
 from ..syntax.rewrite import substitute
-from ..syntax.walk import assigned, names_read
+from ..syntax.walk import Itself, assigned, names_read
 from ..text.diagnostics import CuirError
 from .arguments import Cache, sources_of, tile_sizes
 from .blocks import ALL_MASKED, Blocks, blocks
@@ -307,26 +308,31 @@ def _dressed(func: Func, old: Func) -> Func:
     return replace(func, comments=Comments(old.comments.lead, func.comments.trail or old.comments.trail))
 
 
+@functools.lru_cache(maxsize=256)  # of the origin, which is asked for four times in a transfer, and of the same one in the next
+def _names_read(item: Itself) -> frozenset[str]:
+    return frozenset(names_read(item.tree))
+
+
 def reachable(program: Program) -> set[str]:
     """Names read from the kernels on, through functions."""
     funcs = program.funcs()
     reached: set[str] = set()
-    todo = [name for k in program.kernels().values() for name in names_read(k)]
+    todo = [name for k in program.kernels().values() for name in _names_read(Itself(k))]
     while todo:
         name = todo.pop()
         if name in reached:
             continue
         reached.add(name)
         if name in funcs:
-            todo += names_read(funcs[name])
+            todo += _names_read(Itself(funcs[name]))
     return reached
 
 
-def _free(item: Definition) -> set[str]:
+def _free(item: Definition) -> frozenset[str]:
     """Names that a definition reads and does not bind itself."""
     if isinstance(item, Func):
-        return names_read(item) - set(item.params) - set(assigned(item.body))
-    return names_read(item)
+        return _names_read(Itself(item)) - set(item.params) - set(assigned(item.body))
+    return _names_read(Itself(item))
 
 
 def declared(p: Parameter) -> Param:
