@@ -49,9 +49,12 @@ class Tracker(State):
         """The regions that share a byte with this one, and whether this one covers them."""
         regions = self.near.get(intervals)
         if regions is None:
-            if intervals not in self.regions:
-                self.regions[intervals] = Region(intervals)
-                self.near.clear()
+            new = self.regions.get(intervals)
+            if new is None:
+                new = self.regions[intervals] = Region(intervals)
+                for others, known in self.near.items():  # the last of those found before, as it is of all
+                    if overlap(others, intervals):
+                        known.append((new, covers(others, intervals)))
             regions = [(r, covers(intervals, r.intervals)) for r in self.regions.values() if overlap(intervals, r.intervals)]
             self.near[intervals] = regions
         return regions
