@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
+from cuir.lowering.compiler import printed
 from cuir.lowering.cuda.writer import RESERVED, identifier
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build import build
@@ -50,13 +51,13 @@ def test_the_text_does_not_depend_on_the_process() -> None:
 
 @pytest.mark.parametrize("checked", [k for _, k in KERNELS], ids=[n for n, _ in KERNELS])
 def test_every_effect_is_marked_by_its_line(checked: Checked) -> None:
-    cuda = lower(checked)
+    kernel = build(checked)
+    optimise(kernel)
+    cuda = printed(kernel, checked)
     lines = cuda.source.split("\n")
     source = checked.origin.span.source
     marks = {int(m[1]): m[2] for line in lines if (m := re.match(r"\s*// (\d+): (.*)", line)) and "is line N" not in line}
     assert all(text == source.line(number).strip() for number, text in marks.items())
-    kernel = build(checked)
-    optimise(kernel)
     performed = [
         op for role in kernel.roles for op in every(role) if isinstance(op, ops.Perform) and not op.results and op.op != "mma_wait"
     ]
