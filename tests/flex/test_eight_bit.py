@@ -81,6 +81,9 @@ class Problem:
         Problem([70, 5], 0, "tokens", D=128, layout="HND"),
         Problem([40, 3], 4, "", dtype=torch.bfloat16),
         Problem([130], 32, "heads", new=1, M=2, D=256, dtype=torch.bfloat16),
+        Problem([60, 1], 16, "heads", D=16),  # head dims that fill no panel of sums
+        Problem([70], 16, "tokens", M=9, D=48),
+        Problem([33, 64], 64, "", D=80, dtype=torch.bfloat16),
     ],
 )
 def test_gives_what_float64_gives(problem: Problem) -> None:
