@@ -15,7 +15,7 @@ from .decoding import BLOCK, SMALLEST
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import check_scales, for_kernel, quantised
 from .front import Form, known_attention
-from .inputs import DTYPES, check_gradient, check_head_dims, check_heads, check_options, wrong
+from .inputs import DTYPES, check_gradient, check_head_dims, check_heads, check_options, check_sink, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
@@ -91,6 +91,9 @@ def _attended(
     """O and LSE of a call. weights: normalize and sink, if they are not those of a plain softmax."""
     _check(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, scale, layout, backend, verify)
     _check_starts(k_cache, v_cache)
+    check_sink(weights, q.shape[2])
+    if max_seqlen is not None and (isinstance(max_seqlen, bool) or not isinstance(max_seqlen, (int, torch.SymInt)) or max_seqlen < 0):
+        wrong("U413", f"max_seqlen must be an integer from 0 on, found {max_seqlen!r}")
     B, M, H, D = q.shape
     keys, values = (x.transpose(1, 2) if layout == "NHD" else x for x in (k_cache, v_cache))
     page, DV = keys.shape[2], values.shape[3]
@@ -257,6 +260,8 @@ def _check(
             "U408",
             f"k_cache and v_cache must have the same pages, tokens and heads, found {tuple(k_cache.shape)} and {tuple(v_cache.shape)}",
         )
+    if k_cache.shape[3 - heads] == 0:
+        wrong("U408", f"pages must have room for a token, found k_cache {tuple(k_cache.shape)}")
     if k_cache.shape[3] != D:
         wrong("U408", f"q and k_cache must have one head dim, found {D} and {k_cache.shape[3]}")
     check_heads(H, k_cache.shape[heads], True)

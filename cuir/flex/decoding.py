@@ -139,10 +139,7 @@ def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int, many: bool) -> d
     groups = (
         (4 if wide else 8) * ROWS_OF_A_WARP // rows
     )  # of as many warps as registers, and the sums of all of them in shared memory, leave room for
-    chunk = fixed["CHUNK"]
-    assert isinstance(chunk, int)
-    few_pieces = 32 * groups <= 8 * max(SMALLEST, chunk)  # of pages: numbers of four are read at a time, and of the first four ahead
-    keys = (32 if not wide and few_pieces and (many or rows > ROWS_OF_A_WARP) else 16) * groups  # as measured (docs/performance_trials.md)
+    keys = (32 if not wide and (many or rows > ROWS_OF_A_WARP) else 16) * groups  # as measured (docs/performance_trials.md)
     queries = 1 if wide else 2
     room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - groups * rows * -(-DV // 32) * 32 * 4
     stage = keys * (-(-D // 128) * 128 + -(-DV // 128) * 128)

@@ -18,7 +18,7 @@ from ..variants import Traced, TransferResult
 from ..variants.ranges import traced_apart
 from . import operator
 from .decoding import decodes
-from .inputs import check_differentiable, check_options, check_tensors, dtype_of, need_warm, parts_for, wrong
+from .inputs import check_differentiable, check_options, check_sink, check_tensors, dtype_of, need_warm, parts_for, wrong
 from .kernels import Attention, Kind, Level, Ready, made, name_of, traced_with
 from .made_inside import CALL, readable
 from .masks import LazyBlockMask, check_mask, mod_of
@@ -280,8 +280,7 @@ def prepare(
 
     weights: normalize, sink and whether the largest scores are asked for, if they are not those of a plain softmax.
     """
-    if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (query.shape[1],):
-        wrong("U408", f"`sink` has a logit for each of {query.shape[1]} query heads, found {list(weights[1].shape)}")
+    check_sink(weights, query.shape[1])
     who, traced, form = identity(mask_mod, score_mod, *weights), None, _form(query, key, value)
     if stands(block_mask):
         need_warm("looking at the blocks of a mask")

@@ -161,6 +161,12 @@ def check_options(scale: float | None, backend: str, verify: str) -> None:
         raise CuirError.of("U413", f"verify must be {_either(LEVELS)}, found {verify!r}")
 
 
+def check_sink(weights: tuple[Any, ...], heads: int) -> None:
+    """Whether a sink that is a tensor has a logit for each query head. weights: normalize and sink, or nothing. Raises CuirError U408."""
+    if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (heads,):
+        wrong("U408", f"`sink` has a logit for each of {heads} query heads, found {list(weights[1].shape)}")
+
+
 _STREAM_IS_CAPTURED: Callable[[], bool] = getattr(
     torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
 )  # without the Python function around it

@@ -10,7 +10,7 @@ import torch
 from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
 from .front import Form, known_attention, nested_with
-from .inputs import DETACHED, DTYPES, check_head_dims, check_heads, check_options, wrong
+from .inputs import DETACHED, DTYPES, check_head_dims, check_heads, check_options, check_sink, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
@@ -166,8 +166,7 @@ def _attention(
     check_options(scale, backend, verify)
     H, TQ, D = q.shape
     DV, unit = v.shape[2], COPY_ALIGNMENT // v.element_size()
-    if isinstance(weights[1], torch.Tensor) and weights[1].shape != (H,):
-        wrong("U408", f"`sink` has a logit for each of {H} query heads, found {list(weights[1].shape)}")
+    check_sink(weights, H)
     mask_mod = rule(mask_mod, causal)
     own = () if weights == ("softmax", None) else (*weights, False)
     who = identity(mask_mod, score_mod, *own)

@@ -37,7 +37,8 @@ def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
             return cx.error("T131", f"operand `{arg}` of {t.dtype} lies in shared memory {wanted}, found {t}", arg)
     assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))
     if a.dtype != b.dtype and b.dtype.name not in widened:
-        return cx.error("T133", f"operands have one dtype, found {a.dtype} and {b.dtype}", "b")
+        hint = "mma takes 8-bit floats beside halves: b as a view" if b.dtype.itemsize == 1 and a.dtype in HALVES else None
+        return cx.error("T133", f"operands have one dtype, found {a.dtype} and {b.dtype}", "b", hint)
     (r, k), (kb, c) = _shape(a), _shape(b)
     if k != kb:
         return cx.error("T134", f"inner dims must agree: a is [{r}, {k}], b is [{kb}, {c}]", "b", ".T transposes a shared view")

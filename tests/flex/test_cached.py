@@ -195,6 +195,10 @@ def test_a_sink_and_a_block_mask_of_ours() -> None:
         ({"k": torch.zeros(2, 1, 2, 64).half()}, "U402"),
         ({"k": torch.zeros(2, 1, 2, 64).half(), "v": torch.zeros(2, 2, 2, 64).half()}, "U408"),
         ({"block_mask": 3}, "U412"),
+        ({"sink": torch.zeros(3)}, "U408"),
+        ({"max_seqlen": -1}, "U413"),
+        ({"max_seqlen": 3.5}, "U413"),
+        ({"k_cache": torch.zeros(3, 0, 2, 64).half(), "v_cache": torch.zeros(3, 0, 2, 64).half()}, "U408"),
     ],
 )
 def test_wrong_calls_are_told(change: dict[str, Any], code: str) -> None:

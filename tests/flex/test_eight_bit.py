@@ -84,6 +84,8 @@ class Problem:
         Problem([60, 1], 16, "heads", D=16),  # head dims that fill no panel of sums
         Problem([70], 16, "tokens", M=9, D=48),
         Problem([33, 64], 64, "", D=80, dtype=torch.bfloat16),
+        Problem([70, 20], 8, "heads", D=144),  # and of which the last warp has none
+        Problem([40], 32, "tokens", D=208, dtype=torch.bfloat16),
     ],
 )
 def test_gives_what_float64_gives(problem: Problem) -> None:
