@@ -85,9 +85,9 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
     traits=Traits(product=True),
     doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16, of f32 8; C of 8. Products exact, accumulation f32. "
-    "Beside halves `b` may be a view of 8-bit floats (sm_90a). "
-    "Operands of f32 say in how many `parts`, numbers of TF32 with 11 bits of significand, the tensor core takes them: 1, rounded within 0.7 units in the last place, or 2, the nearest one "
-    "and what is left, cut off to TF32: as accurate as f32, with three products for one, as that of what is left of both is left out. An infinite operand in 2 parts makes NaN.",
+    "Beside halves `b` may be of 8-bit floats. "
+    "Operands of f32 say in how many `parts`, numbers of TF32 with 11 bits, the tensor core takes them: 1, rounded within 0.7 units in the last place, or 2, the nearest one "
+    "and what is left, cut off to TF32: as accurate as f32, with three products for one: that of both rests is left out. An infinite operand in 2 parts makes NaN.",
 )
 def _mma(cx: CallContext) -> Type:
     t = _product(cx, "mma_sync", b_shared=False)
