@@ -33,10 +33,10 @@ def in_operand_order(tile: SSAValue) -> bool:
     view = load.arg("view")
     if not isinstance(view.type, SharedT) or tile.type.shape[1] % PANEL or tile.type.layout.data != "full":
         return False
-    return all(_takes_on_the_left(u.operation, tile) for u in tile.uses)
+    return all(takes_on_the_left(u.operation, tile) for u in tile.uses)
 
 
-def _takes_on_the_left(user: Operation, tile: SSAValue) -> bool:
+def takes_on_the_left(user: Operation, tile: SSAValue) -> bool:
     """Whether it is a product whose left operand, and nothing else, the tile is, and whose right operand lies column by column."""
     if not isinstance(user, ops.Perform) or not user.entry.traits.product:
         return False

@@ -36,14 +36,14 @@ def in_operand_order(tile: SSAValue) -> bool:
     view = load.arg("view").type
     if not isinstance(view, SharedT) or view.element != t.element or t.layout.data != "full" or t.shape[1] % STEP:
         return False
-    return all(_takes_on_the_left(u.operation, tile) for u in tile.uses)
+    return all(single.takes_on_the_left(u.operation, tile) and _widens(u.operation) for u in tile.uses)
 
 
-def _takes_on_the_left(user: Operation, tile: SSAValue) -> bool:
-    if not isinstance(user, ops.Perform) or not user.entry.traits.product:
-        return False
-    b = user.arg("b").type
-    return isinstance(b, SharedT) and b.element.itemsize == 1 and bool(b.transposed.data) and user.arg("a") is tile
+def _widens(product: Operation) -> bool:
+    """Whether the right operand of a product is of 8-bit floats."""
+    assert isinstance(product, ops.Perform)
+    b = product.arg("b").type
+    return isinstance(b, SharedT) and b.element.itemsize == 1
 
 
 @PRINTERS.choice("load operand")
