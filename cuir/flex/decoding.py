@@ -32,7 +32,7 @@ AT_ONCE = {
     1: 1.0,
     2: 1.0,
     4: 0.93,
-    6: 0.75,
+    6: 0.75,  # 16 of them ran at a time; whether more do was not tried
     8: 0.88,
 }  # of the clusters for which there are multiprocessors, those that run: one must fit a GPC, which has 14 to 18
 BLOCK = 64  # keys
