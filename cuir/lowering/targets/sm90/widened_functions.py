@@ -42,14 +42,17 @@ DEV uint32_t regrouped(uint32_t word, int from, int further, uint32_t bytes) {
 )
 for _name in ("e4m3", "e5m2"):
     part(
-        f"widened_f8{_name}",
+        f"widen_f8{_name}",
         f"""
-template <bool BF16> DEV uint32_t widened_f8{_name}(uint32_t two) {{   // two numbers in the low half of a word, as halves of either kind
+// Four numbers as halves of either kind. mov.b32, as of a word that is shifted ptxas makes a shift, though a conversion takes either half of a word
+template <bool BF16> DEV void widen_f8{_name}(uint32_t four, uint32_t& first, uint32_t& second) {{
+  uint16_t low, high;
+  asm("mov.b32 {{%0, %1}}, %2;" : "=h"(low), "=h"(high) : "r"(four));
   if constexpr (BF16) {{
-    const float2 pair = to_floats_f8{_name}(uint16_t(two));
-    return pack_bf16(pair.x, pair.y);
+    const float2 x = to_floats_f8{_name}(low), y = to_floats_f8{_name}(high);
+    first = pack_bf16(x.x, x.y), second = pack_bf16(y.x, y.y);
   }} else {{
-    return to_halves_f8{_name}(uint16_t(two));
+    first = to_halves_f8{_name}(low), second = to_halves_f8{_name}(high);
   }}
 }}""",
         "pack_bf16",
@@ -89,7 +92,8 @@ template <bool BF16, bool ORDERED, int ROWS, int SLABS, int GROUPS, int STEPS, i
         for (int j = 0; j < 4 && j0 + j < GROUPS; ++j) {{
           uint32_t word = w[j][k];
           if constexpr (!ORDERED) word = regrouped(word, (lane & ~3) | (lane >> 1 & 1), 2, lane & 1 ? 0x7632 : 0x5410);
-          const uint32_t b0 = widened_f8{_name}<BF16>(word & 0xffff), b1 = widened_f8{_name}<BF16>(word >> 16);
+          uint32_t b0, b1;
+          widen_f8{_name}<BF16>(word, b0, b1);
 #pragma unroll
           for (int s = 0; s < SLABS; ++s) mma_halves<BF16>(&sum[k % SUMS][4 * (s * GROUPS + j0 + j)], a[k][s], b0, b1);
         }}
@@ -107,7 +111,7 @@ template <bool BF16, bool ORDERED, int ROWS, int SLABS, int GROUPS, int STEPS, i
         "load_matrix",
         "regrouped",
         "mma_halves",
-        f"widened_f8{_name}",
+        f"widen_f8{_name}",
     )
     part(
         f"multiply_rows_f8{_name}",
@@ -128,11 +132,15 @@ template <bool BF16, bool DEALT, int ROWS, int SLABS, int GROUPS, int STEPS, int
 #pragma unroll
       for (int i = 0; i < 4; ++i) w[i] = DEALT ? __byte_perm(w[i], 0, 0x3120) : regrouped(w[i], (lane >> 3) * 4 | (lane & 3), 16, bytes);
 #pragma unroll
-      for (int j = 0; j < 4 && j0 + j < GROUPS; ++j) {{
-        const uint32_t x = w[j / 2 * 2], y = w[j / 2 * 2 + 1];
-        const uint32_t b0 = widened_f8{_name}<BF16>(j % 2 ? x >> 16 : x & 0xffff), b1 = widened_f8{_name}<BF16>(j % 2 ? y >> 16 : y & 0xffff);
+      for (int j = 0; j < 4 && j0 + j < GROUPS; j += 2) {{
+        uint32_t b0[2], b1[2];
+        widen_f8{_name}<BF16>(w[j], b0[0], b0[1]);
+        widen_f8{_name}<BF16>(w[j + 1], b1[0], b1[1]);
 #pragma unroll
-        for (int s = 0; s < SLABS; ++s) mma_halves<BF16>(&d[4 * (s * GROUPS + j0 + j)], a[s], b0, b1);
+        for (int i = 0; i < 2 && j0 + j + i < GROUPS; ++i) {{
+#pragma unroll
+          for (int s = 0; s < SLABS; ++s) mma_halves<BF16>(&d[4 * (s * GROUPS + j0 + j + i)], a[s], b0[i], b1[i]);
+        }}
       }}
     }}
   }}
@@ -142,5 +150,5 @@ template <bool BF16, bool DEALT, int ROWS, int SLABS, int GROUPS, int STEPS, int
         "load_matrix_T",
         "regrouped",
         "mma_halves",
-        f"widened_f8{_name}",
+        f"widen_f8{_name}",
     )
