@@ -39,6 +39,26 @@ template <int ROWS, int COLS> DEV void store_accumulator(const float (&x)[COLS /
     "accumulator_pairs",
 )
 _part(
+    "store_dealt",
+    """
+// One in dealt order, in order: of 16 columns a lane has 4 c .. 4 c + 3, c = lane % 4. Odd rows begin with the other half of a panel, so that lanes of two rows meet in no bank
+template <int ROWS, int COLS> DEV void store_dealt(const float (&x)[COLS / 2], uint32_t to, int row, int lane) {
+  const bool odd = row & 1;
+  const uint32_t here = to + row * 128 + (((lane & 3) ^ (row & 7) ^ (odd ? 4 : 0)) << 4), there = here ^ 64;
+#pragma unroll
+  for (int p = 0; p < COLS / 32; ++p) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int a = 16 * p + 2 * r, b = a + 8;
+      const float4 u = make_float4(x[a], x[a + 4], x[a + 1], x[a + 5]), v = make_float4(x[b], x[b + 4], x[b + 1], x[b + 5]);
+      put<float4>(here + p * (ROWS * 128) + r * 1024, odd ? v : u);
+      put<float4>(there + p * (ROWS * 128) + r * 1024, odd ? u : v);
+    }
+  }
+}""",
+    "shared_access",
+)
+_part(
     "load_accumulator",
     """
 // What store_accumulator has stored

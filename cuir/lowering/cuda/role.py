@@ -27,7 +27,7 @@ UNROLLED = 16  # turns of a loop that are written out, at most
 
 def _only_computes(block: Block) -> bool:
     """The block reads memory and computes: nothing of it writes, waits, branches or is done by an engine."""
-    return not any((isinstance(op, ops.Perform) and not op.gathers) or op.regions for op in block.ops)
+    return not any((isinstance(op, ops.Perform) and not (op.gathers or op.op == "load")) or op.regions for op in block.ops)
 
 
 class RolePrinter(RoleScope):

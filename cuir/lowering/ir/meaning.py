@@ -256,9 +256,13 @@ def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
 
 def _store(site: Effect, place: int) -> Callable[[Frame], None]:
     value, mask, add = site.args["tile"], site.args.get("mask"), site.op.const("add", False)
+    in_dealt_order = bool(site.op.const(DEALT, False))
 
     def run(r: Frame) -> None:
-        r[place].write(r[value], None if mask is None else r[mask], add)
+        x = r[value]
+        if in_dealt_order:
+            x = x[:, torch.argsort(dealt(x.shape[1]))]
+        r[place].write(x, None if mask is None else r[mask], add)
 
     return run
 

@@ -2,7 +2,8 @@
 
 A lane reads two neighbours of a row of 8-bit floats at once, where mma.sync takes one; to exchange them among lanes takes more instructions than to multiply them. In *dealt order* each
 16 columns have those of even numbers first. A sum that a loop carries is dealt if all that flows into it is such a product, a number, or made of the sum element by element, with no more
-than numbers a row; what else reads it gets it in order, and must do so behind the loop.
+than numbers a row; what else reads it gets it in order, and must do so behind the loop. A store to panels of shared memory puts it in order as it goes: of 16 columns a lane has four
+neighbours.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from typing import TypeGuard
 
 from xdsl.ir import Operation, SSAValue, Use
 
-from ...syntax.types import F32
+from ...syntax.types import F32, PANEL_BYTES
 from ..facts.flow import targets
+from ..facts.memory import array_of
+from ..facts.stores import panelled
 from ..ir import ops
+from ..ir.layouts import LANES
 from ..ir.machine_tiles import DEALT, in_order
 from ..ir.types import SharedT, TileT, dtype_of, is_scalar
 from ..ir.walk import every
 from .rewriting import before, insert, replace
 from .simplify import number
 from .webs import Web, webs
+
+ROWS_OF_A_WARP = 16  # of a tile whose rows a warp has no second time
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -38,11 +44,30 @@ def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
     if any(_within(use.operation, loops) for _, use in leaving):
         return
     for value, use in leaving:
-        use.operation.operands[use.index] = insert(use.operation, in_order(value))
+        if _orders(use.operation, role.threads.data // LANES):
+            _say_dealt(use.operation)
+        else:
+            use.operation.operands[use.index] = insert(use.operation, in_order(value))
     for op in products:
-        new = ops.perform(op.op, op.args, [r.type for r in op.results], {**{k: op.const(k) for k in op.consts.data}, DEALT: True})
-        before(op, new)
-        replace(op, new.results)
+        _say_dealt(op)
+
+
+def _say_dealt(op: Operation) -> None:
+    assert isinstance(op, ops.Perform)
+    new = ops.perform(op.op, op.args, [r.type for r in op.results], {**{k: op.const(k) for k in op.consts.data}, DEALT: True})
+    before(op, new)
+    replace(op, new.results)
+
+
+def _orders(op: Operation, warps: int) -> bool:
+    """Whether it stores a whole tile of rows of each warp's own to panels of shared memory, which puts dealt columns in order as it goes."""
+    if not isinstance(op, ops.Perform) or op.op != "store" or op.args.get("mask") is not None or op.const("add", False):
+        return False
+    place, t = op.arg("place"), op.arg("tile").type
+    if not isinstance(place.type, SharedT) or place.type.transposed.data or not isinstance(t, TileT):
+        return False
+    array = array_of(place)
+    return isinstance(array, ops.Shared) and panelled(array) and t.shape[0] == ROWS_OF_A_WARP * warps and t.shape[1] * F32.itemsize % PANEL_BYTES == 0
 
 
 def _widens_rows(op: object) -> TypeGuard[ops.Perform]:

@@ -12,6 +12,7 @@ from ....syntax.types import F32
 from ...facts.pieces import GROUP, first_column, read_in_pairs
 from ...ir import ops
 from ...ir.layouts import packed
+from ...ir.machine_tiles import DEALT
 from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
 from ..dtypes import MEMORY, from_memory, to_memory
 from ..loops import Position, index_of
@@ -188,9 +189,11 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
     if blocks is not None:
         blocks(role, op, ref, base, value, t)
         return
+    dealt = bool(op.const(DEALT, False))
     if mask is None and _by_pairs(role, ref, t):
-        out.line(f"cuir::store_accumulator<{ref.alloc.rows}, {t.shape[1]}>({value}, {base}, row, lane);")
+        out.line(f"cuir::store_{'dealt' if dealt else 'accumulator'}<{ref.alloc.rows}, {t.shape[1]}>({value}, {base}, row, lane);")
         return
+    assert not dealt, "dealt columns are stored to whole panels alone"
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
 
     def body(at: Position) -> str:
