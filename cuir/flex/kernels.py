@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,11 +19,13 @@ from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Specification, lengths_of
 from ..syntax.nodes import Program
 from ..syntax.types import F32, DType
+from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
 from ..variants.arguments import Cache, State, memory_of, sources_of, state_of, unchanged
 from ..variants.lists import TooLarge
-from ..variants.ranges import Reads, traced_apart
+from ..variants.parameter import Parameter
+from ..variants.ranges import WIDE, Reads, traced_apart
 from . import decoding
 from .backward_kernels import Asked
 from .gradients import Gradients, Learnable, differentiable, learnable
@@ -115,10 +117,33 @@ class Ready:
         if self.made is not None:
             self.made.join()
         outputs = self.launched(query, key, value, o)
-        if self.kernel is not None and as_they_lie:
+        if self.kernel is not None and as_they_lie and self.steady:
             call = self.kernel.again(given, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
             self.again[:] = [] if call is None else [call]
         return outputs if self.fits else (without_room(o, given["Q"]), *outputs[1:])
+
+    def as_they_lie(self, captured: Sequence[torch.Tensor]) -> tuple[tuple[Parameter, int], ...] | None:
+        """The parameters that take captured tensors, each with its tensor's place among `captured`, if other tensors that lie like these need nothing made or looked at before the
+        kernel reads them: no block lists, no wider integers, and no element whose index depends on their numbers. Else None."""
+        data, attention = self.data, self.attention
+        if data is None or attention is None or data.lists is not None or data.tables or not self.steady:
+            return None
+        found = []
+        for p in data.captured:
+            if isinstance(p.value, torch.Tensor):
+                place = next((i for i, t in enumerate(captured) if t is p.value), None)
+                own = self.arguments.get(p.name)
+                like = p.on(p.value.new_empty(p.value.shape, device="meta"), "meta")
+                if place is None or p.value.dtype in WIDE or not isinstance(own, torch.Tensor) or own.shape != like.shape:  # type: ignore[union-attr]
+                    return None
+                found.append((p, place))
+        tensors = {p.name for p, _ in found}
+        reads = attention.traced.reads
+        return None if any(names_read(i) & tensors for read in reads for i in read.indices) else tuple(found)
+
+    def with_values(self, values: Mapping[str, Any]) -> Ready:
+        """A call with other captured values, without gradients, of which nothing is remembered."""
+        return replace(self, arguments={**self.arguments, **values}, made=None, steady=False, data=None, again=[])
 
     def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """The outputs, without gradients, for tensors that lie as those of a call before; None, and nothing is done, for others and where gradients are asked for."""

@@ -19,6 +19,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from ..spec.specification import Specification
 from ..text.diagnostics import CuirError
 from ..variants.arguments import memory_of, state_of
+from ..variants.parameter import Parameter
 from ..variants.rebuilt import rebuilt
 from .gradients import backward
 from .inputs import at_tracing, check_differentiable, check_options, check_tensors, parts_for
@@ -48,6 +49,17 @@ class Warm:
         return all(t is own and state_of(t) == state for t, (own, state, _) in zip(captured, self.tensors))
 
 
+@dataclass(frozen=True)
+class Bound:
+    """A call whose kernel reads captured tensors as they lie: others that lie alike, each parameter's at its place among those of the graph, need nothing made, and no wait for the device."""
+
+    ready: Ready
+    places: tuple[tuple[Parameter, int], ...]
+
+    def to(self, captured: list[torch.Tensor], device: torch.device) -> Ready:
+        return self.ready.with_values({p.name: p.on(captured[i], device) for p, i in self.places})
+
+
 @dataclass
 class Handled:
     """Mods as a graph knows them. spec: with tensors on no device in the places of those that the graph passes; `stand_ins`, in the order of the graph.
@@ -63,6 +75,7 @@ class Handled:
     places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
     roots: tuple[weakref.ref[Any] | None, ...] = ()  # the mask_mod and the score_mod
     warm: dict[Any, Warm] = field(default_factory=dict)
+    bound: dict[Any, Bound] = field(default_factory=dict)
 
     def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
         """(mask_mod, score_mod)."""
@@ -247,7 +260,7 @@ def in_graph(
 
 def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
     """The outputs of an attention that was entered."""
-    return _ready(query, key, value, *others)[0].outputs(query, key, value)
+    return _ready(query, key, value, *others, forward=True)[0].outputs(query, key, value)
 
 
 def _run_backward(
@@ -265,9 +278,12 @@ def _run_backward(
 
 def _ready(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
-    verify: Level, block_size: Sequence[int] = (),
+    verify: Level, block_size: Sequence[int] = (), forward: bool = False,
 ) -> tuple[Ready, list[torch.Tensor]]:  # fmt: skip
-    """What a call of an attention that was entered needs, and the tensors that it has for the captured ones. captured: those of its mods, in the order of their walk."""
+    """What a call of an attention that was entered needs, and the tensors that it has for the captured ones. captured: those of its mods, in the order of their walk.
+
+    forward: no gradients follow, for which what is ready would have to know its tensors.
+    """
     attention = ATTENTIONS.get(handle)
     if attention is not None:
         attention.check(query, key, value, scale, backend)
@@ -281,6 +297,9 @@ def _ready(
     warm = handled.warm.get(signature)
     if warm is not None and warm.holds(captured):
         return warm.ready.pinned(), captured
+    lies = signature, *((t.shape, t.stride(), t.dtype, t.device) for t in captured)
+    if forward and (bound := handled.bound.get(lies)) is not None:
+        return bound.to(captured, query.device), captured
     given, remembered = lasting(captured)
     mods, weights = handled.with_tensors(given), handled.with_sink(given)
     mask = handled.with_blocks(given, mods[0], (query.shape[2], key.shape[2]), block_size)
@@ -289,6 +308,10 @@ def _ready(
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
         handled.warm[signature] = Warm(ready, tuple((t, state_of(t), memory_of(t)) for t in captured))
+    elif not block_size and (places := ready.as_they_lie(given)) is not None:
+        if len(handled.bound) >= KNOWN_CALLS:
+            handled.bound.clear()
+        handled.bound[lies] = Bound(ready.with_values({p.name: None for p, _ in places}), places)
     return ready, given
 
 

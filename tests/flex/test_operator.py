@@ -301,6 +301,37 @@ def test_results_of_a_graph_are_never_remembered() -> None:
         close(o, wanted(qkv, documents(torch.arange(N) // step)))
 
 
+def shifted(offset: torch.Tensor) -> Mod:
+    return lambda b, h, q, k: q + offset >= k
+
+
+def looked_up(table: torch.Tensor, offset: torch.Tensor) -> Mod:
+    return lambda b, h, q, k: table[q + offset] >= k
+
+
+@pytest.mark.parametrize(("dtype", "tabled", "made"), [
+    (torch.int32, False, 1), (torch.int64, False, 3), (torch.int32, True, 3),
+])  # fmt: skip
+def test_results_of_a_graph_that_a_kernel_reads_as_they_lie_need_nothing_made(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tabled: bool, made: int
+) -> None:
+    """As a decoding step's offset is. Integers of 64 bits, and elements whose index depends on a number of the graph, are looked at in each call."""
+    qkv, prepared = tensors(m=3, n=300), []
+    own_prepare = own._PREPARE[0]
+    monkeypatch.setattr(own, "_PREPARE", [lambda *args: prepared.append(1) or own_prepare(*args)])
+    table = torch.arange(400, dtype=torch.int32)
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offset: torch.Tensor) -> Any:
+        here = offset + 1
+        mask = create_block_mask(looked_up(table, here) if tabled else shifted(here), None, None, 3, 300, device="cpu")
+        return flex_attention(q * 1.0, k, v, None, mask, backend="interpret") + 0.0
+
+    compiled = Compiled(step)
+    for n in (10, 200, 280):
+        close(compiled(*qkv, torch.tensor(n, dtype=dtype)), wanted(qkv, lambda b, h, q, k, n=n: q + n + 1 >= k))  # type: ignore[misc]
+    assert len(prepared) == made and len(compiled.graphs) == 1
+
+
 def test_paths_lead_to_what_the_walk_found() -> None:
     class Holder:
         def __init__(self) -> None:
