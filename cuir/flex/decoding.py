@@ -141,7 +141,8 @@ def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int, many: bool) -> d
     )  # of as many warps as registers, and the sums of all of them in shared memory, leave room for
     keys = (32 if not wide and (many or rows > ROWS_OF_A_WARP) else 16) * groups  # as measured (docs/performance_trials.md)
     queries = 1 if wide else 2
-    room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - groups * rows * -(-DV // 32) * 32 * 4
+    sums = groups * rows * (-(-DV // 32) * 32 * 4 + 3 * 16)  # of each warp, and three numbers a row
+    room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - sums
     stage = keys * (-(-D // 128) * 128 + -(-DV // 128) * 128)
     return {"QBUF": queries, "BN": keys, "WG": groups, "LOADED": min(8, min(room, IN_FLIGHT) // stage)}
 

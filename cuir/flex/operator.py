@@ -308,7 +308,7 @@ def _ready(
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
         handled.warm[signature] = Warm(ready, tuple((t, state_of(t), memory_of(t)) for t in captured))
-    elif not block_size and (places := ready.as_they_lie(given)) is not None:
+    if not block_size and (places := ready.as_they_lie(given)) is not None:
         if len(handled.bound) >= KNOWN_CALLS:
             handled.bound.clear()
         handled.bound[lies] = Bound(ready.with_values({p.name: None for p, _ in places}), places)

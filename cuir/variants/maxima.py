@@ -18,7 +18,7 @@ from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
 from .evaluate import CONSTANTS
 from .names import MAX_SCORES
-from .normalisers import PARTED, POINTS, is_parted
+from .normalisers import MET, PARTED, POINTS, is_parted, meets
 
 _TEXT = """\
 @func
@@ -59,6 +59,28 @@ def softmax_share(part, state, b, h, q):
 """
 
 
+_WARPS = """\
+@func
+def softmax_leave(states, w, state):
+    inner, most = state
+    {leave}(states, w, inner)
+    store(states[2, w], most)
+    return ()
+
+@func
+def softmax_met(states, w):
+    most = load(states[2, w])
+    for p in range(1, WG):
+        most = max(most, load(states[2, p * (GROUP * BM // 16) + w]))
+    return {met}(states, w), most
+
+@func
+def softmax_weight(states, w, state):
+    inner, _ = state
+    return {weight}(states, w, inner)
+"""
+
+
 def with_max_scores(program: Program, target: Kernel, normalize: Normalize) -> Program:
     """The program with MAX_SCORES behind LSE. target: its attention kernel, whose splice points are those of `normalize`.
 
@@ -74,6 +96,9 @@ def with_max_scores(program: Program, target: Kernel, normalize: Normalize) -> P
     if is_parted(program.funcs()):
         inner |= {point: _fresh(f"{point}_inner", taken) for point in PARTED}
         text += _PARTS.format(save=inner["softmax_save"], joined=inner["softmax_joined"], share=inner["softmax_share"])
+    if meets(program.funcs()):
+        inner |= {point: _fresh(f"{point}_inner", taken) for point in MET}
+        text += _WARPS.format(leave=inner["softmax_leave"], met=inner["softmax_met"], weight=inner["softmax_weight"])
     outer = parse(text, "splice points").funcs()
     unit: Expr | None = Name("LN2") if normalize != "relu" else None
     stored = 0

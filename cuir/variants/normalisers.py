@@ -1,5 +1,6 @@
 """The splice points `softmax_begin`, `softmax_step` and `softmax_end` of what a specification weighs its values with; and `softmax_save`, `softmax_joined`
-and `softmax_share` of kernels that share out the keys and join what each part of them gives.
+and `softmax_share` of kernels that share out the keys and join what each part of them gives; and `softmax_leave`, `softmax_met` and `softmax_weight` of those whose parts are first joined
+within a CTA.
 
 Owns their text; the softmax itself is the origin's own. Does not own where they stand in a program (splice.py).
 """
@@ -21,6 +22,11 @@ PARTED = {
     "softmax_joined": 6,
     "softmax_share": 5,
 }  # of a kernel whose keys are shared out; with the number of parameters
+MET = {
+    "softmax_leave": 3,
+    "softmax_met": 2,
+    "softmax_weight": 3,
+}  # of a kernel whose warps share a CTA's keys; with the number of parameters
 _ENDS = ("acc", "state", "b", "h")  # of a softmax_end that knows its head
 
 _STATELESS = """\
@@ -47,6 +53,19 @@ def softmax_joined(b, h, q, first, step, count):     # no state
 
 @func
 def softmax_share(part, state, b, h, q): # parts are added up
+    return 1.0
+"""
+_STATELESS_WARPS = """\
+@func
+def softmax_leave(states, w, state):     # nothing to leave
+    return ()
+
+@func
+def softmax_met(states, w):              # no state
+    return zeros(f32, [16, 1])
+
+@func
+def softmax_weight(states, w, state):    # parts are added up
     return 1.0
 """
 _SINK = """\
@@ -84,13 +103,19 @@ def normaliser(normalize: Normalize, sink: Expr | None, funcs: Mapping[str, Func
     for name, count in POINTS.items():
         if len(known[name].params) < count:
             raise CuirError.of("X130", f"the splice point `{name}` takes {count} values, found {len(known[name].params)}", known[name].span)
-    parted = parse(_STATELESS_PARTS, "splice points").funcs() if is_parted(funcs) else {}
+    parts = (_STATELESS_PARTS if is_parted(funcs) else "") + (_STATELESS_WARPS if meets(funcs) else "")
+    parted = parse(parts, "splice points").funcs() if parts else {}
     return {**_stateless(normalize, _ends(known)), **parted}
 
 
 def is_parted(funcs: Mapping[str, Func]) -> bool:
     """Whether a program's kernels share out the keys."""
     return set(PARTED) <= set(funcs)
+
+
+def meets(funcs: Mapping[str, Func]) -> bool:
+    """Whether warps of a CTA join what each of them gives before the CTAs do."""
+    return set(MET) <= set(funcs)
 
 
 def score_comment(normalize: Normalize) -> str:
@@ -127,4 +152,4 @@ def _has_sink(end: Func) -> bool:
     return end.body == parse(_SINK.format(sink=show(second.value.left)), "splice points").funcs()["softmax_end"].body
 
 
-__all__ = ["PARTED", "POINTS", "is_parted", "normaliser", "score_comment"]
+__all__ = ["MET", "PARTED", "POINTS", "is_parted", "meets", "normaliser", "score_comment"]

@@ -49,7 +49,7 @@ from .evaluate import CONSTANTS
 from .lists import ColumnLists, Lists, lists_for
 from .maxima import with_max_scores
 from .names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
-from .normalisers import PARTED, POINTS, is_parted, normaliser, score_comment
+from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comment
 from .parameter import Parameter, Value
 from .ranges import traced_apart
 from .tiles import Work, tile_for
@@ -271,7 +271,7 @@ def spliced(
     origin: Program, target: Kernel, new: Mapping[str, Func], added: tuple[Param, ...], points: Collection[str] = tuple(SPLICE_POINTS), count: str = "kv_count"
 ) -> Program:  # fmt: skip
     """The origin with the new functions in the places of the old ones, helpers before `count`. points: names of splice points."""
-    helpers = [name for name in new if name not in points and name not in POINTS and name not in PARTED and name not in OPTIONAL]
+    helpers = [name for name in new if name not in points and name not in {*POINTS, *PARTED, *MET, *OPTIONAL}]
     items: list[Definition] = []
     for item in origin.items:
         if isinstance(item, Func) and item.name in new and item.name not in helpers:

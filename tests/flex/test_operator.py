@@ -309,26 +309,30 @@ def looked_up(table: torch.Tensor, offset: torch.Tensor) -> Mod:
     return lambda b, h, q, k: table[q + offset] >= k
 
 
+@pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize(("dtype", "tabled", "made"), [
     (torch.int32, False, 1), (torch.int64, False, 3), (torch.int32, True, 3),
 ])  # fmt: skip
-def test_results_of_a_graph_that_a_kernel_reads_as_they_lie_need_nothing_made(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tabled: bool, made: int
+def test_other_tensors_that_a_kernel_reads_as_they_lie_need_nothing_made(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tabled: bool, made: int, inside: bool
 ) -> None:
-    """As a decoding step's offset is. Integers of 64 bits, and elements whose index depends on a number of the graph, are looked at in each call."""
+    """As a decoding step's offset is, of a mask that the graph makes or is given. Integers of 64 bits, and elements whose index depends on a number of the graph, are looked at in each call."""
     qkv, prepared = tensors(m=3, n=300), []
     own_prepare = own._PREPARE[0]
     monkeypatch.setattr(own, "_PREPARE", [lambda *args: prepared.append(1) or own_prepare(*args)])
     table = torch.arange(400, dtype=torch.int32)
 
-    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offset: torch.Tensor) -> Any:
-        here = offset + 1
-        mask = create_block_mask(looked_up(table, here) if tabled else shifted(here), None, None, 3, 300, device="cpu")
+    def mask_at(here: torch.Tensor) -> Any:
+        return create_block_mask(looked_up(table, here) if tabled else shifted(here), None, None, 3, 300, device="cpu")
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: Any) -> Any:
+        mask = mask_at(given + 1) if inside else given
         return flex_attention(q * 1.0, k, v, None, mask, backend="interpret") + 0.0
 
     compiled = Compiled(step)
     for n in (10, 200, 280):
-        close(compiled(*qkv, torch.tensor(n, dtype=dtype)), wanted(qkv, lambda b, h, q, k, n=n: q + n + 1 >= k))  # type: ignore[misc]
+        offset = torch.tensor(n, dtype=dtype)
+        close(compiled(*qkv, offset if inside else mask_at(offset + 1)), wanted(qkv, lambda b, h, q, k, n=n: q + n + 1 >= k))  # type: ignore[misc]
     assert len(prepared) == made and len(compiled.graphs) == 1
 
 
