@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...ops.base import Effects
 from ...text.diagnostics import CuirError
 from ..facts.liveness import leaves
 from ..ir import machine, ops
@@ -27,7 +28,14 @@ UNROLLED = 16  # turns of a loop that are written out, at most
 
 def _only_computes(block: Block) -> bool:
     """The block reads memory and computes: nothing of it writes, waits, branches or is done by an engine."""
-    return not any((isinstance(op, ops.Perform) and not (op.gathers or op.op == "load")) or op.regions for op in block.ops)
+    return not any((isinstance(op, ops.Perform) and not _only_reads(op)) or op.regions for op in block.ops)
+
+
+def _only_reads(op: ops.Perform) -> bool:
+    """It takes numbers from memory, by itself and at once."""
+    effects = op.entry.effects
+    alone = replace(effects, accesses=()) == Effects() and not op.entry.traits.product
+    return op.gathers or (alone and bool(effects.accesses) and all(a.mode == "read" for a in effects.accesses))
 
 
 class RolePrinter(RoleScope):

@@ -23,8 +23,8 @@ from tests.strategies.effort import examples
 
 HEAD = """\
 @kernel(arch="sm_90a")
-def k(X: Global[T, 32, 64], V: Global[f8e4m3, 64, 128], Z: Global[f32, 32, COLS], n: i32, scale: f32, *, T: const, COLS: const = 128):
-    sV = shared(f8e4m3, [64, 128])
+def k(X: Global[T, 32, 64], V: Global[f8e4m3, 64, 128], Z: Global[f32, 32, COLS], n: i32, scale: f32, *, T: const, ROWS: const, COLS: const):
+    sV, sZ = shared(f8e4m3, [64, 128]), shared(f32, [2, 16, COLS])
     full = mbarrier(1)
     work = tiles(1)
     with role("load", warps=1):
@@ -34,35 +34,37 @@ def k(X: Global[T, 32, 64], V: Global[f8e4m3, 64, 128], Z: Global[f32, 32, COLS]
     with role("math", warps=1):
         for t in work:
             full.wait(0)
-            a = load(X[0 : 32, :])
-            acc = zeros(f32, [32, COLS])
+            a = load(X[0 : ROWS, :])
+            acc = zeros(f32, [ROWS, COLS])
 """
-MORE, END = "acc = mma(a, sV[:, 0 : COLS], acc)", "store(Z[0 : 32, :], acc)"
+MORE, END = "acc = mma(a, sV[:, 0 : COLS], acc)", "store(Z[0 : ROWS, :], acc)"
+PUT, BACK = "store(sZ[1], acc)", "store(Z[0 : ROWS, :], load(sZ[1]))"
 LOOP = f"for i in range(n):\n    {MORE}"
 
 
-def kernel(body: str, columns: int = 128) -> Checked:
+def kernel(body: str, rows: int = 32, columns: int = 128) -> Checked:
     text = HEAD + "".join(f"            {line}\n" for line in body.split("\n"))
-    return check(parse(text, "k.cuir"), consts={"T": F16, "COLS": columns})
+    return check(parse(text, "k.cuir"), consts={"T": F16, "ROWS": rows, "COLS": columns})
 
 
-def dealt(ir: Kernel) -> tuple[int, int]:
-    """Products whose sums are dealt, and how many sums are put in order."""
-    products = [op for op in every(ir) if isinstance(op, Perform) and op.const(DEALT, False)]
-    return len(products), sum(isinstance(op, InOrder) for op in every(ir))
+def dealt(ir: Kernel) -> tuple[int, int, int]:
+    """Products whose sums are dealt, how many sums are put in order, and how many stores do that as they go."""
+    said = [op for op in every(ir) if isinstance(op, Perform) and op.const(DEALT, False)]
+    stores = sum("tile" in op.args for op in said)
+    return len(said) - stores, sum(isinstance(op, InOrder) for op in every(ir)), stores
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
 @pytest.mark.parametrize(("body", "found"), [
     (f"{LOOP}\n{END}", (1, 1)),
     (f"{LOOP}\n    acc = acc * scale\n{END}", (1, 1)),
-    (f"{LOOP}\n    f = cast(rows(32) % 3, f32)\n    acc = where(warp_any(f != 1.0), acc * f, acc)\n{END}", (1, 1)),  # numbers a row; a branch of the warp
+    (f"{LOOP}\n    f = cast(rows(ROWS) % 3, f32)\n    acc = where(warp_any(f != 1.0), acc * f, acc)\n{END}", (1, 1)),  # numbers a row; a branch of the warp
     (f"{LOOP}\n    {MORE}\n{END}", (2, 1)),
-    (f"{LOOP}\nb = acc\n{END}\nstore(Z[0 : 32, :], b * 2.0)", (1, 2)),
-    (f"if n > 1:\n    acc = full(f32, [32, COLS], 1.0)\n{LOOP}\n{END}", (1, 1)),
+    (f"{LOOP}\nb = acc\n{END}\nstore(Z[0 : ROWS, :], b * 2.0)", (1, 2)),
+    (f"if n > 1:\n    acc = full(f32, [ROWS, COLS], 1.0)\n{LOOP}\n{END}", (1, 1)),
     (f"{LOOP}\n    acc = acc * cast(cols(COLS), f32)\n{END}", (0, 0)),  # asks for columns
     (f"{LOOP}\n    {END}", (0, 0)),  # read within the loop
-    (f"acc = load(Z[0 : 32, :])\n{LOOP}\n{END}", (0, 0)),  # begins with numbers that have columns
+    (f"acc = load(Z[0 : ROWS, :])\n{LOOP}\n{END}", (0, 0)),  # begins with numbers that have columns
     (f"{MORE}\n{END}", (0, 0)),  # no loop: the exchange would come as often as the product
     (f"for i in range(n):\n    acc = mma(a, sV[:, 0 : COLS])\n{END}", (1, 1)),
 ])  # fmt: skip
@@ -73,12 +75,29 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, found: tuple[in
     warp_branches.run(ir)
     given = arguments(checked, {}) | {"n": n, "scale": 0.5}
     assert validate(ir, [dealt_columns], given) is None
+    assert dealt(ir) == (*found, 0)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize(("body", "columns", "found"), [
+    (f"{LOOP}\n{PUT}\n{BACK}", 128, (1, 0, 1)),
+    (f"{LOOP}\n    acc = acc * scale\n{PUT}\n{BACK}", 128, (1, 0, 1)),
+    (f"{LOOP}\n{PUT}\n{BACK}\n{END}", 64, (1, 1, 1)),
+    (f"{LOOP}\n{PUT}\n{BACK}", 48, (1, 1, 0)),  # no whole panels
+    (f"{LOOP}\nstore(sZ[1], acc, mask=rows(ROWS) < 9)\nstore(sZ[0], acc)\n{BACK}", 128, (1, 1, 1)),
+])  # fmt: skip
+def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int, found: tuple[int, int, int], n: int) -> None:
+    checked = kernel(f"store(sZ[1], acc)\n{body}", 16, columns)
+    ir = build(checked)
+    clean(ir)
+    assert validate(ir, [dealt_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
     assert dealt(ir) == found
+    assert lower(checked).source.count("cuir::store_dealt<") == found[2]
 
 
 STATEMENTS = [
-    MORE, MORE, MORE, "acc = acc * scale", "acc = acc + 1.0", "acc = acc * cast(rows(32) % 3, f32)", "acc = acc + cast(cols(COLS), f32)", "acc = zeros(f32, [32, COLS])",
-    "acc = where(warp_any(cast(rows(32) % 3, f32) != 1.0), acc * 2.0, acc)", "other = acc", "acc = acc + other", "other = mma(a, sV[:, 0 : COLS], other)", END,
+    MORE, MORE, MORE, "acc = acc * scale", "acc = acc + 1.0", "acc = acc * cast(rows(ROWS) % 3, f32)", "acc = acc + cast(cols(COLS), f32)", "acc = zeros(f32, [ROWS, COLS])",
+    "acc = where(warp_any(cast(rows(ROWS) % 3, f32) != 1.0), acc * 2.0, acc)", "other = acc", "acc = acc + other", "other = mma(a, sV[:, 0 : COLS], other)", END,
     f"for j in range(2):\n    {MORE}", "if n > 1:\n    acc = acc * 0.5", f"if n > 1:\n    {MORE}\nelse:\n    acc = other",
 ]  # fmt: skip
 
