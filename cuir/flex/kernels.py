@@ -19,13 +19,12 @@ from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Specification, lengths_of
 from ..syntax.nodes import Program
 from ..syntax.types import F32, DType
-from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
 from ..variants.arguments import Cache, State, memory_of, sources_of, state_of, unchanged
 from ..variants.lists import TooLarge
 from ..variants.parameter import Parameter
-from ..variants.ranges import WIDE, Reads, traced_apart
+from ..variants.ranges import Reads, traced_apart
 from . import decoding
 from .backward_kernels import Asked
 from .gradients import Gradients, Learnable, differentiable, learnable
@@ -122,9 +121,9 @@ class Ready:
             self.again[:] = [] if call is None else [call]
         return outputs if self.fits else (without_room(o, given["Q"]), *outputs[1:])
 
-    def as_they_lie(self, captured: Sequence[torch.Tensor]) -> tuple[tuple[Parameter, int], ...] | None:
+    def as_they_lie(self, captured: Sequence[torch.Tensor], at: Lengths) -> tuple[tuple[Parameter, int], ...] | None:
         """The parameters that take captured tensors, each with its tensor's place among `captured`, if other tensors that lie like these need nothing made or looked at before the
-        kernel reads them: no block lists, no wider integers, and no element whose index depends on their numbers. Else None."""
+        kernel reads them: no block lists, no zeros behind them, no element whose index depends on their numbers. Else None."""
         data, attention = self.data, self.attention
         if data is None or attention is None or data.lists is not None or data.tables or not self.steady:
             return None
@@ -134,12 +133,10 @@ class Ready:
                 place = next((i for i, t in enumerate(captured) if t is p.value), None)
                 own = self.arguments.get(p.name)
                 like = p.on(p.value.new_empty(p.value.shape, device="meta"), "meta")
-                if place is None or p.value.dtype in WIDE or not isinstance(own, torch.Tensor) or own.shape != like.shape:  # type: ignore[union-attr]
+                if place is None or not isinstance(own, torch.Tensor) or own.shape != like.shape:  # type: ignore[union-attr]
                     return None
                 found.append((p, place))
-        tensors = {p.name for p, _ in found}
-        reads = attention.traced.reads
-        return None if any(names_read(i) & tensors for read in reads for i in read.indices) else tuple(found)
+        return tuple(found) if attention.settled(data, at) else None
 
     def with_values(self, values: Mapping[str, Any]) -> Ready:
         """A call with other captured values, without gradients, of which nothing is remembered."""
@@ -366,6 +363,10 @@ class Attention:
         except TooLarge:
             return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
         return Ready(kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits, attention=self, data=data).pinned()
+
+    def settled(self, data: TransferResult, at: Lengths) -> bool:
+        """Whether other captured tensors than those of `data`, as large, need no look before a kernel reads them."""
+        return self.settings.lengths_on_device or self._reads.settled(list(sources_of(data.captured, data.spec, at).values()), at)
 
     def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
         """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
-from ..spec.specification import Specification
+from ..spec.specification import Specification, lengths_of
 from ..text.diagnostics import CuirError
 from ..variants.arguments import memory_of, state_of
 from ..variants.parameter import Parameter
@@ -278,7 +278,7 @@ def _run_backward(
 
 def _ready(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
-    verify: Level, block_size: Sequence[int] = (), forward: bool = False,
+    verify: Level, block_size: Sequence[int] = (), *, forward: bool = False,
 ) -> tuple[Ready, list[torch.Tensor]]:  # fmt: skip
     """What a call of an attention that was entered needs, and the tensors that it has for the captured ones. captured: those of its mods, in the order of their walk.
 
@@ -308,7 +308,7 @@ def _ready(
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
         handled.warm[signature] = Warm(ready, tuple((t, state_of(t), memory_of(t)) for t in captured))
-    if not block_size and (places := ready.as_they_lie(given)) is not None:
+    if not block_size and (places := ready.as_they_lie(given, lengths_of(query, key))) is not None:
         if len(handled.bound) >= KNOWN_CALLS:
             handled.bound.clear()
         handled.bound[lies] = Bound(ready.with_values({p.name: None for p, _ in places}), places)

@@ -109,7 +109,9 @@ def mask_for(
 def _on(device: torch.device | str, offset: int | torch.Tensor) -> torch.Tensor:
     """As a tensor of its own: a static cache counts on in place before the layers ask for the mask, and another number would be traced, and make another graph. Of 32 bits, which need
     no look at their number before a kernel reads them."""
-    return offset.to(torch.int32, copy=True) if isinstance(offset, torch.Tensor) else torch.full((), offset, dtype=torch.int32, device=device)
+    if isinstance(offset, torch.Tensor):
+        return offset.to(torch.int32, copy=True)
+    return torch.full((), offset, dtype=torch.int32, device=device)
 
 
 def _padding(tokens: torch.Tensor, length: int, fixed: bool) -> Mod | None:

@@ -62,6 +62,16 @@ class Reads:
         if doubtful := self._doubtful(given, extremes, at):
             self._look(doubtful, given, at, device)
 
+    def settled(self, values: list[Any], at: Lengths) -> bool:
+        """Whether `check`, which has let these values pass, lets all pass whose tensors are as large, whatever is in them."""
+        given = dict(zip((p.name for p in self.parameters), values, strict=True))
+        tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        if any(value.dtype in WIDE for value in tensors.values()) or any(
+            names_read(i) & tensors.keys() for r in self.reads for i in r.indices
+        ):
+            return False
+        return min(at.B, at.H, at.M, at.N) == 0 or not self._doubtful(given, _Extremes(given), at)
+
     def check_negative(self, spec: Specification, at: Lengths) -> None:
         """Raises CuirError U416 if a pair that counts reads before the first element of a tensor, at these lengths and with the specification's own values."""
         given = {p.name: p.argument(spec, at) for p in self.parameters}

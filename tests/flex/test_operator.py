@@ -14,6 +14,7 @@ from cuir import Specification, attention, create_block_mask, flex_attention
 from cuir.flex import operator as own
 from cuir.flex.kernels import Attention
 from cuir.flex.mods import follow, identity
+from cuir.text.diagnostics import CuirError
 
 M, N, D = 70, 90, 64
 Mod = Callable[..., Any]
@@ -334,6 +335,21 @@ def test_other_tensors_that_a_kernel_reads_as_they_lie_need_nothing_made(
         offset = torch.tensor(n, dtype=dtype)
         close(compiled(*qkv, offset if inside else mask_at(offset + 1)), wanted(qkv, lambda b, h, q, k, n=n: q + n + 1 >= k))  # type: ignore[misc]
     assert len(prepared) == made and len(compiled.graphs) == 1
+
+
+def test_a_read_that_a_number_of_the_graph_masks_is_looked_at_in_each_call() -> None:
+    qkv, table = tensors(m=3, n=300), torch.arange(2, dtype=torch.int32)
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: torch.Tensor) -> Any:
+        limit = first + 1
+        mask = create_block_mask(lambda b, h, q, k: (q < limit) & (table[q] >= k), None, None, 3, 300, device="cpu")
+        return flex_attention(q * 1.0, k, v, None, mask, backend="interpret") + 0.0
+
+    compiled = Compiled(step)
+    for n in (0, 1):
+        close(compiled(*qkv, torch.tensor(n, dtype=torch.int32)), wanted(qkv, lambda b, h, q, k, n=n: (q <= n) & (q >= k)))  # type: ignore[misc]
+    with pytest.raises(CuirError, match="has 2 elements, and its element 2 is read"):
+        compiled(*qkv, torch.tensor(2, dtype=torch.int32))
 
 
 def test_paths_lead_to_what_the_walk_found() -> None:

@@ -150,7 +150,7 @@ def pin(x: SSAValue) -> Pin:
 
 
 # ---- orders of columns
-DEALT = "dealt"  # a const of products whose sums are in dealt order, and of stores of these: each 16 columns have those of even numbers first
+DEALT = "dealt"  # a const of products, and of stores of their sums: in dealt order each 16 columns have those of even numbers first
 
 
 @irdl_op_definition

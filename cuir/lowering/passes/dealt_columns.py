@@ -61,13 +61,23 @@ def _say_dealt(op: Operation) -> None:
 
 def _orders(op: Operation, warps: int) -> bool:
     """Whether it stores a whole tile of rows of each warp's own to panels of shared memory, which puts dealt columns in order as it goes."""
-    if not isinstance(op, ops.Perform) or not {"place", "tile"} <= op.args.keys() or op.args.get("mask") is not None or op.const("add", False):
+    if (
+        not isinstance(op, ops.Perform)
+        or not {"place", "tile"} <= op.args.keys()
+        or op.args.get("mask") is not None
+        or op.const("add", False)
+    ):
         return False
     place, t = op.arg("place"), op.arg("tile").type
     if not isinstance(place.type, SharedT) or place.type.transposed.data or not isinstance(t, TileT):
         return False
     array = array_of(place)
-    return isinstance(array, ops.Shared) and panelled(array) and t.shape[0] == ROWS_OF_A_WARP * warps and t.shape[1] * F32.itemsize % PANEL_BYTES == 0
+    return (
+        isinstance(array, ops.Shared)
+        and panelled(array)
+        and t.shape[0] == ROWS_OF_A_WARP * warps
+        and t.shape[1] * F32.itemsize % PANEL_BYTES == 0
+    )
 
 
 def _widens_rows(op: object) -> TypeGuard[ops.Perform]:
