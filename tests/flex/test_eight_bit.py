@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,11 +64,19 @@ class Problem:
             return_lse=True, backend="interpret", **options,
         )  # type: ignore[misc, arg-type]  # fmt: skip
 
-    def wanted(self) -> tuple[torch.Tensor, torch.Tensor]:
-        rows, sums = [], []
+    def weighed(self, weigh: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """O for weights [H, M, N] of scores."""
+        return torch.stack([(weigh(s) @ v).transpose(0, 1) for s, v in self.scores()])
+
+    def scores(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each sequence its scores [H, M, N] and values [H, N, D]."""
         for b, (k, v) in enumerate(zip(*self.exact)):
             k, v = (x.repeat_interleave(2, 1).transpose(0, 1) for x in (k, v))
-            s = self.q[b].double().transpose(0, 1) @ k.mT * self.q.shape[3] ** -0.5
+            yield self.q[b].double().transpose(0, 1) @ k.mT * self.q.shape[3] ** -0.5, v
+
+    def wanted(self) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, sums = [], []
+        for s, v in self.scores():
             rows.append((s.softmax(-1) @ v).transpose(0, 1))
             sums.append(s.logsumexp(-1))
         return torch.stack(rows), torch.stack(sums)
@@ -94,6 +103,20 @@ def test_gives_what_float64_gives(problem: Problem) -> None:
     coarse = 8 if problem.q.dtype == torch.bfloat16 else 1
     torch.testing.assert_close(o.double(), wanted, atol=3e-3 * coarse, rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
+
+
+def _with_sink(s: torch.Tensor) -> torch.Tensor:
+    return torch.cat([s, torch.full_like(s[..., :1], 0.5)], -1).softmax(-1)[..., :-1]
+
+
+@pytest.mark.parametrize(("options", "weigh"), [
+    ({"normalize": "sigmoid"}, torch.sigmoid), ({"normalize": "relu"}, lambda s: s.relu() / s.shape[-1]), ({"sink": 0.5}, _with_sink),
+])  # fmt: skip
+def test_other_weights_than_a_softmax(options: dict[str, Any], weigh: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What the warps of a CTA leave for each other is the variant's."""
+    problem = Problem([200, 17], 16, "heads", M=2)
+    o, _ = problem.called(verify="off", **options)
+    torch.testing.assert_close(o.double(), problem.weighed(weigh), atol=3e-3, rtol=1e-2)
 
 
 def test_numbers_and_scales_of_new_tokens() -> None:
