@@ -168,6 +168,23 @@ def test_other_lengths_and_tables_are_other_data_of_one_program() -> None:
     assert after == before + 1 and len(front._KNOWN) == after
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("page", [0, 64, 4])
+def test_tokens_without_a_place_are_zeros(page: int, dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(page)
+    q, *cache = (torch.randn(1, n, 2, 64, generator=g).half() for n in (1, 128, 128))
+    cache = [x.to(dtype) for x in cache]
+    wanted = [torch.nn.functional.pad(x.double(), (0, 0, 0, 0, 0, 72))[0].transpose(0, 1) for x in cache]
+    table = None
+    if page:  # behind the sequence's pages lies another one's
+        table = torch.arange(128 // page, dtype=torch.int32)[None]
+        cache = [torch.cat([x.view(-1, page, 2, 64).half(), torch.full((1, page, 2, 64), 7.0).half()]).to(dtype) for x in cache]
+    o = attention_with_kv_cache(q, *cache, cache_seqlens=torch.tensor([200], dtype=torch.int32), page_table=table, backend="interpret")
+    k, v = wanted
+    exact = (q[0].double().transpose(0, 1) @ k.mT * 64**-0.5).softmax(-1) @ v
+    torch.testing.assert_close(o[0].double(), exact.transpose(0, 1), atol=2e-3, rtol=1e-2)
+
+
 def test_a_sink_and_a_block_mask_of_ours() -> None:
     made, sink = Problem([100, 40], 16, (4, 2)), torch.tensor([0.5, -1.0, 9.0, 2.0])
     _, lse = made.called(sink=sink, block_mask=cuir.create_block_mask(from_start, 2, 4, 1, 112, device="cpu"))
