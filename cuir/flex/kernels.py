@@ -372,6 +372,9 @@ class Attention:
         """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
         if not (data.captured or data.lists is not None or data.tables):
             return None
+        if data.lists is None and not data.tables and all(p.lies(device) for p in data.captured) and self.settled(data, at):
+            # nothing is made of their numbers: to compare them with those of a call before would wait for the device
+            return Made({p.name: p.argument(data.spec, at, device) for p in data.captured}, device)
         sources = sources_of(data.captured, data.spec, at)
         key = at, str(device), consts.get("BM"), consts.get("BN")
         if capturing():

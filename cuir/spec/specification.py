@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 import torch
 
@@ -255,10 +256,19 @@ def indices(lengths: Lengths, device: torch.device | str) -> tuple[torch.Tensor,
 
 def asked(mod: Callable[..., Any]) -> list[inspect.Parameter]:
     """The keyword-only parameters of a mod."""
+    if _plain(mod) and not mod.__code__.co_kwonlyargcount:
+        return []
     return [p for p in inspect.signature(mod).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
+def _plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
+    """Whether its code says its parameters: a step that makes its mods anew would otherwise spend its time on their signatures."""
+    return isinstance(function, types.FunctionType) and not function.__dict__
+
+
 def _positional(function: Callable[..., Any]) -> int:
+    if _plain(function):
+        return function.__code__.co_argcount - len(function.__defaults__ or ())
     kinds = [p for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return sum(p.default is p.empty for p in kinds)
 

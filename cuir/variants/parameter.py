@@ -25,6 +25,12 @@ class Parameter:
     value: Value | None
     key: str | None = None
 
+    def lies(self, device: torch.device) -> bool:
+        """Whether a launch on this device takes its value where it is."""
+        x = self.value
+        wanted = torch.float32 if self.dtype == F32 else torch.int32
+        return not isinstance(x, torch.Tensor) or (x.device == device and x.dtype == wanted and x.is_contiguous())
+
     def argument(self, spec: Specification, lengths: Lengths, device: torch.device | str = "cpu") -> Value:
         """What a launch passes for it."""
         return self.on(self.value if self.value is not None else spec.values(lengths)[self.key or self.name], device)
