@@ -23,7 +23,7 @@ from .kernels import Attention, Kind, Level, Ready, made, name_of, traced_with
 from .made_inside import CALL, readable
 from .masks import LazyBlockMask, check_mask, mod_of
 from .mods import CaptureKey, Same, identity
-from .operator import in_graph
+from .operator import in_graph, sink_of
 from .packing import autocast
 from .progress import Progress
 from .standing import MASKS_ARE_CONSTANTS, met, settled, stands, warm
@@ -187,8 +187,8 @@ def _in_graph(
     stand = None if block_mask is None or (isinstance(block_mask, LazyBlockMask) and block_mask.unmade) else block_mask
     if stand is not None and MASKS_ARE_CONSTANTS:
         met(stand)
-    asked = sink is not None or stand is not None or most
-    return (in_graph if asked or not readable() else CALL)(
+    sinks = sink_of(sink, query.shape[1], query.device)
+    outputs: tuple[torch.Tensor, ...] = (in_graph if stand is not None or not readable() else CALL)(
         query,
         key,
         value,
@@ -199,10 +199,11 @@ def _in_graph(
         backend,
         verify,
         normalize,
-        sink,
+        sinks[0] if sinks else None,
         stand,
         most,
     )
+    return (*outputs[:2], outputs[2].detach()) if most else outputs  # the largest scores have no gradient
 
 
 def _warm(

@@ -13,7 +13,7 @@ import torch
 from torch._ops import HigherOrderOperator
 
 from .inputs import at_tracing
-from .operator import OPERATOR, handle_of, in_graph
+from .operator import OPERATOR, WITH_MAX_SCORES, handle_of, in_graph
 
 _NAME = "cuir_flex_attention"
 TRIED = (2, 13)  # and later
@@ -53,8 +53,12 @@ def _variable(base: Any) -> Any:
 
     functions: Any = known
 
-    def inside(mod: Any) -> bool:
-        """Whether the graph makes this mod, from what it has."""
+    def inside(tx: Any, mod: Any) -> bool:
+        """Whether the graph makes this mod, from what it has, or the mod closes over a variable of the function that is compiled."""
+        if isinstance(mod, functions.UserFunctionVariable) and any(
+            c in tx.output.side_effects for c in getattr(mod, "fn", mod).__closure__ or ()
+        ):
+            return True
         made = isinstance(mod, functions.NestedUserFunctionVariable) and mod.has_closure()
         return made or isinstance(mod, functions.FunctoolsPartialVariable)
 
@@ -62,8 +66,8 @@ def _variable(base: Any) -> Any:
         _HOP_NAME = _NAME
 
         def _call_function(self, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-            query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, normalize, *_ = args
-            if not inside(mask_mod) and not inside(score_mod):
+            query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, normalize, sink, _, most = args
+            if not inside(tx, mask_mod) and not inside(tx, score_mod):
                 return functions.UserFunctionVariable(in_graph).call_function(tx, args, kwargs)
             mods: list[Any] = []
             captured: list[Any] = []
@@ -75,19 +79,25 @@ def _variable(base: Any) -> Any:
                 graph = tx.output.nn_modules.pop(read.node.target)
                 tx.output.graph.erase_node(read.node)
                 values: list[Any] = []
-                for proxy in lifted:
+                inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+                for proxy, own in zip(lifted, inputs[len(inputs) - len(lifted) :], strict=True):
                     example = proxy.node.meta["example_value"]
                     if isinstance(example, torch.Tensor):
                         captured.append(proxy)
                         values.append(example)
-                    else:
+                    elif own.users:
                         values.append(int(example))  # a number that torch.compile takes for dynamic: each value has a graph
+                    else:
+                        values.append(0)  # the length of a captured tensor, which the mod does not ask for
                 mods.append((graph, values))
             mask, score = (None if m is None else as_mod(*m) for m in mods)
-            handle = handle_of(mask, score, normalize.as_python_constant(), False)
+            with_sink, with_most = not isinstance(sink, ConstantVariable), most.as_python_constant()
+            handle = handle_of(mask, score, normalize.as_python_constant(), with_sink, with_most)
+            captured += [sink.as_proxy()] if with_sink else []
             given = [x.as_proxy() for x in (query, key, value)]
             rest = [x.as_proxy() for x in (scale, enable_gqa, backend, verify)]
-            return wrap_fx_proxy(tx=tx, proxy=tx.output.create_proxy("call_function", OPERATOR, (*given, captured, handle, *rest), {}))
+            called = WITH_MAX_SCORES if with_most else OPERATOR
+            return wrap_fx_proxy(tx=tx, proxy=tx.output.create_proxy("call_function", called, (*given, captured, handle, *rest), {}))
 
     return Variable
 

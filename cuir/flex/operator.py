@@ -160,14 +160,14 @@ Read = tuple[
 ]  # of a mod that torch.compile read: what it is told apart by, the mod, what stands for its tensors
 
 
-def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool) -> str:
+def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool, max_scores: bool) -> str:
     """The handle of mods that torch.compile read; the graph passes their tensors, those of the mask first."""
-    key = tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink
+    key = tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink, max_scores
     if key not in _BY_MODS:
         mask, score = (None if m is None else m[1] for m in (mask_mod, score_mod))
         stand_ins = tuple(t for m in (mask_mod, score_mod) if m is not None for t in m[2])
         _BY_MODS[key] = f"cuir{next(_NAMES)}"
-        _HANDLED[_BY_MODS[key]] = Handled(Specification("compiled", mask, score), stand_ins, normalize, sink)
+        _HANDLED[_BY_MODS[key]] = Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, max_scores)
     return _BY_MODS[key]
 
 
@@ -236,7 +236,7 @@ def in_graph(
     backend: str,
     verify: str,
     normalize: str,
-    sink: Any,
+    sink: torch.Tensor | None,
     block_mask: Any,
     max_scores: bool,
 ) -> tuple[torch.Tensor, ...]:
@@ -247,15 +247,12 @@ def in_graph(
         captured += [block_mask.kv_num_blocks, block_mask.kv_indices]
         if block_mask.full_kv_num_blocks is not None:
             captured += [block_mask.full_kv_num_blocks, block_mask.full_kv_indices]
-    captured += sink_of(sink, query.shape[1], query.device)
+    captured += [] if sink is None else [sink]
     check_differentiable(query, key, value, normalize, captured)
     block_size = [] if block_mask is None else list(block_mask.BLOCK_SIZE)
     given = query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size
-    if not max_scores:
-        outputs: tuple[torch.Tensor, ...] = OPERATOR(*given)
-        return outputs
-    o, lse, most = WITH_MAX_SCORES(*given)
-    return o, lse, most.detach()  # the largest scores have no gradient
+    outputs: tuple[torch.Tensor, ...] = (WITH_MAX_SCORES if max_scores else OPERATOR)(*given)
+    return outputs
 
 
 def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:

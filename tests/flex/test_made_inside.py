@@ -64,6 +64,55 @@ def test_a_closure_over_tensors_is_an_input_of_the_graph() -> None:
     assert not list(graph.children())
 
 
+def test_longer_tensors_need_no_graph_each() -> None:
+    """Their lengths are inputs of the graph, and no numbers of the mod."""
+
+    def forward(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return attend(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[j])
+
+    f = Compiled(forward)
+    for longer in range(5):
+        bias = torch.randn(S + longer, generator=torch.Generator().manual_seed(longer))
+        close(f(*QKV, bias), wanted(lambda s, b, h, i, j, bias=bias: s + bias[j]))
+    assert len(f.graphs) == 2  # the second for any length
+
+
+@pytest.mark.parametrize("sink", [0.5, torch.tensor([0.5, -1.0])], ids=["number", "tensor"])
+def test_a_sink_and_the_largest_scores_of_a_mod_from_inside(sink: Any) -> None:
+    def forward(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        o, aux = attend(
+            q, k, v, score_mod=lambda s, b, h, i, j: s + bias[j], sink=sink, return_aux=theirs.AuxRequest(lse=True, max_scores=True)
+        )
+        return o, aux.lse, aux.max_scores
+
+    bias = torch.randn(S, generator=torch.Generator().manual_seed(5))
+    found = Compiled(forward)(*QKV, bias)
+    q, k, v = (x.double() for x in QKV)
+    scores = q @ k.mT * D**-0.5 + bias
+    whole = torch.cat([scores, torch.as_tensor(sink).double().expand(H).view(1, H, 1, 1).expand(B, H, S, 1)], -1)
+    close(found[0], whole.softmax(-1)[..., :-1] @ v)
+    close(found[1], whole.logsumexp(-1))
+    close(found[2], scores.amax(-1))
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_mod_from_outside_shares_a_variable_with_the_function(written: bool) -> None:
+    bias = torch.randn(S, generator=torch.Generator().manual_seed(6))
+
+    def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + bias[j]
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        if written:
+            bias.mul_(0.5)
+        return attend(q, k, v, score_mod=score_mod) + bias.sum() * 0
+
+    f = Compiled(forward)
+    for _ in range(3):
+        found = f(*QKV)
+        close(found, wanted(lambda s, b, h, i, j: s + bias[j]))
+
+
 def test_a_tensor_that_the_graph_computes() -> None:
     def forward(q: Any, k: Any, v: Any) -> Any:
         slope = torch.arange(S) * 0.1
