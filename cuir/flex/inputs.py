@@ -128,11 +128,11 @@ def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
 
 
 def check_gradient(name: str, x: torch.Tensor) -> None:
-    """Of what a call over a cache is given, and of what mods capture there and for packed sequences. Raises CuirError U410."""
+    """Of what a call over a cache is given, or one of packed sequences in a graph, and of what mods capture there. Raises CuirError U410."""
     if x.requires_grad and torch.is_grad_enabled():
         wrong(
             "U410",
-            f"`{name}` requires a gradient, and attention over a cache or of packed sequences has none",
+            f"`{name}` requires a gradient, and attention over a cache, or of packed sequences under torch.compile, has none",
             f"call under torch.no_grad(), or give {name}.detach()",
         )
 

@@ -10,10 +10,11 @@ import torch
 from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
 from .front import Form, known_attention, nested_with
-from .inputs import DETACHED, DTYPES, check_head_dims, check_heads, check_options, check_sink, wrong
+from .inputs import DTYPES, check_head_dims, check_heads, check_options, check_sink, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
+from .packed_training import differentiable_attention
 from .packing import autocast, packed, strides_fit
 from .per_sequence import entered_in_graph, launched, mask_of, rule
 from .serving_settings import SHORT
@@ -41,7 +42,7 @@ def varlen_attention(
     backend: str = "auto",
     verify: Level = "quick",
 ) -> Any:
-    """Attention of packed sequences, each within itself, as FlashAttention's flash_attn_varlen_func and PyTorch's varlen_attn compute it, with any rule; forward.
+    """Attention of packed sequences, each within itself, as FlashAttention's flash_attn_varlen_func and PyTorch's varlen_attn compute it, with any rule, and with gradients.
 
     q [TQ, H, D], k [TK, HK, D], v [TK, HK, DV], f16 or bf16, D and DV from 1 to 256: the tokens of all sequences, one behind the other. cu_seqlens_q,
     cu_seqlens_k: int32 [B + 1], sequence b has the queries cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 and the keys cu_seqlens_k[b] .. cu_seqlens_k[b + 1] - 1,
@@ -52,6 +53,9 @@ def varlen_attention(
     (b, h, q_idx, kv_idx), or what `create_block_mask` gives, of which the mask_mod alone counts) see q_idx and kv_idx from 0 in each sequence, b as its number, and
     by the names M and N, if they ask for them after `*`, its lengths. What they read outside of a captured tensor is 0. scale, normalize, sink, backend, verify: as for
     `flex_attention`.
+
+    Gradients, where q, k, v or what mods capture requires one, are those of `flex_attention` of one long sequence with a mask of documents, whose kernels such a call runs on;
+    not under torch.compile.
 
     Gives O [TQ, H, DV], and with return_lse also LSE [H, TQ], f32; O = 0 and LSE = -inf for a query without keys, and anything for rows of no sequence.
     Lengths are read on the device: other ones need no other kernel and no synchronisation, in a CUDA graph either. A sequence's rows have the same bits
@@ -135,7 +139,7 @@ def nested_attention(
             wrong("U403", f"query, key and value are nested together, of layout torch.jagged; `{name}` is {_what(x)}", "torch.nested.nested_tensor(tensors, layout=torch.jagged)")  # fmt: skip
         if x.dim() != 4 or x._ragged_idx != 2:  # type: ignore[attr-defined]
             wrong("U405", f"`{name}` must be [batch, heads, jagged length, head dim], found {tuple(x.shape)}", f"{name}.transpose(1, 2) of [batch, jagged length, heads, head dim]")  # fmt: skip
-    q, k, v = (x._values.transpose(0, 1) for x in (query, key, value))
+    q, k, v = (x.transpose(1, 2).values() if _learns(x) else x._values.transpose(0, 1) for x in (query, key, value))
     _check(q, k, v, enable_gqa)
     if not key.shape[0] == query.shape[0] == value.shape[0]:
         wrong("U408", f"query, key and value are nested of the same sequences, found {query.shape[0]}, {key.shape[0]} and {value.shape[0]}")
@@ -148,6 +152,11 @@ def nested_attention(
         (normalize, sink), backend, verify,
     )  # fmt: skip
     return _nested_as(query, o), _nested_as(query, lse)
+
+
+def _learns(x: torch.Tensor) -> bool:
+    """Whether its values must be taken by an operation that has a gradient, which takes the host longer."""
+    return x.requires_grad and torch.is_grad_enabled()
 
 
 def _nested_as(query: Any, x: torch.Tensor) -> torch.Tensor:
@@ -170,6 +179,8 @@ def _attention(
     mask_mod = rule(mask_mod, causal)
     own = () if weights == ("softmax", None) else (*weights, False)
     who = identity(mask_mod, score_mod, *own)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *who.tensors)):
+        return differentiable_attention(q, k, v, starts, ends, mask_mod, score_mod, scale, weights, backend, verify)
     known = known_attention(mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen"), verify, own)
     longest = TQ if longest is None else min(longest, TQ)
     q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v))
@@ -198,8 +209,6 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
             wrong("U404", f"`{name}` must have the dtype of `q`, {_word(q.dtype)}, found {_word(x.dtype)}", f"{name}.to(q.dtype)")
         if x.device != q.device:
             wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}", f"{name}.to(q.device)")
-        if x.requires_grad and torch.is_grad_enabled():
-            wrong("U410", f"`{name}` requires a gradient, and packed sequences have no backward pass", DETACHED)
     if k.shape[:2] != v.shape[:2]:
         wrong("U408", f"k and v must have the same tokens and heads, found {tuple(k.shape)} and {tuple(v.shape)}")
     if k.shape[2] != q.shape[2]:

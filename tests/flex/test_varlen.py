@@ -137,6 +137,65 @@ def test_nested_tensors_may_have_holes() -> None:
     close((o._values.transpose(0, 1)[rows], lse._values[:, rows]), made.wanted())
 
 
+def gradients(outputs: tuple[torch.Tensor, torch.Tensor], leaves: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Those of a sum of O and LSE, each times numbers of its own."""
+    g = torch.Generator().manual_seed(7)
+    total = sum((x.double() * torch.randn(x.shape, generator=g).double()).sum() for x in outputs)
+    return torch.autograd.grad(total, leaves)  # type: ignore[arg-type]
+
+
+def close_gradients(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> None:
+    for x, y in zip(found, wanted, strict=True):
+        assert (x.double() - y).norm() <= 3e-3 * y.norm()
+
+
+@pytest.mark.parametrize(
+    ("problem", "score", "mask", "causal"),
+    [
+        (([37, 0, 70, 5], [50, 3, 70, 9], (4, 2)), None, None, True),
+        (([130, 3], [130, 3], (2, 2), (128, 128)), None, None, False),
+        (([20, 1, 40], [70, 9, 200], (4, 1)), alibi, from_start, True),
+        (([30, 60], [100, 90], (2, 2), (36, 20)), None, window, True),
+    ],
+)
+def test_gradients(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
+    made = Packed(*problem)
+    leaves = [[x.requires_grad_() for x in parts] for parts in (made.q, made.k, made.v)]
+    found = gradients(made.called(score_mod=score, block_mask=mask, causal=causal), tuple(x for parts in leaves for x in parts if len(x)))
+    made.q, made.k, made.v = exact = [[x.detach().double().requires_grad_() for x in parts] for parts in leaves]
+    wanted = gradients(made.wanted(score, mask, causal), tuple(x for parts in exact for x in parts if len(x)))
+    for i in range(3):  # of q, k and v, each of all sequences
+        lengths = [sum(1 for x in parts if len(x)) for parts in exact]
+        first = sum(lengths[:i])
+        close_gradients(*((torch.cat(g[first : first + lengths[i]]),) for g in (found, wanted)))  # type: ignore[arg-type]
+
+
+def test_gradients_of_what_a_mod_captures() -> None:
+    made, slopes = Packed([30, 50], [60, 50], (4, 2)), SLOPES.clone().requires_grad_()
+    (found,) = gradients(made.called(score_mod=lambda s, b, h, q, k: s + slopes[h] * 0.1 * (k - q), causal=True), (slopes,))
+    exact = SLOPES.double().requires_grad_()
+    (wanted,) = gradients(made.wanted(lambda s, b, h, q, k: s + exact[h] * 0.1 * (k - q), causal=True), (exact,))
+    assert (found.double() - wanted).norm() <= 2e-2 * wanted.norm()
+
+
+def test_gradients_of_nested_tensors_with_holes() -> None:
+    made = Packed([20, 30], [20, 30], (2, 2))
+    offsets, lengths = torch.tensor([0, 25, 60]), torch.tensor([20, 30])
+    leaves = []
+    for parts in (made.q, made.k, made.v):
+        values = torch.full((60, 2, 64), math.nan, dtype=torch.float16)
+        values[0:20], values[25:55] = parts
+        leaves.append(values.requires_grad_())
+    nested_ones = (torch.nested.nested_tensor_from_jagged(x, offsets, lengths).transpose(1, 2) for x in leaves)
+    o, lse = flex_attention(*nested_ones, return_lse=True, backend="interpret")
+    rows = torch.cat([torch.arange(20), torch.arange(25, 55)])
+    found = gradients((o.transpose(1, 2).values()[rows], lse.transpose(1, 2).values()[rows].T), tuple(leaves))
+    made.q, made.k, made.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (made.q, made.k, made.v)]
+    wanted = gradients(made.wanted(), tuple(x for parts in exact for x in parts))
+    close_gradients(tuple(x[rows] for x in found), tuple(torch.cat(wanted[i : i + 2]) for i in (0, 2, 4)))
+    assert all(not x[20:25].any() and not x[55:].any() for x in found)
+
+
 X = torch.zeros(10, 2, 64).half()
 CU = torch.tensor([0, 4, 10], dtype=torch.int32)
 
@@ -151,7 +210,7 @@ CU = torch.tensor([0, 4, 10], dtype=torch.int32)
         ({"v": X[:9]}, "U408"),
         ({"k": X[..., :32]}, "U408"),
         ({"q": X.repeat(1, 2, 1)}, "U411"),
-        ({"q": X.clone().requires_grad_()}, "U410"),
+        ({"q": X.clone().requires_grad_(), "normalize": "sigmoid"}, "X109"),
         ({"cu_seqlens_q": [0, 4, 10]}, "U403"),
         ({"cu_seqlens_k": CU.float()}, "U404"),
         ({"cu_seqlens_k": CU[None]}, "U408"),
