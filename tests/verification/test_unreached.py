@@ -71,8 +71,9 @@ def test_the_report_says_so() -> None:
     assert verify(parse(TEXT, "scale.cuir"), FunctionSpecification("scale", lambda X: X)).left_open == ""  # wrong: that is what is said
 
 
-def test_all_of_the_expert_kernel_is_reached_by_some_setting() -> None:
-    """With groups of one head (L2=1) a ragged tile follows whole ones, so that a warpgroup behind the last query ends the tile before."""
+def test_all_of_the_expert_kernel_is_reached_by_some_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the numbers alone. With groups of one head (L2=1) a ragged tile follows whole ones, so that a warpgroup behind the last query ends the tile before."""
+    monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked: None)
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
     program, left = parse(text, "flash_fwd_sm90.cuir"), []
     for consts in ({}, {"BM": 192, "BN": 80}, {"AHEAD": False, "BM": 64, "BN": 64}):
