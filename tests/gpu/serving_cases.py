@@ -112,6 +112,24 @@ def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
             torch.testing.assert_close(x.cpu().float(), y.float(), atol=0, rtol=0)
 
 
+def packed_gradients(device: str = DEVICE) -> None:
+    """Of packed sequences, against float64 of each by itself."""
+    made = Packed(device)
+    leaves = tuple(x.requires_grad_() for x in (made.q, made.k, made.v))
+    o, lse = made.step()
+    do = torch.randn(o.shape, generator=torch.Generator().manual_seed(8)).to(device)
+    found = torch.autograd.grad((o.float() * do).sum() + lse.sum(), leaves)
+    exact = tuple(x.detach().double().requires_grad_() for x in leaves)
+    total, places = torch.zeros((), dtype=torch.float64, device=device), made.cu.tolist()
+    for a, b in zip(places, places[1:]):
+        q, k, v = (x[a:b].transpose(0, 1) for x in exact)
+        k, v = (x.repeat_interleave(H // HK, 0) for x in (k, v))
+        s = (q @ k.mT * D**-0.5).masked_fill(torch.ones(b - a, b - a, dtype=torch.bool, device=device).triu(1), -torch.inf)
+        total = total + ((s.softmax(-1) @ v).transpose(0, 1) * do[a:b].double()).sum() + s.logsumexp(-1).sum()
+    for x, y in zip(found, torch.autograd.grad(total, exact)):
+        assert (x.double() - y).norm() <= 3e-3 * y.norm()
+
+
 def same_bits(kind: str, device: str = DEVICE, times: int = 50) -> None:
     made = _made(kind, device)
     first = [x.clone() for x in made.step()]

@@ -25,3 +25,7 @@ def test_lengths_that_grow_in_a_graph(kind: str) -> None:
 
 def test_other_orders_in_a_graph() -> None:
     isolated(cases.other_orders_in_a_graph, seconds=300)
+
+
+def test_gradients_of_packed_sequences() -> None:
+    isolated(cases.packed_gradients, seconds=300)
