@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -121,7 +122,7 @@ def packed_gradients(device: str = DEVICE) -> None:
     found = torch.autograd.grad((o.float() * do).sum() + lse.sum(), leaves)
     exact = tuple(x.detach().double().requires_grad_() for x in leaves)
     total, places = torch.zeros((), dtype=torch.float64, device=device), made.cu.tolist()
-    for a, b in zip(places, places[1:]):
+    for a, b in itertools.pairwise(places):
         q, k, v = (x[a:b].transpose(0, 1) for x in exact)
         k, v = (x.repeat_interleave(H // HK, 0) for x in (k, v))
         s = (q @ k.mT * D**-0.5).masked_fill(torch.ones(b - a, b - a, dtype=torch.bool, device=device).triu(1), -torch.inf)
