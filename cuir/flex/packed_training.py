@@ -3,6 +3,7 @@ become those of the long one."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import torch
 
 from ..spec.specification import LENGTHS, asked
+from ..variants.arguments import memory_of, state_of
 from .front import flex_attention
+from .inputs import capturing
 from .kernels import Level
 from .masks import create_block_mask
 
 Mod = Callable[..., Any]
+KNOWN_PLACES = 8
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,30 @@ class Tokens:
     place: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Tables:
+    """Of the tokens of all sequences: those of queries and of keys, and by the names M and N how many queries and keys each query's sequence has."""
+
+    queries: Tokens
+    keys: Tokens
+    counts: dict[str, torch.Tensor]
+
+
+# The layers of a model ask with the same places: the same tables are the same data to their masks, for which nothing is made anew or compared.
+_KNOWN: OrderedDict[Any, tuple[Tables, tuple[object, ...]]] = OrderedDict()  # with the places' memory
+
+
 def differentiable_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], mask_mod: Mod | None,
     score_mod: Mod | None, scale: float | None, weights: tuple[Any, ...], backend: str, verify: Level,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O [H, TQ, DV] and LSE [H, TQ] of q [H, TQ, D], k and v [HK, TK, ..]. starts, ends: where sequences begin and end, of queries and of keys. Raises CuirError X109."""
     normalize, sink = weights[:2]
-    queries, keys = (_tokens(s, e, x.shape[1], none) for s, e, x, none in zip(starts, ends, (q, k), (-1, -2)))
+    tables = _tables(starts, ends, (q.shape[1], k.shape[1]))
+    queries, keys, counts = tables.queries, tables.keys, tables.counts
     # what no sequence has may be no number, and 0 times that is none either
     q, k, v = (torch.where(of.sequence[:, None] >= 0, x, 0.0) for x, of in ((q, queries), (k, keys), (v, keys)))
     known = {"B": len(starts[0]), "H": q.shape[0], "HK": k.shape[0]}
-    counts = {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)}
 
     def within(mod: Mod) -> Callable[..., Any]:
         """A mod of one sequence, called with places in the long one: what it sees, and the lengths that it asks for by name, are the sequence's."""
@@ -74,6 +91,24 @@ def differentiable_attention(
         sink=sink,
     )
     return torch.where(queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
+
+
+def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> Tables:
+    """Those of these places, made now or in an earlier call."""
+    places = (*starts, *ends)
+    states = tuple(state_of(x) for x in places)
+    stream = torch.cuda.current_stream(places[0].device).cuda_stream if places[0].is_cuda else 0
+    key = None if None in states else (states, tokens, stream)
+    found = _KNOWN.get(key)
+    if found is not None:
+        return found[0]
+    queries, keys = (_tokens(s, e, count, none) for s, e, count, none in zip(starts, ends, tokens, (-1, -2)))
+    made = Tables(queries, keys, {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)})
+    if key is not None and not capturing():  # what a graph makes is there at its replays alone
+        _KNOWN[key] = made, tuple(memory_of(x) for x in places)
+        while len(_KNOWN) > KNOWN_PLACES:
+            _KNOWN.popitem(last=False)
+    return made
 
 
 def _tokens(starts: torch.Tensor, ends: torch.Tensor, count: int, none: int) -> Tokens:

@@ -11,7 +11,7 @@ import torch
 
 import cuir
 from cuir import CuirError, flex_attention, varlen_attention
-from cuir.flex import create_nested_block_mask, front
+from cuir.flex import create_nested_block_mask, front, packed_training
 
 Mod = Callable[..., Any]
 SLOPES = torch.tensor([0.5, 0.1, 0.2, 0.3])
@@ -168,6 +168,22 @@ def test_gradients(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None
         lengths = [sum(1 for x in parts if len(x)) for parts in exact]
         first = sum(lengths[:i])
         close_gradients(*((torch.cat(g[first : first + lengths[i]]),) for g in (found, wanted)))  # type: ignore[arg-type]
+
+
+def test_places_that_are_written_to_are_other_places() -> None:
+    """The tables of which token is of which sequence are kept for the layers of a model."""
+    made = Packed([30, 50], [30, 50], (2, 2))
+    q, k, v = (torch.cat(x).requires_grad_() for x in (made.q, made.k, made.v))
+    places = torch.tensor([0, 30, 80], dtype=torch.int32)
+    for border in (30, 30, 45):
+        places[1] = border
+        o = varlen_attention(q, k, v, places, places, causal=True, backend="interpret", verify="off")
+        exact = Packed([border, 80 - border], [border, 80 - border], (2, 2))
+        exact.q, exact.k, exact.v = ([x[:border], x[border:]] for x in (q.detach(), k.detach(), v.detach()))
+        torch.testing.assert_close(o.double(), exact.wanted(causal=True)[0], atol=3e-3, rtol=1e-2)
+    known = len(packed_training._KNOWN)
+    varlen_attention(q, k, v, places, places, causal=True, backend="interpret", verify="off")
+    assert len(packed_training._KNOWN) == known
 
 
 def test_gradients_of_what_a_mod_captures() -> None:
