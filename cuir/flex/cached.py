@@ -63,7 +63,7 @@ def attention_with_kv_cache(
 
     causal: query i of M stands at token len - M + i of its sequence and sees it and what comes before. score_mod(score, b, h, q_idx, kv_idx) and block_mask (a
     mask_mod (b, h, q_idx, kv_idx), or what `create_block_mask` gives, of which the mask_mod alone counts) see q_idx from 0 to M - 1, kv_idx as the number of the token,
-    and by the name N, if they ask for it after `*`, the length of the sequence. What they read outside of a captured tensor is 0. scale, normalize, sink, backend, verify: as for `flex_attention`.
+    and by the name N, if they ask for it after `*`, the length of the sequence. What they read outside of a captured tensor by q_idx or kv_idx is 0; a tensor that is read by b or h alone must have an element for each. scale, normalize, sink, backend, verify: as for `flex_attention`.
 
     Gives O [B, M, H, DV], and with return_lse also LSE [B, H, M], f32; O = 0 and LSE = -inf for a query without tokens. Lengths and tables are read on the device:
     other ones need no other kernel, no plan and no synchronisation, in a CUDA graph either. max_seqlen: the length that the work is shared out for (the capacity of the cache

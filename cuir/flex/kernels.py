@@ -136,7 +136,7 @@ class Ready:
                 if place is None or not isinstance(own, torch.Tensor) or own.shape != like.shape:  # type: ignore[union-attr]
                     return None
                 found.append((p, place))
-        return tuple(found) if attention.settled(data, at) else None
+        return tuple(found) if attention._settled(data, at) else None
 
     def with_values(self, values: Mapping[str, Any]) -> Ready:
         """A call with other captured values, without gradients, of which nothing is remembered."""
@@ -364,15 +364,15 @@ class Attention:
             return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
         return Ready(kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits, attention=self, data=data).pinned()
 
-    def settled(self, data: TransferResult, at: Lengths) -> bool:
-        """Whether other captured tensors than those of `data`, as large, need no look before a kernel reads them."""
-        return self.settings.lengths_on_device or self._reads.settled(list(sources_of(data.captured, data.spec, at).values()), at)
+    def _settled(self, data: TransferResult, at: Lengths) -> bool:
+        """Whether no read of captured tensors as large as those of `data` needs a look or zeros behind them, whatever is in them."""
+        return self._reads.settled(list(sources_of(data.captured, data.spec, at).values()), at)
 
     def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
         """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
         if not (data.captured or data.lists is not None or data.tables):
             return None
-        if data.lists is None and not data.tables and all(p.lies(device) for p in data.captured) and self.settled(data, at):
+        if data.lists is None and not data.tables and all(p.lies(device) for p in data.captured) and self._settled(data, at):
             # nothing is made of their numbers: to compare them with those of a call before would wait for the device
             return Made({p.name: p.argument(data.spec, at, device) for p in data.captured}, device)
         sources = sources_of(data.captured, data.spec, at)

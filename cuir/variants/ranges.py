@@ -63,7 +63,7 @@ class Reads:
             self._look(doubtful, given, at, device)
 
     def settled(self, values: list[Any], at: Lengths) -> bool:
-        """Whether `check`, which has let these values pass, lets all pass whose tensors are as large, whatever is in them."""
+        """Whether `check` lets all values pass whose tensors are as large as these, whatever is in them."""
         given = dict(zip((p.name for p in self.parameters), values, strict=True))
         tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
         if any(value.dtype in WIDE for value in tensors.values()) or any(

@@ -168,6 +168,20 @@ def test_other_lengths_and_tables_are_other_data_of_one_program() -> None:
     assert after == before + 1 and len(front._KNOWN) == after
 
 
+def test_what_a_mod_reads_outside_of_a_tensor_by_tokens_is_zero() -> None:
+    g = torch.Generator().manual_seed(1)
+    q, *cache = (torch.randn(1, n, 4, 64, generator=g).half() for n in (1, 90, 90))
+    bias = torch.randn(50, generator=g)  # of 80 tokens
+    given = [torch.nn.functional.pad(bias, (0, 30)), bias]
+    whole, short = (
+        attention_with_kv_cache(
+            q, *cache, cache_seqlens=80, score_mod=lambda s, b, h, i, j, of=of: s + of[j], backend="interpret", verify="off"
+        )
+        for of in given
+    )
+    assert torch.equal(whole, short)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
 @pytest.mark.parametrize("page", [0, 64, 4])
 def test_tokens_without_a_place_are_zeros(page: int, dtype: torch.dtype) -> None:
