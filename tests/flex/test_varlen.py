@@ -124,17 +124,21 @@ def test_nested_tensors_are_packed_sequences() -> None:
     close((o.transpose(1, 2).values(), lse._values), made.wanted(alibi, from_start))
 
 
+FILLED = torch.cat([torch.arange(20), torch.arange(25, 55)])  # rows of two sequences, which others lie between
+
+
+def with_holes(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Two sequences [20, 2, 64] and [30, 2, 64] as rows of [60, 2, 64], whose others are no numbers."""
+    values = torch.full((60, 2, 64), math.nan, dtype=torch.float16)
+    values[FILLED] = torch.cat(parts)
+    return values
+
+
 def test_nested_tensors_may_have_holes() -> None:
-    made = Packed([20, 30], [20, 30], (2, 2))
-    offsets, lengths = torch.tensor([0, 25, 60]), torch.tensor([20, 30])
-    tensors = []
-    for parts in (made.q, made.k, made.v):
-        values = torch.full((60, 2, 64), math.nan, dtype=torch.float16)
-        values[0:20], values[25:55] = parts
-        tensors.append(torch.nested.nested_tensor_from_jagged(values, offsets, lengths).transpose(1, 2))
+    made, offsets = Packed([20, 30], [20, 30], (2, 2)), (torch.tensor([0, 25, 60]), torch.tensor([20, 30]))
+    tensors = [torch.nested.nested_tensor_from_jagged(with_holes(x), *offsets).transpose(1, 2) for x in (made.q, made.k, made.v)]
     o, lse = flex_attention(*tensors, return_lse=True, backend="interpret")
-    rows = torch.cat([torch.arange(20), torch.arange(25, 55)])
-    close((o._values.transpose(0, 1)[rows], lse._values[:, rows]), made.wanted())
+    close((o._values.transpose(0, 1)[FILLED], lse._values[:, FILLED]), made.wanted())
 
 
 def gradients(outputs: tuple[torch.Tensor, torch.Tensor], leaves: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -195,20 +199,15 @@ def test_gradients_of_what_a_mod_captures() -> None:
 
 
 def test_gradients_of_nested_tensors_with_holes() -> None:
-    made = Packed([20, 30], [20, 30], (2, 2))
-    offsets, lengths = torch.tensor([0, 25, 60]), torch.tensor([20, 30])
-    leaves = []
-    for parts in (made.q, made.k, made.v):
-        values = torch.full((60, 2, 64), math.nan, dtype=torch.float16)
-        values[0:20], values[25:55] = parts
-        leaves.append(values.requires_grad_())
-    nested_ones = (torch.nested.nested_tensor_from_jagged(x, offsets, lengths).transpose(1, 2) for x in leaves)
-    o, lse = flex_attention(*nested_ones, return_lse=True, backend="interpret")
-    rows = torch.cat([torch.arange(20), torch.arange(25, 55)])
-    found = gradients((o.transpose(1, 2).values()[rows], lse.transpose(1, 2).values()[rows].T), tuple(leaves))
+    made, offsets = Packed([20, 30], [20, 30], (2, 2)), (torch.tensor([0, 25, 60]), torch.tensor([20, 30]))
+    leaves = tuple(with_holes(x).requires_grad_() for x in (made.q, made.k, made.v))
+    o, lse = flex_attention(
+        *(torch.nested.nested_tensor_from_jagged(x, *offsets).transpose(1, 2) for x in leaves), return_lse=True, backend="interpret"
+    )
+    found = gradients((o.transpose(1, 2).values()[FILLED], lse.transpose(1, 2).values()[FILLED].T), leaves)
     made.q, made.k, made.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (made.q, made.k, made.v)]
     wanted = gradients(made.wanted(), tuple(x for parts in exact for x in parts))
-    close_gradients(tuple(x[rows] for x in found), tuple(torch.cat(wanted[i : i + 2]) for i in (0, 2, 4)))
+    close_gradients(tuple(x[FILLED] for x in found), tuple(torch.cat(wanted[i : i + 2]) for i in (0, 2, 4)))
     assert all(not x[20:25].any() and not x[55:].any() for x in found)
 
 
