@@ -135,7 +135,7 @@ class Ready:
                 like = p.on(p.value.new_empty(p.value.shape, device="meta"), "meta")
                 if place is None or not isinstance(own, torch.Tensor) or own.shape != like.shape:  # type: ignore[union-attr]
                     return None
-                found.append((p, place))
+                found.append((replace(p, value=None), place))  # the tensor itself is let go
         return tuple(found) if attention._settled(data, at) else None
 
     def with_values(self, values: Mapping[str, Any]) -> Ready:
