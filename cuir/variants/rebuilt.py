@@ -148,7 +148,7 @@ class _Expressions:
             pair = tuple(torch.tensor(i) for i in place)
             scores = (torch.tensor(0.75),) * which
             try:
-                wanted = torch.as_tensor(mod(*scores, *pair)).float()
+                wanted = torch.as_tensor(mod(*scores, *pair)).float().cpu()  # of tensors on a GPU
             except (IndexError, RuntimeError):  # the tensors are for fewer heads, or shorter, or on another device
                 continue
             kept = self.spec.mask_mod is None or not which or bool(self.at(traced, 0, lengths, pair))

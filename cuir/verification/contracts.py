@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +16,14 @@ import torch
 from ..checking.checked import Const
 from ..checking.checker import const_values
 from ..checking.flatten import flatten
-from ..spec.specification import Lengths, Specification
+from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.nodes import Call, ConstType, Expr, Func, GlobalType, Kernel, Name, Program, Return
 from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Sink
 from ..text.source import Span
 from ..variants import SPLICE_POINTS
 from ..variants.arguments import CapturedArguments
+from ..variants.evaluate import evaluate
 from .evaluate import Evaluator, Value, kernel_names
 from .problems import units_of
 from .sizes import GROUP, Problem, problems_of_order
@@ -51,11 +53,13 @@ def check_contracts(
     """Enumerates the contracts; returns how many pairs were looked at. Raises CuirError with the first violation of each kind, codes V101-V109.
 
     spec: adds the comparison of `keep` with the mask that the specification gives. changed: other values for captured numbers; `keep` is then taken
-    as it is, and the blocks must fit it. given: values of what the kernel reads besides the usual, where no specification captures them.
+    as it is, and the blocks must fit it; nothing is asked where the specification would divide by 0. given: values of what the kernel reads besides the usual, where no specification captures them.
     """
     sink, pairs = Sink(), 0
     seen: set[str] = set()
     asked = _Asked.of(program, kernel, spec)
+    if changed and not asked.admits(changed):
+        return 0
 
     def tell(violations: Iterable[Violation], problem: Problem) -> None:
         for code, message, span, hint in violations:
@@ -111,6 +115,24 @@ class _Asked:
         by_head = any(_matters(funcs, name, p) for name, at in points for p in funcs[name].params[at : at + 2])
         captured = CapturedArguments(program, kernel, spec) if spec is not None else None
         return _Asked(program, kernel, spec, captured, units, by_head)
+
+    def admits(self, changed: Mapping[str, int]) -> bool:
+        """Whether the specification has values with these numbers, which divide by 0 nowhere."""
+        if self.captured is None or self.captured.traced is None or self.spec is None:
+            return True
+        traced, lengths = self.captured.traced, Lengths(1, 1, 1, 1, 1)
+        names: dict[str, Any] = {p.name: p.argument(self.spec, lengths) for p in traced.parameters}
+        names |= {n: getattr(lengths, n) for n in LENGTHS} | {n: torch.zeros(1, dtype=torch.int32) for n in "bhqk"}
+        names |= {"S": torch.zeros(1), "scale": 1.0, **changed}
+        try:
+            for e in (traced.mask, traced.keep, traced.score, traced.factor):
+                if e is not None:
+                    evaluate(e, names)
+        except CuirError as error:
+            if any(d.code == "T154" for d in error.diagnostics):
+                return False
+            raise
+        return True
 
     def calls(self, name: str, consts: Mapping[str, Value]) -> bool:
         """Whether the kernel calls a @func when it is compiled with these consts: by its own text, of which branches that the consts decide against are no part."""

@@ -229,10 +229,13 @@ class _Verification:
             pairs = check_contracts(self.program, checked.origin, self.spec, problems, checked.consts)
             stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated"
             numbers = [p.name for p in checked.scalars if p.dtype == I32 and p.name not in STANDARD]
+            tried = dict.fromkeys(numbers, 0)
             for name, value in itertools.product(numbers, (1, 6, 45)):
-                check_contracts(self.program, checked.origin, self.spec, few_problems(self.program), checked.consts, {name: value})
-            if numbers:
-                stage.reason += f", other values of {', '.join(numbers)} too"
+                tried[name] += check_contracts(
+                    self.program, checked.origin, self.spec, few_problems(self.program), checked.consts, {name: value}
+                )
+            if others := [name for name, pairs in tried.items() if pairs]:
+                stage.reason += f", other values of {', '.join(others)} too"
 
     def schedules(self, checked: Checked) -> None:
         with self.stage(2) as stage:

@@ -103,6 +103,12 @@ def shared_keys() -> None:
 
 def verified_once() -> None:
     check(*tensors(2, 2, 300, 300, 64, torch.float16), None, causal, verify="quick")  # type: ignore[misc]
+    rows = torch.randn(2, 300, 16, device="cuda") / 4  # a mod of rows is compared with what it traces to, pair by pair
+    check(*tensors(2, 2, 300, 300, 64, torch.float16), lambda s, b, h, i, j: s + (rows[h, i] * rows[h, j]).sum(-1), None, verify="quick")  # type: ignore[misc]
+    side = 16  # divided by what some other side would make 0
+    check(
+        *tensors(2, 2, 256, 256, 64, torch.float16), None, lambda b, h, i, j: i // 4 % (side // 4) >= j // 4 % (side // 4), verify="quick"
+    )  # type: ignore[misc]
 
 
 def block_masks_of_pytorch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib.resources import files
 
 import pytest
@@ -256,3 +257,17 @@ def test_a_number_of_the_program_alone_is_decisive() -> None:
     assert 900 in mask_integers(spec, program)
     with pytest.raises(CuirError, match="query 900 does not attend to key 0"):
         check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128, program=program))
+
+
+@pytest.mark.parametrize(("value", "asked"), [(8, True), (4, True), (3, False), (1, False)])
+def test_values_for_which_the_specification_divides_by_zero_are_not_asked(value: int, asked: bool) -> None:
+    """`across % (side // 4)`: a side under 4 has no tile, and the mod itself would raise there; a program that divides by something else does not get away with it."""
+    side = 16
+    spec = Specification("tiles", lambda b, h, q, k: q // 4 % (side // 4) >= k // 4 % (side // 4))
+    program = transfer(parse(CAUSAL), spec).program
+    at = few_problems(program)
+    assert bool(check_contracts(program, program.kernels()["flash_fwd"], spec, at, changed={"side": value})) == asked
+    near = Specification("near", lambda b, h, q, k: q - k <= side)
+    wrong = parse(transfer(parse(CAUSAL), near).text.replace("return q - k <= side", "return q - k + 0 * (q // (side // 4)) <= side"))
+    with nullcontext() if asked else pytest.raises(CuirError, match="the divisor is 0"):
+        check_contracts(wrong, wrong.kernels()["flash_fwd"], near, at, changed={"side": value})
