@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from tests.peer import cases, faulty_cases, report
 from tests.peer.judging import Differs, Wrong, judge
 from tests.peer.running import Outcome, Setting, run, run_one
-from tests.peer.trial import Trial
+from tests.peer.trial import Trial, attention
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE = (
@@ -97,6 +98,24 @@ def test_gradients_are_compared_where_they_are_wanted() -> None:
     for name, change, end in (("same", lambda o: o, "pass"), ("twice", Twice.apply, "wrong")):
         assert run_one(case(name, change), Setting()).outcome == "pass"
         assert run_one(case(name, change), Setting(part="gradients")).outcome == end
+
+
+@pytest.mark.parametrize(("m", "off", "end"), [(1, 1, "pass"), (1, 8, "wrong"), (64, 1, "wrong")])
+def test_few_numbers_are_judged_with_those_of_other_draws(m: int, off: int, end: str) -> None:
+    """A result that is off for the first draw alone: in 64 numbers of 1,088 by little, in 64 by much, and in 4,096 that are judged alone."""
+    trial, calls = Trial(), []
+    tensors = trial.qkv((1, 4, m, 16), (1, 4, 128, 16), torch.float16)
+    theirs = attention()(trial.theirs)
+
+    def call(*given: torch.Tensor) -> torch.Tensor:
+        calls.append(given)
+        o = theirs(*given)
+        return o if len(calls) > 1 else o + off * 5e-5 * torch.randn_like(o)
+
+    with pytest.raises(Wrong) if end == "wrong" else contextlib.nullcontext():
+        trial.judge_found(call, theirs, tensors)
+    assert len(calls) == (17 if m == 1 else 1)
+    assert len({tuple(x.flatten()[0].item() for x in given) for given in calls}) == len(calls)
 
 
 def test_shrunk_lengths_stay_ragged_and_of_several_blocks() -> None:

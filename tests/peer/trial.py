@@ -19,6 +19,7 @@ from tests.peer.judging import Differs, close, expect, judge, tf32
 Make = Callable[[Any], Callable[..., Any]]  # an implementation -> the call of q, k, v
 
 BLOCK, BLOCKS, BATCHES = 128, 4, 16
+ENOUGH, MOST_DRAWS = 1024, 16  # numbers of O that are judged by their average, and draws that give them
 THEIRS = pytorch
 
 
@@ -125,7 +126,7 @@ class Trial:
         self, call: Callable[..., Any], reference: Callable[..., Any], tensors: Sequence[torch.Tensor], *, learned: Sequence[torch.Tensor] = (),
         paged: bool = False, what: Sequence[str] = ("O", "LSE"),
     ) -> Any:  # fmt: skip
-        """As `judge`, of two calls."""
+        """As `judge`, of two calls. An average of few numbers tells little, so O of fewer is judged together with those of further draws of the tensors."""
         eager = as_tuple(reference(*tensors))
         double = [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
         golden = as_tuple(reference(*double))
@@ -133,7 +134,12 @@ class Trial:
         found = as_tuple(result)
         expect(len(found) == len(golden), f"{len(found)} results instead of {len(golden)}")
         coarse = as_tuple(reference(*map(tf32, tensors))) if self.tf32 else eager
-        for name, a, b, c, d in zip(what, golden, eager, found, coarse):
+        judged = [(golden, eager, found, coarse)]
+        for drawn in () if self.gradients else _draws(tensors, golden[0].numel()):
+            one, two, three = (as_tuple(x) for x in (reference(*(x.double() for x in drawn)), reference(*drawn), call(*drawn)))
+            judged.append((one, two, three, as_tuple(reference(*map(tf32, drawn))) if self.tf32 else two))
+        for i, name in enumerate(what[: len(golden)]):
+            a, b, c, d = (side[0][i] if len(side) == 1 else torch.cat([x[i] for x in side]) for side in zip(*judged))
             judge(a, b, c, name, paged=paged, coarse=d)
         if self.gradients and any(x.requires_grad for x in (*tensors, *learned)):
             self._judge_gradients(golden, eager, found, double, tensors, learned)
@@ -225,6 +231,16 @@ def refusal(error: BaseException | None) -> CuirError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def _draws(tensors: Sequence[torch.Tensor], judged: int) -> Iterator[list[torch.Tensor]]:
+    """Other numbers of the same size in the places of q, k and v that lie as they were made, until so many results and theirs are enough for an average."""
+    if not judged or not all(x.is_contiguous() and x.is_floating_point() for x in tensors):
+        return
+    sizes = [x.detach().float().square().mean().sqrt().item() for x in tensors]
+    g = torch.Generator(tensors[0].device).manual_seed(0)
+    for _ in range(min(MOST_DRAWS, ENOUGH // judged)):
+        yield [size * torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=g) for size, x in zip(sizes, tensors)]
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
