@@ -20,6 +20,7 @@ from .operator import steady
 
 GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
 FIELDS = 5  # attributes of a LazyBlockMask whose blocks nobody has asked for
+OTHER_MOD = "_other_mod"  # an attribute of one whose mask_mod was set
 ASKED_FOR = tuple(n for n in theirs.BlockMask.__annotations__ if n not in GIVEN)
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
@@ -76,6 +77,12 @@ class LazyBlockMask(theirs.BlockMask):
         self._asked = asked_for
         self._states: tuple[tuple[Any, ...], ...] | None = None  # of the fields that were made: name, value, state and memory of the tensor
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Notes that somebody sets another mask_mod."""
+        object.__setattr__(self, name, value)
+        if name == "mask_mod" and "_asked" in self.__dict__:
+            object.__setattr__(self, OTHER_MOD, True)
+
     def __getattr__(self, name: str) -> Any:
         """A field that is made when it is first asked for."""
         if name in ASKED_FOR and _made(self, name):
@@ -98,7 +105,7 @@ class LazyBlockMask(theirs.BlockMask):
             if isinstance(
                 first.mask_mod, functools.partial
             ):  # torch.compile cannot ask whether two are one, but by id, which ties a graph to the mod
-                return id(self.mask_mod) == id(first.mask_mod) and self._as_asked
+                return OTHER_MOD not in self.__dict__ and self._as_asked
             return self.mask_mod is first.mask_mod and self._as_asked
         return self._states is None and self.still() is not None
 

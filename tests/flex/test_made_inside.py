@@ -147,6 +147,31 @@ def test_partials(where: str) -> None:
     close(Compiled(forward)(*QKV, table), wanted(lambda s, b, h, i, j: s * 0.5 + table[j]))
 
 
+def test_a_mask_of_a_new_partial_in_each_call_is_one_graph() -> None:
+    """Also where somebody sets another mod, before a call or within; then that one is obeyed."""
+
+    def near(b: Any, h: Any, i: Any, j: Any, *, ids: Any, width: int) -> Any:
+        return (ids[i] == ids[j]) & (i - j <= width)
+
+    def forward(q: Any, k: Any, v: Any, mask: Any, other: Any) -> Any:
+        if other is not None:
+            mask.mask_mod = other
+        return attend(q, k, v, block_mask=mask)
+
+    f = Compiled(forward)
+    mods = [functools.partial(near, ids=torch.arange(S) // step, width=9) for step in (7, 9, 4, 5)]
+    masks = [create_block_mask(mod, None, None, S, S, device="cpu") for mod in mods]
+    for mask, mod in zip(masks[:3], mods):
+        close(f(*QKV, mask, None), wanted(None, mod))
+    assert len(f.graphs) == 1
+    masks[0].mask_mod = mods[3]
+    close(f(*QKV, masks[0], None), wanted(None, mods[3]))
+    broken = torch.compile(forward, backend="eager")  # a partial that is handed in and set breaks a graph
+    close(broken(*QKV, masks[1], mods[2]), wanted(None, mods[2]))
+    assert masks[1].mask_mod is mods[2]
+    close(f(*QKV, masks[2], None), wanted(None, mods[2]))
+
+
 def test_a_mask_of_a_mod_from_inside_with_one_from_outside() -> None:
     def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
         return i >= j
