@@ -6,8 +6,8 @@ A file holds verdicts of `benchmarks.handwritten.judge`, lines of `benchmarks.ol
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -235,7 +235,11 @@ def _ratios(rows: Sequence[Row], path: Path) -> None:
 
 
 def main() -> None:
-    for path in map(Path, sys.argv[1:]):
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="lines of JSON")
+    for path in parser.parse_args().files:
+        if not path.is_file():
+            parser.error(f"there is no file {path}")
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
         plot(rows, path.with_suffix(".svg"))

@@ -134,7 +134,7 @@ def _attended(
             return {"ORDER": longest_first(cache_seqlens)}
         return {"ORDER": as_they_stand(B, q.device)}
 
-    return o, launched(known.attention, known.data(who), at, given, (B, H, M), backend, order)
+    return o, launched(known.attention, known.data(who), at, B, given, (B, H, M), backend, order)
 
 
 def _in_graph(

@@ -368,6 +368,11 @@ class Attention:
         """Whether no read of captured tensors as large as those of `data` needs a look or zeros behind them, whatever is in them."""
         return self._reads.settled(list(sources_of(data.captured, data.spec, at).values()), at)
 
+    def check_heads(self, data: TransferResult, at: Lengths) -> None:
+        """Raises CuirError U416 if what the mods read by batch and head alone is not there. Looks at shapes and captured numbers, no element of a tensor."""
+        if self._reads.by_heads:
+            self._reads.check_heads(list(sources_of(data.captured, data.spec, at).values()), at)
+
     def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
         """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
         if not (data.captured or data.lists is not None or data.tables):
@@ -384,7 +389,7 @@ class Attention:
 
         def make() -> Made:
             need_warm("preparing what a mask captures")
-            if not self.settings.lengths_on_device:  # else reads outside give 0
+            if not self.settings.lengths_on_device:  # else reads by tokens give 0 outside
                 self._reads.check(list(sources.values()), at, device)
             return Made(data.arguments(at, device, consts), device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def _with_causal(mask_mod: Mod) -> Mod:
 
 
 def launched(
-    attention: Attention, data: TransferResult, at: Lengths, given: Mapping[str, Any], rows: tuple[int, ...], backend: str,
+    attention: Attention, data: TransferResult, at: Lengths, sequences: int, given: Mapping[str, Any], rows: tuple[int, ...], backend: str,
     by_setting: Callable[[Mapping[str, Const]], Mapping[str, Any]] = lambda consts: {},
 ) -> torch.Tensor:  # fmt: skip
     """LSE [*rows], f32, of a run with the tensors given, O among them. data: what the mods capture. at: for what lengths the setting is. by_setting: what is given besides,
@@ -57,6 +58,7 @@ def launched(
     for p in data.captured:
         if isinstance(p.value, torch.Tensor):
             check_gradient(p.name, p.value)
+    attention.check_heads(data, replace(at, B=sequences))
     if backend == "interpret":
         consts = attention.settings.untuned(at)
         made = attention.arguments(data, at, device, consts)

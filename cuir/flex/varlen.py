@@ -192,7 +192,7 @@ def _attention(
     at = Lengths(
         1, H, k.shape[0], min(longest, SHORT + 1), 1
     )  # the same for all lengths that share a kernel: nothing is made anew for others
-    lse = launched(known.attention, known.data(who), at, given, (H, TQ), backend)
+    lse = launched(known.attention, known.data(who), at, len(starts[0]), given, (H, TQ), backend)
     return (o if DV % unit == 0 else o.transpose(0, 1).contiguous().transpose(0, 1)), lse
 
 

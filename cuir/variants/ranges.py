@@ -25,6 +25,7 @@ from .traced import Traced
 
 WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold what 32 bits do not
 PAIRS = 2**24  # looked at in one go
+MOST_KNOWN = 256  # problems whose reads are known to be inside
 _UNKNOWN = {"S", "scale"}  # of which a read may depend, but no index
 
 
@@ -41,6 +42,9 @@ class Reads:
         self.keep = Literal(True) if traced.keep is None else traced.keep
         self.rest = tuple(e for e in (traced.score, traced.factor, traced.sink) if e is not None)
         self.reads = traced.reads
+        known = {"b", "h"} | {p.name for p in traced.parameters if isinstance(p.value, int)}
+        self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= known for i in r.indices))
+        self._there: set[Any] = set()  # batches, heads, numbers and shapes for which they are inside
 
     def check(self, values: list[Any], at: Lengths, device: torch.device) -> None:
         """Whether the captured values of a call, in the order of the parameters, fit this problem.
@@ -71,6 +75,33 @@ class Reads:
         ):
             return False
         return min(at.B, at.H, at.M, at.N) == 0 or not self._doubtful(given, _Extremes(given), at)
+
+    def check_heads(self, values: list[Any], at: Lengths) -> None:
+        """As `check`, of reads by batches and heads alone, which a kernel makes as scalars: outside of a tensor there is no 0. Needs no element of a tensor.
+
+        Raises CuirError U416.
+        """
+        problem = at.B, at.H, *(v.shape if isinstance(v, torch.Tensor) else v for v in values)
+        if min(at.B, at.H) == 0 or problem in self._there:
+            return
+        given = dict(zip((p.name for p in self.parameters), values, strict=True))
+        bounds = _Bounds(given, _Extremes(given), at)
+        places = {"b": torch.arange(at.B, dtype=torch.int32)[:, None], "h": torch.arange(at.H, dtype=torch.int32)[None]}
+        for read in self.by_heads:
+            assert isinstance(read.value, Name)
+            if bounds.inside(read):
+                continue
+            outside = torch.zeros(at.B, at.H, dtype=torch.bool)
+            for index, size in zip(read.indices, given[read.value.id].shape):
+                position = torch.as_tensor(evaluate(index, {**given, **places}))  # type: ignore[arg-type]
+                outside |= (position < 0) | (position >= size)
+            if outside.any():
+                b, h = outside.nonzero()[0].tolist()
+                pair = {"b": b, "h": h, "q": 0, "k": 0}
+                raise self._error([read], {**given, **pair}, pair, False)
+        if len(self._there) >= MOST_KNOWN:
+            self._there.clear()
+        self._there.add(problem)
 
     def check_negative(self, spec: Specification, at: Lengths) -> None:
         """Raises CuirError U416 if a pair that counts reads before the first element of a tensor, at these lengths and with the specification's own values."""

@@ -182,6 +182,33 @@ def test_what_a_mod_reads_outside_of_a_tensor_by_tokens_is_zero() -> None:
     assert torch.equal(whole, short)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("wrong", "mod"), [
+    ("element 3 is read (b=0, h=3", lambda of: lambda s, b, h, i, j: s + of[h] * j),
+    ("element -1 is read (b=0, h=0", lambda of: lambda s, b, h, i, j: s + of[h - 1] * j),
+    ("element 3 is read (b=1, h=0", lambda of: lambda s, b, h, i, j: s + of[3 * b]),
+    ("", lambda of: lambda s, b, h, i, j: s + of[h // 2 + b] * j),
+    ("", lambda of: lambda s, b, h, i, j: s + of[h + j]),
+])  # fmt: skip
+def test_what_a_mod_reads_by_heads_must_be_there(wrong: str, mod: Callable[[torch.Tensor], Mod], packed: bool) -> None:
+    """A kernel reads it as a scalar, for which there is no 0 outside of memory."""
+    x = torch.randn(2, 20, 4, 64).half()
+    score = mod(torch.tensor([0.25, 0.5, 0.75]))
+
+    def call() -> Any:
+        if packed:
+            flat, starts = x.flatten(0, 1), torch.tensor([0, 20, 40], dtype=torch.int32)
+            return cuir.varlen_attention(flat, flat, flat, starts, starts, 20, 20, score_mod=score, backend="interpret")
+        return attention_with_kv_cache(x, x.clone(), x.clone(), cache_seqlens=20, score_mod=score, backend="interpret")
+
+    if not wrong:
+        assert call().isfinite().all()
+        return
+    with pytest.raises(CuirError) as caught:
+        call()
+    assert caught.value.diagnostics[0].code == "U416" and wrong in caught.value.diagnostics[0].message
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
 @pytest.mark.parametrize("page", [0, 64, 4])
 def test_tokens_without_a_place_are_zeros(page: int, dtype: torch.dtype) -> None:

@@ -50,6 +50,23 @@ def test_logits_are_those_of_eager(name: str) -> None:
     compare(MODELS[name](), PADDED, NEW, torch.float16)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_eager(name: str) -> None:
+    """Of every parameter, sinks too, in float32, with padding at the right that no loss counts."""
+    ids = torch.randint(3, TINY["vocab_size"], PADDED.shape, generator=torch.Generator().manual_seed(1))
+    mask = PADDED.flip(1)
+    grads = []
+    for implementation in ("eager", "cuir"):
+        model = model_of(MODELS[name](), torch.float32, ids.device).train()
+        model.set_attn_implementation(implementation)
+        model(input_ids=ids, attention_mask=mask, labels=ids.where(mask.bool(), -100), use_cache=False).loss.backward()
+        grads.append({n: p.grad for n, p in model.named_parameters()})
+    wanted, found = grads
+    assert any("sinks" in n for n in wanted) == name.startswith("gpt-oss")
+    for n, of_eager in wanted.items():
+        assert of_eager is not None and error(found[n], of_eager) < 1e-4, n
+
+
 def compare(config: Any, padded: torch.Tensor, new: int, dtype: torch.dtype) -> None:
     """Prefill with padding at the right; generate() with padding at the left, over a dynamic and a static cache, to given tokens.
 
