@@ -130,21 +130,21 @@ def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
 
 
 def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int, many: bool) -> dict[str, int]:
-    """Of a cache of 8-bit numbers: how many warps share the keys of 16 rows of queries, how many keys each has of a block, and stages of the blocks as they lie in memory.
+    """Of a cache of 8-bit numbers: rows of queries of a warp, how many warps share their keys, how many each has of a block, and stages of the blocks as they lie in memory.
 
-    many: whether a CTA has so many keys that large blocks are worth their wait at its begin.
+    many: whether a CTA has so many keys that large blocks are worth their wait at its begin, and longer joins at its end.
     """
     D, DV = _head_dims(fixed)
     wide = _wide(fixed)
-    groups = (
-        (4 if wide else 8) * ROWS_OF_A_WARP // rows
-    )  # of as many warps as registers, and the sums of all of them in shared memory, leave room for
+    own = rows if many else ROWS_OF_A_WARP  # a key is widened once for all of them
+    groups = (4 if wide else 8) * own // rows  # of as many warps as registers leave room for, ...
+    rounds = own // ROWS_OF_A_WARP  # ... and the sums of how many of them shared memory has room for at a time
     keys = (32 if not wide and (many or rows > ROWS_OF_A_WARP) else 16) * groups  # as measured (docs/performance_trials.md)
     queries = 1 if wide else 2
-    sums = groups * rows * (-(-DV // 32) * 32 * 4 + 3 * 16)  # of each warp, and three numbers a row
+    sums = groups * rows * (-(-DV // 32) * 32 * 4 // rounds + 3 * 4)  # of each warp, and three numbers a row
     room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - sums
     stage = keys * (-(-D // 128) * 128 + -(-DV // 128) * 128)
-    return {"QBUF": queries, "BN": keys, "WG": groups, "LOADED": min(8, min(room, IN_FLIGHT) // stage)}
+    return {"QBUF": queries, "BN": keys, "WG": groups, "ROWS": own, "LOADED": min(8, min(room, IN_FLIGHT) // stage)}
 
 
 def _wide(fixed: Mapping[str, Const]) -> bool:

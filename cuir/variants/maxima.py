@@ -68,16 +68,16 @@ def softmax_leave(states, w, state):
     return ()
 
 @func
-def softmax_met(states, w):
-    most = load(states[2, w])
+def softmax_met(states, w, r):
+    most = load(states[2, w, r : r + 16])
     for p in range(1, WG):
-        most = max(most, load(states[2, p * (GROUP * BM // 16) + w]))
-    return {met}(states, w), most
+        most = max(most, load(states[2, p * (GROUP * BM // ROWS) + w, r : r + 16]))
+    return {met}(states, w, r), most
 
 @func
-def softmax_weight(states, w, state):
+def softmax_weight(states, w, r, state):
     inner, _ = state
-    return {weight}(states, w, inner)
+    return {weight}(states, w, r, inner)
 """
 
 

@@ -24,8 +24,8 @@ PARTED = {
 }  # of a kernel whose keys are shared out; with the number of parameters
 MET = {
     "softmax_leave": 3,
-    "softmax_met": 2,
-    "softmax_weight": 3,
+    "softmax_met": 3,
+    "softmax_weight": 4,
 }  # of a kernel whose warps share a CTA's keys; with the number of parameters
 _ENDS = ("acc", "state", "b", "h")  # of a softmax_end that knows its head
 
@@ -61,11 +61,11 @@ def softmax_leave(states, w, state):     # nothing to leave
     return ()
 
 @func
-def softmax_met(states, w):              # no state
+def softmax_met(states, w, r):           # no state
     return zeros(f32, [16, 1])
 
 @func
-def softmax_weight(states, w, state):    # parts are added up
+def softmax_weight(states, w, r, state): # parts are added up
     return 1.0
 """
 _SINK = """\

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cuir import CuirError, attention_with_kv_cache
+from cuir.flex import decoding
 from cuir.flex.eight_bit import quantised
 
 E4M3 = torch.float8_e4m3fn
@@ -107,6 +108,43 @@ def test_gives_what_float64_gives(problem: Problem) -> None:
 
 def _with_sink(s: torch.Tensor) -> torch.Tensor:
     return torch.cat([s, torch.full_like(s[..., :1], 0.5)], -1).softmax(-1)[..., :-1]
+
+
+@pytest.fixture
+def rows_of_a_warp(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Settings as for long sequences. What the calls had of rows for each warp."""
+    found, rings = list[int](), decoding._rings_of_eight_bits
+
+    def noted(fixed: Any, rows: int, many: bool) -> dict[str, int]:
+        consts = rings(fixed, rows, many)
+        found.append(consts["ROWS"])
+        return consts
+
+    monkeypatch.setattr(decoding, "MANY", 0)
+    monkeypatch.setattr(decoding, "_rings_of_eight_bits", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem([200, 17], 16, "heads", M=18),
+        Problem([270, 0], 64, "tokens", M=17, D=128, dtype=torch.bfloat16),
+        Problem([70, 5, 300], 0, "", M=32, D=48, layout="HND"),
+        Problem([40, 290], 4, "heads", M=20, D=96),
+    ],
+)
+@pytest.mark.parametrize(
+    ("options", "weigh"), [({}, lambda s: s.softmax(-1)), ({"sink": 0.5}, _with_sink), ({"normalize": "sigmoid"}, torch.sigmoid)]
+)
+def test_warps_of_32_rows(
+    problem: Problem, options: dict[str, Any], weigh: Callable[[torch.Tensor], torch.Tensor], rows_of_a_warp: list[int]
+) -> None:
+    """Each key is widened once for all of them, and sums are added up in two rounds."""
+    o, _ = problem.called(verify="off", **options)
+    assert rows_of_a_warp[-1] == 32
+    wanted = problem.weighed(weigh).nan_to_num()  # of a sequence without tokens
+    assert (o.double() - wanted).norm() <= 1e-3 * (8 if o.dtype == torch.bfloat16 else 1) * wanted.norm()
 
 
 @pytest.mark.parametrize(("options", "weigh"), [

@@ -75,7 +75,7 @@ def _orders(op: Operation, warps: int) -> bool:
     return (
         isinstance(array, ops.Shared)
         and panelled(array)
-        and t.shape[0] == ROWS_OF_A_WARP * warps
+        and t.shape[0] % (ROWS_OF_A_WARP * warps) == 0
         and t.shape[1] * F32.itemsize % PANEL_BYTES == 0
     )
 

@@ -25,22 +25,28 @@ HARNESS = """
 #include <cstring>
 #define DEV static inline
 struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static float2 make_float2(float x, float y) { return {x, y}; }
 static char memory[1 << 16];
-static uint32_t touched[64]; static int count;
+static uint32_t touched[512]; static int count;
 template <class T> DEV T get(uint32_t from) { T x; std::memcpy(&x, memory + from, sizeof x); touched[count++] = from; return x; }
 template <class T> DEV void put(uint32_t to, T x) { std::memcpy(memory + to, &x, sizeof x); touched[count++] = to; }
 %s
 int main() {
-  const int ROWS = %d, COLS = %d;
-  for (int warp = 0; warp < ROWS / 16; ++warp) for (int lane = 0; lane < 32; ++lane) {
+  const int ROWS = %d, COLS = %d, SLABS = %d, DEALT = %d, STEP = ROWS / SLABS, N = SLABS * COLS / 2;
+  for (int warp = 0; warp < STEP / 16; ++warp) for (int lane = 0; lane < 32; ++lane) {
     const int row = 16 * warp + lane / 4, col = 2 * (lane %% 4);
-    float x[COLS / 2], y[COLS / 2];
-    for (int i = 0; i < COLS / 2; ++i) x[i] = (row + 8 * (i / 2 %% 2)) * 1000 + col + 8 * (i / 4) + i %% 2;
-    count = 0; store_accumulator<ROWS, COLS>(x, 0, row, lane);
+    float x[N], y[N];
+    for (int i = 0; i < N; ++i) {
+      const int at = col + 8 * (i %% (COLS / 2) / 4) + i %% 2, column = DEALT ? at / 16 * 16 + at %% 8 * 2 + at %% 16 / 8 : at;
+      x[i] = (row + i / (COLS / 2) * STEP + 8 * (i / 2 %% 2)) * 1000 + column;
+    }
+    count = 0;
+    if (DEALT) store_dealt<ROWS, COLS, STEP>(x, 0, row, lane); else store_accumulator<ROWS, COLS, STEP>(x, 0, row, lane);
     for (int i = 0; i < count; ++i) std::printf("store %%d %%d %%d %%u\\n", warp, lane, i, touched[i]);
-    count = 0; load_accumulator<ROWS, COLS>(y, 0, row, lane);
-    if (std::memcmp(x, y, sizeof x)) std::printf("differs\\n");
+    count = 0; load_accumulator<ROWS, COLS, STEP>(y, 0, row, lane);
+    if (!DEALT && std::memcmp(x, y, sizeof x)) std::printf("differs\\n");
   }
   for (int i = 0; i < ROWS * COLS; ++i) { float x; std::memcpy(&x, memory + 4 * i, 4); std::printf("at %%d %%g\\n", 4 * i, x); }
 }
@@ -73,11 +79,12 @@ def shifted(X: Global[f32, B, M], Y: Global[f32, B, M, 64]):
 
 
 @pytest.mark.skipif(GXX is None, reason="needs g++")
-@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (64, 32), (16, 128)])
-def test_each_element_has_its_place_and_lanes_meet_in_no_bank(rows: int, columns: int, tmp_path: Path) -> None:
-    parts = "\n".join(COMMON[name].text for name in ("accumulator_pairs", "store_accumulator", "load_accumulator"))
+@pytest.mark.parametrize("dealt", [False, True])
+@pytest.mark.parametrize(("rows", "columns", "slabs"), [(64, 64, 1), (64, 32, 1), (16, 128, 1), (32, 128, 2), (96, 32, 6), (128, 64, 2)])
+def test_each_element_has_its_place_and_lanes_meet_in_no_bank(rows: int, columns: int, slabs: int, dealt: bool, tmp_path: Path) -> None:
+    parts = "\n".join(COMMON[name].text for name in ("accumulator_pairs", "store_accumulator", "store_dealt", "load_accumulator"))
     source, program = tmp_path / "host.cpp", tmp_path / "host"
-    source.write_text(HARNESS % (parts, rows, columns))
+    source.write_text(HARNESS % (parts, rows, columns, slabs, dealt))
     subprocess.run([str(GXX), "-std=c++17", "-O1", "-Wno-unknown-pragmas", "-o", program, source], check=True)
     lines = [line.split() for line in subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()]
     assert ["differs"] not in lines
@@ -87,9 +94,10 @@ def test_each_element_has_its_place_and_lanes_meet_in_no_bank(rows: int, columns
             panel, byte = divmod(4 * col, 128)
             place = panel * rows * 128 + row * 128 + ((byte // 16 ^ row % 8) * 16 + byte % 16)
             assert held[place] == row * 1000 + col
+    each = 8 if dealt else 16  # lanes that shared memory serves at a time: 128 bytes
     banks: dict[tuple[str, int, str], list[int]] = {}
     for _, warp, lane, at, place in (x for x in lines if x[0] == "store"):
-        banks.setdefault((warp, int(lane) // 16, at), []).extend(int(place) // 4 % 32 + i for i in (0, 1))  # of half a warp
+        banks.setdefault((warp, int(lane) // each, at), []).extend(int(place) // 4 % 32 + i for i in range(32 // each))
     assert all(len(set(b)) == len(b) == 32 for b in banks.values())
 
 

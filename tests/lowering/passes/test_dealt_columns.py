@@ -24,7 +24,7 @@ from tests.strategies.effort import examples
 HEAD = """\
 @kernel(arch="sm_90a")
 def k(X: Global[T, 32, 64], V: Global[f8e4m3, 64, 128], Z: Global[f32, 32, COLS], n: i32, scale: f32, *, T: const, ROWS: const, COLS: const):
-    sV, sZ = shared(f8e4m3, [64, 128]), shared(f32, [2, 16, COLS])
+    sV, sZ = shared(f8e4m3, [64, 128]), shared(f32, [2, ROWS, COLS])
     full = mbarrier(1)
     work = tiles(1)
     with role("load", warps=1):
@@ -78,6 +78,7 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, found: tuple[in
     assert dealt(ir) == (*found, 0)
 
 
+@pytest.mark.parametrize("rows", [16, 32])
 @pytest.mark.parametrize("n", [0, 1, 3])
 @pytest.mark.parametrize(("body", "columns", "found"), [
     (f"{LOOP}\n{PUT}\n{BACK}", 128, (1, 0, 1)),
@@ -86,8 +87,8 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, found: tuple[in
     (f"{LOOP}\n{PUT}\n{BACK}", 48, (1, 1, 0)),  # no whole panels
     (f"{LOOP}\nstore(sZ[1], acc, mask=rows(ROWS) < 9)\nstore(sZ[0], acc)\n{BACK}", 128, (1, 1, 1)),
 ])  # fmt: skip
-def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int, found: tuple[int, int, int], n: int) -> None:
-    checked = kernel(f"store(sZ[1], acc)\n{body}", 16, columns)
+def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int, found: tuple[int, int, int], n: int, rows: int) -> None:
+    checked = kernel(f"store(sZ[1], acc)\n{body}", rows, columns)
     ir = build(checked)
     clean(ir)
     assert validate(ir, [dealt_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None

@@ -103,7 +103,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     if pairs is not None and pairs(role, ref, base, target, t):
         return
     if _by_pairs(role, ref, t):
-        role.out.line(f"cuir::load_accumulator<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, lane);")
+        role.out.line(f"cuir::load_accumulator<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({target.name}, {base}, row, lane);")
         return
     if t.element == F32 and t.layout.data == "columns" and not ref.alloc.panelled and cols % 8 == 0:
         role.out.line(f"cuir::load_columns<{cols}>({target.name}, {base}, col);")
@@ -113,7 +113,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
 
 def _by_pairs(role: RolePrinter, ref: SharedRef, t: TileT) -> bool:
     """Whether lanes move a tile in pairs of columns that meet in no bank: an accumulator in whole panels."""
-    return t.element == F32 and t.layout.data == "full" and ref.alloc.panelled and role.fragment(t).slabs == 1 and t.shape[1] % 32 == 0
+    return t.element == F32 and t.layout.data == "full" and ref.alloc.panelled and t.shape[1] % 32 == 0
 
 
 def _shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
@@ -191,7 +191,9 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         return
     dealt = bool(op.const(DEALT, False))
     if mask is None and _by_pairs(role, ref, t):
-        out.line(f"cuir::store_{'dealt' if dealt else 'accumulator'}<{ref.alloc.rows}, {t.shape[1]}>({value}, {base}, row, lane);")
+        out.line(
+            f"cuir::store_{'dealt' if dealt else 'accumulator'}<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({value}, {base}, row, lane);"
+        )
         return
     assert not dealt, "dealt columns are stored to whole panels alone"
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
