@@ -206,7 +206,8 @@ def setting_by_keys(keys: int, values: int, queries: bool = True, sloped: bool =
         return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
     if keys > 64:
         return {"BM": 64, "LATER": queries and not sloped}
-    return {"BM": 128, "STAGES": 2 if values <= 64 else 1, "LATER": False, "TURNS": not queries}
+    # two stages where there is room, and where warpgroups take turns: the one that is ahead begins the next block while the other ends this one
+    return {"BM": 128, "STAGES": 2 if values <= 64 or not queries else 1, "LATER": False, "TURNS": not queries}
 
 
 def setting_by_queries(keys: int, values: int, prepares: bool = False) -> dict[str, Const]:

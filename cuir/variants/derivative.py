@@ -12,10 +12,12 @@ from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, 
 from ..syntax.types import F32
 from ..syntax.walk import Itself, names_read
 from ..text.diagnostics import CuirError
-from .evaluate import CONSTANTS
+from .evaluate import CONSTANTS, evaluate
 
 _S, _SCALE = Name("S"), Name("scale")
 _ONE, _ZERO = Literal(1.0), Literal(0.0)
+_KNOWN = {*CONSTANTS, "inf"}
+VARYING = {"S", "q", "k"}  # what depends on none of these is the same for all pairs of a block
 
 
 def dscore(score: Expr, factor: Expr) -> Expr:
@@ -66,13 +68,13 @@ def _factors(e: Expr, over: list[Expr]) -> list[Expr]:
 
 def _product(times: list[Expr], over: list[Expr]) -> Expr:
     """What is the same in a whole block comes last, and is worked out once."""
-    times = sorted(times, key=lambda e: not names_read(e) & {"S", "q", "k"})
+    times = sorted(times, key=lambda e: not names_read(e) & VARYING)
     result = _multiplied(times)
     return result if not over else Binary("/", result, _multiplied(over))
 
 
 def _multiplied(factors: list[Expr]) -> Expr:
-    varying = [f for f in factors if names_read(f) & {"S", "q", "k"}]
+    varying = [f for f in factors if names_read(f) & VARYING]
     uniform = [f for f in factors if f not in varying]
     parts = [_left(part) for part in (varying, uniform) if part]
     return _left(parts) if parts else _ONE
@@ -115,8 +117,7 @@ class _Chain:
             then, other = self.of(x), self.of(y)
             if then is None and other is None:
                 return None
-            chosen = IfExp if isinstance(e, IfExp) else where
-            return then if then == other else chosen(cond, then or _ZERO, other or _ZERO)
+            return then if then == other else _chosen(cond, then or _ZERO, other or _ZERO)
         if op.traits.converts:
             return self.of(args[0]) if isinstance(args[1], Name) and args[1].id == F32.name else None
         if op.traits.compares:
@@ -126,7 +127,7 @@ class _Chain:
         changes = [self.of(a) for a in args]
         if not any(changes):
             return None
-        by_operand = partials(op, args, e)
+        by_operand = partials(op, args, e, _chosen)
         if by_operand is None:
             raise _unknown(e)
         total: Expr | None = None
@@ -142,10 +143,21 @@ class _Chain:
             mine = self.of(other)
             if change is not None or mine is not None:
                 first = Binary(">" if which == "max" else "<", at, other)
-                change = change if change == mine else where(first, change or _ZERO, mine or _ZERO)
+                change = change if change == mine else _chosen(first, change or _ZERO, mine or _ZERO)
             assert isinstance(e, Call)
             at = Call(e.func, (at, other))
         return change
+
+
+def _chosen(cond: Expr, x: Expr, y: Expr) -> Expr:
+    """x where cond, else y: of tiles, of scalars, or what it is if the condition is known."""
+    if names_read(cond) <= _KNOWN:
+        return x if evaluate(cond, {}) else y
+    if names_read(cond) & VARYING:
+        return where(cond, x, y)
+    if not names_read(x) & VARYING and not names_read(y) & VARYING:
+        return IfExp(cond, x, y)
+    return where(Binary("&", cond, Binary("==", Name("k"), Name("k"))), x, y)  # of a tile, as a condition of where is
 
 
 def _times(a: Expr, b: Expr) -> Expr:

@@ -76,6 +76,24 @@ def test_only_what_is_asked_for(asked: str, kernels: list[str], compiled: bool, 
     assert all((size > 256) == (name in written) for name, size in sizes.items()), sizes
 
 
+@pytest.mark.parametrize("asked", ["kv", "v", "k", "q", "qkv", "qv"])
+@pytest.mark.parametrize(("keys", "values"), [(64, 128), (16, 72), (96, 64), (64, 192), (192, 128)])
+def test_head_dims_that_differ(keys: int, values: int, asked: str) -> None:
+    """Several blocks of queries for each block of keys: of the heads of a group, and of one."""
+    g = torch.Generator().manual_seed(4)
+    given = dict(
+        zip("qkv", (torch.randn(1, h, n, d, generator=g).half() for h, n, d in ((2, 150, keys), (1, 130, keys), (1, 130, values))))
+    )
+    for name in asked:
+        given[name].requires_grad_()
+    o = flex_attention(*given.values(), enable_gqa=True, backend="interpret", verify="off")
+    assert isinstance(o, torch.Tensor)
+    do = torch.randn(o.shape, generator=g).half()
+    exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
+    wanted = torch.autograd.grad(dense(*exact.values(), None, None)[0], [exact[name] for name in asked], do.double())
+    close(torch.autograd.grad(o, [given[name] for name in asked], do), wanted)
+
+
 @pytest.mark.parametrize(("asked", "finished", "dim"), [("v", 2, 64), ("qkv", 3, 64), ("q", 0, 64), ("qkv", 3, 192)])
 def test_heads_of_a_group_are_added_up(asked: str, finished: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """dK and dV of key heads that several query heads share are sums in f32, which a launch each converts."""

@@ -99,6 +99,27 @@ def test_biases(name: str) -> None:
     close(*both(mod, t), (*tensors(), *t.values()))
 
 
+F = torch.nn.functional
+CHOOSING: dict[str, Callable[[Any], Any]] = {  # functions whose derivative is a choice
+    "abs": torch.abs, "relu": torch.relu, "softplus": F.softplus, "elu": F.elu, "selu": F.selu, "mish": F.mish, "hardswish": F.hardswish, "softsign": F.softsign,
+    "clamp": lambda x: x.clamp(min=0.1), "log sigmoid": F.logsigmoid, "sinh": torch.sinh, "asinh": torch.asinh, "maximum": lambda x: torch.maximum(x, 0.5 - x),
+    "fmod": lambda x: torch.fmod(7 * x, x + 3.0), "power": lambda x: x.abs() ** 2.5, "reciprocal": lambda x: (1 + x * x) ** -1, "of nothing": lambda x: x + x**0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_functions_that_choose(name: str) -> None:
+    """Of a number for each head, of one for all, and of the score: the first two choose between scalars, and a power by what is known."""
+    f = CHOOSING[name]
+    t = learned({"gate": (H,), "one": ()})
+    close(*both(lambda t, s, b, h, q, k: s * f(t["gate"][h]) + f(t["one"]) * (k - q) / 16 + f(s), t), (*tensors(), *t.values()), bound=0.05)  # of a sum over all pairs, which cancel
+
+
+def test_a_learned_exponent() -> None:
+    t = learned({"heads": (H,)})
+    close(*both(lambda t, s, b, h, q, k: (1.5 + s * s) ** t["heads"][h], t), (*tensors(), *t.values()), bound=1e-2)
+
+
 def test_a_sink_and_a_bias_in_half_precision() -> None:
     t = learned({"keys": (N,), "sink": (H,)}, torch.bfloat16)
     found, exact = both(lambda t, s, b, h, q, k: s + t["keys"][k], t, sink=True)
