@@ -15,7 +15,7 @@ from .decoding import BLOCK, SMALLEST
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import check_scales, for_kernel, quantised
 from .front import Form, known_attention
-from .inputs import DTYPES, check_gradient, check_head_dims, check_heads, check_options, check_sink, wrong
+from .inputs import DTYPES, check_device, check_gradient, check_head_dims, check_heads, check_options, check_sink, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
@@ -207,7 +207,13 @@ def _lengths(given: torch.Tensor | int, B: int, device: torch.device) -> torch.T
 def _append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor) -> None:
     """Writes new tokens [B, N, HK, D] behind those that a cache [NP, HK, page size, D] holds, and their scales where tokens have them."""
     at = lengths[:, None].long() + torch.arange(new.shape[1], device=new.device)
-    page = pages.long().gather(1, (at // cache.shape[2]).clamp(max=pages.shape[1] - 1))
+    at = at.clamp(0, pages.shape[1] * cache.shape[2] - 1)  # what there is no room for falls on the last slot, none of the tokens before
+    page = pages.long().gather(1, at // cache.shape[2])
+    if page.device.type == "cpu" and page.numel() and not 0 <= int(page.min()) <= int(page.max()) < len(cache):
+        wrong(
+            "U408",
+            f"new tokens go to pages that page_table names, of {len(cache)}; found page {int(page.min() if page.min() < 0 else page.max())}",
+        )
     row = at % cache.shape[2]
     if cache.dtype != EIGHT_BITS:
         cache[page, :, row] = new
@@ -244,8 +250,7 @@ def _check(
                 "U404",
                 f"`{name}` must have the dtype of `q`, {str(q.dtype).removeprefix('torch.')}, found {str(x.dtype).removeprefix('torch.')}",
             )
-        if x.device != q.device:
-            wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}")
+        check_device(name, x, q)
         check_gradient(name, x)
     if k_cache.dtype != v_cache.dtype:
         wrong(
@@ -286,8 +291,7 @@ def _check(
                 "U408",
                 f"`{name}` has an entry for each of {B} sequences{', and as many pages as the longest may have' if rank == 2 else ''}, found shape {tuple(x.shape)}",
             )
-        if x.device != q.device:
-            wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}")
+        check_device(name, x, q)
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
         if x is not None and (
             x.shape[0] != B or x.shape[1] != k.shape[1] or x.shape[2] != cache.shape[heads] or x.shape[3] != cache.shape[3]
@@ -307,9 +311,10 @@ def _check_both(k: Any, v: Any) -> None:
 
 
 def _check_room(length: int, k_cache: torch.Tensor, k: torch.Tensor | None, page_table: Any, layout: str) -> None:
-    room = k_cache.shape[1 if layout == "NHD" else 2]
-    if page_table is None and length + (0 if k is None else k.shape[1]) > room:
-        wrong("U408", f"the cache has room for {room} tokens, found cache_seqlens = {length}")
+    pages, new = 1 if page_table is None else page_table.shape[1], 0 if k is None else k.shape[1]
+    room = pages * k_cache.shape[1 if layout == "NHD" else 2]
+    if not 0 <= length <= room - new:
+        wrong("U408", f"a sequence has room for {room} tokens, found cache_seqlens = {length}{f' and {new} new ones' if new else ''}")
 
 
 def _check_starts(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:

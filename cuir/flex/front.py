@@ -24,7 +24,7 @@ from .made_inside import CALL, readable
 from .masks import LazyBlockMask, check_mask, mod_of
 from .mods import CaptureKey, Same, identity
 from .operator import in_graph, sink_of
-from .packing import autocast
+from .packing import autocast, autocasts
 from .progress import Progress
 from .standing import MASKS_ARE_CONSTANTS, met, settled, stands, warm
 
@@ -122,7 +122,7 @@ def flex_attention(
     if return_lse and return_aux is not None:
         wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
     most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
-    if _ANY_AUTOCAST() and isinstance(query, torch.Tensor) and query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
+    if _ANY_AUTOCAST() and autocasts(query):
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
             return flex_attention(

@@ -87,8 +87,7 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
             raise CuirError.of(
                 "U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, or 1 for all batches, found {x.shape[0]}"
             )
-    if query.device.type == "meta":
-        raise CuirError.of("U403", "query, key and value are on the device meta, where tensors have no numbers", hint='device="cuda"')
+    check_numbers(query)
     head_dim = query.shape[3]
     if key.shape[3] != head_dim:
         raise CuirError.of("U408", f"query and key must have one head dim, found {head_dim} and {key.shape[3]}")
@@ -113,6 +112,19 @@ def check_head_dims(keys: int, values: int) -> None:
     for dim, of in ((keys, "query and key"), (values, "value")):
         if not isinstance(dim, (int, torch.SymInt)) or not 1 <= dim <= LARGEST_HEAD_DIM:
             raise CuirError.of("U110", f"the head dim of {of} must be from 1 to {LARGEST_HEAD_DIM}, found {dim!r}")
+
+
+def check_numbers(x: torch.Tensor) -> None:
+    """Raises CuirError U403 for a tensor without numbers."""
+    if x.device.type == "meta":
+        wrong("U403", "query, key and value are on the device meta, where tensors have no numbers", 'device="cuda"')
+
+
+def check_device(name: str, x: torch.Tensor, q: torch.Tensor) -> None:
+    """Raises CuirError U407 for a tensor that is elsewhere than `q`, U403 if that has no numbers."""
+    check_numbers(q)
+    if x.device != q.device:
+        wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}", f"{name}.to(q.device)")
 
 
 def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
@@ -213,10 +225,12 @@ def _word(dtype: torch.dtype) -> str:
 __all__ = [
     "at_tracing",
     "capturing",
+    "check_device",
     "check_differentiable",
     "check_gradient",
     "check_head_dims",
     "check_heads",
+    "check_numbers",
     "check_options",
     "check_tensors",
     "need_gradients",

@@ -42,6 +42,11 @@ def autocast(x: Any, device: str) -> Any:
     return x.to(torch.get_autocast_dtype(device)) if cast else x
 
 
+def autocasts(x: Any) -> bool:
+    """Whether torch.autocast holds where a tensor is."""
+    return isinstance(x, torch.Tensor) and x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+
+
 def strides_fit(x: torch.Tensor) -> bool:
     """Whether rows of x [..., D] are contiguous and begin at multiples of 16 bytes, if the first one does."""
     if x.is_contiguous():
@@ -134,6 +139,7 @@ __all__ = [
     "PackedCopies",
     "as_it_lies",
     "autocast",
+    "autocasts",
     "empty_as",
     "made_as_it_lies",
     "output_for",

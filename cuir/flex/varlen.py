@@ -9,13 +9,14 @@ import torch
 
 from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
+from ..text.diagnostics import CuirError
 from .front import Form, known_attention, nested_with
-from .inputs import DTYPES, check_head_dims, check_heads, check_options, check_sink, wrong
+from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
 from .packed_training import differentiable_attention
-from .packing import autocast, packed, strides_fit
+from .packing import autocast, autocasts, packed, strides_fit
 from .per_sequence import entered_in_graph, launched, mask_of, rule
 from .serving_settings import SHORT
 
@@ -61,7 +62,7 @@ def varlen_attention(
     Lengths are read on the device: other ones need no other kernel and no synchronisation, in a CUDA graph either. A sequence's rows have the same bits
     whatever the other sequences hold. Raises CuirError: U4xx, U109, U110 for arguments that do not fit, X1xx for mods, U5xx for what is missing.
     """
-    if isinstance(q, torch.Tensor) and torch.is_autocast_enabled(q.device.type):
+    if autocasts(q):
         q, k, v = (autocast(x, q.device.type) for x in (q, k, v))
     asked = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     mask_mod = mask_of(block_mask)
@@ -180,7 +181,11 @@ def _attention(
     own = () if weights == ("softmax", None) else (*weights, False)
     who = identity(mask_mod, score_mod, *own)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *who.tensors)):
-        return differentiable_attention(q, k, v, starts, ends, mask_mod, score_mod, scale, weights, backend, verify)
+        try:
+            return differentiable_attention(q, k, v, starts, ends, mask_mod, score_mod, scale, weights, backend, verify)
+        except (CuirError, TypeError):  # of a mod within one of ours: said of the mod itself, at its place
+            known_attention(mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen"), verify, own)
+            raise
     known = known_attention(mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen"), verify, own)
     longest = TQ if longest is None else min(longest, TQ)
     q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v))
@@ -207,8 +212,7 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
             wrong("U109", f"`{name}` must be float16 or bfloat16, found {_word(x.dtype)}", f"{name}.to(torch.bfloat16)")
         if x.dtype != q.dtype:
             wrong("U404", f"`{name}` must have the dtype of `q`, {_word(q.dtype)}, found {_word(x.dtype)}", f"{name}.to(q.dtype)")
-        if x.device != q.device:
-            wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}", f"{name}.to(q.device)")
+        check_device(name, x, q)
     if k.shape[:2] != v.shape[:2]:
         wrong("U408", f"k and v must have the same tokens and heads, found {tuple(k.shape)} and {tuple(v.shape)}")
     if k.shape[2] != q.shape[2]:
@@ -230,8 +234,7 @@ def _places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, 
     if cu_seqlens.dim() != 1 or not 1 <= len(cu_seqlens) <= MOST_SEQUENCES + 1:
         wrong("U408", f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
               "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)")  # fmt: skip
-    if cu_seqlens.device != q.device:
-        wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {cu_seqlens.device}", f"{name}.to(q.device)")
+    check_device(name, cu_seqlens, q)
     places = cu_seqlens.to(torch.int32)
     return places[:-1], places[1:]
 

@@ -254,6 +254,14 @@ def test_a_sink_and_a_block_mask_of_ours() -> None:
         ({"k": torch.zeros(2, 1, 2, 64).half(), "v": torch.zeros(2, 2, 2, 64).half()}, "U408"),
         ({"block_mask": 3}, "U412"),
         ({"sink": torch.zeros(3)}, "U408"),
+        ({"q": torch.zeros(2, 1, 4, 64, device="meta").half()}, "U403"),
+        ({"cache_seqlens": -1}, "U408"),
+        ({"cache_seqlens": 17}, "U408"),
+        ({"cache_seqlens": 16, "k": torch.zeros(2, 1, 2, 64).half(), "v": torch.zeros(2, 1, 2, 64).half()}, "U408"),
+        (
+            {"page_table": torch.tensor([[0], [3]]).int(), "k": torch.zeros(2, 1, 2, 64).half(), "v": torch.zeros(2, 1, 2, 64).half()},
+            "U408",
+        ),
         ({"max_seqlen": -1}, "U413"),
         ({"max_seqlen": 3.5}, "U413"),
         ({"k_cache": torch.zeros(3, 0, 2, 64).half(), "v_cache": torch.zeros(3, 0, 2, 64).half()}, "U408"),
@@ -267,3 +275,12 @@ def test_wrong_calls_are_told(change: dict[str, Any], code: str) -> None:
     with pytest.raises(CuirError) as caught:
         attention_with_kv_cache(**{**given, **change})
     assert caught.value.diagnostics[0].code == code
+
+
+def test_new_tokens_without_room_leave_those_before_alone() -> None:
+    cache = torch.randn(2, 2, 16, 2, 64).half()
+    keys, values = (x.clone() for x in cache)
+    new = torch.randn(2, 3, 2, 64).half()
+    attention_with_kv_cache(torch.randn(1, 1, 4, 64).half(), keys, values, new[:1], new[1:], cache_seqlens=torch.tensor([30]).int(), page_table=torch.tensor([[1, 0]]).int(),
+                            backend="interpret")  # fmt: skip
+    assert [(keys[p] != cache[0, p]).any(-1).any(-1).nonzero().flatten().tolist() for p in (1, 0)] == [[], [14, 15]]

@@ -112,7 +112,9 @@ def test_functions_that_choose(name: str) -> None:
     """Of a number for each head, of one for all, and of the score: the first two choose between scalars, and a power by what is known."""
     f = CHOOSING[name]
     t = learned({"gate": (H,), "one": ()})
-    close(*both(lambda t, s, b, h, q, k: s * f(t["gate"][h]) + f(t["one"]) * (k - q) / 16 + f(s), t), (*tensors(), *t.values()), bound=0.05)  # of a sum over all pairs, which cancel
+    close(
+        *both(lambda t, s, b, h, q, k: s * f(t["gate"][h]) + f(t["one"]) * (k - q) / 16 + f(s), t), (*tensors(), *t.values()), bound=0.05
+    )  # of a sum over all pairs, which cancel
 
 
 def test_a_learned_exponent() -> None:

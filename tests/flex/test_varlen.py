@@ -219,6 +219,7 @@ CU = torch.tensor([0, 4, 10], dtype=torch.int32)
     ("change", "code"),
     [
         ({"q": [1.0]}, "U403"),
+        ({"q": X.to("meta")}, "U403"),
         ({"k": X[None]}, "U405"),
         ({"q": X.float()}, "U109"),
         ({"v": X.bfloat16()}, "U404"),
@@ -241,6 +242,26 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], code: str) -> None
     with pytest.raises(CuirError) as caught:
         varlen_attention(**given)
     assert caught.value.diagnostics[0].code == code
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"score_mod": 3}, "X101"),
+        ({"score_mod": lambda s, b: s}, "X101"),
+        ({"score_mod": lambda s, b, h, i, j: None}, "X123"),
+        ({"block_mask": lambda b, h, i, j: i * 0.5}, "X123"),
+    ],
+)
+def test_mods_that_are_none_are_told_at_their_place(change: dict[str, Any], code: str, gradients: bool) -> None:
+    """Also where the call's own mods stand around them."""
+    with pytest.raises(CuirError) as caught:
+        varlen_attention(X.clone().requires_grad_(gradients), X, X, CU, CU, backend="interpret", **change)
+    told = caught.value.diagnostics[0]
+    assert told.code == code and (
+        change == {"score_mod": 3} or (told.span is not None and told.span.source.name.endswith("test_varlen.py"))
+    )
 
 
 def test_nested_tensors_that_do_not_fit_are_refused() -> None:
