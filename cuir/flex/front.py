@@ -18,7 +18,7 @@ from ..variants import Traced, TransferResult
 from ..variants.ranges import traced_apart
 from . import operator
 from .decoding import decodes
-from .inputs import check_differentiable, check_options, check_sink, check_tensors, dtype_of, need_warm, parts_for, wrong
+from .inputs import check_differentiable, check_options, check_sink, check_tensors, check_wrapped, dtype_of, need_warm, parts_for, wrong
 from .kernels import Attention, Kind, Level, Ready, made, name_of, traced_with
 from .made_inside import CALL, readable
 from .masks import LazyBlockMask, check_mask, mod_of
@@ -381,7 +381,9 @@ def known_attention(
     weights: tuple[Any, ...],
     traced: Traced | None = None,
 ) -> Known:
-    """The attention of these mods: known from an earlier call, or made now. traced: what they trace to, if that is known."""
+    """The attention of these mods: known from an earlier call, or made now. traced: what they trace to, if that is known. Raises CuirError U403, X1xx."""
+    for x in who.tensors:
+        check_wrapped("what a mod captures", x)
     signature = _mods(who, form, level)
     known = _KNOWN.get(signature) if who.known else None
     if known is not None:

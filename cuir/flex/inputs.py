@@ -87,7 +87,8 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
             raise CuirError.of(
                 "U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, or 1 for all batches, found {x.shape[0]}"
             )
-    check_numbers(query)
+    for name, x in given.items():
+        check_numbers(name, x)
     head_dim = query.shape[3]
     if key.shape[3] != head_dim:
         raise CuirError.of("U408", f"query and key must have one head dim, found {head_dim} and {key.shape[3]}")
@@ -114,15 +115,26 @@ def check_head_dims(keys: int, values: int) -> None:
             raise CuirError.of("U110", f"the head dim of {of} must be from 1 to {LARGEST_HEAD_DIM}, found {dim!r}")
 
 
-def check_numbers(x: torch.Tensor) -> None:
-    """Raises CuirError U403 for a tensor without numbers."""
+def check_numbers(name: str, x: torch.Tensor) -> None:
+    """Raises CuirError U403 for a tensor that has no numbers in a place of its own."""
     if x.device.type == "meta":
-        wrong("U403", "query, key and value are on the device meta, where tensors have no numbers", 'device="cuda"')
+        wrong("U403", f"`{name}` is on the device meta, where tensors have no numbers", 'device="cuda"')
+    check_wrapped(f"`{name}`", x)
+
+
+def check_wrapped(what: str, x: torch.Tensor) -> None:
+    """Raises CuirError U403 for a tensor that stands for others."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        wrong(
+            "U403",
+            f"{what} is within torch.func (grad, jvp, vmap ...), which kernels cannot look into",
+            "torch.autograd.grad for gradients, and dims of the batch for vmap",
+        )
 
 
 def check_device(name: str, x: torch.Tensor, q: torch.Tensor) -> None:
-    """Raises CuirError U407 for a tensor that is elsewhere than `q`, U403 if that has no numbers."""
-    check_numbers(q)
+    """Raises CuirError U403 for a tensor that has no numbers in a place of its own, U407 for one that is elsewhere than `q`."""
+    check_numbers(name, x)
     if x.device != q.device:
         wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}", f"{name}.to(q.device)")
 
@@ -233,6 +245,7 @@ __all__ = [
     "check_numbers",
     "check_options",
     "check_tensors",
+    "check_wrapped",
     "need_gradients",
     "need_hopper",
     "need_warm",

@@ -81,7 +81,10 @@ class LazyBlockMask(theirs.BlockMask):
         """Notes that somebody sets another mask_mod."""
         object.__setattr__(self, name, value)
         if name == "mask_mod" and "_asked" in self.__dict__:
-            object.__setattr__(self, OTHER_MOD, True)
+            if torch.compiler.is_compiling() or value is not self._asked.mask_mod:
+                object.__setattr__(self, OTHER_MOD, True)
+            else:
+                self.__dict__.pop(OTHER_MOD, None)
 
     def __getattr__(self, name: str) -> Any:
         """A field that is made when it is first asked for."""
