@@ -90,7 +90,9 @@ def _branch(block: Block, vote: SSAValue, slab: int) -> None:
             value = _as(_inside(op.arguments[k], group[0], inner, chosen), op.result, inner)
             several = isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab
             # a warp that holds several groups of rows chooses for each; one whose vote may hold where it need not asks again
-            chosen[op.result] = _selected(op, value, inner) if k == 1 and (several or part is not None) else value
+            if k == 1 and (several or part is not None):
+                value = _selected(op, value, _inside(op.arguments[2], group[0], inner, chosen), inner)
+            chosen[op.result] = value
         inner.add_op(ops.end([chosen[op.result] for op in group]))
         sides.append(Region(inner))
     decided = asked if part is None else part
@@ -116,9 +118,9 @@ def _by_rows(choice: ops.Apply, asked: SSAValue) -> None:
         replace(choice, [inner.result])
 
 
-def _selected(op: ops.Apply, value: SSAValue, inner: Block) -> SSAValue:
+def _selected(op: ops.Apply, value: SSAValue, other: SSAValue, inner: Block) -> SSAValue:
     """A value of the side that is taken if the vote holds, by the vote itself."""
-    made = make.where(op.arguments[0], value, op.arguments[2], op.result.type)
+    made = make.where(op.arguments[0], value, other, op.result.type)
     inner.add_op(made)
     return made.result
 
