@@ -39,6 +39,7 @@ TURN = 30.0  # milliseconds of a contender in a round: a call takes from 0.01 to
 WINDOW, CAP = 1024, 20.0
 UNIT = 2.0**-6  # the scale of 8-bit caches: normal numbers never reach 448 of it, and 16 bits hold its multiples exactly
 GROUPED, PLAIN = ("qwen2.5-72b", 64, 8), ("llama2-7b", 32, 32)  # model, heads, key heads; head dim 128
+SLICE = ("qwen2.5-72b/8", 8, 1)  # what one of eight GPUs has that share its heads
 _LENGTHS = [
     *((1, n, GROUPED) for n in (1024, 4096, 8192, 16384, 65536, 131072)),
     (16, 4096, GROUPED), (16, 32768, GROUPED), (128, 1024, GROUPED), (128, 4096, GROUPED), (128, 16384, GROUPED),
@@ -46,6 +47,7 @@ _LENGTHS = [
 ]  # fmt: skip
 _UNEQUAL = [(64, 16384, GROUPED), (64, 16384, PLAIN)]
 _EIGHT = [(1, 8192, GROUPED), (1, 131072, GROUPED), (16, 4096, GROUPED), (16, 32768, GROUPED), (128, 4096, GROUPED), (16, 4096, PLAIN)]
+_SLICED = [(1, 32768, SLICE), (1, 131072, SLICE), (8, 16384, SLICE)]
 _RULED = [(1, 8192, GROUPED), (1, 131072, GROUPED), (16, 4096, GROUPED), (16, 4096, PLAIN)]
 
 
@@ -80,6 +82,7 @@ KINDS = {
     "full": Kind(), "pages_64": Kind(64), "pages_16": Kind(16), "unequal_pages_64": Kind(64, True), "unequal_pages_16": Kind(16, True),
     "window": Kind(spec=Specification("window", _window)), "alibi": Kind(spec=Specification("alibi", None, _alibi)),
     "softcap": Kind(spec=Specification("softcap", None, _softcap)), "f8": Kind(eight=True), "f8_pages_64": Kind(64, eight=True),
+    "slice_pages_64": Kind(64), "slice_f8_pages_64": Kind(64, eight=True),
 }  # fmt: skip
 
 
@@ -90,6 +93,7 @@ def cells() -> list[Cell]:
         *itertools.product(("unequal_pages_64", "unequal_pages_16"), _UNEQUAL),
         *itertools.product(("window", "alibi", "softcap"), _RULED),
         *itertools.product(("f8", "f8_pages_64"), _EIGHT),
+        *itertools.product(("slice_pages_64", "slice_f8_pages_64"), _SLICED),
     ]
     return [Cell(kind, {}, model, Shape(B, H, HK, M, N, 128)) for M in (1, 4) for kind, (B, N, (model, H, HK)) in asked]
 

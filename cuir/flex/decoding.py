@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
 from ..checking.checked import Const
 from ..spec.specification import Lengths
 from ..syntax.nodes import Program
+from ..syntax.types import F32
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from ..variants import Traced
@@ -38,6 +40,12 @@ AT_ONCE = {
 BLOCK = 64  # keys
 SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
 JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
+SHARES = (2, 4, 8, 16, 32, 64)  # clusters that share a unit
+JOIN_SHARES = (
+    12  # blocks in whose time what they give is joined by a launch of its own; as the next two not measured, but from the figures above
+)
+LEAST_BLOCKS = 8  # of a CTA, where there are several
+GAIN = 0.9  # of the time of one, which they must stay under
 READERS = 81  # CTAs of one warpgroup that take all that memory gives
 ALONE = 0.75  # of all multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
 LONG = 48  # ... if it has so many blocks to read
@@ -71,40 +79,66 @@ def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
     return True
 
 
-def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool) -> dict[str, Const]:
-    """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache. packed: query heads of a key head may share a tile."""
-    heads = at.H // max(1, at.HK)
-    rows = _rows(fixed, at, packed)
-    group = min(_power(heads), rows // _power(min(at.M, rows))) if packed else 1
-    queries = rows // group
-    units = at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries)
-    blocks = -(-at.N // BLOCK)
+def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: bool = False) -> dict[str, Const]:
+    """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache. packed: query heads of a key head may share a tile. joins: several clusters may share the keys of
+    a unit, as another launch joins what they give."""
     eight = "TOKENS" in fixed
-    cluster = _cluster(units, blocks, CLUSTERS_OF_EIGHT_BITS if eight else CLUSTERS)
+    rows = _rows(fixed, at, packed)
+    tile = _tile(at, rows, packed)
+    blocks = -(-at.N // BLOCK)
+    clusters = CLUSTERS_OF_EIGHT_BITS if eight else CLUSTERS
+    cluster, splits = _shared_out(tile.units, blocks, clusters, joins)
+    if (
+        splits == 1
+        and eight
+        and rows > ROWS_OF_A_WARP
+        and packed
+        and at.M <= ROWS_OF_A_WARP
+        and at.B * max(1, at.HK) * CLUSTERS[-1] <= _processors()
+    ):
+        rows = ROWS_OF_A_WARP  # the card has room for each tile of a warp in CTAs of its own
+        tile = _tile(at, rows, packed)
+        cluster, splits = _shared_out(tile.units, blocks, clusters, joins)
+    units = tile.units * splits
     cached = "CHUNK" in fixed  # whose sequences have lengths of their own
     several = cached and at.B > 1 and units > _at_once(cluster)  # and some wait for others
-    if several and cluster == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
+    if several and cluster == splits == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
         cluster = 2
-    long = blocks >= LONG * cluster
+    long = blocks >= LONG * cluster * splits
     if eight:
-        rings = _rings_of_eight_bits(fixed, rows, blocks >= MANY * cluster)
+        rings = _rings_of_eight_bits(fixed, rows, blocks >= MANY * cluster * splits)
     else:
         rings = _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1)
     while cluster > 1 and cluster * (1 if eight else rings["WG"]) > -(-at.N // rings["BN"]):  # each has one
         cluster = 4 if cluster == 6 else cluster // 2
     # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
-    shared_out = {"DYNAMIC": False} if cluster > 1 and units <= _at_once(cluster) else {}
+    alone = {"DYNAMIC": False} if (cluster > 1 or splits > 1) and units <= _at_once(cluster) else {}
     ordered = {"ORDERED": several} if cached else {}
-    return {"BM": queries, "GROUP": group, **rings, "CLUSTER": cluster, **shared_out, **ordered, **fixed}
+    shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
+    return {"BM": tile.queries, "GROUP": tile.group, **rings, "CLUSTER": cluster, **alone, **ordered, **shared, **fixed}
+
+
+class _Tile(NamedTuple):
+    """Of queries: how many of each head, of how many heads, and how many such tiles there are."""
+
+    queries: int
+    group: int
+    units: int
+
+
+def _tile(at: Lengths, rows: int, packed: bool) -> _Tile:
+    heads = at.H // max(1, at.HK)
+    group = min(_power(heads), rows // _power(min(at.M, rows))) if packed else 1
+    queries = rows // group
+    return _Tile(queries, group, at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries))
 
 
 def _rows(fixed: Mapping[str, Const], at: Lengths, packed: bool) -> int:
-    """Of a tile of queries. Over 8-bit numbers a tile of a warp, or two where there are queries for them, unless the card has room for either in CTAs of its own."""
+    """Of a tile of queries. Over 8-bit numbers a tile of a warp, or two where there are queries for them."""
     if "TOKENS" not in fixed:
         return ROWS
     needed = at.M * (at.H // max(1, at.HK) if packed else 1)
-    apart = packed and at.M <= ROWS_OF_A_WARP and at.B * max(1, at.HK) * CLUSTERS[-1] <= _processors()
-    return ROWS_OF_A_WARP if _wide(fixed) or needed <= ROWS_OF_A_WARP or apart else 2 * ROWS_OF_A_WARP
+    return ROWS_OF_A_WARP if _wide(fixed) or needed <= ROWS_OF_A_WARP else 2 * ROWS_OF_A_WARP
 
 
 def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
@@ -157,16 +191,20 @@ def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:
     return D, DV
 
 
-def _cluster(units: int, blocks: int, clusters: tuple[int, ...]) -> int:
-    """CTAs that share a unit of work: of these numbers the one with which all is done first."""
+def _shared_out(units: int, blocks: int, clusters: tuple[int, ...], joins: bool) -> tuple[int, int]:
+    """CTAs of a cluster, of these numbers, and clusters that share a unit of work: those with which all is done first. joins: these may be several."""
 
-    def turns(cluster: int) -> float:
+    def turns(way: tuple[int, int]) -> float:
+        cluster, splits = way
         at_once = _at_once(cluster)
-        reading = min(units, at_once) * cluster
-        return -(-units // at_once) * (-(-blocks // cluster) * max(1.0, reading / READERS) + JOIN[cluster])
+        reading = min(units * splits, at_once) * cluster
+        each = -(-blocks // (cluster * splits)) * max(1.0, reading / READERS) + JOIN[cluster]
+        return -(-units * splits // at_once) * each + (JOIN_SHARES if splits > 1 else 0)
 
-    admitted = [c for c in clusters if c <= blocks] or [1]
-    return min(admitted, key=turns)
+    alone = min([(c, 1) for c in clusters if c <= blocks] or [(1, 1)], key=turns)
+    several = [(c, s) for s in SHARES for c in clusters if c * s * LEAST_BLOCKS <= blocks] if joins else []
+    best = min([alone, *several], key=turns)
+    return best if turns(best) < GAIN * turns(alone) else alone
 
 
 def _at_once(cluster: int) -> int:

@@ -453,8 +453,12 @@ def made(
         if kind == "varlen":
             settings = VarlenSettings(transferred.program, fixed, _starts(transferred.program, fixed))
         elif kind != "forward":
-            own = DecodeSettings if kind == "decode" else CacheSettings
-            settings = own(transferred.program, fixed, decoding.packs(traced, transferred.program, fixed))
+            shared = decoding.packs(traced, transferred.program, fixed)
+            joins = spec.normalize == "softmax" and spec.sink is None
+            decode = kind == "decode"
+            settings = (
+                DecodeSettings(transferred.program, fixed, shared) if decode else CacheSettings(transferred.program, fixed, shared, joins)
+            )
         else:
             space = _space(transferred.program, fixed) if origin is None else None
             known = (space.starts, space.exact) if space is not None else ((), False)

@@ -17,6 +17,7 @@ from .inputs import check_gradient, need_hopper
 from .kernels import Attention
 from .masks import mod_of
 from .operator import captured_now, entered, sink_of
+from .shares import given_to, joined, shares
 
 Mod = Callable[..., Any]
 
@@ -62,13 +63,14 @@ def launched(
     if backend == "interpret":
         consts = attention.settings.untuned(at)
         made = attention.arguments(data, at, device, consts)
-        lse = torch.empty(rows, dtype=torch.float32, device=device)
+        own = given_to(given, consts)
+        lse = torch.empty((rows[0] * shares(consts), *rows[1:]), dtype=torch.float32, device=device)
         run(
             attention.settings.checked(consts),
-            {**given, **by_setting(consts), "LSE": lse, **({} if made is None else made)},
+            {**own, **by_setting(consts), "LSE": lse, **({} if made is None else made)},
             budget=math.inf,
         )
-        return lse
+        return lse if own["O"] is given["O"] else joined(own["O"], lse, given["O"], consts, interpreted=True)
     problem = at, attention.settings.numbers(data.captured)
     if problem not in attention.settings.by_problem:
         need_hopper(device)
@@ -76,8 +78,9 @@ def launched(
     made = attention.arguments(data, at, device, consts)
     if made is not None:
         made.join()
-    _, lse = kernel(**given, **by_setting(consts), **({} if made is None else made))
-    return lse
+    own = given_to(given, consts)
+    _, lse = kernel(**own, **by_setting(consts), **({} if made is None else made))
+    return lse if own["O"] is given["O"] else joined(own["O"], lse, given["O"], consts, interpreted=False)
 
 
 def entered_in_graph(

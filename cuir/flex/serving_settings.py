@@ -40,19 +40,27 @@ class DecodeSettings(Settings):
         return Choice(self.untuned(at), "start", "as many CTAs to a key head as its queries, keys and the other key heads leave room for")
 
     def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
-        """With two CTAs, stages and sharing warps in place of more: the text is the same, and its runs take a quarter of the time."""
+        """With two CTAs, stages and sharing warps in place of more, and one cluster: the text is the same, and its runs take a quarter of the time."""
         most_two = {name: min(2, int(consts[name])) for name in ("CLUSTER", "STAGES", "LOADED") if name in consts}  # type: ignore[arg-type]
         if "TOKENS" in consts:
             chunk, keys = int(consts["CHUNK"]), int(consts["BN"]) // int(consts["WG"])  # type: ignore[arg-type]
             groups = max(2, chunk // keys)  # a block holds whole pieces of pages
             most_two |= {"WG": groups, "BN": groups * keys}
-        return {**consts, **most_two}
+        whole = {"SPLITS": 1, "G": consts["T"]} if "SPLITS" in consts else {}
+        return {**consts, **most_two, **whole}
 
 
 class CacheSettings(DecodeSettings):
-    """The settings of the decode kernel over a cache of keys and values."""
+    """The settings of the decode kernel over a cache of keys and values. joins: see `decoding.consts_for`."""
 
     lengths_on_device = True
+
+    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool):
+        super().__init__(program, fixed, packed)
+        self.joins = joins
+
+    def untuned(self, at: Lengths) -> dict[str, Const]:
+        return decoding.consts_for(at, self.fixed, self.packed, self.joins)
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.cached import function_of

@@ -51,6 +51,7 @@ def function_of(spec: Specification, arguments: Arguments | None = None, scaled:
         MP = -(-min(LONGEST, 64 * (1 + drawn["MP"] % 7)) // page)
         return {
             "B": B,
+            "BS": B,
             "HK": min(drawn["HK"], 3),
             "H": min(drawn["HK"], 3) * (1 + drawn["H"] % 5),
             "M": 1 + drawn["M"] % 20,

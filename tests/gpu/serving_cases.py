@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,6 +64,25 @@ class Many:
         return o, lse
 
 
+class Shared:
+    """One sequence of one key head, with room for many tokens: its keys are shared out among several clusters, and another launch joins what they give."""
+
+    def __init__(self, eight: bool, device: str = DEVICE):
+        g = torch.Generator().manual_seed(7)
+        self.backend = "auto" if device == "cuda" else "interpret"
+        self.q, *cache = (torch.randn(1, n, heads, D, generator=g) for n, heads in ((2, H), (1 << 15, 1), (1 << 15, 1)))
+        self.q = self.q.half().to(device)
+        self.cache = [((x * 64).to(torch.float8_e4m3fn) if eight else x.half()).to(device) for x in cache]
+        self.scales = [torch.tensor([1 / 64], device=device) if eight else None for _ in "kv"]
+        self.lengths = torch.tensor([9000], dtype=torch.int32, device=device)
+
+    def step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lse = attention_with_kv_cache(
+            self.q, *self.cache, cache_seqlens=self.lengths, k_scale=self.scales[0], v_scale=self.scales[1], causal=True, return_lse=True, backend=self.backend
+        )  # type: ignore[misc]  # fmt: skip
+        return o, lse
+
+
 class Packed:
     """Sequences of which one is empty."""
 
@@ -99,7 +119,7 @@ class Few:
 
 
 def _made(kind: str, device: str = DEVICE) -> Any:
-    others = {"packed": Packed, "few": Few, "many": Many}
+    others = {"packed": Packed, "few": Few, "many": Many, "shared": partial(Shared, False), "shared, 8 bits": partial(Shared, True)}
     return others[kind](device) if kind in others else Cache(kind, device)
 
 
@@ -176,6 +196,20 @@ def other_orders_in_a_graph() -> None:
             one.lengths.copy_(one.lengths.roll(1 + turn, 0))
         graph.replay()
         assert all(torch.equal(x, y) for x, y in zip(outputs, 2 * eager.step())), turn
+
+
+def other_lengths_of_shares_in_a_graph() -> None:
+    """Most of the shares have no key, or all have many."""
+    made, eager = Shared(False), Shared(False)
+    made.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = made.step()
+    for length in (9000, 3, 0, 32768):
+        for one in (made, eager):
+            one.lengths.fill_(length)
+        graph.replay()
+        assert all(torch.equal(x, y) for x, y in zip(outputs, eager.step())), length
 
 
 def compiled(kind: str, device: str = DEVICE, backend: str = "inductor") -> None:
