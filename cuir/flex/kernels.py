@@ -45,6 +45,7 @@ from .packing import output_for, packed, strides_fit, without_room
 from .progress import Progress
 from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
 from .settings import KNOWN_LENGTHS, Settings, text_of
+from .shares import given_to, joined, shares
 
 if TYPE_CHECKING:
     from ..choice import Choice
@@ -82,6 +83,7 @@ class Ready:
     fits: bool = True  # rows of the tensors lie as the kernel reads them, if their first does
     attention: Attention | None = None  # whose call it is, and `data`, what its mods capture: for the backward pass
     data: TransferResult | None = None
+    setting: Mapping[str, Const] = field(default_factory=dict)  # the kernel's const parameters
     again: list[Again] = field(default_factory=list)  # the call, once it was made with tensors that lie as the kernel reads them
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -116,7 +118,7 @@ class Ready:
         if self.made is not None:
             self.made.join()
         outputs = self.launched(query, key, value, o)
-        if self.kernel is not None and as_they_lie and self.steady:
+        if self.kernel is not None and as_they_lie and self.steady and shares(self.setting) == 1:
             call = self.kernel.again(given, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
             self.again[:] = [] if call is None else [call]
         return outputs if self.fits else (without_room(o, given["Q"]), *outputs[1:])
@@ -155,17 +157,20 @@ class Ready:
 
     def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, O in `o`."""
+        own = given_to({"Q": query, "K": key, "V": value, "O": o}, self.setting)
         if self.kernel is not None:
-            outputs: tuple[torch.Tensor, ...] = self.kernel(Q=query, K=key, V=value, O=o, **self.arguments)
-            return outputs
+            outputs: tuple[torch.Tensor, ...] = self.kernel(**own, **self.arguments)
+        else:
+            outputs = self._interpreted(own)
+        return outputs if own["O"] is o else (o, joined(own["O"], outputs[1], o, self.setting, interpreted=self.kernel is None))
+
+    def _interpreted(self, given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         from ..interp import run
 
         assert self.checked is not None
-        written = {t.name for t in self.checked.tensors if t.written}
-        rows = {n: torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device) for n in ("LSE", MAX_SCORES) if n in written}
-        run(
-            self.checked, {"Q": query, "K": key, "V": value, "O": o, **rows, **self.arguments}, budget=math.inf
-        )  # as long as the caller's lengths take
+        o, written = given["O"], {t.name for t in self.checked.tensors if t.written}
+        rows = {n: torch.empty(o.shape[:-1], dtype=torch.float32, device=o.device) for n in ("LSE", MAX_SCORES) if n in written}
+        run(self.checked, {**given, **rows, **self.arguments}, budget=math.inf)  # as long as the caller's lengths take
         return o, *rows.values()
 
     def pinned(self) -> Ready:
@@ -353,6 +358,7 @@ class Attention:
                 fits=fits,
                 attention=self,
                 data=data,
+                setting=consts,
             )
         problem = at, self.settings.numbers(data.captured)
         if problem not in self.settings.by_problem:
@@ -362,7 +368,9 @@ class Attention:
             made = self.arguments(data, at, query.device, consts)
         except TooLarge:
             return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
-        return Ready(kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits, attention=self, data=data).pinned()
+        return Ready(
+            kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits, attention=self, data=data, setting=consts
+        ).pinned()
 
     def _settled(self, data: TransferResult, at: Lengths) -> bool:
         """Whether no read of captured tensors as large as those of `data` needs a look or zeros behind them, whatever is in them."""
@@ -453,12 +461,9 @@ def made(
         if kind == "varlen":
             settings = VarlenSettings(transferred.program, fixed, _starts(transferred.program, fixed))
         elif kind != "forward":
-            shared = decoding.packs(traced, transferred.program, fixed)
-            joins = spec.normalize == "softmax" and spec.sink is None
-            decode = kind == "decode"
-            settings = (
-                DecodeSettings(transferred.program, fixed, shared) if decode else CacheSettings(transferred.program, fixed, shared, joins)
-            )
+            own = DecodeSettings if kind == "decode" else CacheSettings
+            joins = spec.normalize == "softmax" and spec.sink is None and not spec.max_scores
+            settings = own(transferred.program, fixed, decoding.packs(traced, transferred.program, fixed), joins)
         else:
             space = _space(transferred.program, fixed) if origin is None else None
             known = (space.starts, space.exact) if space is not None else ((), False)

@@ -21,18 +21,18 @@ SHORT = 64  # queries of a sequence that make up one warpgroup's tile
 
 
 class DecodeSettings(Settings):
-    """The settings of the decode kernel, which follow the lengths. packed: query heads of a key head may share a tile."""
+    """The settings of the decode kernel, which follow the lengths. packed, joins: see `decoding.consts_for`."""
 
-    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool):
+    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool):
         super().__init__(program, fixed, ())
-        self.packed = packed
+        self.packed, self.joins = packed, joins
 
     @functools.cached_property
     def start(self) -> dict[str, Const]:
         return self.untuned(Lengths(1, 1, 1, 1, decoding.LEAST_KEYS))
 
     def untuned(self, at: Lengths) -> dict[str, Const]:
-        return decoding.consts_for(at, self.fixed, self.packed)
+        return decoding.consts_for(at, self.fixed, self.packed, self.joins)
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         from ..choice import Choice
@@ -51,16 +51,9 @@ class DecodeSettings(Settings):
 
 
 class CacheSettings(DecodeSettings):
-    """The settings of the decode kernel over a cache of keys and values. joins: see `decoding.consts_for`."""
+    """The settings of the decode kernel over a cache of keys and values."""
 
     lengths_on_device = True
-
-    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool):
-        super().__init__(program, fixed, packed)
-        self.joins = joins
-
-    def untuned(self, at: Lengths) -> dict[str, Const]:
-        return decoding.consts_for(at, self.fixed, self.packed, self.joins)
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.cached import function_of

@@ -30,8 +30,11 @@ def checked_text(text: str, consts: Mapping[str, Any] | None = None) -> Checked:
 def tensors(checked: Checked, dims: Mapping[str, int] | None = None, **scalars: Any) -> dict[str, Any]:
     """Ones for what is read, zeros for what is written and for integers."""
     made: dict[str, Any] = dict(scalars)
+    dims = dict(dims or {})
+    if "SPLITS" in checked.consts:  # shares of each sequence
+        dims["BS"] = dims["B"] * int(checked.consts["SPLITS"])  # type: ignore[arg-type]
     for t in checked.tensors:
-        shape = [(dims or {})[d] if isinstance(d, str) else d for d in t.dims]
+        shape = [dims[d] if isinstance(d, str) else d for d in t.dims]
         made[t.name] = (torch.zeros if t.written or t.dtype.name == "i32" else torch.ones)(shape, dtype=TORCH[t.dtype])
     return made
 

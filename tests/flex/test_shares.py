@@ -14,6 +14,7 @@ from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
 from tests.flex import test_cached as cached
 from tests.flex import test_eight_bit as eight_bit
+from tests.flex.test_gradients import dense
 
 TEXT = shares.PROGRAM.read_text(encoding="utf-8")
 SPLITS = 4
@@ -131,3 +132,31 @@ def test_the_kernel_that_joins_is_verified() -> None:
     assert report.ok, report.summary()
     wrong = parse(TEXT.replace("* exp2((PL[b * SPLITS + p, h, q] - top) * LOG2E)", "* exp2((PL[b * SPLITS + p, h, q] - top))"))
     assert not cuir.verify(wrong, spec, consts=consts).ok
+
+
+@pytest.mark.parametrize("rule", ["none", "slopes", "window"])
+@pytest.mark.parametrize(("heads", "M", "dims"), [((4, 1), 2, (64, 64)), ((2, 2), 1, (128, 40)), ((6, 2), 5, (16, 72))])
+def test_few_queries_of_flex_attention(
+    heads: tuple[int, int], M: int, dims: tuple[int, int], rule: str, counts: list[tuple[int, int]]
+) -> None:
+    """Twice, as a warm call is another one; with LSE; with gradients of few queries, which begin with O and LSE."""
+    g, N = torch.Generator().manual_seed(M), 700
+    q, k, v = (
+        torch.randn(2, h, n, d, generator=g).half() for h, n, d in ((heads[0], M, dims[0]), (heads[1], N, dims[0]), (heads[1], N, dims[1]))
+    )
+    slopes = torch.rand(heads[0], generator=g)
+    score = (lambda s, b, h, i, j: s + slopes[h] * (j - i) / 64) if rule == "slopes" else None
+    mask = (lambda b, h, i, j: j - i > 500) if rule == "window" else None
+    blocks = None if mask is None else cuir.create_block_mask(mask, None, None, M, N, device="cpu")
+    wanted, wanted_lse = dense(q.double(), k.double(), v.double(), mask, score)
+    for _ in range(2):
+        o, lse = cuir.flex_attention(q, k, v, score, blocks, enable_gqa=True, return_lse=True, backend="interpret", verify="off")
+        torch.testing.assert_close(o.double(), wanted, atol=2e-3, rtol=1e-2)
+        torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
+    assert counts[-1][1] > 1
+    leaf, exact = q.clone().requires_grad_(), q.double().requires_grad_()
+    found = torch.autograd.grad(
+        cuir.flex_attention(leaf, k, v, score, blocks, enable_gqa=True, backend="interpret", verify="off").float().square().sum(), leaf
+    )[0]
+    (true,) = torch.autograd.grad(dense(exact, k.double(), v.double(), mask, score)[0].square().sum(), exact)
+    assert (found.double() - true).norm() <= 1e-2 * true.norm()
