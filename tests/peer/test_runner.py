@@ -113,7 +113,7 @@ def test_few_numbers_are_judged_with_those_of_other_draws(m: int, off: int, end:
         return o if len(calls) > 1 else o + off * 5e-5 * torch.randn_like(o)
 
     with pytest.raises(Wrong) if end == "wrong" else contextlib.nullcontext():
-        trial.judge_found(call, theirs, tensors)
+        trial.judge_found(call, theirs, tensors, drawn=True)
     assert len(calls) == (17 if m == 1 else 1)
     assert len({tuple(x.flatten()[0].item() for x in given) for given in calls}) == len(calls)
 

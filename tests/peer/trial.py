@@ -120,13 +120,13 @@ class Trial:
         """
         call = (ours or make)(self.ours)
         call = self.compile(call, **options) if compiled else call
-        return self.judge_found(call, make(self.theirs), tensors, learned=learned, paged=paged, what=what)
+        return self.judge_found(call, make(self.theirs), tensors, learned=learned, paged=paged, what=what, drawn=ours is None)
 
     def judge_found(
         self, call: Callable[..., Any], reference: Callable[..., Any], tensors: Sequence[torch.Tensor], *, learned: Sequence[torch.Tensor] = (),
-        paged: bool = False, what: Sequence[str] = ("O", "LSE"),
+        paged: bool = False, what: Sequence[str] = ("O", "LSE"), drawn: bool = False,
     ) -> Any:  # fmt: skip
-        """As `judge`, of two calls. An average of few numbers tells little, so O of fewer is judged together with those of further draws of the tensors."""
+        """As `judge`, of two calls. drawn: they are of q, k and v alone. An average of few numbers tells little, so O of fewer is then judged together with those of further draws."""
         eager = as_tuple(reference(*tensors))
         double = [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
         golden = as_tuple(reference(*double))
@@ -135,9 +135,9 @@ class Trial:
         expect(len(found) == len(golden), f"{len(found)} results instead of {len(golden)}")
         coarse = as_tuple(reference(*map(tf32, tensors))) if self.tf32 else eager
         judged = [(golden, eager, found, coarse)]
-        for drawn in () if self.gradients else _draws(tensors, golden[0].numel()):
-            one, two, three = (as_tuple(x) for x in (reference(*(x.double() for x in drawn)), reference(*drawn), call(*drawn)))
-            judged.append((one, two, three, as_tuple(reference(*map(tf32, drawn))) if self.tf32 else two))
+        for others in _draws(tensors, golden[0].numel()) if drawn and not self.gradients else ():
+            one, two, three = (as_tuple(x) for x in (reference(*(x.double() for x in others)), reference(*others), call(*others)))
+            judged.append((one, two, three, as_tuple(reference(*map(tf32, others))) if self.tf32 else two))
         for i, name in enumerate(what[: len(golden)]):
             a, b, c, d = (side[0][i] if len(side) == 1 else torch.cat([x[i] for x in side]) for side in zip(*judged))
             judge(a, b, c, name, paged=paged, coarse=d)
