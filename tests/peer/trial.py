@@ -135,7 +135,7 @@ class Trial:
         expect(len(found) == len(golden), f"{len(found)} results instead of {len(golden)}")
         coarse = as_tuple(reference(*map(tf32, tensors))) if self.tf32 else eager
         judged = [(golden, eager, found, coarse)]
-        for others in _draws(tensors, golden[0].numel()) if drawn and not self.gradients else ():
+        for others in _draws(tensors, golden[0].numel()) if drawn else ():
             one, two, three = (as_tuple(x) for x in (reference(*(x.double() for x in others)), reference(*others), call(*others)))
             judged.append((one, two, three, as_tuple(reference(*map(tf32, others))) if self.tf32 else two))
         for i, name in enumerate(what[: len(golden)]):
