@@ -40,10 +40,8 @@ AT_ONCE = {
 BLOCK = 64  # keys
 SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
 JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
-SHARES = (2, 4, 8, 16, 32, 64)  # clusters that share a unit
-JOIN_SHARES = (
-    12  # blocks in whose time what they give is joined by a launch of its own; as the next two not measured, but from the figures above
-)
+SHARES = (2, 4, 8, 16, 32, 64)  # clusters that share a unit; the next three are guesses that no run on a GPU has tried
+JOIN_SHARES = 12  # blocks in whose time what they give is joined by a launch of its own
 LEAST_BLOCKS = 8  # of a CTA, where there are several
 GAIN = 0.9  # of the time of one, which they must stay under
 READERS = 81  # CTAs of one warpgroup that take all that memory gives

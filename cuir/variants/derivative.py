@@ -13,11 +13,11 @@ from ..syntax.types import F32
 from ..syntax.walk import Itself, names_read
 from ..text.diagnostics import CuirError
 from .evaluate import CONSTANTS, evaluate
+from .factoring import VARYING
 
 _S, _SCALE = Name("S"), Name("scale")
 _ONE, _ZERO = Literal(1.0), Literal(0.0)
 _KNOWN = {*CONSTANTS, "inf"}
-VARYING = {"S", "q", "k"}  # what depends on none of these is the same for all pairs of a block
 
 
 def dscore(score: Expr, factor: Expr) -> Expr:

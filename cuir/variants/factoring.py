@@ -24,7 +24,7 @@ from .evaluate import CONSTANTS, evaluate
 from .parameter import Parameter
 from .proxy import number
 
-_VARYING = {"S", "q", "k"}  # within a block
+VARYING = {"S", "q", "k"}  # within a block
 _SCALE = Name("scale")
 
 
@@ -115,7 +115,7 @@ class _Factoring:
     def varies(self, e: Expr) -> bool:
         key = Itself(e)
         if key not in self.varying:
-            self.varying[key] = bool(names_read(e) & _VARYING)
+            self.varying[key] = bool(names_read(e) & VARYING)
         return self.varying[key]
 
     def is_float(self, e: Expr) -> bool:
