@@ -8,16 +8,17 @@ import pytest
 import torch
 
 import cuir
+from cuir.explore import explore
 from cuir.flex import decoding, shares
 from cuir.spec.functions import FunctionSpecification
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
+from tests.explore.programs import tensors
 from tests.flex import test_cached as cached
 from tests.flex import test_eight_bit as eight_bit
 from tests.flex.test_gradients import dense
 
 TEXT = shares.PROGRAM.read_text(encoding="utf-8")
-SPLITS = 4
 
 
 @pytest.fixture
@@ -109,16 +110,16 @@ def test_keys_are_shared_out_where_few_units_have_many(at: Lengths, shared: bool
         assert consts["G"] == cuir.f32 and at.B * at.HK * cluster * splits <= decoding.PROCESSORS
 
 
-def joined(po: torch.Tensor, pl: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """O and LSE of all keys."""
-    o, sums = po.unflatten(0, (-1, SPLITS)), pl.unflatten(0, (-1, SPLITS))
-    lse = sums.logsumexp(1)
-    return ((sums - lse.masked_fill(lse == -torch.inf, 0.0)[:, None]).exp()[..., None] * o).sum(1), lse
+@pytest.mark.parametrize(("splits", "DV"), [(2, 40), (8, 64)])
+def test_the_kernel_that_joins_is_verified(splits: int, DV: int) -> None:
+    def joined(po: torch.Tensor, pl: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """O and LSE of all keys."""
+        o, sums = po.unflatten(0, (-1, splits)), pl.unflatten(0, (-1, splits))
+        lse = sums.logsumexp(1)
+        return ((sums - lse.masked_fill(lse == -torch.inf, 0.0)[:, None]).exp()[..., None] * o).sum(1), lse
 
-
-def test_the_kernel_that_joins_is_verified() -> None:
     def sizes(drawn: Mapping[str, int]) -> dict[str, int]:
-        return {"B": 1 + drawn["B"] % 3, "BS": (1 + drawn["B"] % 3) * SPLITS, "H": 1 + drawn["H"] % 40, "M": 1 + drawn["M"] % 5}
+        return {"B": 1 + drawn["B"] % 3, "BS": (1 + drawn["B"] % 3) * splits, "H": 1 + drawn["H"] % 40, "M": 1 + drawn["M"] % 5}
 
     def inputs(sizes: Mapping[str, int], generator: torch.Generator, pl: torch.Tensor) -> dict[str, torch.Tensor]:
         """Shares without a key, queries without one in any, and shares that are far above or below the others."""
@@ -127,11 +128,23 @@ def test_the_kernel_that_joins_is_verified() -> None:
         return {"PL": (pl + far).masked_fill(empty, -torch.inf)}
 
     spec = FunctionSpecification("joined", joined, inputs, sizes)
-    consts = {"T": cuir.f16, "DV": 64, "SPLITS": SPLITS}
+    consts = {"T": cuir.f16, "DV": DV, "SPLITS": splits}
     report = cuir.verify(parse(TEXT, "joined_shares.cuir"), spec, consts=consts)
     assert report.ok, report.summary()
-    wrong = parse(TEXT.replace("* exp2((PL[b * SPLITS + p, h, q] - top) * LOG2E)", "* exp2((PL[b * SPLITS + p, h, q] - top))"))
-    assert not cuir.verify(wrong, spec, consts=consts).ok
+    for right, wrong in (
+        ("- top) * LOG2E)\n            empty", "- top))\n            empty"),
+        ("range(1, W)", "range(2, W)"),
+        ("range(EACH)", "range(EACH - 1)"),
+    ):
+        assert right in TEXT
+        assert not cuir.verify(parse(TEXT.replace(right, wrong)), spec, consts=consts).ok
+
+
+@pytest.mark.parametrize("splits", [2, 8])
+def test_every_schedule_of_the_kernel_that_joins(splits: int) -> None:
+    checked = cuir.check(parse(TEXT, "joined_shares.cuir"), None, {"T": cuir.f16, "DV": 64, "SPLITS": splits})
+    found = explore(checked, tensors(checked, {"B": 1, "H": 2, "M": 2}), grid=1)
+    assert found.verdict == "clean" and found.alike, found.diagnostics
 
 
 @pytest.mark.parametrize("rule", ["none", "slopes", "window"])
