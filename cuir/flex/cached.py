@@ -1,4 +1,4 @@
-"""`attention_with_kv_cache`: queries of some last tokens over a cache of keys and values, contiguous or in pages. Owns the call and the append."""
+"""`attention_with_kv_cache`: queries of some last tokens over a cache of keys and values, contiguous or in pages. Owns the call, and what it takes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import torch
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Const
 from ..spec.specification import Lengths, Normalize
+from .appending import append
 from .decoding import BLOCK, SMALLEST
 from .eight_bit import DTYPE as EIGHT_BITS
-from .eight_bit import check_scales, for_kernel, quantised
+from .eight_bit import check_scales, for_kernel
 from .front import Form, known_attention
 from .inputs import DTYPES, check_device, check_gradient, check_head_dims, check_heads, check_options, check_sink, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
 from .ordering import as_they_stand, longest_first
+from .packed_cache import attention_of_packed
 from .packing import packed, strides_fit
-from .per_sequence import entered_in_graph, launched, mask_of, rule
+from .per_sequence import entered_in_graph, launched, mask_of, places, rule
 
 Layout = Literal["NHD", "HND"]
 
@@ -41,6 +43,8 @@ def attention_with_kv_cache(
     scale: float | None = None,
     layout: Layout = "NHD",
     max_seqlen: int | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
     k_scale: torch.Tensor | None = None,
     v_scale: torch.Tensor | None = None,
     return_lse: bool = False,
@@ -65,11 +69,16 @@ def attention_with_kv_cache(
     mask_mod (b, h, q_idx, kv_idx), or what `create_block_mask` gives, of which the mask_mod alone counts) see q_idx from 0 to M - 1, kv_idx as the number of the token,
     and by the name N, if they ask for it after `*`, the length of the sequence. What they read outside of a captured tensor by q_idx or kv_idx is 0; a tensor that is read by b or h alone must have an element for each. scale, normalize, sink, backend, verify: as for `flex_attention`.
 
+    cu_seqlens_q: int32 [B + 1], where sequences have queries of any number each, as a server batches prompts with sequences that decode: q is [TQ, H, D], sequence b has the rows
+    cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1, k and v are [TQ, HK, ...] of the same tokens, and O is [TQ, H, DV], LSE [H, TQ]; the number of tokens of a sequence and M, if a mod
+    asks for it, are its own; rows of no sequence may hold anything, are written nowhere, and give anything. max_seqlen_q: of the queries of a sequence, at least; it shortens
+    the launch, and queries behind it may be left out. max_seqlen is without effect, and the cache is of the dtype of q.
+
     Gives O [B, M, H, DV], and with return_lse also LSE [B, H, M], f32; O = 0 and LSE = -inf for a query without tokens. Lengths and tables are read on the device:
     other ones need no other kernel, no plan and no synchronisation, in a CUDA graph either. max_seqlen: the length that the work is shared out for (the capacity of the cache
     if left out); longer ones are right as well. Same arguments give the same bits. Raises CuirError: U4xx, U110 for arguments that do not fit, X1xx for mods, U5xx for what is missing.
     """
-    asked = cache_seqlens, page_table, k_scale, v_scale
+    asked = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     mask_mod = mask_of(block_mask)
     if torch.compiler.is_compiling():
         o, lse = _in_graph(
@@ -85,29 +94,38 @@ def attention_with_kv_cache(
 
 def _attended(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor | int,
-    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, score_mod: Any, mask_mod: Any, causal: bool,
-    scale: float | None, layout: str, max_seqlen: int | None, weights: tuple[Any, ...], backend: str, verify: Level,
+    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int | None, score_mod: Any, mask_mod: Any, causal: bool, scale: float | None, layout: str, max_seqlen: int | None,
+    weights: tuple[Any, ...], backend: str, verify: Level,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O and LSE of a call. weights: normalize and sink, if they are not those of a plain softmax."""
-    _check(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, scale, layout, backend, verify)
+    B = _check(
+        q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, scale, layout, backend, verify
+    )
     _check_starts(k_cache, v_cache)
-    check_sink(weights, q.shape[2])
-    if max_seqlen is not None and (isinstance(max_seqlen, bool) or not isinstance(max_seqlen, (int, torch.SymInt)) or max_seqlen < 0):
-        wrong("U413", f"max_seqlen must be an integer from 0 on, found {max_seqlen!r}")
-    B, M, H, D = q.shape
+    check_sink(weights, q.shape[-2])
+    for name, most in (("max_seqlen", max_seqlen), ("max_seqlen_q", max_seqlen_q)):
+        if most is not None and (isinstance(most, bool) or not isinstance(most, (int, torch.SymInt)) or most < 0):
+            wrong("U413", f"{name} must be an integer from 0 on, found {most!r}")
+    H, D = q.shape[-2:]
     keys, values = (x.transpose(1, 2) if layout == "NHD" else x for x in (k_cache, v_cache))
     page, DV = keys.shape[2], values.shape[3]
     pages = as_they_stand(B, q.device)[:, None] if page_table is None else page_table  # without a table: one page a sequence
-    lengths = _lengths(cache_seqlens, B, q.device)
+    lengths, chunk = _lengths(cache_seqlens, B, q.device), _chunk(page, page_table is not None)
+    if cu_seqlens_q is not None:
+        return attention_of_packed(
+            q, keys, values, k, v, lengths, pages, chunk, cu_seqlens_q, max_seqlen_q, score_mod, mask_mod, causal, scale, weights, backend, verify
+        )  # fmt: skip
+    M = q.shape[1]
     if k is not None and v is not None:
         for new, cache, of in ((k, keys, k_scale), (v, values, v_scale)):
-            _append(new, cache, of, lengths, pages)
+            append(new, cache, of, lengths, pages)
         lengths = lengths + k.shape[1]
     at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
     mask_mod = rule(mask_mod, causal)
     eight = keys.dtype == EIGHT_BITS
     consts = (
-        ("CHUNK", _chunk(page, page_table is not None)),
+        ("CHUNK", chunk),
         *([("TOKENS", int(k_scale is not None and k_scale.dim() == 3))] if eight else []),
     )
     form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts)
@@ -139,16 +157,17 @@ def _attended(
 
 def _in_graph(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor | int,
-    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, score_mod: Any, mask_mod: Any, causal: bool,
-    scale: float | None, layout: str, max_seqlen: int | None, normalize: str, sink: Any, backend: str, verify: Level,
+    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int | None, score_mod: Any, mask_mod: Any, causal: bool, scale: float | None, layout: str, max_seqlen: int | None, normalize: str, sink: Any,
+    backend: str, verify: Level,
 ) -> Any:  # fmt: skip
     """The call as torch.compile traces it: one operator, which writes new tokens too, so that the cache stays where it is. It checks its arguments when the graph is made."""
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
-    captured, handle = entered_in_graph(mask_mod, score_mod, normalize, sink, q.shape[2], q.device, tensors)
+    captured, handle = entered_in_graph(mask_mod, score_mod, normalize, sink, q.shape[-2], q.device, tensors)
     if isinstance(cache_seqlens, int):
-        _check_room(cache_seqlens, k_cache, k, page_table, layout)
-        cache_seqlens = _lengths(cache_seqlens, q.shape[0], q.device)
-    rest = captured, handle, causal, scale, layout, max_seqlen, backend, verify
+        _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, layout)
+        cache_seqlens = _lengths(cache_seqlens, len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1, q.device)
+    rest = cu_seqlens_q, max_seqlen_q, captured, handle, causal, scale, layout, max_seqlen, backend, verify
     if k is None and v is None:
         return OPERATOR(q, k_cache, v_cache, cache_seqlens, page_table, k_scale, v_scale, *rest)
     if k is None or v is None:
@@ -158,25 +177,30 @@ def _in_graph(
 
 def _run(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor,
-    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, captured: list[torch.Tensor], handle: str, *rest: Any,
+    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int | None, captured: list[torch.Tensor], handle: str, *rest: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """What the operator gives."""
     mask_mod, score_mod, weights = entered_mods(handle, captured)
     causal, scale, layout, max_seqlen, *how = rest
-    given = q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale
+    given = q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     return _attended(*given, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, *how)
 
 
 def _shapes(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor,
-    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, captured: list[torch.Tensor], handle: str, causal: bool,
-    scale: float | None, layout: str, max_seqlen: int | None, backend: str, verify: str,
+    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int | None, captured: list[torch.Tensor], handle: str, causal: bool, scale: float | None, layout: str, max_seqlen: int | None,
+    backend: str, verify: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    _check(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, scale, layout, backend, verify)
-    return q.new_empty((*q.shape[:3], v_cache.shape[3])), q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+    _check(
+        q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, scale, layout, backend, verify
+    )
+    *tokens, H, _ = q.shape
+    return q.new_empty((*tokens, H, v_cache.shape[3])), q.new_empty((*tokens[:-1], H, tokens[-1]), dtype=torch.float32)
 
 
-_REST = "Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify"
+_REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify"
 OPERATOR = define(
     "attention_with_kv_cache",
     f"Tensor q, Tensor k_cache, Tensor v_cache, Tensor cache_seqlens, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, {_REST}",
@@ -204,31 +228,11 @@ def _lengths(given: torch.Tensor | int, B: int, device: torch.device) -> torch.T
     return given.to(torch.int32)
 
 
-def _append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor) -> None:
-    """Writes new tokens [B, N, HK, D] behind those that a cache [NP, HK, page size, D] holds, and their scales where tokens have them."""
-    at = lengths[:, None].long() + torch.arange(new.shape[1], device=new.device)
-    at = at.clamp(0, pages.shape[1] * cache.shape[2] - 1)  # what there is no room for falls on the last slot, none of the tokens before
-    page = pages.long().gather(1, at // cache.shape[2])
-    if page.device.type == "cpu" and page.numel() and not 0 <= int(page.min()) <= int(page.max()) < len(cache):
-        wrong(
-            "U408",
-            f"new tokens go to pages that page_table names, of {len(cache)}; found page {int(page.min() if page.min() < 0 else page.max())}",
-        )
-    row = at % cache.shape[2]
-    if cache.dtype != EIGHT_BITS:
-        cache[page, :, row] = new
-        return
-    numbers, own = quantised(new, scale)
-    cache.view(torch.uint8)[page, :, row] = numbers.view(torch.uint8)  # PyTorch writes 8-bit floats in fewer ways than bytes
-    if own is not None and scale is not None:
-        scale[page, :, row] = own
-
-
 def _check(
-    q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cache_seqlens: Any, page_table: Any, k_scale: Any, v_scale: Any, scale: Any, layout: str,
-    backend: str, verify: str,
-) -> None:  # fmt: skip
-    """Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413."""
+    q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cache_seqlens: Any, page_table: Any, k_scale: Any, v_scale: Any, cu_seqlens_q: Any,
+    max_seqlen_q: Any, scale: Any, layout: str, backend: str, verify: str,
+) -> int:  # fmt: skip
+    """How many sequences there are. Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413."""
     check_options(scale, backend, verify)
     if layout not in get_args(Layout):
         wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
@@ -237,9 +241,17 @@ def _check(
     for name, x in {"q": q, "k_cache": k_cache, "v_cache": v_cache, **new}.items():
         if not isinstance(x, torch.Tensor):
             wrong("U403", f"`{name}` must be a tensor, found {type(x).__name__}")
-        if x.dim() != 4:
-            wrong("U405", f"`{name}` must have 4 dims, found shape {tuple(x.shape)}")
         cached = name.endswith("_cache")
+        rank = 4 if cached or cu_seqlens_q is None else 3
+        if x.dim() != rank:
+            which = (
+                ""
+                if cached
+                else ", of packed sequences, whose cu_seqlens_q there is"
+                if rank == 3
+                else "; packed sequences, of 3, come with cu_seqlens_q"
+            )
+            wrong("U405", f"`{name}` must have {rank} dims, found shape {tuple(x.shape)}{which}")
         if (x.dtype not in DTYPES or x.element_size() != 2) and not (cached and x.dtype == EIGHT_BITS):
             wrong(
                 "U109",
@@ -257,7 +269,15 @@ def _check(
             "U404",
             f"k_cache and v_cache must have one dtype, found {str(k_cache.dtype).removeprefix('torch.')} and {str(v_cache.dtype).removeprefix('torch.')}",
         )
-    B, _, H, D = q.shape
+    if cu_seqlens_q is None:
+        B = q.shape[0]
+        if max_seqlen_q is not None:
+            wrong("U413", "max_seqlen_q is of packed sequences, found no cu_seqlens_q")
+    else:
+        B = len(places("cu_seqlens_q", cu_seqlens_q, q)[0])
+        if k_cache.dtype == EIGHT_BITS:
+            wrong("U109", "over a cache of 8-bit numbers all sequences have queries of one number, q [B, M, H, D], found cu_seqlens_q")
+    H, D = q.shape[-2:]
     heads = 2 if layout == "NHD" else 1
     check_head_dims(D, v_cache.shape[3])
     if k_cache.shape[:3] != v_cache.shape[:3]:
@@ -276,7 +296,7 @@ def _check(
     if page_table is None and k_cache.shape[0] != B:
         wrong(
             "U408",
-            f"a cache without a page_table has a sequence for each of q, {B}, found {k_cache.shape[0]}",
+            f"a cache without a page_table has a sequence for each of {B}, found {k_cache.shape[0]}",
             "page_table says where the pages of each sequence are",
         )
     for name, x, rank in (("cache_seqlens", cache_seqlens, 1), ("page_table", page_table, 2)):
@@ -293,16 +313,17 @@ def _check(
             )
         check_device(name, x, q)
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
-        if x is not None and (
-            x.shape[0] != B or x.shape[1] != k.shape[1] or x.shape[2] != cache.shape[heads] or x.shape[3] != cache.shape[3]
-        ):
+        tokens = (len(q),) if cu_seqlens_q is not None else () if x is None else (B, k.shape[1])
+        if x is not None and x.shape != (*tokens, cache.shape[heads], cache.shape[3]):
+            new_tokens = f"[{len(q)}" if cu_seqlens_q is not None else f"[{B}, new tokens"
             wrong(
                 "U408",
-                f"`{name}` must be [{B}, new tokens, {cache.shape[heads]}, {cache.shape[3]}], as its cache has it, found {tuple(x.shape)}",
+                f"`{name}` must be {new_tokens}, {cache.shape[heads]}, {cache.shape[3]}], as its cache has it, found {tuple(x.shape)}",
             )
     if isinstance(cache_seqlens, int):
-        _check_room(cache_seqlens, k_cache, k, page_table, layout)
+        _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, layout)
     check_scales(k_scale, v_scale, k_cache.transpose(1, 2) if layout == "NHD" else k_cache)
+    return B
 
 
 def _check_both(k: Any, v: Any) -> None:

@@ -40,11 +40,19 @@ AT_ONCE = {
 BLOCK = 64  # keys
 SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
 JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
-SHARES = (2, 4, 8, 16, 32, 64)  # clusters that share a unit; the next three are guesses that no run on a GPU has tried
-JOIN_SHARES = 12  # blocks in whose time what they give is joined by a launch of its own
+SHARES = (
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+)  # CTAs that share a unit without a cluster; such with clusters were slower, as measured (docs/performance_trials.md)
+JOIN_SHARES = {False: 11, True: 6}  # blocks in whose time what they give is joined by a launch of its own, of 16 and of 8 bits
 LEAST_BLOCKS = 8  # of a CTA, where there are several
-GAIN = 0.9  # of the time of one, which they must stay under
+GAIN = 0.95  # of the time of one cluster, which they must stay under
 READERS = 81  # CTAs of one warpgroup that take all that memory gives
+BOTH = {False: 1.27, True: 1.15}  # how much faster a CTA reads with two warpgroups, keys in a row and in a cache
 ALONE = 0.75  # of all multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
 LONG = 48  # ... if it has so many blocks to read
 MANY = 128  # blocks of a CTA, from which on its warps take more keys at a time over 8-bit numbers
@@ -77,15 +85,25 @@ def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
     return True
 
 
-def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: bool = False) -> dict[str, Const]:
-    """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache. packed: query heads of a key head may share a tile. joins: several clusters may share the keys of
-    a unit, as another launch joins what they give."""
-    eight = "TOKENS" in fixed
+class Features(NamedTuple):
+    """What is known of a call's kernel besides its lengths. packed: query heads of a key head may share a tile. joins: several clusters may share the keys of a unit, as another
+    launch joins what they give. ruled: it has a score_mod. cached: keys lie in a cache, eight: of 8-bit numbers."""
+
+    packed: bool
+    joins: bool = False
+    ruled: bool = False
+    cached: bool = False
+    eight: bool = False
+
+
+def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: bool = False, ruled: bool = False) -> dict[str, Const]:
+    """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache, TOKENS of one of 8-bit numbers; the others: see Features."""
+    eight, cached = "TOKENS" in fixed, "CHUNK" in fixed
+    of = Features(packed, joins, ruled, cached, eight)
     rows = _rows(fixed, at, packed)
     tile = _tile(at, rows, packed)
     blocks = -(-at.N // BLOCK)
-    clusters = CLUSTERS_OF_EIGHT_BITS if eight else CLUSTERS
-    cluster, splits = _shared_out(tile.units, blocks, clusters, joins)
+    cluster, splits = _shared_out(tile.units, blocks, of)
     if (
         splits == 1
         and eight
@@ -96,17 +114,15 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: boo
     ):
         rows = ROWS_OF_A_WARP  # the card has room for each tile of a warp in CTAs of its own
         tile = _tile(at, rows, packed)
-        cluster, splits = _shared_out(tile.units, blocks, clusters, joins)
+        cluster, splits = _shared_out(tile.units, blocks, of)
     units = tile.units * splits
-    cached = "CHUNK" in fixed  # whose sequences have lengths of their own
-    several = cached and at.B > 1 and units > _at_once(cluster)  # and some wait for others
+    several = cached and at.B > 1 and units > _at_once(cluster)  # whose sequences have lengths of their own, and some wait for others
     if several and cluster == splits == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
         cluster = 2
-    long = blocks >= LONG * cluster * splits
     if eight:
         rings = _rings_of_eight_bits(fixed, rows, blocks >= MANY * cluster * splits)
     else:
-        rings = _rings(fixed, WARPGROUPS if long and units * cluster <= ALONE * _processors() else 1)
+        rings = _rings(fixed, WARPGROUPS if _of_two(units, cluster, -(-blocks // splits), of) else 1)
     while cluster > 1 and cluster * (1 if eight else rings["WG"]) > -(-at.N // rings["BN"]):  # each has one
         cluster = 4 if cluster == 6 else cluster // 2
     # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
@@ -189,20 +205,27 @@ def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:
     return D, DV
 
 
-def _shared_out(units: int, blocks: int, clusters: tuple[int, ...], joins: bool) -> tuple[int, int]:
-    """CTAs of a cluster, of these numbers, and clusters that share a unit of work: those with which all is done first. joins: these may be several."""
+def _shared_out(units: int, blocks: int, of: Features) -> tuple[int, int]:
+    """CTAs of a cluster, and clusters that share a unit of work: those with which all is done first."""
 
     def turns(way: tuple[int, int]) -> float:
         cluster, splits = way
         at_once = _at_once(cluster)
         reading = min(units * splits, at_once) * cluster
-        each = -(-blocks // (cluster * splits)) * max(1.0, reading / READERS) + JOIN[cluster]
-        return -(-units * splits // at_once) * each + (JOIN_SHARES if splits > 1 else 0)
+        faster = BOTH[of.cached or of.ruled] if _of_two(units * splits, cluster, -(-blocks // splits), of) else 1.0
+        each = -(-blocks // (cluster * splits)) * max(1.0 / faster, reading / READERS) + JOIN[cluster]
+        return -(-units * splits // at_once) * each + (JOIN_SHARES[of.eight] if splits > 1 else 0)
 
+    clusters = CLUSTERS_OF_EIGHT_BITS if of.eight else CLUSTERS
     alone = min([(c, 1) for c in clusters if c <= blocks] or [(1, 1)], key=turns)
-    several = [(c, s) for s in SHARES for c in clusters if c * s * LEAST_BLOCKS <= blocks] if joins else []
+    several = [(1, s) for s in SHARES if s * LEAST_BLOCKS <= blocks] if of.joins else []
     best = min([alone, *several], key=turns)
     return best if turns(best) < GAIN * turns(alone) else alone
+
+
+def _of_two(units: int, cluster: int, blocks: int, of: Features) -> bool:
+    """Whether two warpgroups of a CTA compute, for so many units of so many blocks: each has much to read, and multiprocessors are left over. 8-bit numbers are read by warps."""
+    return not of.eight and blocks >= LONG * cluster and units * cluster <= ALONE * _processors()
 
 
 def _at_once(cluster: int) -> int:

@@ -71,12 +71,12 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
                 hint = f"{name}.float(); {NO_FLOAT64}"
             elif x.dtype.itemsize == 1:
                 hint += ", multiplied by its scale: attention of 8-bit floats is not there"
-            raise CuirError.of("U109", f"`{name}` must be float16, bfloat16 or float32, found {_word(x.dtype)}", hint=hint)
+            raise CuirError.of("U109", f"`{name}` must be float16, bfloat16 or float32, found {word(x.dtype)}", hint=hint)
     for name, x in (("key", key), ("value", value)):
         if x.dtype != query.dtype:
             raise CuirError.of(
                 "U404",
-                f"`{name}` must have the dtype of `query`, {_word(query.dtype)}, found {_word(x.dtype)}",
+                f"`{name}` must have the dtype of `query`, {word(query.dtype)}, found {word(x.dtype)}",
                 hint=f"{name}.to(query.dtype)",
             )
         if x.device != query.device:
@@ -230,7 +230,7 @@ def _either(words: tuple[str, ...]) -> str:
     return ", ".join(f'"{w}"' for w in words[:-1]) + f' or "{words[-1]}"'
 
 
-def _word(dtype: torch.dtype) -> str:
+def word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -250,5 +250,6 @@ __all__ = [
     "need_hopper",
     "need_warm",
     "parts_for",
+    "word",
     "wrong",
 ]

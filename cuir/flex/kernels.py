@@ -463,7 +463,7 @@ def made(
         elif kind != "forward":
             own = DecodeSettings if kind == "decode" else CacheSettings
             joins = spec.normalize == "softmax" and spec.sink is None and not spec.max_scores
-            settings = own(transferred.program, fixed, decoding.packs(traced, transferred.program, fixed), joins)
+            settings = own(transferred.program, fixed, decoding.packs(traced, transferred.program, fixed), joins, traced.score is not None)
         else:
             space = _space(transferred.program, fixed) if origin is None else None
             known = (space.starts, space.exact) if space is not None else ((), False)
@@ -512,11 +512,15 @@ def _space(program: Program, fixed: Mapping[str, Const]) -> Space:
 
 
 def _starts(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
-    """The expert kernel's settings, without what this kernel does not have, the best guesses first: of the tiles that fit, those of 128 queries waste the fewest rows."""
+    """The expert kernel's settings, without what this kernel does not have, the best guesses first: of the tiles that fit, those of 128 queries waste the fewest rows. Over a
+    cache a block is of whole pieces."""
     known = {p.name for p in next(iter(program.kernels().values())).params}
     space = _space(_origin(expert("forward", fixed["T"])), fixed)  # type: ignore[arg-type]
     starts = [start for start in space.starts if start.get("CLUSTER", 1) == 1]
-    return tuple({n: v for n, v in start.items() if n in known} for start in sorted(starts, key=lambda s: s.get("BM", 0) != 128))
+    chunk = fixed.get("CHUNK", 1)
+    assert isinstance(chunk, int)
+    whole = [{**start, "BN": start["BN"] - start["BN"] % chunk} for start in starts]
+    return tuple({n: v for n, v in start.items() if n in known} for start in sorted(whole, key=lambda s: s["BM"] != 128))
 
 
 def name_of(mod: object) -> str:

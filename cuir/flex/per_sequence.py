@@ -1,4 +1,4 @@
-"""What calls share whose sequences have lengths that the device alone knows, over a cache and packed: their rules, and the launch."""
+"""What calls share whose sequences have lengths that the device alone knows, over a cache and packed: their rules, where packed ones lie, and the launch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ..checking.checked import Const
 from ..interp import run
 from ..spec.specification import LENGTHS, Lengths, asked
 from ..variants import TransferResult
-from .inputs import check_gradient, need_hopper
+from .inputs import check_device, check_gradient, need_hopper, word, wrong
 from .kernels import Attention
 from .masks import mod_of
 from .operator import captured_now, entered, sink_of
 from .shares import given_to, joined, shares
 
 Mod = Callable[..., Any]
+MOST_SEQUENCES = 65536  # that the kernel's search goes through
 
 
 def mask_of(block_mask: Any) -> Mod | None:
@@ -47,6 +48,24 @@ def _with_causal(mask_mod: Mod) -> Mod:
         return mask_mod(b, h, q_idx, kv_idx, **{n: known[n] for n in names}) & (kv_idx <= q_idx + (N - M))
 
     return both
+
+
+def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where sequences begin and end. Raises CuirError U403, U404, U405, U407, U408."""
+    if not isinstance(cu_seqlens, torch.Tensor):
+        wrong(
+            "U403",
+            f"`{name}` must be a tensor of int32, found {type(cu_seqlens).__name__}",
+            f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
+        )
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        wrong("U404", f"`{name}` must be int32, found {word(cu_seqlens.dtype)}", f"{name}.to(torch.int32), once")
+    if cu_seqlens.dim() != 1 or not 1 <= len(cu_seqlens) <= MOST_SEQUENCES + 1:
+        wrong("U408", f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
+              "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)")  # fmt: skip
+    check_device(name, cu_seqlens, q)
+    all_places = cu_seqlens.to(torch.int32)
+    return all_places[:-1], all_places[1:]
 
 
 def launched(
@@ -97,4 +116,4 @@ def entered_in_graph(
     return captured, handle
 
 
-__all__ = ["entered_in_graph", "launched", "mask_of", "rule"]
+__all__ = ["entered_in_graph", "launched", "mask_of", "places", "rule"]

@@ -21,18 +21,18 @@ SHORT = 64  # queries of a sequence that make up one warpgroup's tile
 
 
 class DecodeSettings(Settings):
-    """The settings of the decode kernel, which follow the lengths. packed, joins: see `decoding.consts_for`."""
+    """The settings of the decode kernel, which follow the lengths. packed, joins, ruled: see `decoding.Features`."""
 
-    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool):
+    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool, ruled: bool):
         super().__init__(program, fixed, ())
-        self.packed, self.joins = packed, joins
+        self.packed, self.joins, self.ruled = packed, joins, ruled
 
     @functools.cached_property
     def start(self) -> dict[str, Const]:
         return self.untuned(Lengths(1, 1, 1, 1, decoding.LEAST_KEYS))
 
     def untuned(self, at: Lengths) -> dict[str, Const]:
-        return decoding.consts_for(at, self.fixed, self.packed, self.joins)
+        return decoding.consts_for(at, self.fixed, self.packed, self.joins, self.ruled)
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         from ..choice import Choice

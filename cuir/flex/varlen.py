@@ -10,17 +10,16 @@ import torch
 from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
 from ..text.diagnostics import CuirError
+from .constants import constant
 from .front import Form, known_attention, nested_with
-from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, wrong
+from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, word, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
 from .packed_training import differentiable_attention
 from .packing import autocast, autocasts, packed, strides_fit
-from .per_sequence import entered_in_graph, launched, mask_of, rule
+from .per_sequence import entered_in_graph, launched, mask_of, places, rule
 from .serving_settings import SHORT
-
-MOST_SEQUENCES = 65536  # that the kernel's search goes through
 
 
 def varlen_attention(
@@ -91,7 +90,7 @@ def _checked(
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     """Where sequences begin and end, of queries and of keys. Raises CuirError as `_check`, and U413."""
     _check(q, k, v, enable_gqa)
-    starts, ends = zip(*(_places(name, x, q) for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k))))
+    starts, ends = zip(*(places(name, x, q) for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k))))
     if len(starts[0]) != len(starts[1]):
         wrong("U408", f"cu_seqlens_q and cu_seqlens_k are of the same sequences, found {len(starts[0])} and {len(starts[1])} of them")
     for name, most in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
@@ -191,7 +190,7 @@ def _attention(
     q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v))
     o = torch.empty(TQ, H, -(-DV // unit) * unit, dtype=q.dtype, device=q.device)[..., :DV].transpose(0, 1)
     given = {
-        "Q": q, "K": k, "V": v, "QSTART": starts[0], "QEND": ends[0], "KSTART": starts[1], "KEND": ends[1], "O": o, "LONGEST": longest,
+        "Q": q, "K": k[None], "V": v[None], "PAGES": constant(torch.zeros, len(starts[0]), 1, dtype=torch.int32, device=q.device), "QSTART": starts[0], "QEND": ends[0], "KSTART": starts[1], "KEND": ends[1], "O": o, "LONGEST": longest,
         "scale": D**-0.5 if scale is None else float(scale),
     }  # fmt: skip
     at = Lengths(
@@ -209,9 +208,9 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
         if x.dim() != 3:
             wrong("U405", f"`{name}` must have 3 dims (tokens of all sequences, heads, head dim), found shape {tuple(x.shape)}")
         if x.dtype not in DTYPES or x.element_size() != 2:
-            wrong("U109", f"`{name}` must be float16 or bfloat16, found {_word(x.dtype)}", f"{name}.to(torch.bfloat16)")
+            wrong("U109", f"`{name}` must be float16 or bfloat16, found {word(x.dtype)}", f"{name}.to(torch.bfloat16)")
         if x.dtype != q.dtype:
-            wrong("U404", f"`{name}` must have the dtype of `q`, {_word(q.dtype)}, found {_word(x.dtype)}", f"{name}.to(q.dtype)")
+            wrong("U404", f"`{name}` must have the dtype of `q`, {word(q.dtype)}, found {word(x.dtype)}", f"{name}.to(q.dtype)")
         check_device(name, x, q)
     if k.shape[:2] != v.shape[:2]:
         wrong("U408", f"k and v must have the same tokens and heads, found {tuple(k.shape)} and {tuple(v.shape)}")
@@ -221,30 +220,8 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
     check_heads(q.shape[1], k.shape[1], enable_gqa)
 
 
-def _places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where sequences begin and end. Raises CuirError U403, U404, U405, U407, U408."""
-    if not isinstance(cu_seqlens, torch.Tensor):
-        wrong(
-            "U403",
-            f"`{name}` must be a tensor of int32, found {type(cu_seqlens).__name__}",
-            f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
-        )
-    if cu_seqlens.dtype not in (torch.int32, torch.int64):
-        wrong("U404", f"`{name}` must be int32, found {_word(cu_seqlens.dtype)}", f"{name}.to(torch.int32), once")
-    if cu_seqlens.dim() != 1 or not 1 <= len(cu_seqlens) <= MOST_SEQUENCES + 1:
-        wrong("U408", f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
-              "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)")  # fmt: skip
-    check_device(name, cu_seqlens, q)
-    places = cu_seqlens.to(torch.int32)
-    return places[:-1], places[1:]
-
-
 def _what(x: Any) -> str:
     return f"a {'nested ' if x.is_nested else ''}tensor of layout {x.layout}" if isinstance(x, torch.Tensor) else type(x).__name__
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 nested_with(nested_attention)

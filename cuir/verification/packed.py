@@ -17,23 +17,26 @@ Arguments = Callable[[Lengths], Mapping[str, Any]]
 
 
 def function_of(spec: Specification, arguments: Arguments | None = None) -> FunctionSpecification:
-    """O [H, TQ, DV] and LSE [H, TQ] of packed sequences: sequence b has the rows QSTART[b] .. QEND[b] - 1 of Q [H, TQ, D], and KSTART[b] .. KEND[b] - 1 of K
-    [HK, TK, D] and V [HK, TK, DV]; `M` and `N` of a mod are its lengths. Of rows that no sequence has, nothing is asked.
+    """O [H, TQ, DV] and LSE [H, TQ] of packed sequences: sequence b has the rows QSTART[b] .. QEND[b] - 1 of Q [H, TQ, D], and its keys and values are the rows KSTART[b] ..
+    KEND[b] - 1 of its pages, row t being row t % PAGE of page PAGES[b, t // PAGE] of K [NP, HK, PAGE, D] and V [NP, HK, PAGE, DV]: of the only page, or, with
+    CHUNK > 0, of a cache, from row 0 on. `M` and `N` of a mod are its lengths. Of rows that no sequence has, nothing is asked.
 
-    arguments: the kernel's values for what the mods capture, in a problem of some lengths. Between sequences there may be rows that are nobody's.
+    arguments: the kernel's values for what the mods capture, in a problem of some lengths. Between packed sequences there may be rows that are nobody's.
     """
     spec = bounded(spec)
 
     def reference(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, qstart: torch.Tensor, qend: torch.Tensor, kstart: torch.Tensor, kend: torch.Tensor, scale: float
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pages: torch.Tensor, qstart: torch.Tensor, qend: torch.Tensor, kstart: torch.Tensor,
+        kend: torch.Tensor, scale: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         B = len(qstart)
-        o = q.new_full((*q.shape[:2], v.shape[2]), torch.nan)
+        o = q.new_full((*q.shape[:2], v.shape[3]), torch.nan)
         lse = q.new_full(q.shape[:2], torch.nan, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
         for b, (first, last, start, end) in enumerate(zip(*(x.tolist() for x in (qstart, qend, kstart, kend)))):
             if first == last:
                 continue
-            one, keys, values = (x[None, :, i:j].expand(B, -1, -1, -1) for x, i, j in ((q, first, last), (k, start, end), (v, start, end)))
+            of_cache = (x[pages[b].long()].transpose(0, 1).flatten(1, 2) for x in (k, v))
+            one, keys, values = (x.expand(B, -1, -1, -1) for x in (q[:, first:last], *(x[:, start:end] for x in of_cache)))
             every = (spec.reference if q.dtype == torch.float64 else spec.half)(
                 one, keys, values, scale
             )  # the mods see which sequence of all it is
@@ -41,22 +44,35 @@ def function_of(spec: Specification, arguments: Arguments | None = None) -> Func
         return o, lse
 
     def sizes(drawn: Mapping[str, int]) -> dict[str, int]:
-        heads = min(drawn["HK"], 2)
+        B, heads, chunk = min(drawn["B"], MOST), min(drawn["HK"], 2), drawn.get("CHUNK", 0)
+        page = chunk * (1 + drawn["PAGE"] % 3) if chunk else min(drawn["PAGE"], ROWS)
+        most = -(-min(ROWS, 64 * (1 + drawn["MP"] % 7)) // page) if chunk else 1  # pages of a sequence
         return {
-            "B": min(drawn["B"], MOST),
+            "B": B,
             "HK": heads,
             "H": heads * (1 + drawn["H"] % 2),
             "TQ": min(drawn["TQ"], ROWS),
-            "TK": min(drawn["TK"], ROWS),
+            "PAGE": page,
+            "MP": most,
+            "NP": B * most + 1 if chunk else 1,
         }
 
     def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, Any]:
         B = sizes["B"]
         qstart, qend = _places(B, sizes["TQ"], generator)
-        kstart, kend = _places(B, sizes["TK"], generator)
+        if sizes["NP"] > 1:
+            pages = torch.randperm(sizes["NP"], generator=generator)[: B * sizes["MP"]].view(B, -1).int()  # no page is of two sequences
+            kstart, kend = (
+                torch.zeros(B, dtype=torch.int32),
+                torch.randint(sizes["MP"] * sizes["PAGE"] + 1, (B,), generator=generator).int(),
+            )
+        else:
+            pages = torch.zeros(B, 1, dtype=torch.int32)
+            kstart, kend = _places(B, sizes["PAGE"], generator)
         longest = [int((end - start).max()) if B else 0 for start, end in ((qstart, qend), (kstart, kend))]
         given = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], *longest))) if arguments is not None else {}
         return {
+            "PAGES": pages,
             "QSTART": qstart,
             "QEND": qend,
             "KSTART": kstart,

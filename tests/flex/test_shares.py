@@ -26,13 +26,13 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Keys are shared out wherever they may be. The ways that calls had."""
     found, ways = list[tuple[int, int]](), decoding._shared_out
 
-    def noted(units: int, blocks: int, clusters: tuple[int, ...], joins: bool) -> tuple[int, int]:
-        found.append(ways(units, blocks, clusters, joins))
+    def noted(units: int, blocks: int, of: decoding.Features) -> tuple[int, int]:
+        found.append(ways(units, blocks, of))
         return found[-1]
 
     monkeypatch.setattr(decoding, "GAIN", 100.0)
     monkeypatch.setattr(decoding, "LEAST_BLOCKS", 1)
-    monkeypatch.setattr(decoding, "JOIN_SHARES", -1000)
+    monkeypatch.setattr(decoding, "JOIN_SHARES", {False: -1000, True: -1000})
     monkeypatch.setattr(decoding, "_shared_out", noted)
     return found
 
@@ -93,7 +93,7 @@ def test_only_weights_of_a_softmax_are_joined(counts: list[tuple[int, int]]) -> 
         (Lengths(1, 8, 1, 1, 32768), True),  # one of eight GPUs that share a model's heads
         (Lengths(1, 64, 8, 1, 131072), True),
         (Lengths(1, 64, 8, 4, 131072), True),
-        (Lengths(1, 64, 8, 1, 8192), False),
+        (Lengths(1, 64, 8, 1, 4096), False),
         (Lengths(16, 64, 8, 1, 32768), False),
         (Lengths(128, 64, 8, 4, 4096), False),
         (Lengths(1, 8, 1, 1, 512), False),
