@@ -1,4 +1,5 @@
-"""Packed sequences on a GPU: forward attention of documents of equal, lognormal and one long length; results checked against float64, contenders timed in turns.
+"""Packed sequences on a GPU: forward attention of documents of equal, lognormal and one long length, keys and values packed too or in pages of a cache; results checked against
+float64, contenders timed in turns.
 
 Owns the problems of the suite `varlen` and its contenders.
 """
@@ -6,6 +7,7 @@ Owns the problems of the suite `varlen` and its contenders.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +26,21 @@ SECONDS = 300.0  # until the first call of ours returns: it compiles
 TOKENS = (16384, 32768, 65536, 131072)
 MODELS = {"llama2-7b": (32, 32), "qwen2.5-72b": (64, 8)}  # heads, key heads; head dim 128
 DOCUMENTS = ("equal_512", "equal_2048", "lognormal", "one_long")
-KINDS = {f"{mask}_{documents}": (mask == "causal", documents) for mask in ("causal", "full") for documents in DOCUMENTS}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """causal, or full; which documents; page: tokens of a page of the cache where keys and values lie, 0 where they are packed."""
+
+    causal: bool
+    documents: str
+    page: int = 0
+
+
+KINDS = {
+    **{f"{mask}_{documents}": Kind(mask == "causal", documents) for mask in ("causal", "full") for documents in DOCUMENTS},
+    **{f"pages_{page}_{documents}": Kind(True, documents, page) for page in (64, 16) for documents in DOCUMENTS},
+}
 
 
 def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -50,26 +66,43 @@ def cells() -> list[Cell]:
 
 
 class Problem:
-    """q [TQ, H, D], k and v [TQ, HK, D], cu int32 [B + 1] of a cell; counts: the documents' lengths."""
+    """q [TQ, H, D], k and v [TQ, HK, D], cu int32 [B + 1] of a cell; counts: the documents' lengths. In pages also `caches`, [NP, page, HK, D], and `table`, int32 [B, pages]."""
 
     def __init__(self, cell: Cell, dtype: str, device: str):
-        self.causal, documents = KINDS[cell.variant]
+        self.kind = KINDS[cell.variant]
         shape, g = cell.shape, torch.Generator(device).manual_seed(0)
-        self.counts = lengths(documents, shape.N)
+        self.counts = lengths(self.kind.documents, shape.N)
         self.cu = torch.tensor([0, *self.counts]).cumsum(0).to(device, torch.int32)
         self.q, self.k, self.v = (
             torch.randn(shape.N, h, shape.D, device=device, generator=g).to(TORCH[DTYPES[dtype]]) for h in (shape.H, shape.HK, shape.HK)
         )
         self.most, self.scale = max(self.counts), shape.D**-0.5
+        if self.kind.page:
+            self._in_pages(device)
+
+    def _in_pages(self, device: str) -> None:
+        page, B = self.kind.page, len(self.counts)
+        self.seqlens = torch.tensor(self.counts, dtype=torch.int32, device=device)
+        self.table = torch.zeros(B, -(-self.most // page), dtype=torch.int32)
+        needed = [-(-n // page) for n in self.counts]
+        shuffled = torch.randperm(sum(needed), generator=torch.Generator().manual_seed(2)).int()
+        for row, own in zip(self.table, shuffled.split(needed)):
+            row[: len(own)] = own
+        self.table = self.table.to(device)
+        b = torch.repeat_interleave(torch.arange(B), torch.tensor(self.counts)).to(device)
+        at = torch.arange(len(self.q), device=device) - self.cu[b]
+        self.caches = [torch.zeros(sum(needed), page, *x.shape[1:], dtype=x.dtype, device=device) for x in (self.k, self.v)]
+        for cache, x in zip(self.caches, (self.k, self.v)):
+            cache[self.table[b, at // page].long(), at % page] = x
 
     @property
     def flops(self) -> float:
-        pairs = sum(n * (n + 1) // 2 if self.causal else n * n for n in self.counts)
+        pairs = sum(n * (n + 1) // 2 if self.kind.causal else n * n for n in self.counts)
         return 4.0 * self.q.shape[2] * self.q.shape[1] * pairs
 
     def expected(self) -> Callable[[Any], tuple[float, str]]:
         """The judge of O [TQ, H, D]: the first, the longest and the last document."""
-        spec = Specification("causal", _causal) if self.causal else Specification("full")
+        spec = Specification("causal", _causal) if self.kind.causal else Specification("full")
         places = dict.fromkeys((0, self.counts.index(self.most), len(self.counts) - 1))
         parts: list[tuple[slice, Expectation]] = []
         for i in places:
@@ -105,25 +138,38 @@ def measure_varlen(
 
 
 def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+    from ..flex.cached import attention_with_kv_cache
     from ..flex.varlen import varlen_attention
 
     on_gpu = p.q.device.type == "cuda"
+    if p.kind.page:
+        given = {"cache_seqlens": p.seqlens, "page_table": p.table, "cu_seqlens_q": p.cu, "max_seqlen_q": p.most, "causal": p.kind.causal}
+
+        def over_pages() -> Any:
+            return attention_with_kv_cache(p.q, *p.caches, **given, backend="auto" if on_gpu else "interpret", verify="off")  # type: ignore[arg-type]
+
+        def fa3_over_pages() -> Any:
+            from flash_attn_interface import flash_attn_with_kvcache
+
+            return flash_attn_with_kvcache(p.q, *p.caches, **given)
+
+        return {OURS: over_pages, **({"fa3": fa3_over_pages} if "fa3" in names else {})}
 
     def ours() -> Any:
         return varlen_attention(
-            p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.causal, enable_gqa=True,
+            p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.kind.causal, enable_gqa=True,
             backend="auto" if on_gpu else "interpret", verify="off",  # its results are judged here
         )  # fmt: skip
 
     def fa3() -> Any:
         from flash_attn_interface import flash_attn_varlen_func
 
-        return flash_attn_varlen_func(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.causal)
+        return flash_attn_varlen_func(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.kind.causal)
 
     def pytorch() -> Any:
         from torch.nn.attention.varlen import varlen_attn
 
-        return varlen_attn(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, window_size=(-1, 0 if p.causal else -1), enable_gqa=True)
+        return varlen_attn(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, window_size=(-1, 0 if p.kind.causal else -1), enable_gqa=True)
 
     known: dict[str, Call] = {"fa3": fa3, "varlen_attn": pytorch}
     return {OURS: ours, **{name: known[name] for name in names}}

@@ -32,7 +32,7 @@ def test_problems_of_the_suites() -> None:
     assert {c.shape.N for c in _only(cells, ["4096", "pages_16"])} == {4096}
     for documents in packed.DOCUMENTS:
         assert all(sum(packed.lengths(documents, n)) == n and min(packed.lengths(documents, n)) > 0 for n in (*packed.TOKENS, 5000))
-    assert packed.lengths("one_long", 16384)[0] == 8192 and len(suite("varlen").cells()) == 4 * 8 * 2
+    assert packed.lengths("one_long", 16384)[0] == 8192 and len(suite("varlen").cells()) == 4 * 16 * 2
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,9 @@ def test_a_row_of_decoding(variant: str, peers: list[str], names: list[str], mon
     )
 
 
-def test_a_row_of_packed_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(packed.KINDS, "causal_equal_30", (True, "equal_30"))
+@pytest.mark.parametrize("page", [0, 16])
+def test_a_row_of_packed_sequences(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(packed.KINDS, "causal_equal_30", packed.Kind(True, "equal_30", page))
     cell = Cell("causal_equal_30", {}, "small", Shape(1, 2, 1, 80, 80, 64))
     row = packed.measure_varlen(cell, "f16", [], 1, device="cpu", measure=call_once)
     assert (

@@ -13,6 +13,7 @@ from cuir import attention_with_kv_cache, create_block_mask, flex_attention, var
 from cuir.flex.decoding import decodes
 
 H, HK, D, PAGE, NP = 8, 2, 128, 16, 40
+MIXED = {"mixed, pages of 32": 32, "mixed, pages of 16": 16, "mixed, pages of 4": 4}
 KINDS = ("16 bits", "heads", "tokens")  # of caches: of 16 bits, of 8 with scales of heads, of tokens
 DEVICE = "cuda"
 
@@ -61,6 +62,27 @@ class Many:
 
     def step(self) -> tuple[torch.Tensor, torch.Tensor]:
         o, lse = attention_with_kv_cache(self.q, *self.cache, cache_seqlens=self.lengths, return_lse=True, backend=self.backend)
+        return o, lse
+
+
+class Mixed:
+    """Sequences of any number of queries each over a cache in pages: a prompt, a piece of one, one that decodes, and one without queries. new: their tokens come with the call."""
+
+    def __init__(self, page: int, device: str = DEVICE):
+        g = torch.Generator().manual_seed(8)
+        self.backend = "auto" if device == "cuda" else "interpret"
+        queries, past = [130, 64, 1, 0], [0, 200, 333, 5]
+        self.starts = torch.tensor([0, *queries]).cumsum(0).to(device, torch.int32)
+        self.lengths = torch.tensor(past, dtype=torch.int32, device=device)
+        self.pages = [torch.randn(4 * 352 // page, page, HK, D, generator=g).half().to(device) for _ in "kv"]
+        self.table = torch.randperm(4 * 352 // page, generator=g).view(4, -1).to(device, torch.int32)
+        self.q, *self.new = (torch.randn(sum(queries), heads, D, generator=g).half().to(device) for heads in (H, HK, HK))
+
+    def step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lse = attention_with_kv_cache(
+            self.q, *self.pages, *self.new, cu_seqlens_q=self.starts, max_seqlen_q=130, cache_seqlens=self.lengths, page_table=self.table, causal=True,
+            return_lse=True, backend=self.backend,
+        )  # fmt: skip
         return o, lse
 
 
@@ -119,7 +141,14 @@ class Few:
 
 
 def _made(kind: str, device: str = DEVICE) -> Any:
-    others = {"packed": Packed, "few": Few, "many": Many, "shared": partial(Shared, False), "shared, 8 bits": partial(Shared, True)}
+    others = {
+        "packed": Packed,
+        "few": Few,
+        "many": Many,
+        "shared": partial(Shared, False),
+        "shared, 8 bits": partial(Shared, True),
+        **{kind: partial(Mixed, page) for kind, page in MIXED.items()},
+    }
     return others[kind](device) if kind in others else Cache(kind, device)
 
 
@@ -128,7 +157,7 @@ def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
     ours, theirs = _made(kind, device), _made(kind, "cpu")
     for x, y in zip(ours.step(), theirs.step()):
         torch.testing.assert_close(x.cpu().float(), y.float(), atol=3e-3, rtol=1e-2)
-    if kind in KINDS:
+    if kind in KINDS or kind in MIXED:
         for x, y in zip(ours.pages, theirs.pages):
             torch.testing.assert_close(x.cpu().float(), y.float(), atol=0, rtol=0)
 
@@ -182,6 +211,24 @@ def in_a_graph(kind: str) -> None:
             one.table.copy_(one.table.roll(turn, 0))
         graph.replay()
         assert all(torch.equal(x, y) for x, y in zip(outputs, eager.step())), turn
+
+
+def other_places_in_a_graph() -> None:
+    """Other numbers of queries, in other pages, within what the graph was captured with."""
+    made, eager = Mixed(16), Mixed(16)
+    made.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = made.step()
+    for queries, past in (([1, 120, 70, 4], [7, 0, 260, 340]), ([0, 0, 60, 130], [1, 0, 0, 222])):
+        for one in (made, eager):
+            one.starts.copy_(torch.tensor([0, *queries]).cumsum(0))
+            one.lengths.copy_(torch.tensor(past))
+            one.table.copy_(one.table.roll(1, 0))
+        graph.replay()
+        rows = sum(queries)
+        o, lse = eager.step()
+        assert torch.equal(outputs[0][:rows], o[:rows]) and torch.equal(outputs[1][:, :rows], lse[:, :rows]), queries
 
 
 def other_orders_in_a_graph() -> None:
