@@ -87,3 +87,26 @@ def test_a_loop_ends_where_its_bound_says(bound: str, turns: Callable[[int, int]
         run(y, n, m)
         count = turns(n, m)
         assert (y == count * (count + 1) // 2).all(), (n, m)
+
+
+# ---- copies
+COPIES = """
+@kernel(arch="sm_90a")
+def f(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
+    buf, full = shared(f16, [2, 64, 64]), mbarrier(1)
+    with role("load", warps=1):
+        full.expect(nbytes(buf))
+        copy_async(X[0:64, :], buf[0], full)
+        {between}
+        copy_async(X[64:128, :], buf[1], full)
+        full.wait(0)
+        store(Y[rows(16), cols(64)], load(buf[0, 0:16]))
+"""
+
+
+@pytest.mark.parametrize(("between", "branches"), [("", 1), ("full.arrive()", 2)])
+def test_copies_that_follow_each_other_are_issued_in_one_branch(between: str, branches: int) -> None:
+    text = lower(check(parse(COPIES.format(between=between)))).source
+    role = text[text.index("role load") :]
+    assert role.count("if (cute::elect_one_sync()) {") == branches and role.count("SM90_TMA_LOAD") == 2
+    assert "copy_async(X[64:128, :], buf[1], full)" in role  # each is marked by its line

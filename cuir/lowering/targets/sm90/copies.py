@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
+
+from xdsl.ir import Operation
 
 from ....syntax.types import PANEL_BYTES
 from ....text.diagnostics import CuirError
@@ -11,6 +15,7 @@ from ...cuda.places import unsupported
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
+from ...ir.inlining import inlined
 from ...lowered import TensorMap
 from .clusters import line_of_ctas
 
@@ -58,17 +63,40 @@ def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[st
     return name, f"{len(starts)}D", pieces
 
 
-@PRINTERS.prints("copy_async.bulk")
-def copy_bulk(role: RolePrinter, op: ops.Perform) -> None:
+def _together(op: ops.Perform) -> Sequence[Operation]:
+    """Copies that follow each other with no statement between them: one lane issues all of them."""
+    batch, following = list[Operation]([op]), op.next_op
+    while following is not None:
+        if isinstance(following, ops.Perform) and following.op == op.op:
+            batch.append(following)
+        elif not isinstance(following, (ops.At, ops.Constant)) and not (len(following.results) == 1 and inlined(following.results[0])):
+            break
+        following = following.next_op
+    return batch
+
+
+@PRINTERS.prints("copy_async.bulk", batch=_together)
+def copy_bulk(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()) -> None:
+    each = [(op, _copies(role, op)) for op in batch or [first] if isinstance(op, ops.Perform) and op.op == first.op]
+    role.join()
+    # of an elected lane the compiler knows that it is one
+    with (
+        nullcontext() if role.single else role.out.block("if (cute::elect_one_sync())" if role.threads == 32 else role.first_lane.rstrip())
+    ):
+        for op, lines in each:
+            role.out.mark(role.span(op))
+            for line in lines:
+                role.out.line(line)
+
+
+def _copies(role: RolePrinter, op: ops.Perform) -> list[str]:
     name, rank, pieces = _panel_boxes(role, op)
     bar = barrier(role, op.arg("bar"))
     hint = f"uint64_t(cute::TMA::CacheHintSm90::{HINTS[op.const('hint', 'evict_normal')]})"
     ctas = line_of_ctas(role.kernel.checked, op.const("cluster", False))
     mask = f"uint16_t({ctas.mask}), " if ctas is not None else ""
     function = f"cute::SM90_TMA_LOAD_{'MULTICAST_' if ctas is not None else ''}{rank}::copy"
-    lines = [f"{function}(&{name}, {bar}, {mask}{hint}, {address}, {where});" for address, where in pieces]
-    role.join()
-    _by_one(role, lines)
+    return [f"{function}(&{name}, {bar}, {mask}{hint}, {address}, {where});" for address, where in pieces]
 
 
 def _by_one(role: RolePrinter, lines: list[str]) -> None:

@@ -1,0 +1,104 @@
+"""A server's batch over a cache in pages: sequences that decode, then pieces of prompts, of one model's layer. Owns how they become calls of `attention_with_kv_cache`.
+
+Servers give the tokens of all sequences one behind the other. Those that decode, at the front with one number of queries each, take the kernel for few queries, the others the
+one for packed queries. What a batch's layers share is worked out once, in `Batch.of`; nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..flex.cached import attention_with_kv_cache
+from ..flex.decoding import ROWS
+from ..flex.kernels import Level
+
+
+@dataclass(frozen=True)
+class Some:
+    """Sequences of a batch. lengths: int32 [B], their tokens in the cache; table: int32 [B, pages]; starts: int32 [B + 1], where the queries of each lie, and `longest` of them, or None if each has `each`."""
+
+    rows: slice
+    lengths: torch.Tensor
+    table: torch.Tensor
+    each: int = 0
+    starts: torch.Tensor | None = None
+    longest: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sequences that decode, and the others. causal: a query sees no token behind its own."""
+
+    parts: tuple[Some, ...]
+    causal: bool = True
+
+    @classmethod
+    def of(
+        cls, starts: torch.Tensor, counts: list[int], lengths: torch.Tensor, table: torch.Tensor, rows: int, heads: int, causal: bool = True
+    ) -> Batch:
+        """starts: int32 [B + 1], where the queries of sequences begin and end; counts: how many each has, known without the device; lengths: int32 [B], of what the cache holds, new tokens
+        included; table: int32 [B, pages]; rows: of queries, those that pad the batch included; heads: query heads of a key head.
+
+        Sequences without a query at the end of a batch of which all others decode pad it: they count as such, as far as there are rows for them.
+        """
+        each = counts[0] if counts and counts[0] * heads <= ROWS else 0
+        decoding = next((i for i, n in enumerate(counts) if n != each), len(counts)) if each else 0
+        if each and not any(counts[decoding:]):
+            decoding = min(len(counts), rows // each)
+        front, parts = decoding * each, list[Some]()
+        if decoding:
+            parts.append(Some(slice(0, front), lengths[:decoding], table[:decoding], each))
+        if any(counts[decoding:]):
+            parts.append(
+                Some(slice(front, rows), lengths[decoding:], table[decoding:], 0, starts[decoding:] - front, max(counts[decoding:]))
+            )
+        return cls(tuple(parts), causal)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a layer asks of its scores, as for `flex_attention`; made once a layer, as mods are told apart by what they are."""
+
+    score_mod: Callable[..., Any] | None = None
+    mask_mod: Callable[..., Any] | None = None
+    sink: torch.Tensor | None = None
+
+
+def rules_of(
+    softcap: float = 0.0, slopes: torch.Tensor | None = None, window: int | None = None, sink: torch.Tensor | None = None
+) -> Rules:
+    """softcap: scores become cap * tanh(score / cap), 0 for none. slopes: f32 [H], of ALiBi. window: of the tokens up to its own, a query sees the last so many. sink: f32 [H]."""
+
+    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+        if softcap:
+            score = softcap * torch.tanh(score / softcap)
+        return score if slopes is None else score + slopes[h] * (kv_idx - (q_idx + (N - M)))
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+        return kv_idx > q_idx + (N - M) - window
+
+    return Rules(score_mod if softcap or slopes is not None else None, None if window is None else mask_mod, sink)
+
+
+def attend(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, batch: Batch, rules: Rules, scale: float, out: torch.Tensor, backend: str, verify: Level
+) -> None:  # fmt: skip
+    """Attention of a batch's queries [rows, H, D] over pages [NP, HK, page size, D] and [NP, HK, page size, DV], into out [rows, H, DV]. Rows of no sequence get anything.
+
+    Raises CuirError as `attention_with_kv_cache`.
+    """
+    for part in batch.parts:
+        own = q[part.rows]
+        o = attention_with_kv_cache(
+            own if part.starts is not None else own.unflatten(0, (-1, part.each)), k_cache, v_cache, cache_seqlens=part.lengths, page_table=part.table,
+            layout="HND", cu_seqlens_q=part.starts, max_seqlen_q=part.longest if part.starts is not None else None, score_mod=rules.score_mod,
+            block_mask=rules.mask_mod, causal=batch.causal, scale=scale, sink=rules.sink, backend=backend, verify=verify,
+        )  # fmt: skip
+        out[part.rows] = o if part.starts is not None else o.flatten(0, 1)
+
+
+__all__ = ["Batch", "Rules", "Some", "attend", "rules_of"]

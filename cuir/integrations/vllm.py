@@ -1,0 +1,178 @@
+"""vLLM's plug-in interface: an attention backend by the name CUIR, for models whose keys and values lie in vLLM's pages.
+
+`pip install cubridge` enters `register` among vLLM's general plug-ins, so `vllm serve MODEL --attention-backend CUIR` finds it. Written for, and tested against, the interface of
+vLLM 0.33 (`vllm.v1.attention.backend`). Owns how vLLM's metadata become a `Batch`, and its layers' arguments `Rules`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+    MultipleOf,
+)
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+from ..flex.inputs import check_options
+from ..flex.kernels import Level
+from .batches import Batch, attend, rules_of
+
+NAME = "CUIR"
+MOST_COLUMNS = 256  # of a head
+_OPTIONS: dict[str, Any] = {"backend": "auto", "verify": "quick"}
+
+
+def register(*, backend: str = "auto", verify: Level = "quick") -> None:
+    """Enters the backend CUIR; vLLM calls it in each of its processes. backend, verify: of all calls, as for `flex_attention`. Registered again, the last call counts. Raises CuirError U413."""
+    check_options(None, backend, verify)
+    _OPTIONS.update(backend=backend, verify=verify)
+    if NAME not in AttentionBackendEnum.__members__:
+        register_backend(NAME, f"{__name__}.CuirAttentionBackend")
+
+
+@dataclass
+class CuirMetadata(AttentionMetadata):
+    """Of one batch, for all layers with one cache."""
+
+    batch: Batch
+
+
+class CuirMetadataBuilder(AttentionMetadataBuilder[CuirMetadata]):
+    """A batch's sequences that decode come first, and are one call."""
+
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
+        model, parallel = vllm_config.model_config, vllm_config.parallel_config
+        self.heads = model.get_num_attention_heads(parallel) // max(1, model.get_num_kv_heads(parallel))
+
+    def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> CuirMetadata:
+        """Raises NotImplementedError where only some sequences of a batch are causal."""
+        given = common_attn_metadata
+        if isinstance(given.causal, torch.Tensor):
+            raise NotImplementedError("a batch of which some sequences are causal and others are not")
+        counts = given.query_start_loc_cpu.diff().tolist()
+        batch = Batch.of(
+            given.query_start_loc, counts, given.seq_lens, given.block_table_tensor, given.num_actual_tokens, self.heads, given.causal
+        )
+        return CuirMetadata(batch)
+
+
+class CuirAttentionBackend(AttentionBackend):
+    """What of vLLM's models it takes: decoders on Hopper, f16 and bf16, head dims up to 256 in steps of 8, windows, soft caps, ALiBi, sinks; caches of their dtype."""
+
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16"]
+    forward_includes_kv_cache_update: bool = False
+
+    @staticmethod
+    def get_name() -> str:
+        return NAME
+
+    @staticmethod
+    def get_impl_cls() -> type[CuirAttentionImpl]:
+        return CuirAttentionImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[CuirMetadataBuilder]:
+        return CuirMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
+        return [MultipleOf(16)]  # others are right, too, and slower
+
+    @classmethod
+    def supports_head_size(cls, head_size: int) -> bool:
+        return head_size % 8 == 0 and 8 <= head_size <= MOST_COLUMNS
+
+    @classmethod
+    def supports_sink(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_sliding_window(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_non_causal(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
+        return False  # which sequences decode is settled on the host
+
+    @classmethod
+    def supports_compute_capability(cls, capability: Any) -> bool:
+        return bool(capability.major == 9)
+
+
+class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
+    """Attention of one layer."""
+
+    def __init__(
+        self, num_heads: int, head_size: int, scale: float, num_kv_heads: int | None = None, alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None, kv_cache_dtype: str = "auto", logits_soft_cap: float | None = None, attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None, sinks: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Raises NotImplementedError for what CuirAttentionBackend says it does not take."""
+        if attn_type != AttentionType.DECODER:
+            raise NotImplementedError(f"{NAME} has attention of decoders, found {attn_type}")
+        if not CuirAttentionBackend.supports_kv_cache_dtype(kv_cache_dtype):  # type: ignore[arg-type]
+            raise NotImplementedError(f"{NAME} has caches of the dtype of queries, found {kv_cache_dtype}")
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.kv_cache_dtype, self.kv_sharing_target_layer_name = kv_cache_dtype, kv_sharing_target_layer_name
+        slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
+        self.rules = rules_of(logits_soft_cap or 0.0, slopes, sliding_window, sinks)
+        self.slopes, self.sliding_window, self.logits_soft_cap, self.sinks = slopes, sliding_window, logits_soft_cap or 0.0, sinks
+
+    def forward(
+        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, attn_metadata: CuirMetadata | None,
+        output: torch.Tensor, output_scale: torch.Tensor | None = None, output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """query [rows, H, D], kv_cache [pages, HK, page size, 2 D], where `do_kv_cache_update` has written key and value; fills output [rows, H, D], and gives it.
+
+        Without attn_metadata, as vLLM profiles its memory, zeros. Raises NotImplementedError for outputs of 8 bits, CuirError as `attention_with_kv_cache`.
+        """
+        if output_scale is not None or output_block_scale is not None:
+            raise NotImplementedError(f"{NAME} gives outputs of the dtype of queries")
+        if attn_metadata is None:
+            return output.fill_(0)
+        self._on(query.device)
+        keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
+        attend(query, keys, values, attn_metadata.batch, self.rules, self.scale, output.view(len(output), self.num_heads, -1), **_OPTIONS)
+        return output
+
+    def do_kv_cache_update(
+        self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
+    ) -> None:
+        """Writes key and value [rows, HK, D] to slots [rows] of kv_cache [pages, HK, page size, 2 D]; a negative slot is none."""
+        if kv_cache.is_cuda:
+            from vllm.v1.attention.ops.triton_reshape_and_cache_flash import triton_reshape_and_cache_flash
+
+            keys, values = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
+            triton_reshape_and_cache_flash(key, value, keys, values, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
+            return
+        some = slot_mapping >= 0
+        slots, size = slot_mapping[some].long(), kv_cache.shape[2]
+        kv_cache[slots // size, :, slots % size] = torch.cat([key, value], -1)[: len(some)][some].to(kv_cache.dtype)
+
+    def _on(self, device: torch.device) -> None:
+        """Rules that read slopes on this device."""
+        if self.slopes is not None and self.slopes.device != device:
+            self.slopes = self.slopes.to(device)
+            self.rules = rules_of(self.logits_soft_cap, self.slopes, self.sliding_window, self.sinks)
+
+
+__all__ = ["NAME", "CuirAttentionBackend", "CuirAttentionImpl", "CuirMetadata", "CuirMetadataBuilder", "register"]
