@@ -128,7 +128,7 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
         """Raises NotImplementedError for what CuirAttentionBackend says it does not take."""
         if attn_type != AttentionType.DECODER:
             raise NotImplementedError(f"{NAME} has attention of decoders, found {attn_type}")
-        if not CuirAttentionBackend.supports_kv_cache_dtype(kv_cache_dtype):  # type: ignore[arg-type]
+        if not CuirAttentionBackend.supports_kv_cache_dtype(kv_cache_dtype):
             raise NotImplementedError(f"{NAME} has caches of the dtype of queries, found {kv_cache_dtype}")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads

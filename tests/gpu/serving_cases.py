@@ -11,6 +11,7 @@ import torch
 
 from cuir import attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
 from cuir.flex.decoding import decodes
+from cuir.integrations.batches import Batch, attend, rules_of
 
 H, HK, D, PAGE, NP = 8, 2, 128, 16, 40
 MIXED = {"mixed, pages of 32": 32, "mixed, pages of 16": 16, "mixed, pages of 4": 4}
@@ -86,6 +87,27 @@ class Mixed:
         return o, lse
 
 
+class Served:
+    """A server's batch, of which one sequence pads it, over pages that hold keys and values side by side, as vLLM's do: three that decode, and with prompts=True two that do not."""
+
+    def __init__(self, prompts: bool, device: str = DEVICE):
+        g = torch.Generator().manual_seed(9)
+        self.backend = "auto" if device == "cuda" else "interpret"
+        counts, tokens = ([1, 1, 1, 40, 7], [150, 333, 16, 200, 7]) if prompts else ([1, 1, 1, 0], [150, 333, 16, 0])
+        self.pages = torch.randn(len(counts) * 22, HK, PAGE, 2 * D, generator=g).half().to(device)
+        self.table = torch.randperm(len(self.pages), generator=g).view(len(counts), -1).to(device, torch.int32)
+        self.lengths = torch.tensor(tokens, dtype=torch.int32, device=device)
+        starts = torch.tensor([0, *counts]).cumsum(0).to(device, torch.int32)
+        self.q = torch.randn(max(sum(counts), len(counts)), H, D, generator=g).half().to(device)
+        self.batch = Batch.of(starts, counts, self.lengths, self.table, len(self.q), H // HK)
+        self.rules = rules_of(30.0, (torch.rand(H, generator=g) * 0.1).to(device), 100, torch.rand(H, generator=g).to(device))
+        self.out = torch.zeros_like(self.q)
+
+    def step(self) -> tuple[torch.Tensor]:
+        attend(self.q, self.pages[..., :D], self.pages[..., D:], self.batch, self.rules, D**-0.5, self.out, self.backend, "quick")
+        return (self.out,)
+
+
 class Shared:
     """One sequence of one key head, with room for many tokens: its keys are shared out among several clusters, and another launch joins what they give."""
 
@@ -147,6 +169,8 @@ def _made(kind: str, device: str = DEVICE) -> Any:
         "many": Many,
         "shared": partial(Shared, False),
         "shared, 8 bits": partial(Shared, True),
+        "server": partial(Served, True),
+        "server decoding": partial(Served, False),
         **{kind: partial(Mixed, page) for kind, page in MIXED.items()},
     }
     return others[kind](device) if kind in others else Cache(kind, device)
@@ -211,6 +235,21 @@ def in_a_graph(kind: str) -> None:
             one.table.copy_(one.table.roll(turn, 0))
         graph.replay()
         assert all(torch.equal(x, y) for x, y in zip(outputs, eager.step())), turn
+
+
+def served_in_a_graph() -> None:
+    """A step of sequences that decode, with others' lengths and pages at each replay."""
+    made, eager = Served(False), Served(False)
+    made.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made.step()
+    for turn in range(3):
+        for one in (made, eager):
+            one.lengths.copy_(torch.tensor([150 + turn, 333 - 100 * turn, 16, 1 if turn == 2 else 0], dtype=torch.int32))
+            one.table.copy_(one.table.roll(turn, 0))
+        graph.replay()
+        assert torch.equal(made.out, eager.step()[0]), turn
 
 
 def other_places_in_a_graph() -> None:

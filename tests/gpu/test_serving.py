@@ -12,7 +12,9 @@ from tests.gpu.isolation import isolated
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("kind", [*cases.KINDS, "packed", "few", "many", "shared", "shared, 8 bits", *cases.MIXED])
+@pytest.mark.parametrize(
+    "kind", [*cases.KINDS, "packed", "few", "many", "shared", "shared, 8 bits", "server", "server decoding", *cases.MIXED]
+)
 @pytest.mark.parametrize("case", [cases.beside_the_interpreter, cases.same_bits, cases.without_synchronisation, cases.compiled])
 def test_serving(case: Callable[[str], object], kind: str) -> None:
     isolated(case, kind, seconds=300)
@@ -21,6 +23,10 @@ def test_serving(case: Callable[[str], object], kind: str) -> None:
 @pytest.mark.parametrize("kind", cases.KINDS)
 def test_lengths_that_grow_in_a_graph(kind: str) -> None:
     isolated(cases.in_a_graph, kind, seconds=300)
+
+
+def test_a_server_in_a_graph() -> None:
+    isolated(cases.served_in_a_graph, seconds=300)
 
 
 def test_other_places_in_a_graph() -> None:

@@ -1,0 +1,84 @@
+"""Batches of servers over pages, in the interpreter, against float64: which sequences decode, what pads a batch, and the rules of layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from cuir.integrations.batches import Batch, attend, rules_of
+from tests.flex.test_packed_cache import Problem
+
+H, HK = 4, 2
+
+
+def batch_of(problem: Problem, rows: int | None = None, causal: bool = True) -> Batch:
+    queries, keys = problem.lengths
+    assert problem.table is not None
+    starts = torch.tensor([0, *queries]).cumsum(0).int()
+    lengths = torch.tensor(keys, dtype=torch.int32)
+    return Batch.of(starts, queries, lengths, problem.table, sum(queries) if rows is None else rows, H // HK, causal)
+
+
+def attended(problem: Problem, batch: Batch, behind: int = 0, **rules: Any) -> torch.Tensor:
+    q = torch.cat([*problem.q, torch.full((behind, H, 64), math.nan, dtype=torch.float16)])
+    out = torch.full_like(q, 7.0)
+    attend(q, *(x.transpose(1, 2) for x in problem.caches), batch, rules_of(**rules), 0.125, out, "interpret", "off")  # type: ignore[arg-type]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("queries", "each", "others"),
+    [
+        ([1, 1, 1], [1], 0),  # all decode
+        ([1, 1, 40, 7], [1], 2),  # then prompts
+        ([3, 3, 1, 50], [3], 2),  # with guesses of a draft
+        ([40, 1], [], 2),  # nobody stands in front
+        ([33, 33], [], 2),  # too many queries for the kernel of few
+    ],
+)
+def test_who_decodes(queries: list[int], each: list[int], others: int) -> None:
+    problem = Problem(queries, [n + 20 for n in queries], 16, (H, HK))
+    batch = batch_of(problem)
+    assert [part.each for part in batch.parts if part.starts is None] == each
+    assert sum(len(part.lengths) for part in batch.parts if part.starts is not None) == others
+    wanted, _ = problem.wanted(causal=True)
+    assert torch.allclose(attended(problem, batch).double(), wanted, atol=4e-3)
+
+
+def test_sequences_that_pad_a_batch() -> None:
+    """Of a CUDA graph: without queries, with rows behind the others'; outside of a graph without rows."""
+    problem = Problem([1, 1, 0, 0], [30, 20, 0, 0], 16, (H, HK))
+    wanted, _ = problem.wanted(causal=True)
+    for rows, sequences in ((4, 4), (2, 2)):
+        batch = batch_of(problem, rows)
+        assert [len(part.lengths) for part in batch.parts] == [sequences]
+        out = attended(problem, batch, rows - 2)
+        assert torch.allclose(out[:2].double(), wanted, atol=4e-3) and bool((out[2:] == 0).all())
+    assert not Batch.of(torch.zeros(3, dtype=torch.int32), [0, 0], torch.zeros(2), torch.zeros(2, 1), 0, 2).parts
+
+
+def test_rules() -> None:
+    slopes, cap, window = torch.tensor([0.5, 0.2, 0.1, 0.05]), 3.0, 9
+    problem = Problem([1, 1, 30], [40, 12, 35], 16, (H, HK))
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        M, N = (lengths[b] for lengths in problem.lengths)
+        return cap * torch.tanh(s / cap) + slopes[h] * (k - (q + N - M))
+
+    def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
+        M, N = (lengths[b] for lengths in problem.lengths)
+        return k > q + N - M - window
+
+    out = attended(problem, batch_of(problem), softcap=cap, slopes=slopes, window=window)
+    wanted, _ = problem.wanted(score, mask, causal=True)
+    assert torch.allclose(out.double(), wanted, atol=4e-3)
+
+
+def test_sinks() -> None:
+    problem, sink = Problem([1, 25], [40, 25], 16, (H, HK)), torch.tensor([0.5, -1.0, 2.0, 0.0])
+    wanted, lse = problem.wanted(causal=True)
+    share = 1 / (1 + (sink[:, None] - lse).exp())
+    assert torch.allclose(attended(problem, batch_of(problem), sink=sink).double(), wanted * share.T[..., None], atol=4e-3)
