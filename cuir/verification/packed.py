@@ -58,17 +58,18 @@ def function_of(spec: Specification, arguments: Arguments | None = None) -> Func
         }
 
     def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, Any]:
-        B = sizes["B"]
-        qstart, qend = _places(B, sizes["TQ"], generator)
+        B, rows = sizes["B"], sizes["MP"] * sizes["PAGE"]
+        alone = int(torch.randint(B, (), generator=generator)) if B and torch.rand((), generator=generator) < 0.3 else None
+        # of one sequence with all rows now and then: of several none may have many queries and many blocks of keys
+        qstart, qend = _places(B, sizes["TQ"], generator) if alone is None else _of_one(alone, B, sizes["TQ"])
         if sizes["NP"] > 1:
             pages = torch.randperm(sizes["NP"], generator=generator)[: B * sizes["MP"]].view(B, -1).int()  # no page is of two sequences
-            kstart, kend = (
-                torch.zeros(B, dtype=torch.int32),
-                torch.randint(sizes["MP"] * sizes["PAGE"] + 1, (B,), generator=generator).int(),
-            )
+            kstart, kend = torch.zeros(B, dtype=torch.int32), torch.randint(rows + 1, (B,), generator=generator).int()
+            if alone is not None:
+                kend[alone] = rows
         else:
             pages = torch.zeros(B, 1, dtype=torch.int32)
-            kstart, kend = _places(B, sizes["PAGE"], generator)
+            kstart, kend = _places(B, rows, generator) if alone is None else _of_one(alone, B, rows)
         longest = [int((end - start).max()) if B else 0 for start, end in ((qstart, qend), (kstart, kend))]
         given = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], *longest))) if arguments is not None else {}
         return {
@@ -94,6 +95,12 @@ def _places(B: int, rows: int, generator: torch.Generator) -> tuple[torch.Tensor
         edges = torch.cat([torch.tensor([0]), inner, torch.tensor([rows])])
         return edges[:-1].int(), edges[1:].int()
     return cuts[0::2].int(), cuts[1::2].int()
+
+
+def _of_one(alone: int, B: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where B sequences begin and end of which one has all rows."""
+    edges = torch.tensor([0] * (alone + 1) + [rows] * (B - alone), dtype=torch.int32)
+    return edges[:-1], edges[1:]
 
 
 __all__ = ["function_of"]
