@@ -463,7 +463,9 @@ def made(
         elif kind != "forward":
             own = DecodeSettings if kind == "decode" else CacheSettings
             joins = spec.normalize == "softmax" and spec.sink is None and not spec.max_scores
-            settings = own(transferred.program, fixed, decoding.packs(traced, transferred.program, fixed), joins, traced.score is not None)
+            settings = own(
+                transferred.program, fixed, decoding.packs(traced, transferred.program, fixed), joins, spec.score_mod is not None
+            )
         else:
             space = _space(transferred.program, fixed) if origin is None else None
             known = (space.starts, space.exact) if space is not None else ((), False)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..checking.checked import Const
 from ..spec.specification import Lengths
-from ..syntax.nodes import Program
+from ..syntax.nodes import Name, Program, ScalarType, Subscript
+from ..syntax.rewrite import rewrite
 from ..variants import TransferResult
 from . import decoding
 from .settings import Numbers, Settings
 
 if TYPE_CHECKING:
     from ..choice import Choice
+    from ..choice.work import Work
     from ..spec.functions import AnySpecification
 
 SHORT = 64  # queries of a sequence that make up one warpgroup's tile
@@ -31,13 +34,36 @@ class DecodeSettings(Settings):
     def start(self) -> dict[str, Const]:
         return self.untuned(Lengths(1, 1, 1, 1, decoding.LEAST_KEYS))
 
-    def untuned(self, at: Lengths) -> dict[str, Const]:
-        return decoding.consts_for(at, self.fixed, self.packed, self.joins, self.ruled)
+    def untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
+        return decoding.consts_for(self.needed(at, dict(numbers)), self.fixed, self.packed, self.joins, self.ruled)
+
+    @functools.cached_property
+    def work(self) -> Work | None:
+        """As if each sequence of a cache had all N tokens."""
+        from ..choice.work import Work
+
+        def whole(node: Any) -> Any:
+            return Name("N") if isinstance(node, Subscript) and isinstance(node.value, Name) and node.value.id == "LENGTHS" else node
+
+        return Work.of(rewrite(self.program, whole))
+
+    def needed(self, at: Lengths, numbers: Mapping[str, int | float]) -> Lengths:
+        """With as many keys as the mask leaves of them in whole blocks, where lengths and captured numbers say so."""
+        work = self.work
+        if work is None or work.blocks != "closed":
+            return at
+        scalars = {p.name for p in work.kernel.params if isinstance(p.type, ScalarType)}
+        if work.read & scalars - set(numbers):
+            return at
+        _, blocks = work.counted(at, numbers, {**self.fixed, "BM": at.M, "BN": decoding.BLOCK})
+        return replace(at, N=min(at.N, max(1, int(blocks.max())) * decoding.BLOCK))
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         from ..choice import Choice
 
-        return Choice(self.untuned(at), "start", "as many CTAs to a key head as its queries, keys and the other key heads leave room for")
+        return Choice(
+            self.untuned(at, numbers), "start", "as many CTAs to a key head as its queries, keys and the other key heads leave room for"
+        )
 
     def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
         """With two CTAs, stages and sharing warps in place of more, and one cluster: the text is the same, and its runs take a quarter of the time."""

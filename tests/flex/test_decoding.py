@@ -15,7 +15,9 @@ from torch.nn.attention import flex_attention as theirs
 
 import corpus
 from cuir import Specification, check, create_block_mask, flex_attention, transfer
-from cuir.flex import AuxRequest, decoding, front
+from cuir.flex import AuxRequest, decoding, front, kernels
+from cuir.flex.mods import identity
+from cuir.flex.serving_settings import DecodeSettings
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
@@ -164,3 +166,42 @@ def test_a_call_gets_what_was_the_fastest() -> None:
         speeds = {name: of["gbs"] for name, of in row["contenders"].items() if name.startswith("cuir")}
         name = "cuir " + ",".join(f"{key}={chosen[key]}" for key in ("CLUSTER", "WG", "STAGES", "BN"))
         assert speeds[name] >= 0.97 * max(speeds.values()), (row["shape"], name)
+
+
+def causal(b: Any, h: Any, q: Any, k: Any, *, M: Any, N: Any) -> Any:
+    return k <= q + (N - M)
+
+
+def behind(b: Any, h: Any, q: Any, k: Any, *, M: Any, N: Any) -> Any:
+    return k > q + (N - M) - width
+
+
+width = 1000
+
+
+@pytest.mark.parametrize(
+    ("mask", "M", "keys"),
+    [
+        (None, 4, 131072),
+        (causal, 4, 131072),
+        (behind, 1, 1024),  # sixteen blocks of 64 keys
+        (behind, 4, 1024),
+        (own_length, 1, 131072),  # known on the device alone
+    ],
+)
+@pytest.mark.parametrize(("kind", "fixed"), [("decode", {}), ("cache", {"CHUNK": 64}), ("cache of 8 bits", {"CHUNK": 64, "TOKENS": 0})])
+def test_work_is_shared_out_for_what_the_mask_leaves(mask: Mod | None, M: int, keys: int, kind: Any, fixed: dict[str, int]) -> None:
+    spec = Specification("some", mask)
+    attention = kernels.made(spec, identity(mask, None), F16, (128, 128), None, fixed, "off", kind=kind)
+    settings, at = attention.settings, Lengths(1, 64, 8, M, 131072)
+    numbers = settings.numbers(attention.transferred.captured)
+    assert isinstance(settings, DecodeSettings) and keys == settings.needed(at, dict(numbers)).N
+    shared = settings.choice(at, numbers).consts.get("SPLITS", 1)
+    assert (shared > 1) == (keys == 131072 and kind != "decode")  # type: ignore[operator]
+
+
+def test_a_score_mod_makes_sharing_worth_while_sooner() -> None:
+    at = Lengths(1, 64, 8, 1, 131072)
+    for score, shared in ((None, False), (alibi, True)):
+        attention = kernels.made(Specification("some", None, score), identity(None, score), F16, (128, 128), None, {}, "off", kind="decode")
+        assert ("SPLITS" in attention.settings.choice(at).consts) == shared
