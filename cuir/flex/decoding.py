@@ -40,14 +40,7 @@ AT_ONCE = {
 BLOCK = 64  # keys
 SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
 JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
-SHARES = (
-    2,
-    4,
-    8,
-    16,
-    32,
-    64,
-)  # CTAs that share a unit without a cluster; such with clusters were slower, as measured (docs/performance_trials.md)
+SHARES = (2, 4, 8, 16, 32, 64)  # CTAs that share a unit without a cluster; with clusters they were slower (docs/performance_trials.md)
 JOIN_SHARES = {False: 11, True: 6}  # blocks in whose time what they give is joined by a launch of its own, of 16 and of 8 bits
 LEAST_BLOCKS = 8  # of a CTA, where there are several
 GAIN = 0.95  # of the time of one cluster, which they must stay under
@@ -86,20 +79,20 @@ def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
 
 
 class Features(NamedTuple):
-    """What is known of a call's kernel besides its lengths. packed: query heads of a key head may share a tile. joins: several clusters may share the keys of a unit, as another
-    launch joins what they give. ruled: it has a score_mod. cached: keys lie in a cache, eight: of 8-bit numbers."""
+    """What of a call's kernel decides how its keys are shared out. joins: another launch may join what several clusters give. ruled: it has a score_mod. cached: keys lie in a
+    cache, eight: of 8-bit numbers."""
 
-    packed: bool
-    joins: bool = False
-    ruled: bool = False
-    cached: bool = False
-    eight: bool = False
+    joins: bool
+    ruled: bool
+    cached: bool
+    eight: bool
 
 
 def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: bool = False, ruled: bool = False) -> dict[str, Const]:
-    """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache, TOKENS of one of 8-bit numbers; the others: see Features."""
+    """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache, TOKENS of one of 8-bit numbers. packed: query heads of a key head may share a tile. joins, ruled: see
+    Features."""
     eight, cached = "TOKENS" in fixed, "CHUNK" in fixed
-    of = Features(packed, joins, ruled, cached, eight)
+    of = Features(joins, ruled, cached, eight)
     rows = _rows(fixed, at, packed)
     tile = _tile(at, rows, packed)
     blocks = -(-at.N // BLOCK)

@@ -24,7 +24,7 @@ SHORT = 64  # queries of a sequence that make up one warpgroup's tile
 
 
 class DecodeSettings(Settings):
-    """The settings of the decode kernel, which follow the lengths. packed, joins, ruled: see `decoding.Features`."""
+    """The settings of the decode kernel, which follow the lengths. packed, joins, ruled: see `decoding.consts_for`."""
 
     def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool, ruled: bool):
         super().__init__(program, fixed, ())
