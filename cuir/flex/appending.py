@@ -36,16 +36,20 @@ def append_packed(
     t = torch.where(somebodys, t, (ends[-1] - 1).clamp(0)).long()  # rows of no sequence write once more what the last one writes, ...
     b = torch.searchsorted(ends.contiguous(), t, right=True).clamp(max=len(starts) - 1)
     at = lengths[b].long() + t - starts[b]
-    page, row = _slots(pages[b], at[:, None], cache)
+    page, row = _slots(pages[b], at[:, None], cache, some)
     page, row = page[:, 0], row[:, 0]
     cache[page, :, row] = torch.where(some, new[t], cache[page, :, row])  # ... or, where there is none, what is there
 
 
-def _slots(pages: torch.Tensor, at: torch.Tensor, cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pages and rows of tokens `at` [S, N] of sequences whose pages are pages [S, MP]."""
+def _slots(
+    pages: torch.Tensor, at: torch.Tensor, cache: torch.Tensor, some: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pages and rows of tokens `at` [S, N] of sequences whose pages are pages [S, MP]. some: a bool, false where there are no tokens, and any place will do."""
     size = cache.shape[2]
     at = at.clamp(0, pages.shape[1] * size - 1)
     page = pages.long().gather(1, at // size)
+    if some is not None:
+        page = torch.where(some, page, 0)
     if page.device.type == "cpu" and page.numel() and not 0 <= int(page.min()) <= int(page.max()) < len(cache):
         wrong(
             "U408",

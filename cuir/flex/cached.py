@@ -15,15 +15,14 @@ from .appending import append
 from .decoding import BLOCK, SMALLEST
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import check_scales, for_kernel
-from .front import Form, known_attention
-from .inputs import DTYPES, check_device, check_gradient, check_head_dims, check_heads, check_options, check_sink, wrong
+from .front import Form
+from .inputs import DTYPES, check_dense, check_device, check_gradient, check_head_dims, check_heads, check_options, check_sink, wrong
 from .kernels import Level
-from .mods import identity
 from .operator import define, entered_mods
 from .ordering import as_they_stand, longest_first
 from .packed_cache import attention_of_packed
 from .packing import packed, strides_fit
-from .per_sequence import entered_in_graph, launched, mask_of, places, rule
+from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places
 
 Layout = Literal["NHD", "HND"]
 
@@ -110,27 +109,35 @@ def _attended(
     H, D = q.shape[-2:]
     keys, values = (x.transpose(1, 2) if layout == "NHD" else x for x in (k_cache, v_cache))
     page, DV = keys.shape[2], values.shape[3]
-    pages = as_they_stand(B, q.device)[:, None] if page_table is None else page_table  # without a table: one page a sequence
+    if page_table is None:
+        pages = as_they_stand(B, q.device)[:, None]  # one page a sequence
+    elif page_table.shape[1] == 0:
+        pages = torch.full((B, 1), keys.shape[0], dtype=torch.int32, device=q.device)  # a page that is none
+    else:
+        pages = page_table.contiguous()
     lengths, chunk = _lengths(cache_seqlens, B, q.device), _chunk(page, page_table is not None)
     if cu_seqlens_q is not None:
         return attention_of_packed(
             q, keys, values, k, v, lengths, pages, chunk, cu_seqlens_q, max_seqlen_q, score_mod, mask_mod, causal, scale, weights, backend, verify
         )  # fmt: skip
     M = q.shape[1]
-    if k is not None and v is not None:
-        for new, cache, of in ((k, keys, k_scale), (v, values, v_scale)):
-            append(new, cache, of, lengths, pages)
-        lengths = lengths + k.shape[1]
+    past = lengths
+
+    def append_new() -> None:
+        if k is not None and v is not None:
+            for new, cache, of in ((k, keys, k_scale), (v, values, v_scale)):
+                append(new, cache, of, past, pages)
+
+    if k is not None:
+        lengths = past + k.shape[1]
     at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
-    mask_mod = rule(mask_mod, causal)
     eight = keys.dtype == EIGHT_BITS
     consts = (
         ("CHUNK", chunk),
         *([("TOKENS", int(k_scale is not None and k_scale.dim() == 3))] if eight else []),
     )
     form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts)
-    who = identity(mask_mod, score_mod, *weights)
-    known = known_attention(mask_mod, score_mod, who, form, verify, weights)
+    known, who = known_rule(mask_mod, causal, score_mod, weights, form, verify)
     query = q.transpose(1, 2)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
         query = packed(query)
@@ -152,7 +159,7 @@ def _attended(
             return {"ORDER": longest_first(cache_seqlens)}
         return {"ORDER": as_they_stand(B, q.device)}
 
-    return o, launched(known.attention, known.data(who), at, B, given, (B, H, M), backend, order)
+    return o, launched(known.attention, known.data(who), at, B, given, (B, H, M), backend, order, append_new)
 
 
 def _in_graph(
@@ -225,7 +232,7 @@ def _chunk(page: int, paged: bool) -> int:
 def _lengths(given: torch.Tensor | int, B: int, device: torch.device) -> torch.Tensor:
     if isinstance(given, int):
         return torch.full((B,), given, dtype=torch.int32, device=device)
-    return given.to(torch.int32)
+    return given.to(torch.int32).contiguous()
 
 
 def _check(
@@ -241,6 +248,7 @@ def _check(
     for name, x in {"q": q, "k_cache": k_cache, "v_cache": v_cache, **new}.items():
         if not isinstance(x, torch.Tensor):
             wrong("U403", f"`{name}` must be a tensor, found {type(x).__name__}")
+        check_dense(name, x)
         cached = name.endswith("_cache")
         rank = 4 if cached or cu_seqlens_q is None else 3
         if x.dim() != rank:
@@ -264,6 +272,9 @@ def _check(
             )
         check_device(name, x, q)
         check_gradient(name, x)
+        if cached and new and any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride())):
+            wrong("U419", f"`{name}` is written, and several of its elements lie in one place of memory: strides {x.stride()} of shape {tuple(x.shape)}",
+                  "a cache of its own for each sequence")  # fmt: skip
     if k_cache.dtype != v_cache.dtype:
         wrong(
             "U404",
@@ -304,6 +315,7 @@ def _check(
             continue
         if not isinstance(x, torch.Tensor):
             wrong("U403", f"`{name}` must be a tensor of int32{' or a number' if rank == 1 else ''}, found {type(x).__name__}")
+        check_dense(name, x)
         if x.dtype != torch.int32 and not (rank == 1 and x.dtype == torch.int64):
             wrong("U404", f"`{name}` must be int32, found {str(x.dtype).removeprefix('torch.')}", f"{name}.to(torch.int32), once")
         if x.dim() != rank or x.shape[0] != B:

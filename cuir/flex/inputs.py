@@ -230,6 +230,16 @@ def _either(words: tuple[str, ...]) -> str:
     return ", ".join(f'"{w}"' for w in words[:-1]) + f' or "{words[-1]}"'
 
 
+def check_dense(name: str, x: torch.Tensor) -> None:
+    """Raises CuirError U403."""
+    if x.layout != torch.strided or x.is_nested:
+        wrong(
+            "U403",
+            f"`{name}` must be a dense tensor, found {'a nested one' if x.is_nested else f'one of layout {x.layout}'}",
+            f"{name}.to_dense()",
+        )
+
+
 def word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -237,6 +247,7 @@ def word(dtype: torch.dtype) -> str:
 __all__ = [
     "at_tracing",
     "capturing",
+    "check_dense",
     "check_device",
     "check_differentiable",
     "check_gradient",

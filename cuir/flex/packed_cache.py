@@ -11,11 +11,10 @@ from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths
 from .appending import append_packed
 from .constants import constant
-from .front import Form, known_attention
+from .front import Form
 from .kernels import Level
-from .mods import identity
 from .packing import packed, strides_fit
-from .per_sequence import launched, places, rule
+from .per_sequence import known_rule, launched, places
 from .serving_settings import SHORT
 
 
@@ -29,15 +28,17 @@ def attention_of_packed(
     lengths: int32 [B], of what the cache holds before new tokens k, v [TQ, HK, ...] are written behind it. chunk: tokens of a page that are fetched at a time.
     """
     starts, ends = places("cu_seqlens_q", cu_seqlens_q, q)
-    if k is not None and v is not None:
-        for new, cache in ((k, keys), (v, values)):
-            append_packed(new, cache, lengths, pages, starts, ends)
-        lengths = lengths + (ends - starts)
     TQ, H, D = q.shape
-    DV = values.shape[3]
-    mask_mod = rule(mask_mod, causal)
-    who = identity(mask_mod, score_mod, *weights)
-    known = known_attention(mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen", (("CHUNK", chunk),)), verify, weights)
+    DV, past = values.shape[3], lengths
+    known, who = known_rule(mask_mod, causal, score_mod, weights, Form(q.dtype, D, DV, "varlen", (("CHUNK", chunk),)), verify)
+
+    def append() -> None:
+        if k is not None and v is not None:
+            for new, cache in ((k, keys), (v, values)):
+                append_packed(new, cache, past, pages, starts, ends)
+
+    if k is not None:
+        lengths = past + (ends - starts)
     longest = TQ if max_seqlen_q is None else min(max_seqlen_q, TQ)
     query = q.transpose(0, 1)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
@@ -48,7 +49,7 @@ def attention_of_packed(
         "KSTART": constant(torch.zeros, len(starts), dtype=torch.int32, device=q.device), "KEND": lengths, "scale": D**-0.5 if scale is None else float(scale),
     }  # fmt: skip
     at = Lengths(1, H, keys.shape[1], min(longest, SHORT + 1), 1)
-    return o, launched(known.attention, known.data(who), at, len(starts), given, (H, TQ), backend)
+    return o, launched(known.attention, known.data(who), at, len(starts), given, (H, TQ), backend, before=append)
 
 
 __all__ = ["attention_of_packed"]

@@ -12,10 +12,13 @@ import torch
 from ..checking.checked import Const
 from ..interp import run
 from ..spec.specification import LENGTHS, Lengths, asked
+from ..text.diagnostics import CuirError
 from ..variants import TransferResult
-from .inputs import check_device, check_gradient, need_hopper, word, wrong
-from .kernels import Attention
+from .front import Form, Known, known_attention
+from .inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
+from .kernels import Attention, Level
 from .masks import mod_of
+from .mods import CaptureKey, identity
 from .operator import captured_now, entered, sink_of
 from .shares import given_to, joined, shares
 
@@ -58,22 +61,37 @@ def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, t
             f"`{name}` must be a tensor of int32, found {type(cu_seqlens).__name__}",
             f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
         )
+    check_dense(name, cu_seqlens)
     if cu_seqlens.dtype not in (torch.int32, torch.int64):
         wrong("U404", f"`{name}` must be int32, found {word(cu_seqlens.dtype)}", f"{name}.to(torch.int32), once")
     if cu_seqlens.dim() != 1 or not 1 <= len(cu_seqlens) <= MOST_SEQUENCES + 1:
         wrong("U408", f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
               "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)")  # fmt: skip
     check_device(name, cu_seqlens, q)
-    all_places = cu_seqlens.to(torch.int32)
+    all_places = cu_seqlens.to(torch.int32).contiguous()
     return all_places[:-1], all_places[1:]
+
+
+def known_rule(
+    mask_mod: Mod | None, causal: bool, score_mod: Any, weights: tuple[Any, ...], form: Form, verify: Level
+) -> tuple[Known, CaptureKey]:
+    """The attention of a call's mods, and what these capture. weights: normalize and sink, if they are not those of a plain softmax. Raises CuirError U403, X1xx."""
+    whole = rule(mask_mod, causal)
+    who = identity(whole, score_mod, *weights)
+    try:
+        return known_attention(whole, score_mod, who, form, verify, weights), who
+    except (CuirError, TypeError):
+        if whole is not mask_mod and mask_mod is not None:  # said of the mask itself, at its place, and not of the rule that asks it
+            known_attention(mask_mod, score_mod, identity(mask_mod, score_mod, *weights), form, verify, weights)
+        raise
 
 
 def launched(
     attention: Attention, data: TransferResult, at: Lengths, sequences: int, given: Mapping[str, Any], rows: tuple[int, ...], backend: str,
-    by_setting: Callable[[Mapping[str, Const]], Mapping[str, Any]] = lambda consts: {},
+    by_setting: Callable[[Mapping[str, Const]], Mapping[str, Any]] = lambda consts: {}, before: Callable[[], object] = lambda: None,
 ) -> torch.Tensor:  # fmt: skip
     """LSE [*rows], f32, of a run with the tensors given, O among them. data: what the mods capture. at: for what lengths the setting is. by_setting: what is given besides,
-    by the setting's const parameters. Raises CuirError."""
+    by the setting's const parameters. before: called when nothing can be refused any more. Raises CuirError."""
     device = given["Q"].device
     for p in data.captured:
         if isinstance(p.value, torch.Tensor):
@@ -83,6 +101,7 @@ def launched(
         consts = attention.settings.untuned(at)
         made = attention.arguments(data, at, device, consts)
         own = given_to(given, consts)
+        before()
         lse = torch.empty((rows[0] * shares(consts), *rows[1:]), dtype=torch.float32, device=device)
         run(
             attention.settings.checked(consts),
@@ -98,6 +117,7 @@ def launched(
     if made is not None:
         made.join()
     own = given_to(given, consts)
+    before()
     _, lse = kernel(**own, **by_setting(consts), **({} if made is None else made))
     return lse if own["O"] is given["O"] else joined(own["O"], lse, given["O"], consts, interpreted=False)
 

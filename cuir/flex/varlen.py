@@ -11,14 +11,14 @@ from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
 from ..text.diagnostics import CuirError
 from .constants import constant
-from .front import Form, known_attention, nested_with
+from .front import Form, nested_with
 from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, word, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
 from .packed_training import differentiable_attention
 from .packing import autocast, autocasts, packed, strides_fit
-from .per_sequence import entered_in_graph, launched, mask_of, places, rule
+from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places, rule
 from .serving_settings import SHORT
 
 
@@ -176,16 +176,16 @@ def _attention(
     H, TQ, D = q.shape
     DV, unit = v.shape[2], COPY_ALIGNMENT // v.element_size()
     check_sink(weights, H)
-    mask_mod = rule(mask_mod, causal)
+    whole = rule(mask_mod, causal)
     own = () if weights == ("softmax", None) else (*weights, False)
-    who = identity(mask_mod, score_mod, *own)
+    who = identity(whole, score_mod, *own)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *who.tensors)):
         try:
-            return differentiable_attention(q, k, v, starts, ends, mask_mod, score_mod, scale, weights, backend, verify)
+            return differentiable_attention(q, k, v, starts, ends, whole, score_mod, scale, weights, backend, verify)
         except (CuirError, TypeError):  # of a mod within one of ours: said of the mod itself, at its place
-            known_attention(mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen"), verify, own)
+            known_rule(mask_mod, causal, score_mod, own, Form(q.dtype, D, DV, "varlen"), verify)
             raise
-    known = known_attention(mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen"), verify, own)
+    known, who = known_rule(mask_mod, causal, score_mod, own, Form(q.dtype, D, DV, "varlen"), verify)
     longest = TQ if longest is None else min(longest, TQ)
     q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v))
     o = torch.empty(TQ, H, -(-DV // unit) * unit, dtype=q.dtype, device=q.device)[..., :DV].transpose(0, 1)

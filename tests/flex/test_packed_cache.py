@@ -191,3 +191,106 @@ def test_the_kernel_is_verified_over_a_cache() -> None:
     assert text.count(right) == 1
     wrong = cuir.parse(text.replace(right, "return PAGES[b, page] if row < KEND[b] - 1 else NP, row - page * PAGE"))
     assert not cuir.verify(wrong, spec, consts=consts, seeded=0, shrink=False).ok
+
+
+# ---- what an adversary found
+@pytest.mark.parametrize("page", [8, 16, 32, 64, 24, 6])
+@pytest.mark.parametrize("kind", ["packed", "each", "8 bits"])
+def test_lengths_beyond_the_table_read_nothing_behind_it(page: int, kind: str) -> None:
+    """Two rows of one page each: tokens without a place are zeros, and count; the next sequence's page is none of the first's."""
+    q, keys, values = torch.randn(2, 1, 1, 16).half(), *(torch.randn(2, page, 1, 16) for _ in range(2))
+    if kind == "8 bits":
+        keys, values = (x.to(torch.float8_e4m3fn) for x in (keys, values))
+    else:
+        keys, values = keys.half(), values.half()
+    lengths = [page + 300, page]
+    given = {
+        "cache_seqlens": torch.tensor(lengths, dtype=torch.int32),
+        "page_table": torch.tensor([[0], [1]], dtype=torch.int32),
+        "backend": "interpret",
+    }
+    if kind == "packed":
+        o = attention_with_kv_cache(q[:, 0], keys, values, cu_seqlens_q=torch.tensor([0, 1, 2], dtype=torch.int32), **given)  # type: ignore[arg-type]
+    else:
+        o = attention_with_kv_cache(q, keys, values, **given)  # type: ignore[arg-type]
+    for b, n in enumerate(lengths):
+        k, v = (torch.cat([x[b, :, 0].double(), torch.zeros(n - page, 16, dtype=torch.float64)]) for x in (keys, values))
+        wanted = torch.softmax(q[b, 0, 0].double() @ k.T * 0.25, -1) @ v
+        assert torch.allclose(o[b].double().flatten(), wanted, atol=3e-3)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_table_without_columns_has_no_token(packed: bool) -> None:
+    q, caches = torch.randn(1, 1, 16).half(), [torch.randn(2, 16, 1, 16).half() for _ in range(2)]
+    options = {"page_table": torch.zeros(1, 0, dtype=torch.int32), "backend": "interpret"}
+    if packed:
+        options["cu_seqlens_q"] = torch.tensor([0, 1], dtype=torch.int32)
+    for length in (0, 5):
+        o = attention_with_kv_cache(q if packed else q[None], *caches, cache_seqlens=torch.tensor([length], dtype=torch.int32), **options)
+        assert bool((o == 0).all())
+
+
+@pytest.mark.parametrize("filler", [-1, 10**6])
+def test_entries_of_sequences_without_new_tokens_are_not_used(filler: int) -> None:
+    caches, (q, k, v) = [torch.randn(2, 16, 1, 8).half() for _ in range(2)], torch.randn(3, 5, 1, 8).half()
+    before = [x.clone() for x in caches]
+    table = torch.tensor([[1, filler], [filler, filler]], dtype=torch.int32)
+    starts, lengths = torch.zeros(3, dtype=torch.int32), torch.tensor([9, 0], dtype=torch.int32)
+    attention_with_kv_cache(q, *caches, k, v, cache_seqlens=lengths, page_table=table, cu_seqlens_q=starts, backend="interpret")
+    assert all(torch.equal(x, y) for x, y in zip(caches, before))
+
+
+def test_places_may_have_strides() -> None:
+    one = Problem([9, 0, 11], [20, 34, 14], 16, (4, 2))
+    expected = one.called(causal=True)
+    assert one.table is not None
+    one.table = torch.stack([one.table, one.table.flip(0)], -1)[..., 0]
+    assert one.table.stride(1) == 2 and all(torch.equal(x, y) for x, y in zip(one.called(causal=True), expected))
+    places = torch.tensor([0, 7, 9, 7, 9, 7, 20, 7], dtype=torch.int32)[::2]
+    lengths = torch.tensor([[n, 7] for n in one.past], dtype=torch.int32)[:, 0]
+    o = attention_with_kv_cache(
+        torch.cat(one.q), *one.caches, cache_seqlens=lengths, page_table=one.table, cu_seqlens_q=places, causal=True, backend="interpret"
+    )
+    assert torch.equal(o, expected[0])
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("code", "mask"),
+    [("X101", lambda b, h: True), ("X102", lambda b, h, q, k, *, W: k > W), ("X123", lambda b, h, q, k: k * 0.5)],
+)
+def test_a_wrong_mask_beside_causal_is_told_at_its_place(code: str, mask: Any, packed: bool) -> None:
+    q, caches = torch.zeros(1, 1, 16).half(), [torch.zeros(1, 16, 1, 16).half() for _ in range(2)]
+    options: dict[str, Any] = {"cache_seqlens": 5, "causal": True, "block_mask": mask, "backend": "interpret"}
+    if packed:
+        options["cu_seqlens_q"] = torch.tensor([0, 1], dtype=torch.int32)
+    with pytest.raises(CuirError) as caught:
+        attention_with_kv_cache(q if packed else q[None], *caches, **options)
+    assert caught.value.diagnostics[0].code == code and "per_sequence" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "cu_seqlens_q", "page_table"])
+def test_sparse_tensors_are_refused(name: str) -> None:
+    given: dict[str, Any] = {
+        "q": torch.ones(1, 1, 16).half(), "k_cache": torch.ones(1, 16, 1, 16).half(), "v_cache": torch.ones(1, 16, 1, 16).half(),
+        "cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32), "page_table": torch.ones(1, 1, dtype=torch.int32),
+    }  # fmt: skip
+    given[name] = given[name].to_sparse()
+    with pytest.raises(CuirError, match="must be a dense tensor"):
+        attention_with_kv_cache(**given, cache_seqlens=5, backend="interpret")
+
+
+def test_a_call_that_is_refused_writes_nothing() -> None:
+    caches, (q, k, v) = [torch.zeros(1, 16, 2, 16).half() for _ in range(2)], torch.randn(3, 1, 2, 16).half()
+
+    def biased(s: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return s + table[h]
+
+    table, places = torch.zeros(1), torch.tensor([0, 1], dtype=torch.int32)  # of too few heads
+    for cut, options in ((lambda x: x, {"cu_seqlens_q": places}), (lambda x: x[None], {})):
+        with pytest.raises(CuirError, match="U416"):
+            attention_with_kv_cache(cut(q), *caches, cut(k), cut(v), cache_seqlens=3, score_mod=biased, backend="interpret", **options)
+        assert not any(x.any() for x in caches)
+    whole = torch.zeros(1, 1, 2, 16).half().expand(1, 16, 2, 16)
+    with pytest.raises(CuirError, match="U419"):
+        attention_with_kv_cache(q, whole, whole, k, v, cache_seqlens=3, cu_seqlens_q=places, backend="interpret")
