@@ -158,7 +158,7 @@ def _wide(value: SSAValue) -> bool:
 
 def _combine(op: ops.Apply) -> None:
     """Limits of one direction among all that & (or |) joins as one."""
-    parts = list(_joined(op, op.op))
+    parts = list(joined(op, op.op))
     groups: dict[tuple[SSAValue, bool], list[SSAValue]] = {}
     for part in parts:
         limit = part.owner
@@ -174,31 +174,31 @@ def _combine(op: ops.Apply) -> None:
         merged, *bounds = (limit.owner.operands[1 if below else 0] for limit in limits)  # type: ignore[union-attr]
         for bound in bounds:
             merged = insert(op, extreme(merged, bound, _together(merged, bound)))
-        t = _truths(limits)
+        t = truths(limits)
         made = insert(op, make.less(columns, merged, t) if below else make.at_most(merged, columns, t))
         first, *others = limits
         parts = [made if p is first else p for p in parts if p not in others]
     whole = parts[0]
     for part in parts[1:]:
-        whole = insert(op, make.of_kind(op, [whole, part], _truths([whole, part])))
+        whole = insert(op, make.of_kind(op, [whole, part], truths([whole, part])))
     if whole.type == op.result.type:
         replace(op, [whole])
 
 
-def _truths(values: Sequence[SSAValue]) -> TileT:
+def truths(values: Sequence[SSAValue]) -> TileT:
     """The type of what is made of truth values, of which one at least is a tile."""
     shapes = [v.type.shape for v in values if isinstance(v.type, TileT)]
     return tile(BOOL, max(r for r, _ in shapes), max(c for _, c in shapes))
 
 
-def _joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
+def joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
     """The truth values that an operation and those of its kind which it alone reads join, each once."""
     parts: dict[SSAValue, None] = {}
     for value in op.arguments:
         inner = value.owner
         alone = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
-        parts |= dict.fromkeys(_joined(inner, name) if alone else [value])  # type: ignore[arg-type]
+        parts |= dict.fromkeys(joined(inner, name) if alone else [value])  # type: ignore[arg-type]
     yield from parts
 
 
-__all__ = ["Affine", "affine", "is_limit", "run"]
+__all__ = ["Affine", "affine", "is_limit", "joined", "run", "truths"]
