@@ -1,11 +1,12 @@
 """vLLM's plug-in interface: an attention backend by the name CUIR, for models whose keys and values lie in vLLM's pages.
 
-`pip install cubridge` enters `register` among vLLM's general plug-ins, so `vllm serve MODEL --attention-backend CUIR` finds it. Written for, and tested against, the interface of
+`pip install cubridge` enters `plugin` among vLLM's general plug-ins, so `vllm serve MODEL --attention-backend CUIR` finds it. Written for, and tested against, the interface of
 vLLM 0.33 (`vllm.v1.attention.backend`). Owns how vLLM's metadata become a `Batch`, and its layers' arguments `Rules`.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,11 +33,22 @@ _OPTIONS: dict[str, Any] = {"backend": "auto", "verify": "quick"}
 
 
 def register(*, backend: str = "auto", verify: Level = "quick") -> None:
-    """Enters the backend CUIR; vLLM calls it in each of its processes. backend, verify: of all calls, as for `flex_attention`. Registered again, the last call counts. Raises CuirError U413."""
+    """Enters the backend CUIR. backend, verify: of all calls, as for `flex_attention`. Registered again, the last call counts. Raises CuirError U413."""
     check_options(None, backend, verify)
     _OPTIONS.update(backend=backend, verify=verify)
     if NAME not in AttentionBackendEnum.__members__:
         register_backend(NAME, f"{__name__}.CuirAttentionBackend")
+
+
+def plugin() -> None:
+    """`register`, as vLLM calls it in each of its processes. That its interface is another one is said, and keeps nobody from using vLLM."""
+    try:
+        register()
+    except Exception as error:  # whatever another interface raises
+        warnings.warn(
+            f"cubridge's attention backend {NAME} is not there: the interface of this vLLM is another one than 0.33's ({error!r})",
+            stacklevel=2,
+        )
 
 
 @dataclass
@@ -175,4 +187,4 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
             self.rules = rules_of(self.logits_soft_cap, self.slopes, self.sliding_window, self.sinks)
 
 
-__all__ = ["NAME", "CuirAttentionBackend", "CuirAttentionImpl", "CuirMetadata", "CuirMetadataBuilder", "register"]
+__all__ = ["NAME", "CuirAttentionBackend", "CuirAttentionImpl", "CuirMetadata", "CuirMetadataBuilder", "plugin", "register"]

@@ -115,6 +115,16 @@ def test_vllm_finds_the_backend(ours: Any) -> None:
     assert builder(ours).reorder_batch_threshold == 1 and builder(ours, drafts=4).reorder_batch_threshold == 5
 
 
+def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(*_: Any, **__: Any) -> None:
+        raise AttributeError("register")
+
+    monkeypatch.setattr(ours, "NAME", "CUIR_OF_TESTS")
+    monkeypatch.setattr(ours, "register_backend", other)
+    with pytest.warns(UserWarning, match="another one than 0.33's"):
+        ours.plugin()
+
+
 @pytest.mark.parametrize(
     ("asked", "reasons"),
     [
